@@ -1,0 +1,1 @@
+"""What answers cost. Importable without ray and torch."""

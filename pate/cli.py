@@ -1,0 +1,132 @@
+"""pate …"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pate.errors import PateError, RunError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="PATE: learn from private records, publish only a student and its ε.",
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Private Aggregation of Teacher Ensembles."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path | None, typer.Argument(help="YAML file; the embedded digits run if left out")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, for example mechanism.sigma=30")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
+    out: Annotated[Path | None, typer.Option(help="run directory; else runs/NAME-TIME")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in --out, or the newest of this config")
+    ] = False,
+    address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
+    force: Annotated[bool, typer.Option("--force", help="train even where parts are too small to learn from")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Train teachers on private data, release labels privately, train a student, report."""
+    from pate import pipeline
+    from pate.config import load_config
+    from pate.console import Console
+
+    settings = load_config(config, set_ or ())
+    directory = out or (_newest_run(settings) if resume else _new_run(settings.name))
+    console = Console()
+    try:
+        outcome = pipeline.run(
+            settings,
+            directory,
+            data_dir=data_dir,
+            config_dir=config.parent if config else Path(),
+            address=address,
+            resume=resume,
+            force=force,
+            console=console,
+        )
+    except KeyboardInterrupt:
+        command = " ".join(["pate run", *([str(config)] if config else []), *(f"--set {s}" for s in set_ or ())])
+        console.say(f"\ninterrupted; what was paid for is kept. Go on with: {command} --out {directory} --resume")
+        raise typer.Exit(130) from None
+    if as_json:
+        content = outcome.report.model_dump(mode="json")
+        print(json.dumps(content | {"run": str(outcome.path), "seconds": outcome.seconds}))
+    else:
+        _print_outcome(outcome)
+
+
+def _print_outcome(outcome: object) -> None:
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
+    from pate.pipeline import Outcome
+    from pate.report.words import percent, summary_rows
+
+    assert isinstance(outcome, Outcome)
+    rows = summary_rows(outcome.report, outcome.seconds)
+    figures = outcome.private_figures
+    if figures:
+        each, plurality = figures["mean_teacher_accuracy"], figures["plurality_accuracy"]
+        text = f"{percent(each)} right on average, {percent(plurality)} by plurality (private: do not publish)"
+        rows.insert(1, ("a teacher (benchmark)", text))
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    console = RichConsole(highlight=False)
+    console.print(table)
+    console.print(f"run directory: {outcome.path}  (labels.npz, student/ and report.* may leave it)", soft_wrap=True)
+
+
+def _new_run(name: str) -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path, number = Path("runs") / f"{name}-{stamp}", 2
+    while path.exists():
+        path, number = Path("runs") / f"{name}-{stamp}-{number}", number + 1
+    return path
+
+
+def _newest_run(config: object) -> Path:
+    from pate.config import Config, parse_config, read_yaml
+
+    assert isinstance(config, Config)
+    for path in sorted(Path("runs").glob(f"{config.name}-*/config.yaml"), reverse=True):
+        if parse_config(read_yaml(path)).digest() == config.digest():
+            return path.parent
+    raise RunError(f"runs/{config.name}-*: no run of this config to resume; name its directory with --out")
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line on standard error and exit status 2."""
+    warnings.filterwarnings("ignore")
+    try:
+        app()
+    except PateError as error:
+        print(f"pate: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"pate: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

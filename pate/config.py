@@ -1,0 +1,259 @@
+"""YAML → typed, frozen settings. Every mistake is one line that names the key, the value and what would do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pate.errors import ConfigError
+from pate.naming import nearest
+
+Text = str | int
+
+
+class Settings(BaseModel):
+    """Frozen, and closed: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class DigitsData(Settings):
+    """scikit-learn's bundled digits; no download."""
+
+    source: Literal["digits"]
+
+
+class ImageData(Settings):
+    """A torchvision benchmark, with the papers' split."""
+
+    source: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
+
+
+class NpzData(Settings):
+    """NumPy archives; see pate/data/tables.py for the keys."""
+
+    source: Literal["npz"]
+    classes: tuple[Text, ...]
+    file: str | None = None
+    private: str | None = None
+    public: str | None = None
+    test: str | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> NpzData:
+        if (self.file is None) == (self.private is None or self.public is None):
+            raise ValueError("give either 'file', or 'private' and 'public'")
+        return self
+
+
+class CsvData(Settings):
+    """CSV files; see pate/data/tables.py."""
+
+    source: Literal["csv"]
+    label: str
+    classes: tuple[Text, ...]
+    private: str | None = None
+    public: str | None = None
+    test: str | None = None
+    id: str | None = None
+    split: str | None = None
+    ignore: tuple[str, ...] = ()
+    categories: dict[str, tuple[Text, ...]] = {}
+
+
+class Component(Settings):
+    """A teacher family, a student or a baseline: short name or dotted path, and its parameters."""
+
+    name: str
+    params: dict[str, Any] = {}
+
+
+class TeacherFamily(Component):
+    """One kind of teacher in the mixture."""
+
+    weight: float = Field(default=1.0, gt=0)
+
+
+class Budget(Settings):
+    """Limits that are fixed before the first query; their cost is the publishable ε."""
+
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    asked: int = Field(default=100, ge=1)
+    answered: int | None = Field(default=None, ge=1)
+    epsilon: float | None = Field(default=None, gt=0)
+
+    @property
+    def most_answered(self) -> int:
+        """The limit on answered queries: as many as are asked where nothing else is said."""
+        return self.asked if self.answered is None else min(self.answered, self.asked)
+
+
+class RaySettings(Settings):
+    """Every Ray knob."""
+
+    workers: int | None = Field(default=None, ge=1)
+    cpus_per_worker: float = Field(default=1.0, gt=0)
+    gpus_per_worker: float = Field(default=0.0, ge=0)
+
+
+class Config(Settings):
+    """One run."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$")
+    seed: int = 0
+    n_teachers: int = Field(ge=2)
+    data: Annotated[DigitsData | ImageData | NpzData | CsvData, Field(discriminator="source")]
+    teachers: tuple[TeacherFamily, ...] = Field(min_length=1)
+    mechanism: dict[str, Any]
+    budget: Budget = Budget()
+    student: Component
+    nonprivate: Component | None = None
+    ray: RaySettings = RaySettings()
+
+    def digest(self) -> str:
+        """Equal for equal settings; what a run directory is known by. Where and how Ray runs is left out."""
+        content = self.model_dump(mode="json", exclude={"ray"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        """The resolved settings."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads `1e-5` as text; people mean the number. A key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ConfigError(f"line {node.start_mark.line + 1}: key {key!r} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+def default_config_path() -> Path:
+    """The embedded digits run, in the checkout or in the installed package."""
+    package = Path(__file__).parent
+    packaged = package / "configs" / "digits.yaml"
+    return packaged if packaged.exists() else package.parent / "configs" / "digits.yaml"
+
+
+def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
+    """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
+    content = read_yaml(Path(path) if path is not None else default_config_path())
+    for override in overrides:
+        _override(content, override)
+    return parse_config(content)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The plain values of a config file."""
+    try:
+        content = _parse(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such config file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a config is a list of 'key: value' lines, this is a {type(content).__name__}")
+    return content
+
+
+def parse_config(content: Mapping[str, Any]) -> Config:
+    """Settings from plain values, checked down to the mechanism's parameters."""
+    from pate.mechanisms import build
+
+    try:
+        config = Config.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(_one_line(error)) from None
+    build(config.mechanism)
+    return config
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ConfigError as error:
+        raise ConfigError(f"{where} {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', error)}") from None
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {text}: write key=value, for example --set mechanism.sigma=30")
+    *parents, last = key.split(".")
+    place: Any = content
+    for name in parents:
+        place = place.setdefault(name, {}) if isinstance(place, dict) else _item(place, name, key)
+    if isinstance(place, dict):
+        place[last] = _parse(value, f"--set {key}")
+    elif isinstance(place, list):
+        _item(place, last, key)
+        place[int(last)] = _parse(value, f"--set {key}")
+    else:
+        raise ConfigError(f"--set {text}: {'.'.join(parents)} is a single value and has no {last!r}")
+
+
+def _item(place: Any, name: str, key: str) -> Any:
+    if not isinstance(place, list) or not name.isdigit() or int(name) >= len(place):
+        raise ConfigError(f"--set {key}: there is no {name!r} at that place")
+    return place[int(name)]
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    path = [part for part in first["loc"] if part not in _SOURCES]
+    key = ".".join(map(str, path)) or "config"
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc']))}"
+    if first["type"] == "missing":
+        return f"{key}: missing; add it to the config"
+    if first["type"] == "union_tag_invalid":
+        source = first["input"].get("source")
+        return f"data.source = {source!r}: no such source; {nearest(str(source), _SOURCES)}"
+    if first["type"] == "union_tag_not_found":
+        return f"data.source: missing; known are {', '.join(sorted(_SOURCES))}"
+    message = first["msg"].removeprefix("Value error, ")
+    value = first["input"]
+    shown = "" if isinstance(value, (dict, BaseModel)) else f" = {value!r}"
+    return f"{key}{shown}: {message[0].lower()}{message[1:]}"
+
+
+_DATA_MODELS: dict[str, type[Settings]] = {
+    source: model
+    for model in (DigitsData, ImageData, NpzData, CsvData)
+    for source in get_args(model.model_fields["source"].annotation)
+}
+_SOURCES = frozenset(_DATA_MODELS)
+_SECTIONS: dict[str, type[Settings]] = {
+    "teachers": TeacherFamily,
+    "student": Component,
+    "nonprivate": Component,
+    "budget": Budget,
+    "ray": RaySettings,
+}
+
+
+def _known_keys(location: tuple[int | str, ...]) -> Iterable[str]:
+    if len(location) == 1:
+        return Config.model_fields
+    if location[0] == "data":
+        return _DATA_MODELS[str(location[1])].model_fields
+    return _SECTIONS[str(location[0])].model_fields

@@ -1,0 +1,64 @@
+"""What people see while a run goes on: bars on a terminal, plain lines elsewhere, all on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Console:
+    """Progress and remarks."""
+
+    def __init__(self) -> None:
+        from rich.console import Console as RichConsole
+
+        self._rich = RichConsole(stderr=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        """One remark."""
+        self._rich.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def track(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Yields a function that is told how many of `total` are done."""
+        if self._rich.is_terminal:
+            with self._bar(what, total) as update:
+                yield update
+        else:
+            yield self._lines(what, total)
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Something of unknown length is going on."""
+        if self._rich.is_terminal:
+            with self._rich.status(what):
+                yield
+        else:
+            self.say(f"{what} …")
+            yield
+
+    @contextmanager
+    def _bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._rich, transient=True) as progress:
+            task = progress.add_task(what, total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+    def _lines(self, what: str, total: int) -> Callable[[int], None]:
+        started = last = time.monotonic()
+
+        def update(done: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if done and now - last >= _SECONDS_BETWEEN_LINES:
+                last = now
+                left = (now - started) / done * (total - done)
+                print(f"{what}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+
+        return update

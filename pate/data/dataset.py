@@ -1,0 +1,72 @@
+"""What a data source hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.errors import DataError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Private records with labels, public examples without, and a test set.
+
+    Labels are positions in `classes`, which is configured or part of the source's definition, never discovered.
+    `benchmark` marks public data that plays private: evaluation figures may then be shown. `y_public` is only
+    ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
+    """
+
+    X_private: NDArray
+    y_private: NDArray[np.int64]
+    X_public: NDArray
+    classes: tuple[str, ...]
+    ids_private: Sequence[str] | None = None
+    y_public: NDArray[np.int64] | None = None
+    X_test: NDArray | None = None
+    y_test: NDArray[np.int64] | None = None
+    benchmark: bool = False
+
+    def __post_init__(self) -> None:
+        shape = self.X_private.shape[1:]
+        named = {"private": self.X_private, "public": self.X_public, "test": self.X_test}
+        for name, X in named.items():
+            if X is None:
+                continue
+            if X.shape[1:] != shape:
+                raise DataError(f"{name} examples have shape {X.shape[1:]}, private ones {shape}: make them the same")
+            if len(X) == 0 and name != "test":
+                raise DataError(f"the {name} data is empty")
+            if not np.isfinite(X).all():
+                row = int(np.argwhere(~np.isfinite(X))[0][0])
+                raise DataError(f"{name} data: NaN or infinity in row {row}; fill missing values before the run")
+        if len(self.X_private) != len(self.y_private):
+            raise DataError(f"{len(self.X_private)} private records but {len(self.y_private)} labels")
+        if self.X_test is not None and self.y_test is not None and len(self.X_test) != len(self.y_test):
+            raise DataError(f"{len(self.X_test)} test examples but {len(self.y_test)} labels")
+        if len(self.classes) < 2:
+            raise DataError("data.classes: at least two classes are needed")
+
+
+def class_positions(labels: NDArray, classes: Sequence[object], where: str) -> NDArray[np.int64]:
+    """Map labels, of any type, to positions in the configured class list.
+
+    >>> class_positions(np.array(["no", "yes", "no"]), ["no", "yes"], "private labels")
+    array([0, 1, 0])
+    """
+    position = {str(name): i for i, name in enumerate(classes)}
+    if len(position) != len(classes):
+        raise DataError(f"data.classes: names repeat in {list(classes)}")
+    if np.issubdtype(labels.dtype, np.floating) and np.array_equal(labels, np.floor(labels)):
+        labels = labels.astype(np.int64)
+    distinct, inverse = np.unique(labels.astype(str), return_inverse=True)
+    for name in distinct:
+        if name not in position:
+            raise DataError(
+                f"{where}: label {str(name)!r} is not among data.classes {[str(c) for c in classes]}; "
+                "add it there or drop those rows"
+            )
+    return np.array([position[str(name)] for name in distinct], dtype=np.int64)[inverse.reshape(-1)]

@@ -1,0 +1,150 @@
+"""Image benchmarks, from the files torchvision uses; public data that plays private.
+
+The papers' splits: teachers train on the training images; the student's public data is the first 9,000 test
+images (SVHN: 10,000); the rest of the test images test the student. Pixels are scaled to [0, 1].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.data.dataset import Dataset
+from pate.errors import DataError
+
+Images = tuple[NDArray, NDArray[np.int64]]
+
+_DIGITS = tuple(str(digit) for digit in range(10))
+_CLOTHES = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_SVHN_MD5 = {"train": "e26dedcc434d2e4c54c9b2d4a06d8373", "test": "eb5a983be6a315427106f1b164d9cef3"}
+_CIFAR10_ARCHIVE = (
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+)
+
+
+def load_images(source: str, folders: list[Path]) -> Dataset:
+    """The benchmark `source`, found below one of `folders` or downloaded into the last of them."""
+    reader, classes, n_public = _READERS[source]
+    (X_train, y_train), (X_test, y_test) = _find(source, reader, folders)
+    return Dataset(
+        X_private=_unit_interval(X_train),
+        y_private=y_train,
+        X_public=_unit_interval(X_test[:n_public]),
+        y_public=y_test[:n_public],
+        X_test=_unit_interval(X_test[n_public:]),
+        y_test=y_test[n_public:],
+        classes=classes,
+        benchmark=True,
+    )
+
+
+def _unit_interval(images: NDArray) -> NDArray[np.float32]:
+    return images.astype(np.float32) / np.float32(255)
+
+
+def _find(
+    source: str, reader: Callable[[Path, bool], tuple[Images, Images]], folders: list[Path]
+) -> tuple[Images, Images]:
+    for folder in folders:
+        try:
+            return reader(folder, False)
+        except FileNotFoundError:
+            continue
+        except (ValueError, EOFError, OSError) as error:
+            raise DataError(f"{source} below {folder}: {error}; remove the damaged files") from None
+    try:
+        return reader(folders[-1], True)
+    except Exception as error:
+        raise DataError(
+            f"{source}: not below {', '.join(map(str, folders))}, and the download failed ({type(error).__name__}); "
+            "put the files there, or give their folder with --data-dir or PATE_DATA"
+        ) from None
+
+
+def _mnist(cls_name: str, folder: Path, download: bool) -> tuple[Images, Images]:
+    import torchvision.datasets
+
+    cls = getattr(torchvision.datasets, cls_name)
+    raw = folder / cls_name / "raw"
+    if not download:
+        names = (
+            "train-images-idx3-ubyte",
+            "train-labels-idx1-ubyte",
+            "t10k-images-idx3-ubyte",
+            "t10k-labels-idx1-ubyte",
+        )
+        if not all((raw / name).exists() or (raw / f"{name}.gz").exists() for name in names):
+            raise FileNotFoundError(raw)
+        download = not all((raw / name).exists() for name in names)  # verifies and unpacks, without a network
+    train, test = (cls(str(folder), train=flag, download=download) for flag in (True, False))
+    return (
+        (train.data.numpy(), train.targets.numpy().astype(np.int64)),
+        (test.data.numpy(), test.targets.numpy().astype(np.int64)),
+    )
+
+
+def _svhn(folder: Path, download: bool) -> tuple[Images, Images]:
+    """Official .mat layout: X is 32×32×3×N, and the digit 0 has label 10. Read without torchvision's md5 refusal."""
+    from scipy.io import loadmat
+
+    if download:
+        import torchvision.datasets
+
+        for split in ("train", "test"):
+            torchvision.datasets.SVHN(str(folder / "svhn"), split=split, download=True)
+    result = []
+    for split in ("train", "test"):
+        path = next(
+            (p for p in (folder / "svhn" / f"{split}_32x32.mat", folder / f"{split}_32x32.mat") if p.exists()),
+            None,
+        )
+        if path is None:
+            raise FileNotFoundError(f"{split}_32x32.mat")
+        if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != _SVHN_MD5[split]:
+            logging.getLogger("pate").warning("%s is not the official file (other md5): figures may differ", path)
+        content = loadmat(path)
+        labels = content["y"].reshape(-1).astype(np.int64) % 10
+        result.append((np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), labels))
+    return result[0], result[1]
+
+
+def _cifar10(folder: Path, download: bool) -> tuple[Images, Images]:
+    """The binary version: 3,073 bytes a record (label, then red, green and blue planes); nothing is unpickled."""
+    home = folder / "cifar-10-batches-bin"
+    if download:
+        from torchvision.datasets.utils import download_and_extract_archive
+
+        url, md5 = _CIFAR10_ARCHIVE
+        download_and_extract_archive(url, str(folder), md5=md5)
+    batches = []
+    for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+        records = np.fromfile(home / name, dtype=np.uint8).reshape(-1, 3073)
+        batches.append((records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0].astype(np.int64)))
+    images, labels = zip(*batches[:5], strict=True)
+    return (np.concatenate(images), np.concatenate(labels)), batches[5]
+
+
+_READERS: dict[str, tuple[Callable[[Path, bool], tuple[Images, Images]], tuple[str, ...], int]] = {
+    "mnist": (lambda folder, download: _mnist("MNIST", folder, download), _DIGITS, 9_000),
+    "fashion_mnist": (lambda folder, download: _mnist("FashionMNIST", folder, download), _CLOTHES, 9_000),
+    "svhn": (_svhn, _DIGITS, 10_000),
+    "cifar10": (_cifar10, _CIFAR10, 9_000),
+}

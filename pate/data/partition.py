@@ -1,0 +1,51 @@
+"""Which part a record belongs to: a keyed hash of its own identity, never its position or its company.
+
+Guarantee: adding, removing or changing one record under its id moves no other record, so it touches one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def identities(X: NDArray, y: NDArray, ids: Sequence[str] | None) -> list[bytes]:
+    """A record's identity: its id where there is one (then privacy is per person), else its bytes."""
+    if ids is not None:
+        return [b"id:" + str(i).encode() for i in ids]
+    return contents(X, y)
+
+
+def contents(X: NDArray, y: NDArray) -> list[bytes]:
+    """The bytes of each record, features and label."""
+    X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
+    return [b"record:" + row.tobytes() + label.tobytes() for row, label in zip(X, y, strict=True)]
+
+
+def keyed_digest(key: bytes, purpose: bytes, value: bytes) -> bytes:
+    """128 bits that nobody without the key can compute; `purpose` keeps uses of one key apart.
+
+    >>> keyed_digest(b"k", b"part", b"x") == keyed_digest(b"k", b"query", b"x")
+    False
+    """
+    return blake2b(value, key=key, person=purpose, digest_size=16).digest()
+
+
+def assign_parts(record_identities: Sequence[bytes], key: bytes, n_parts: int) -> NDArray[np.int64]:
+    """The part of each record. The bias of the remainder is below 2⁻⁹⁰ for any number of parts in use."""
+    digests = (keyed_digest(key, b"part", identity) for identity in record_identities)
+    return np.fromiter((int.from_bytes(d, "little") % n_parts for d in digests), dtype=np.int64)
+
+
+def split_into_parts(
+    X: NDArray, y: NDArray, ids: Sequence[str] | None, key: bytes, n_parts: int
+) -> list[NDArray[np.int64]]:
+    """Row numbers of each part, in an order that depends on the part's own records only."""
+    part = assign_parts(identities(X, y, ids), key, n_parts)
+    rank = [keyed_digest(key, b"order", record) for record in contents(X, y)]
+    order = np.array(sorted(range(len(rank)), key=rank.__getitem__), dtype=np.int64)
+    by_part = order[np.argsort(part[order], kind="stable")]
+    return np.split(by_part, np.searchsorted(part[by_part], np.arange(1, n_parts)))

@@ -1,0 +1,21 @@
+"""What a user can cause. Every message is one line that names the key or file, the value, and what would do."""
+
+
+class PateError(Exception):
+    """A mistake the user can mend; the command line prints it as one line and ends with status 2."""
+
+
+class ConfigError(PateError):
+    """The configuration is not one that can run."""
+
+
+class DataError(PateError):
+    """A data file is missing, or holds what cannot be used."""
+
+
+class RunError(PateError):
+    """The run directory, or the cluster behind the run, is not in a state to go on from."""
+
+
+class BudgetExceeded(PateError):
+    """The charge does not fit into the limits that were fixed before the first query."""

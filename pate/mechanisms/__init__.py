@@ -1,0 +1,37 @@
+"""Noisy answers to label queries. Importable without ray and torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pate.errors import ConfigError
+from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
+from pate.mechanisms.confident import ConfidentGNMax
+from pate.mechanisms.noisy_max import GNMax, LNMax
+from pate.naming import nearest, resolve
+
+__all__ = ["UNANSWERED", "ConfidentGNMax", "Counts", "GNMax", "LNMax", "Mechanism", "build"]
+
+
+def build(settings: Mapping[str, Any]) -> Mechanism:
+    """The mechanism that `settings` name: {'name': 'gnmax', 'sigma': 40}; a name is short or a dotted path.
+
+    >>> build({"name": "gnmax", "sigma": 40})
+    GNMax(sigma=40.0)
+    """
+    parameters = dict(settings)
+    name = str(parameters.pop("name", ""))
+    cls: Any = resolve(name, "pate.mechanisms", Mechanism, "mechanism.name")
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for key in parameters:
+        if key not in fields:
+            raise ConfigError(f"mechanism.{key}: {cls.name} has no such parameter; {nearest(key, fields)}")
+    for key, field in fields.items():
+        if key not in parameters and field.default is dataclasses.MISSING:
+            raise ConfigError(f"mechanism.{key}: {cls.name} needs it; add it to the mechanism section")
+    try:
+        return cls(**{key: float(value) for key, value in parameters.items()})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"mechanism: {error}") from None

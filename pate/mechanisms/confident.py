@@ -1,0 +1,64 @@
+"""ConfidentGNMax: answer only where the teachers agree."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.accounting.composition import Guarantee, RdpGuarantee, gaussian_rdp
+from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
+from pate.mechanisms.noise import DiscreteGaussian, Entropy
+from pate.mechanisms.noisy_max import GNMax
+
+
+@dataclass(frozen=True)
+class ConfidentGNMax(Mechanism):
+    """If max(counts) + N(0, sigma1²) ≥ threshold then GNMax(sigma2), else ⊥; Papernot et al. 2018.
+
+    Neighbouring relation: one vote moves. Sensitivity: 1 for the largest count, L2 = √2 for the vector.
+    Guarantee: Rényi DP order/(2·sigma1²) for every query asked, and order/sigma2² more for every one answered.
+    The limits on both are fixed beforehand; whatever order the answers come in, the composed cost at each Rényi
+    order never exceeds the cost of the limits.
+    """
+
+    name: ClassVar[str] = "confident_gnmax"
+    may_decline: ClassVar[bool] = True
+    threshold: float
+    sigma1: float
+    sigma2: float
+
+    def __post_init__(self) -> None:
+        DiscreteGaussian(self.sigma1)
+        DiscreteGaussian(self.sigma2)
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"the threshold must be a number of votes, not {self.threshold!r}")
+
+    def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+        noisy_max = counts.max(axis=1) + DiscreteGaussian(self.sigma1).sample((len(counts),), entropy)
+        labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
+        confident = noisy_max >= self.threshold
+        if confident.any():
+            labels[confident] = GNMax(self.sigma2).release(counts[confident], entropy)
+        return labels
+
+    def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
+        needed = math.ceil(self.threshold) - counts.max(axis=1)  # the noise that passes the test
+        test = DiscreteGaussian(self.sigma1)
+        outcomes = GNMax(self.sigma2).log_outcomes(counts) + test.log_sf(needed)[:, None]
+        outcomes[:, -1] = test.log_cdf(needed - 1)
+        return outcomes
+
+    def worst_case(self, asked: int, answered: int) -> Guarantee:
+        def rdp(orders: NDArray[np.float64]) -> NDArray[np.float64]:
+            tests = asked * gaussian_rdp(1.0, self.sigma1, orders)
+            return tests + answered * gaussian_rdp(math.sqrt(2), self.sigma2, orders)
+
+        return RdpGuarantee(rdp)
+
+    def noise_draws(self, n_classes: int) -> int:
+        return n_classes + 2

@@ -1,0 +1,64 @@
+"""Components are named in a config by short name or by dotted path."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable
+from typing import TypeVar
+
+from pate.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word.
+
+    >>> nearest("sgima", ["sigma", "scale"])
+    "did you mean 'sigma'?"
+    >>> nearest("x", ["sigma", "scale"])
+    "known are 'scale', 'sigma'"
+    """
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else "known are " + ", ".join(f"'{k}'" for k in known)
+
+
+def import_dotted(path: str, key: str) -> object:
+    """The object that a dotted path like `sklearn.svm.SVC` names; `key` is where the config says so."""
+    module, _, attribute = path.rpartition(".")
+    if not module:
+        raise ConfigError(f"{key} = {path!r}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(f"{key} = {path!r}: cannot import {module}: {error}") from None
+    except AttributeError:
+        raise ConfigError(f"{key} = {path!r}: module {module} has no {attribute}") from None
+
+
+def short_names(package: str) -> list[str]:
+    """The modules of a component folder."""
+    folder = importlib.import_module(package)
+    return [module.name for module in pkgutil.iter_modules(folder.__path__) if not module.name.startswith("_")]
+
+
+def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
+    """The class that `name` means: a class of `package` by its short `name` attribute, or one by dotted path."""
+    if "." in name:
+        cls = import_dotted(name, key)
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            raise ConfigError(f"{key} = {name!r}: not a {base.__name__}")
+        return cls
+    found: dict[str, type[T]] = {}
+    for module_name in short_names(package):
+        module = importlib.import_module(f"{package}.{module_name}")
+        for _, cls in inspect.getmembers(module, inspect.isclass):
+            if issubclass(cls, base) and cls.__module__ == module.__name__ and "name" in vars(cls):
+                found[vars(cls)["name"]] = cls
+    if name.replace("-", "_") not in found:
+        raise ConfigError(f"{key} = {name!r}: no such name; {nearest(name, found)}")
+    return found[name.replace("-", "_")]

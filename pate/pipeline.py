@@ -1,0 +1,379 @@
+"""The algorithm, top to bottom: partition, train, label, learn, report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate import __version__
+from pate.accounting.composition import with_sampling_error
+from pate.config import Component, Config
+from pate.console import Console
+from pate.data.dataset import Dataset
+from pate.data.partition import split_into_parts
+from pate.data.sources import load
+from pate.errors import ConfigError, DataError, PateError, RunError
+from pate.ledger import Charge, Limits
+from pate.mechanisms import UNANSWERED, Mechanism, build
+from pate.mechanisms.noise import TV_ERROR_PER_DRAW
+from pate.report.page import render_page
+from pate.report.schema import Benchmark, Privacy, Queries, Report, Student
+from pate.report.words import privacy_statement
+from pate.run_directory import RunDirectory, write_atomically
+
+BATCH = 50
+_RECORDS_TO_LEARN_FROM = 10
+_FEWEST_RECORDS = 5
+_VOTE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: what it may publish, where it is, and how long its stages took (for the operator)."""
+
+    report: Report
+    path: Path
+    seconds: dict[str, float]
+    private_figures: dict[str, Any] = field(default_factory=dict)
+
+
+def run(
+    config: Config,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    config_dir: Path = Path(),
+    address: str | None = None,
+    resume: bool = False,
+    force: bool = False,
+    console: Console | None = None,
+) -> Outcome:
+    """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again."""
+    console = console or Console()
+    mechanism = build(config.mechanism)
+    data = load(config.data, data_dir, config_dir)
+    _check_sizes(config, data, force, console)
+    epsilon = publishable_epsilon(config, mechanism, len(data.classes))
+    _announce(config, mechanism, epsilon, console)
+    seconds: dict[str, float] = {}
+    with RunDirectory.open(out, config, resume) as directory:
+        _check_same_data(directory, data)
+        labels, spent = _release_labels(config, mechanism, data, directory, address, seconds, console)
+        student = _train_student(config, data, labels, directory, epsilon, seconds, console)
+        report = _report(config, data, labels, spent, epsilon, student, seconds, console)
+        _write(directory, report, config, seconds)
+        return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
+
+
+def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) -> float:
+    """ε of the limits, which holds for every data set; refused if it exceeds `budget.epsilon`."""
+    budget = config.budget
+
+    def cost(asked: int) -> float:
+        guarantee = mechanism.worst_case(asked, min(asked, budget.most_answered))
+        return with_sampling_error(guarantee, budget.delta, asked * mechanism.noise_draws(n_classes), TV_ERROR_PER_DRAW)
+
+    epsilon = cost(budget.asked)
+    if not np.isfinite(epsilon):
+        raise ConfigError(f"mechanism: no finite ε for {budget.asked} queries at δ = {budget.delta:g}; add noise")
+    if budget.epsilon is None or epsilon <= budget.epsilon:
+        return epsilon
+    if cost(1) > budget.epsilon:
+        raise ConfigError(
+            f"budget.epsilon = {budget.epsilon:g}: too small for one query, which costs {cost(1):.3g} with "
+            f"{mechanism}; add noise or raise it"
+        )
+    fits, too_many = 1, budget.asked
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if cost(middle) <= budget.epsilon else (fits, middle)
+    raise ConfigError(
+        f"budget.epsilon = {budget.epsilon:g}: {budget.asked} queries cost {epsilon:.3g} with {mechanism}; "
+        f"{fits} would fit: lower budget.asked, add noise, or raise it"
+    )
+
+
+def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -> None:
+    if config.budget.asked > len(data.X_public):
+        raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
+    each = len(data.X_private) / config.n_teachers
+    if each < _FEWEST_RECORDS and not force:
+        raise ConfigError(
+            f"n_teachers = {config.n_teachers}: that is {each:.2g} of the {len(data.X_private)} private records a teacher, "
+            f"too few to learn from; at most {len(data.X_private) // _FEWEST_RECORDS} teachers, or add --force"
+        )
+    if each < max(_RECORDS_TO_LEARN_FROM, len(data.classes)):
+        console.say(f"note: parts of about {each:.2g} records are small for {len(data.classes)} classes")
+
+
+def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Console) -> None:
+    budget = config.budget
+    answered = f", at most {budget.most_answered} answered" if mechanism.may_decline else ""
+    console.say(
+        f"{config.name}: {config.n_teachers} teachers, {mechanism}, {budget.asked} queries{answered}. "
+        f"ε to publish: {epsilon:.3g} at δ = {budget.delta:g}, fixed now and true for every data set."
+    )
+
+
+def _check_same_data(directory: RunDirectory, data: Dataset) -> None:
+    digest = blake2b(key=directory.key, digest_size=16)
+    for array in (data.X_private, data.y_private, data.X_public):
+        digest.update(np.ascontiguousarray(array).data)
+    if not directory.same_as_before("data_digest", digest.hexdigest()):
+        raise DataError(f"{directory.path}: was begun with other data; start a new run with another --out")
+
+
+@contextmanager
+def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def _release_labels(
+    config: Config,
+    mechanism: Mechanism,
+    data: Dataset,
+    directory: RunDirectory,
+    address: str | None,
+    seconds: dict[str, float],
+    console: Console,
+) -> tuple[NDArray[np.int64], Charge]:
+    """Everything inside the trust boundary: what comes back is paid for and stored."""
+    from pate.aggregator import aggregator_actor, votes_collected
+    from pate.ray_session import ray_session
+
+    queries = data.X_public[: config.budget.asked]
+    with ExitStack() as stack:
+        with _stage("start", seconds), console.working("starting Ray"):
+            stack.enter_context(ray_session(address, config.ray))
+            aggregator = aggregator_actor(
+                mechanism=mechanism,
+                limits=Limits(config.budget.asked, config.budget.most_answered, repr(mechanism)),
+                ledger_path=directory.ledger.resolve(),
+                private=directory.private.resolve(),
+                key=directory.key,
+                n_teachers=config.n_teachers,
+            )
+        if not votes_collected(queries, directory.private, directory.key):
+            _train_and_vote(config, data, queries, aggregator, directory, seconds, console)
+        with _stage("label", seconds):
+            return _ask(aggregator, queries, console), _get(aggregator.spent.remote())
+
+
+def _train_and_vote(
+    config: Config,
+    data: Dataset,
+    queries: NDArray,
+    aggregator: Any,
+    directory: RunDirectory,
+    seconds: dict[str, float],
+    console: Console,
+) -> None:
+    from pate.aggregator import AskWorkers
+    from pate.ensemble import Pool
+    from pate.teachers import family_of_part
+
+    parts = split_into_parts(data.X_private, data.y_private, data.ids_private, directory.key, config.n_teachers)
+    assignment = family_of_part(config.teachers, config.n_teachers)
+    with _stage("train", seconds):
+        pool = Pool(config.teachers, assignment, len(data.classes), config.seed, config.ray)
+        with console.working("trying each teacher family on public examples"):
+            expected = pool.probe(data.X_public, len(data.X_private) // config.n_teachers)
+        console.say(
+            f"training will take about {expected + 1:.0f} s, the whole run about {1.2 * expected + 10:.0f} s more"
+        )
+        _train(pool, data, parts, console)
+    with _stage("vote", seconds), console.working("counting votes"):
+        for _ in range(_VOTE_ATTEMPTS):
+            try:
+                ask = AskWorkers(pool.workers)
+                _get(aggregator.collect.remote(queries, ask))
+                if data.benchmark and data.X_test is not None:
+                    _get(aggregator.evaluate.remote(data.X_test[:1000], data.y_test[:1000], ask))  # type: ignore[index]
+                break
+            except _WorkerLost:
+                pool.forget_dead()
+                _train(pool, data, parts, console)
+        else:
+            raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
+    directory.note("failures.json", {"private": "do not publish", "teachers": pool.failures})
+    if pool.failures:
+        console.say(f"note (private): {len(pool.failures)} teachers failed to train; see private/failures.json")
+
+
+def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], console: Console) -> None:
+    with console.track("training teachers", len(parts)) as update:
+        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), update)
+
+
+def _ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int64]:
+    """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
+
+    Examples that were never asked, because the limit on answers was reached, count as unanswered.
+    """
+    labels = np.full(len(queries), UNANSWERED, dtype=np.int64)
+    done = 0
+    with console.track("labelling", len(queries)) as update:
+        while done < len(queries):
+            stored = _get(aggregator.stored_prefix.remote(queries[done:]))
+            size = stored or min(BATCH, _get(aggregator.room.remote()))
+            if size == 0:
+                break
+            labels[done : done + size] = _get(aggregator.label.remote(queries[done : done + size]))
+            done += size
+            update(done)
+    return labels
+
+
+class _WorkerLost(Exception):
+    """A teacher worker died while it was asked for votes."""
+
+
+def _get(reference: Any) -> Any:
+    """`ray.get`, with errors that are fit to show: ours as they are, others by kind only."""
+    import ray
+    from ray.exceptions import RayActorError, RayTaskError
+
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, PateError):
+            raise error.cause from None
+        if isinstance(error.cause, RayActorError):
+            raise _WorkerLost from None
+        raise RunError(
+            f"the aggregator failed ({type(error.cause).__name__}); nothing was released; go on with --resume"
+        ) from None
+    except RayActorError:
+        raise RunError("the aggregator died and could not be restarted; go on with --resume") from None
+
+
+def _train_student(
+    config: Config,
+    data: Dataset,
+    labels: NDArray[np.int64],
+    directory: RunDirectory,
+    epsilon: float,
+    seconds: dict[str, float],
+    console: Console,
+) -> Any:
+    """A student from public data and released labels; outside the trust boundary."""
+    from pate.students.storage import load_student, save_student
+
+    def write_labels(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, labels=labels, classes=np.array(data.classes))
+
+    write_atomically(directory.labels, write_labels, mode=0o644)
+    if (labels == UNANSWERED).all():
+        raise RunError(
+            f"none of the {len(labels)} queries was answered, so there is nothing to learn from: lower "
+            "mechanism.threshold, or use teachers that agree more"
+        )
+    if (directory.student / "student.json").exists():
+        return load_student(directory.student)
+    with _stage("student", seconds), console.working("training the student"):
+        student = _build_student(config.student, config.seed)
+        student.fit(data.X_public[: len(labels)], labels, data.X_public[len(labels) :])
+    card = {
+        "classes": list(data.classes),
+        "epsilon": epsilon,
+        "delta": config.budget.delta,
+        "mechanism": dict(config.mechanism),
+    }
+    save_student(student, directory.student, card)
+    return student
+
+
+def _build_student(component: Component, seed: int) -> Any:
+    from pate.students import build_student
+
+    return build_student(component.name, dict(component.params), seed)
+
+
+def _report(
+    config: Config,
+    data: Dataset,
+    labels: NDArray[np.int64],
+    spent: Charge,
+    epsilon: float,
+    student: Any,
+    seconds: dict[str, float],
+    console: Console,
+) -> Report:
+    tested = data.X_test is not None and data.y_test is not None
+    with _stage("report", seconds):
+        unit = "record" if data.ids_private is None else "id"
+        return Report(
+            name=config.name,
+            pate_version=__version__,
+            config_digest=config.digest(),
+            n_teachers=config.n_teachers,
+            classes=data.classes,
+            mechanism=dict(config.mechanism),
+            queries=Queries(
+                asked=spent.asked,
+                answered=spent.answered,
+                limit_asked=config.budget.asked,
+                limit_answered=config.budget.most_answered,
+            ),
+            privacy=Privacy(
+                epsilon=epsilon,
+                delta=config.budget.delta,
+                unit=unit,  # type: ignore[arg-type]
+                statement=privacy_statement(epsilon, config.budget.delta, unit),
+            ),
+            student=Student(
+                name=config.student.name,
+                test_examples=len(data.X_test) if data.X_test is not None else 0,
+                accuracy=_accuracy(student, data) if tested else None,
+            ),
+            benchmark=_benchmark(config, data, labels, console) if data.benchmark else None,
+        )
+
+
+def _accuracy(classifier: Any, data: Dataset) -> float:
+    return float((classifier.predict(data.X_test) == data.y_test).mean())
+
+
+def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console: Console) -> Benchmark:
+    """Figures that public data playing private may show."""
+    from pate.teachers import build_estimator
+    from pate.teachers.part import PartClassifier
+
+    answered = labels != UNANSWERED
+    right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
+    nonprivate = None
+    if config.nonprivate is not None:
+        with console.working("training without privacy, for comparison"):
+            chosen = config.nonprivate
+            estimator = build_estimator(chosen.name, dict(chosen.params), config.seed, "nonprivate.name")
+            nonprivate = _accuracy(PartClassifier(estimator).fit(data.X_private, data.y_private), data)
+    return Benchmark(
+        note="Public data plays private here; a run on private data would not show these figures.",
+        label_accuracy=None if right is None else float(right.mean()),
+        nonprivate_accuracy=nonprivate,
+    )
+
+
+def _write(directory: RunDirectory, report: Report, config: Config, seconds: dict[str, float]) -> None:
+    directory.note("seconds.json", seconds)
+    text = report.model_dump_json(indent=2) + "\n"
+    write_atomically(directory.path / "report.json", lambda path: path.write_text(text), mode=0o644)
+    page = render_page(report, config.to_yaml())
+    write_atomically(directory.path / "report.html", lambda path: path.write_text(page), mode=0o644)
+
+
+def _private_figures(directory: RunDirectory) -> dict[str, Any]:
+    path = directory.private / "evaluation.json"
+    return json.loads(path.read_text()) if path.exists() else {}

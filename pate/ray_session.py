@@ -1,0 +1,82 @@
+"""One place that starts, joins and leaves Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pate.config import RaySettings
+from pate.errors import RunError
+
+NAMESPACE = "pate"
+
+
+@contextmanager
+def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
+    """Join the cluster at `address` (or $RAY_ADDRESS, as in a submitted job), else start a local one and stop it.
+
+    A local Ray keeps its session, spill and token files in a directory that only the user can read, and which is
+    removed afterwards.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address:
+        with _joined(address):
+            yield
+    else:
+        with _local(settings):
+            yield
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    import ray
+
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RunError(f"--address {address}: cannot join that Ray cluster ({reason})") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _local(settings: RaySettings) -> Iterator[None]:
+    folder = Path(tempfile.mkdtemp(prefix="pate-ray-"))  # mode 0700
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")}
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+    import ray
+
+    try:
+        cpus = settings.workers * settings.cpus_per_worker if settings.workers else os.cpu_count()
+        ray.init(
+            num_cpus=max(1, int(cpus or 1)),
+            include_dashboard=False,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder),
+        )
+        yield
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)

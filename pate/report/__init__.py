@@ -1,0 +1,1 @@
+"""A finished run as a JSON file, a page and a table. Nothing here may hold anything private."""

@@ -1,0 +1,65 @@
+"""`report.json`: what a run may publish. Documented field by field."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Queries(_Section):
+    """Label queries, as counted by the ledger."""
+
+    asked: int = Field(description="queries charged")
+    answered: int = Field(description="queries that got a label; the others got ⊥")
+    limit_asked: int = Field(description="most queries that could be asked, fixed before the first")
+    limit_answered: int = Field(description="most queries that could be answered, fixed before the first")
+
+
+class Privacy(_Section):
+    """The guarantee that holds for every data set."""
+
+    epsilon: float = Field(description="cost of the limits, whatever was realised: the ε to publish")
+    delta: float
+    unit: Literal["record", "id"] = Field(
+        description="what one step between neighbours changes: a record, or all records of one id"
+    )
+    statement: str = Field(description="the guarantee in words")
+
+
+class Student(_Section):
+    """The model that may leave."""
+
+    name: str
+    test_examples: int
+    accuracy: float | None = Field(description="share of test examples it gets right; null without test labels")
+
+
+class Benchmark(_Section):
+    """Only where public data plays private: figures that a run on private data would not show."""
+
+    note: str
+    label_accuracy: float | None = Field(description="share of the answered queries whose released label is right")
+    nonprivate_accuracy: float | None = Field(
+        description="the same test, trained on the private records without privacy"
+    )
+
+
+class Report(_Section):
+    """One run."""
+
+    schema_version: Literal[1] = 1
+    name: str
+    pate_version: str
+    config_digest: str
+    n_teachers: int
+    classes: tuple[str, ...]
+    mechanism: dict[str, Any]
+    queries: Queries
+    privacy: Privacy
+    student: Student
+    benchmark: Benchmark | None

@@ -1,0 +1,51 @@
+"""The guarantee in plain words, and the rows of the summary table."""
+
+from __future__ import annotations
+
+import math
+
+from pate.report.schema import Report
+
+Row = tuple[str, str]
+
+
+def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
+    """What ε and δ promise, in a sentence that holds for every data set."""
+    whose = "all records of one id" if unit == "id" else "one record"
+    factor = f"a factor of {math.exp(epsilon):,.3g}" if epsilon < 50 else f"a factor of e^{epsilon:.0f}"
+    return (
+        f"Adding, removing or changing {whose} changes the probability of anything published here by at most "
+        f"{factor} (e^ε), except with probability about {delta:g} (δ)."
+    )
+
+
+def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
+    """What the terminal shows at the end of a run."""
+    queries, benchmark = report.queries, report.benchmark
+    rows = [
+        ("teachers", f"{report.n_teachers}"),
+        ("queries", f"{queries.asked} asked, {queries.answered} answered"),
+        (
+            "student",
+            f"{percent(report.student.accuracy)} right on {report.student.test_examples} test examples",
+        ),
+    ]
+    if report.student.accuracy is None:
+        rows[-1] = ("student", "trained; no test labels to measure it by")
+    if benchmark is not None:
+        if benchmark.label_accuracy is not None:
+            rows.append(("labels (benchmark)", f"{percent(benchmark.label_accuracy)} of the released ones are right"))
+        if benchmark.nonprivate_accuracy is not None:
+            rows.append(("without privacy (benchmark)", percent(benchmark.nonprivate_accuracy)))
+    rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}"))
+    rows.append(("what it means", report.privacy.statement))
+    rows.append(("seconds", ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items())))
+    return rows
+
+
+def percent(share: float | None) -> str:
+    """
+    >>> percent(0.8651)
+    '86.5 %'
+    """
+    return "not measured" if share is None else f"{100 * share:.1f} %"
