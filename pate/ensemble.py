@@ -65,6 +65,7 @@ class Worker:
         try:
             teacher = PartClassifier(self._estimator(family, 0))
             _quietly(lambda: teacher.fit(X, y).predict(X[:2]))  # imports and first-call costs
+            _one_torch_thread()
             started = time.perf_counter()
             _quietly(lambda: teacher.fit(X, y).predict(X[:2]))
             return time.perf_counter() - started
@@ -79,6 +80,7 @@ class Worker:
         Returns the kind of failure, if any: the operator's business, never published.
         """
         failure = None
+        _one_torch_thread()
         for attempt in range(_ATTEMPTS):
             teacher = PartClassifier(self._estimator(family, seed_of_part(self._seed, part, attempt)))
             try:
@@ -236,6 +238,7 @@ def _quietly(action: Callable[[], Any]) -> Any:
 
 
 def _one_torch_thread() -> None:
+    """Cores are shared out among workers; a family that needs torch may have imported it by now."""
     import sys
 
     if "torch" in sys.modules:

@@ -108,8 +108,8 @@ def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -
     each = len(data.X_private) / config.n_teachers
     if each < _FEWEST_RECORDS and not force:
         raise ConfigError(
-            f"n_teachers = {config.n_teachers}: that is {each:.2g} of the {len(data.X_private)} private records a teacher, "
-            f"too few to learn from; at most {len(data.X_private) // _FEWEST_RECORDS} teachers, or add --force"
+            f"n_teachers = {config.n_teachers}: that is {each:.2g} of the {len(data.X_private)} private records a "
+            f"teacher, too few to learn from; at most {len(data.X_private) // _FEWEST_RECORDS} teachers, or add --force"
         )
     if each < max(_RECORDS_TO_LEARN_FROM, len(data.classes)):
         console.say(f"note: parts of about {each:.2g} records are small for {len(data.classes)} classes")

@@ -68,8 +68,9 @@ def _find(
             return reader(folder, False)
         except FileNotFoundError:
             continue
-        except (ValueError, EOFError, OSError) as error:
-            raise DataError(f"{source} below {folder}: {error}; remove the damaged files") from None
+        except Exception as error:  # torchvision raises many kinds
+            reason = str(error) or type(error).__name__
+            raise DataError(f"{source} below {folder}: {reason}; remove the damaged files") from None
     try:
         return reader(folders[-1], True)
     except Exception as error:

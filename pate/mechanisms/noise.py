@@ -157,5 +157,5 @@ def _sampling_table(noise: IntegerNoise) -> tuple[list[int], NDArray[np.uint64]]
         boundaries, cumulative = [], Decimal(0)
         for weight in weights[:-1]:
             cumulative += weight
-            boundaries.append(int(cumulative * unit))
+            boundaries.append(min(int(cumulative * unit), 2**128 - 1))
     return boundaries, np.array([b >> 64 for b in boundaries], dtype=np.uint64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,4 +37,4 @@ class PartClassifier:
         return self.present_[coded].astype(np.int64)
 
     def _shaped(self, X: NDArray) -> NDArray:
-        return X if getattr(self.estimator, "accepts_images", False) else X.reshape(len(X), -1)
+        return X if getattr(self.estimator, "accepts_images", False) else X.reshape(len(X), math.prod(X.shape[1:]))

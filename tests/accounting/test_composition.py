@@ -1,0 +1,58 @@
+"""Composition against dp-accounting's own mechanisms and against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pate.accounting.composition import ORDERS, RdpGuarantee, randomised_response_rdp, rdp_epsilon, with_sampling_error
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
+
+
+def test_gnmax_costs_what_dp_accounting_says_of_the_gaussian() -> None:
+    from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(ORDERS)
+    accountant.compose(SelfComposedDpEvent(GaussianDpEvent(40 / math.sqrt(2)), 1000))
+    epsilon = GNMax(40.0).worst_case(1000, 1000).epsilon(1e-5)
+    assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+
+
+def test_lnmax_is_never_worse_than_its_pure_epsilon() -> None:
+    for scale in (1.0, 20.0):
+        assert LNMax(scale).worst_case(1, 1).epsilon(1e-12) <= 2 / scale * 1.002
+        assert LNMax(scale).worst_case(50, 50).epsilon(1e-12) <= 100 / scale * 1.002
+
+
+def test_randomised_response_rdp_against_the_definition() -> None:
+    p = math.exp(0.7) / (1 + math.exp(0.7))
+    for order in (1.5, 2.0, 10.0):
+        direct = math.log(p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)) / (order - 1)
+        assert randomised_response_rdp(0.7, np.array([order]))[0] == pytest.approx(direct, rel=1e-12)
+
+
+def test_confident_queries_cost_less_when_fewer_are_answered() -> None:
+    mechanism = ConfidentGNMax(200, 150, 40)
+    few, many = (mechanism.worst_case(640, answered).epsilon(1e-5) for answered in (100, 300))
+    assert 0 < few < many < mechanism.worst_case(640, 640).epsilon(1e-5)
+
+
+def test_finer_and_wider_orders_change_nothing_that_shows() -> None:
+    fine = 1 + np.geomspace(1e-4, 1e6, 12_000)
+    for mechanism, queries in ((GNMax(8.0), 100), (LNMax(20.0), 100), (LNMax(500.0), 1), (GNMax(1.0), 1000)):
+        guarantee = mechanism.worst_case(queries, queries)
+        assert isinstance(guarantee, RdpGuarantee)
+        finest = rdp_epsilon(fine, guarantee.rdp(fine), 1e-5)[0]
+        assert guarantee.epsilon(1e-5) == pytest.approx(finest, rel=5e-4)
+
+
+def test_sampling_error_is_charged_to_delta() -> None:
+    guarantee = GNMax(8.0).worst_case(100, 100)
+    ideal = guarantee.epsilon(1e-5)
+    real = with_sampling_error(guarantee, 1e-5, 1100, 2.0**-60)
+    assert ideal < real < ideal * 1.002
+    assert with_sampling_error(guarantee, 1e-5, 1100, 2.0**-20) == math.inf
+    assert with_sampling_error(GNMax(0.05).worst_case(1000, 1000), 1e-5, 1, 2.0**-60) == math.inf

@@ -1,0 +1,53 @@
+"""Shared fixtures: one small Ray for the session, real data where it is at hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices are faster so
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    """A Ray of two CPUs that all ordinary tests share."""
+    from pate.config import RaySettings
+    from pate.ray_session import ray_session
+
+    with ray_session(None, RaySettings(workers=2)):
+        yield
+
+
+def _real_data() -> Path | None:
+    named = os.environ.get("PATE_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with the real benchmarks; skips where there is none."""
+    folder = _real_data()
+    if folder is None:
+        pytest.skip("no real data: set PATE_DATA to a folder that holds it")
+    if not (folder / "unpack").exists():
+        return folder
+    root = tmp_path_factory.mktemp("data")
+    subprocess.run([sys.executable, str(folder / "unpack"), str(root)], check=True, timeout=300)
+    return root
+
+
+@pytest.fixture(scope="session")
+def votes() -> Path:
+    """The folder with the papers' own vote histograms; skips where there is none."""
+    folder = _real_data()
+    if folder is None or not (folder / "votes").is_dir():
+        pytest.skip("no vote histograms: set PATE_DATA to a folder that holds votes/*.npy")
+    return folder / "votes"

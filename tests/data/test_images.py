@@ -1,0 +1,106 @@
+"""Image benchmarks: the real files where they are at hand, made-up files of the same layout elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from pate.config import DigitsData, ImageData
+from pate.data.images import load_images
+from pate.data.sources import load
+from pate.errors import DataError
+
+
+def test_digits_need_no_files() -> None:
+    data = load(DigitsData(source="digits"), None, Path())
+    assert (len(data.X_private), len(data.X_public), len(data.X_test)) == (1197, 400, 200)
+    assert data.X_private.min() == 0
+    assert data.X_private.max() == 1
+    assert data.benchmark
+
+
+def test_mnist_has_the_papers_split(real_data: Path) -> None:
+    data = load(ImageData(source="mnist"), real_data, Path())
+    assert data.X_private.shape == (60_000, 28, 28)
+    assert data.X_public.shape == (9_000, 28, 28)
+    assert data.X_test.shape == (1_000, 28, 28)
+    assert data.X_private.dtype == np.float32
+    assert np.bincount(data.y_private).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+def test_svhn_reads_the_mat_layout_and_warns_of_another_checksum(
+    real_data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = load(ImageData(source="svhn"), real_data, Path())
+    assert data.X_private.shape == (73_257, 32, 32, 3)
+    assert data.X_public.shape == (10_000, 32, 32, 3)
+    assert data.X_test.shape == (16_032, 32, 32, 3)
+    assert np.bincount(data.y_private)[[0, 1, 9]].tolist() == [4948, 13861, 4659]
+    assert "not the official file" in caplog.text
+
+
+def test_svhn_label_ten_is_the_digit_zero(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        images = np.arange(32 * 32 * 3 * 2, dtype=np.int64).reshape(32, 32, 3, 2) % 256
+        savemat(tmp_path / f"{split}_32x32.mat", {"X": images.astype(np.uint8), "y": np.array([[10], [3]])})
+    data = load_images("svhn", [tmp_path])
+    assert data.y_private.tolist() == [0, 3]
+    assert data.X_private[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
+
+
+def idx(array: np.ndarray) -> bytes:
+    """The idx format of MNIST's files."""
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def test_fashion_mnist_from_unpacked_files(tmp_path: Path) -> None:
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, n in (("train", 5), ("t10k", 3)):
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(idx(np.full((n, 28, 28), 51)))
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx(np.arange(n)))
+    data = load_images("fashion_mnist", [tmp_path])
+    assert data.X_private.shape == (5, 28, 28)
+    assert float(data.X_private[0, 0, 0]) == pytest.approx(0.2)
+    assert data.classes[9] == "ankle boot"
+
+
+def test_cifar10_from_its_binary_files(tmp_path: Path) -> None:
+    home = tmp_path / "cifar-10-batches-bin"
+    home.mkdir()
+    record = np.zeros((2, 3073), dtype=np.uint8)
+    record[:, 0] = [3, 9]
+    record[:, 1:1025], record[:, 1025:2049], record[:, 2049:] = 255, 51, 0
+    for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+        (home / name).write_bytes(record.tobytes())
+    data = load_images("cifar10", [tmp_path])
+    assert data.X_private.shape == (10, 32, 32, 3)
+    assert data.X_private[0, 5, 7].tolist() == pytest.approx([1, 0.2, 0])
+    assert data.y_private[:2].tolist() == [3, 9]
+
+
+@pytest.mark.parametrize("source", ["mnist", "svhn", "cifar10"])
+def test_missing_data_says_where_to_put_it(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import urllib.request
+
+    def no_network(*_: object, **__: object) -> None:
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(urllib.request, "urlopen", no_network)
+    with pytest.raises(DataError, match=rf"{source}: not below .*--data-dir or PATE_DATA"):
+        load_images(source, [tmp_path])
+
+
+def test_damaged_mnist_is_named(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (raw / f"{name}-ubyte").write_bytes(b"\0\0")
+        (raw / f"{name}-ubyte.gz").write_bytes(gzip.compress(b"\0\0"))
+    with pytest.raises(DataError, match="damaged"):
+        load_images("mnist", [tmp_path])

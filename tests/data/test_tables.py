@@ -1,0 +1,126 @@
+"""People's own data: what is read, and what is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate.config import CsvData, NpzData
+from pate.data.sources import load
+from pate.errors import DataError
+
+CSV = "age,sex,who,sick\n30,f,ann,no\n41,m,bob,yes\n52,f,cy,no\n"
+SETTINGS = {
+    "source": "csv",
+    "private": "private.csv",
+    "public": "public.csv",
+    "test": "test.csv",
+    "label": "sick",
+    "id": "who",
+    "classes": ["no", "yes"],
+    "categories": {"sex": ["f", "m"]},
+}
+
+
+def write_csv(
+    folder: Path, private: str = CSV, public: str = "age,sex\n33,m\n", test: str = "age,sex,sick\n1,f,no\n"
+) -> None:
+    (folder / "private.csv").write_text(private)
+    (folder / "public.csv").write_text(public)
+    (folder / "test.csv").write_text(test)
+
+
+def load_csv(folder: Path, **changes: object) -> object:
+    return load(CsvData.model_validate({**SETTINGS, **changes}), None, folder)
+
+
+def test_csv_with_ids_categories_and_class_names(tmp_path: Path) -> None:
+    write_csv(tmp_path)
+    data = load_csv(tmp_path)
+    np.testing.assert_array_equal(data.X_private, [[30, 1, 0], [41, 0, 1], [52, 1, 0]])
+    assert data.y_private.tolist() == [0, 1, 0]
+    assert list(data.ids_private) == ["ann", "bob", "cy"]
+    assert data.classes == ("no", "yes")
+    assert data.y_test.tolist() == [0]
+    assert data.y_public is None
+    assert not data.benchmark
+
+
+def test_csv_test_labels_are_optional(tmp_path: Path) -> None:
+    write_csv(tmp_path, test="age,sex\n1,f\n")
+    assert load_csv(tmp_path).y_test is None
+
+
+def test_csv_in_one_file_with_a_split_column(tmp_path: Path) -> None:
+    text = "age,sick,part\n1,no,private\n2,yes,private\n3,,public\n4,yes,test\n"
+    (tmp_path / "all.csv").write_text(text)
+    settings = {"source": "csv", "private": "all.csv", "split": "part", "label": "sick", "classes": ["no", "yes"]}
+    data = load(CsvData.model_validate(settings), None, tmp_path)
+    assert data.X_private.tolist() == [[1], [2]]
+    assert data.X_public.tolist() == [[3]]
+    assert data.y_test.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "files", "words"),
+    [
+        ({"classes": ["no", "maybe"]}, {}, ["'yes'", "data.classes"]),
+        ({"label": "ill"}, {}, ["data.label = 'ill'", "sick"]),
+        ({"id": "name"}, {}, ["data.id = 'name'"]),
+        ({"categories": {}}, {}, ["column 'sex'", "data.categories.sex"]),
+        ({"private": "gone.csv"}, {}, ["gone.csv", "no such file", "--data-dir"]),
+        ({}, {"private": "age,sex,who,sick\n,f,ann,no\n"}, ["private data", "NaN", "row 0"]),
+        ({}, {"private": "age,sex,who,sick\n1,f\n"}, ["line 2", "fields"]),
+        ({}, {"public": "sex\nf\n"}, ["public data", "'age'"]),
+        ({}, {"public": "age,sex\n"}, ["data.public", "no rows"]),
+        ({"classes": ["no", "no"]}, {}, ["data.classes", "repeat"]),
+    ],
+)
+def test_csv_mistakes_are_one_clear_line(tmp_path: Path, changes: dict, files: dict, words: list[str]) -> None:
+    write_csv(tmp_path, **files)
+    with pytest.raises(DataError) as caught:
+        load_csv(tmp_path, **changes)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_npz_in_one_file_and_in_several(tmp_path: Path) -> None:
+    X, y = np.arange(12.0).reshape(6, 2), np.array([3, 7, 3, 7, 3, 3])
+    np.savez(tmp_path / "all.npz", X_private=X, y_private=y, X_public=X[:2], X_test=X[2:], y_test=y[2:])
+    np.savez(tmp_path / "private.npz", X=X, y=y, id=np.array(list("abcdef")))
+    np.savez(tmp_path / "public.npz", X=X[:2])
+    one = load(NpzData.model_validate({"source": "npz", "file": "all.npz", "classes": [3, 7]}), None, tmp_path)
+    settings = {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": [3, 7]}
+    several = load(NpzData.model_validate(settings), None, tmp_path)
+    np.testing.assert_array_equal(one.X_private, several.X_private)
+    assert one.y_private.tolist() == several.y_private.tolist() == [0, 1, 0, 1, 0, 0]
+    assert one.y_test.tolist() == [0, 1, 0, 0]
+    assert list(several.ids_private) == list("abcdef")
+    assert several.X_test is None
+
+
+def test_npz_is_never_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", X_private=np.array([{"a": 1}], dtype=object), y_private=[0], X_public=[[1.0]])
+    with pytest.raises(DataError, match=r"all\.npz.*plain arrays"):
+        load(NpzData.model_validate({"source": "npz", "file": "all.npz", "classes": [0, 1]}), None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"X_public": np.zeros((2, 3))}, "shape"),
+        ({"X_private": np.full((4, 2), np.nan)}, "NaN"),
+        ({"y_private": np.array([0, 1, 0])}, "4 private records but 3 labels"),
+        ({"y_private": np.array([0, 1, 5, 0])}, "'5'"),
+        ({"X_public": np.zeros((0, 2))}, "empty"),
+        ({"X_private": np.array([["a", "b"]] * 4)}, "not numbers"),
+    ],
+)
+def test_npz_mistakes_are_one_clear_line(tmp_path: Path, arrays: dict, words: str) -> None:
+    good = {"X_private": np.ones((4, 2)), "y_private": np.array([0, 1, 1, 0]), "X_public": np.ones((2, 2))}
+    np.savez(tmp_path / "all.npz", **{**good, **arrays})
+    with pytest.raises(DataError, match=words):
+        load(NpzData.model_validate({"source": "npz", "file": "all.npz", "classes": [0, 1]}), None, tmp_path)

@@ -1,0 +1,104 @@
+"""The door: commit before release, free repeats, refusal of whole batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate.aggregator import Aggregator, votes_collected
+from pate.ensemble import PartialCounts
+from pate.errors import BudgetExceeded, RunError
+from pate.ledger import Charge, Ledger, Limits
+from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism
+
+KEY = b"q" * 32
+
+
+def make(folder: Path, mechanism: Mechanism | None = None, asked: int = 10, answered: int = 10) -> Aggregator:
+    mechanism = mechanism or GNMax(0.05)
+    return Aggregator(mechanism, Limits(asked, answered, repr(mechanism)), folder / "ledger.db", folder, KEY, 20)
+
+
+def examples(n: int) -> np.ndarray:
+    return np.arange(n, dtype=np.float32)[:, None]
+
+
+def vote(X: np.ndarray) -> list[PartialCounts]:
+    """Example i: fifteen of twenty teachers say i mod 3."""
+    counts = np.full((len(X), 3), 0, dtype=np.int64)
+    rows, winner = np.arange(len(X)), X[:, 0].astype(int) % 3
+    counts[rows, winner], counts[rows, (winner + 1) % 3] = 15, 5
+    return [PartialCounts(tuple(range(20)), counts)]
+
+
+def test_labels_are_stored_and_free_the_second_time(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    aggregator.collect(examples(10), vote)
+    first = aggregator.label(examples(6))
+    assert first.tolist() == [0, 1, 2, 0, 1, 2]
+    assert aggregator.spent() == Charge(6, 6)
+    np.testing.assert_array_equal(aggregator.label(examples(6)[::-1]), first[::-1])
+    assert aggregator.spent() == Charge(6, 6)
+    again = make(tmp_path)  # as after a crash: votes and answers come from disk
+    np.testing.assert_array_equal(again.label(examples(8))[:6], first)
+    assert again.spent() == Charge(8, 8)
+
+
+def test_an_example_given_twice_is_charged_once(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    aggregator.collect(examples(3), vote)
+    assert aggregator.label(np.concatenate([examples(3), examples(3)])).tolist() == [0, 1, 2, 0, 1, 2]
+    assert aggregator.spent() == Charge(3, 3)
+
+
+def test_a_batch_that_does_not_fit_draws_nothing(tmp_path: Path) -> None:
+    aggregator = make(tmp_path, asked=4, answered=4)
+
+    def no_entropy(n: int) -> bytes:
+        raise AssertionError("noise was drawn")
+
+    aggregator.collect(examples(6), vote)
+    aggregator._entropy = no_entropy
+    with pytest.raises(BudgetExceeded, match="4 would"):
+        aggregator.label(examples(5))
+    assert aggregator.spent() == Charge(0, 0)
+
+
+def test_unanswered_is_stored_and_charged(tmp_path: Path) -> None:
+    aggregator = make(tmp_path, ConfidentGNMax(threshold=16, sigma1=0.05, sigma2=0.05))
+    aggregator.collect(examples(4), vote)
+    assert aggregator.label(examples(4)).tolist() == [UNANSWERED] * 4
+    assert aggregator.spent() == Charge(4, 0)
+    assert aggregator.label(examples(4)).tolist() == [UNANSWERED] * 4
+    assert aggregator.spent() == Charge(4, 0)
+
+
+def test_label_and_charge_are_on_disk_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash after the noise and before the commit leaves neither label nor charge."""
+    aggregator = make(tmp_path)
+    aggregator.collect(examples(4), vote)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(aggregator._ledger, "charge_and_store", crash)
+    with pytest.raises(KeyboardInterrupt):
+        aggregator.label(examples(4))
+    assert Ledger(tmp_path / "ledger.db", aggregator._ledger.limits).spent() == Charge(0, 0)
+
+
+def test_votes_of_a_part_too_few_or_too_many_are_refused(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    with pytest.raises(RunError, match="nothing was drawn"):
+        aggregator.collect(examples(2), lambda X: [PartialCounts(tuple(range(19)), np.zeros((2, 3), dtype=np.int64))])
+    assert not (tmp_path / "votes.npz").exists()
+    assert not votes_collected(examples(2), tmp_path, KEY)
+
+
+def test_votes_collected_looks_at_every_example(tmp_path: Path) -> None:
+    make(tmp_path).collect(examples(5), vote)
+    assert votes_collected(examples(5), tmp_path, KEY)
+    assert not votes_collected(examples(6), tmp_path, KEY)
+    assert (tmp_path / "votes.npz").stat().st_mode & 0o077 == 0

@@ -1,0 +1,284 @@
+"""The program as people meet it: real processes, real Ray, real kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+
+from pate.report.schema import Report
+
+PATE = [sys.executable, "-m", "pate.cli"]
+SMALL = ["--set", "n_teachers=20", "--set", "budget.asked=300", "--set", "mechanism.sigma=20"]
+SMALL += ["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: 10}}]"]
+
+
+def pate(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PATE, *arguments], capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The embedded run, as it stands."""
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    return out, pate("run", "--out", str(out), "--json")
+
+
+def test_embedded_run_prints_one_json_object_and_keeps_its_promise(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    out, shown = finished
+    assert shown.returncode == 0, shown.stderr
+    content = json.loads(shown.stdout)
+    assert content["privacy"]["epsilon"] <= 9
+    assert content["privacy"]["delta"] == 1e-5
+    assert content["student"]["accuracy"] >= 0.80  # 90 % on average; noise is fresh in every run
+    assert content["run"] == str(out)
+    stored = json.loads((out / "report.json").read_text())
+    assert Report.model_validate(stored).queries.asked == content["queries"]["asked"]
+
+
+def test_says_the_cost_and_the_time_before_it_trains(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    _, shown = finished
+    before, found, _ = shown.stderr.partition("training will take about")
+    assert found
+    assert "ε to publish" in before
+
+
+def test_run_directory_is_as_documented(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, _ = finished
+    names = {path.name for path in out.iterdir()}
+    assert {"config.yaml", "report.json", "report.html", "labels.npz", "student", "ledger.db", "private"} <= names
+    assert (out / "private").stat().st_mode & 0o777 == 0o700
+    for path in (out / "private").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+    with np.load(out / "labels.npz", allow_pickle=False) as released:
+        assert released["classes"].tolist() == [str(digit) for digit in range(10)]
+        assert len(released["labels"]) == json.loads((out / "report.json").read_text())["queries"]["limit_asked"]
+
+
+def test_nothing_private_is_in_what_may_leave(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, shown = finished
+    published = "".join((out / name).read_text() for name in ("report.json", "report.html")) + shown.stdout
+    evaluation = json.loads((out / "private" / "evaluation.json").read_text())
+    for figure in ("mean_teacher_accuracy", "plurality_accuracy"):
+        assert figure not in published
+        assert str(evaluation[figure])[:7] not in published
+    assert "1197" not in published  # the number of private records
+
+
+def test_saved_student_predicts_without_ray(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, _ = finished
+    code = (
+        "import sys, numpy as np, pate\n"
+        f"student = pate.load_student({str(out / 'student')!r})\n"
+        "print(student.predict(np.zeros((3, 8, 8), dtype=np.float32)).shape, 'ray' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert shown.stdout.strip() == "(3,) False", shown.stderr
+
+
+def test_resume_of_a_finished_run_changes_nothing(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, _ = finished
+    before = (out / "labels.npz").read_bytes()
+    shown = pate("run", "--out", str(out), "--resume")
+    assert shown.returncode == 0, shown.stderr
+    assert (out / "labels.npz").read_bytes() == before
+    assert "training teachers" not in shown.stderr
+    assert "ε to publish" in shown.stdout
+
+
+def stored_answers(ledger: Path) -> dict[bytes, int]:
+    if not ledger.exists():
+        return {}
+    with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=10) as db:
+        try:
+            return dict(db.execute("SELECT query, label FROM answers").fetchall())
+        except sqlite3.OperationalError:
+            return {}  # killed before the tables were made
+
+
+def total(ledger: Path) -> int:
+    if not ledger.exists():
+        return 0
+    with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=10) as db:
+        try:
+            return int(db.execute("SELECT TOTAL(asked) FROM charges").fetchone()[0])
+        except sqlite3.OperationalError:
+            return 0
+
+
+STAGES: dict[str, Callable[[Path, str], bool]] = {
+    "starting": lambda out, text: (out / "private" / "key").exists(),
+    "training": lambda out, text: "training will take" in text,
+    "labelling": lambda out, text: total(out / "ledger.db") > 0,
+    "student": lambda out, text: (out / "labels.npz").exists(),
+}
+
+
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [*PATE, "run", *SMALL, "--out", str(out)],
+            stdout=stderr,
+            stderr=stderr,
+            cwd=REPOSITORY,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 120
+        while not STAGES[stage](out, log.read_text()) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(kill)
+        process.wait(timeout=60)
+    paid, charged = stored_answers(out / "ledger.db"), total(out / "ledger.db")
+    assert len(paid) == charged
+    if stage == "labelling":
+        assert charged > 0
+    if kill == signal.SIGINT and process.returncode == 130:
+        assert "--resume" in log.read_text()
+    deadline = time.monotonic() + 60
+    shown = pate("run", *SMALL, "--out", str(out), "--resume")
+    while "another pate is at work" in shown.stderr and time.monotonic() < deadline:
+        time.sleep(1)
+        shown = pate("run", *SMALL, "--out", str(out), "--resume")
+    assert shown.returncode == 0, shown.stderr
+    after = stored_answers(out / "ledger.db")
+    assert {query: after[query] for query in paid} == paid
+    assert total(out / "ledger.db") == len(after) >= charged
+    assert total(out / "ledger.db") == 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "mechansim.sigma=3"], ["mechansim", "did you mean 'mechanism'"]),
+        (["--set", "n_teachers=10000"], ["n_teachers = 10000", "--force"]),
+        (["--set", "budget.epsilon=0.01"], ["budget.epsilon = 0.01", "too small for one query"]),
+        (["--set", "budget.epsilon=2"], ["budget.epsilon = 2", "would fit"]),
+        (["--set", "budget.asked=401"], ["budget.asked = 401", "400"]),
+        (["nowhere.yaml"], ["nowhere.yaml", "no such config"]),
+        (["--resume", "--out", "/nonexistent/run"], ["/nonexistent/run", "no run to resume"]),
+        (["--out", "/proc/run"], ["/proc/run"]),
+        (["--address", "127.0.0.1:1", "--out", "OUT"], ["--address 127.0.0.1:1", "cannot join"]),
+        (["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: -1}}]", "--out", "OUT"], ["teachers.0.name", "'C'"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_two(arguments: list[str], words: list[str], tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "run") if argument == "OUT" else argument for argument in arguments]
+    shown = pate("run", *arguments)
+    assert shown.returncode == 2, shown.stderr
+    assert "Traceback" not in shown.stderr
+    errors = [line for line in shown.stderr.splitlines() if line.startswith("pate: error:")]
+    assert len(errors) == 1
+    for word in words:
+        assert word in errors[0]
+
+
+def test_a_directory_of_another_config_is_refused(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, _ = finished
+    again = pate("run", "--out", str(out))
+    assert again.returncode == 2
+    assert "--resume" in again.stderr
+    other = pate("run", "--out", str(out), "--resume", "--set", "seed=5")
+    assert other.returncode == 2
+    assert "belongs to another config (seed is 0 there, 5 here)" in other.stderr
+
+
+def test_two_runs_on_one_directory(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    import fcntl
+
+    out, _ = finished
+    with (out / "private" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shown = pate("run", "--out", str(out), "--resume")
+    assert shown.returncode == 2
+    assert "another pate is at work" in shown.stderr
+
+
+def test_a_private_directory_others_can_read_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    (out / "private").mkdir(parents=True)
+    os.chmod(out / "private", 0o755)
+    shown = pate("run", "--out", str(out), "--resume")
+    assert shown.returncode == 2
+    assert "chmod" in shown.stderr
+
+
+CSV_CONFIG = """# pate run own.yaml
+name: own
+n_teachers: 10
+data: {source: csv, private: private.csv, public: public.csv, test: test.csv, label: kind, id: who, classes: [cat, dog]}
+teachers: [{name: sklearn.naive_bayes.GaussianNB}]
+mechanism: {name: lnmax, scale: 3}
+budget: {asked: 30}
+student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
+"""
+
+
+def own_data(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, n in (("private", 300), ("public", 40), ("test", 50)):
+        kinds = rng.integers(2, size=n)
+        lines = ["length,weight,kind,who"]
+        lines += [
+            f"{k + rng.normal(0, 0.3):.4f},{k + rng.normal(0, 0.3):.4f},{['cat', 'dog'][k]},p{i}"
+            for i, k in enumerate(kinds)
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    (folder / "own.yaml").write_text(CSV_CONFIG)
+
+
+def test_peoples_own_csv_end_to_end(tmp_path: Path) -> None:
+    own_data(tmp_path)
+    shown = pate("run", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "run"), "--json")
+    assert shown.returncode == 0, shown.stderr
+    content = json.loads(shown.stdout)
+    assert content["benchmark"] is None
+    assert content["privacy"]["unit"] == "id"
+    assert content["classes"] == ["cat", "dog"]
+    assert content["student"]["accuracy"] > 0.8
+    assert not (tmp_path / "run" / "private" / "evaluation.json").exists()
+
+
+def _first_row_changed(text: str, column: int, value: str) -> str:
+    header, first, rest = text.split("\n", 2)
+    fields = first.split(",")
+    fields[column] = value
+    return "\n".join([header, ",".join(fields), rest])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: _first_row_changed(text, 2, "bird"), ["'bird'", "data.classes"]),
+        (lambda text: _first_row_changed(text, 0, "nan"), ["NaN", "row 0"]),
+        (lambda text: _first_row_changed(text, 0, ""), ["NaN", "row 0"]),
+        (lambda text: text.replace("length", "width"), ["'width'", "public"]),
+    ],
+    ids=["label", "nan", "empty", "column"],
+)
+def test_bad_private_data_is_one_line_and_status_two(
+    change: Callable[[str], str], words: list[str], tmp_path: Path
+) -> None:
+    own_data(tmp_path)
+    path = tmp_path / "private.csv"
+    path.write_text(change(path.read_text()))
+    shown = pate("run", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "run"))
+    assert shown.returncode == 2, shown.stderr
+    for word in words:
+        assert word in shown.stderr
+    assert "Traceback" not in shown.stderr

@@ -1,0 +1,97 @@
+"""Every mistake in a config is one line that names the key and what would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from pate.config import load_config, read_yaml
+from pate.errors import ConfigError
+
+_CONFIGS = sorted((REPOSITORY / "configs").rglob("*.yaml"))
+
+
+def test_there_are_configs() -> None:
+    assert len(_CONFIGS) >= 2
+
+
+@pytest.mark.parametrize("path", _CONFIGS, ids=lambda path: path.stem)
+def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
+    load_config(path)
+    assert path.read_text().startswith("# pate run")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("mechanism.sgima=3", ["mechanism.sgima", "did you mean 'sigma'"]),
+        ("bugdet.delta=1", ["bugdet", "did you mean 'budget'"]),
+        ("budget.dleta=1", ["budget.dleta", "did you mean 'delta'"]),
+        ("teachers.0.wieght=2", ["teachers.0.wieght", "did you mean 'weight'"]),
+        ("data.source=mnits", ["data.source = 'mnits'", "did you mean 'mnist'"]),
+        ("n_teachers=many", ["n_teachers = 'many'", "integer"]),
+        ("n_teachers=1", ["n_teachers = 1", "greater than or equal to 2"]),
+        ("budget.delta=2", ["budget.delta = 2", "less than 1"]),
+        ("budget.asked=0", ["budget.asked = 0"]),
+        ("mechanism.sigma=-1", ["mechanism", "-1"]),
+        ("mechanism.sigma=abc", ["mechanism", "abc"]),
+        ("mechanism.name=gmax", ["mechanism.name = 'gmax'", "did you mean 'gnmax'"]),
+        ("mechanism.name=lnmax", ["mechanism.sigma", "lnmax"]),
+        ("nonsense", ["--set nonsense", "key=value"]),
+        ("teachers.9.weight=1", ["teachers.9.weight"]),
+        ("n_teachers=[1", ["n_teachers", "YAML"]),
+    ],
+)
+def test_a_wrong_override_is_one_clear_line(override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1", ["line", "not valid YAML"]),
+        ("- 1", ["list"]),
+        ("seed: 1\nseed: 2", ["'seed'", "twice"]),
+        ("seed: 1", ["n_teachers: missing"]),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+        load_config("nowhere.yaml")
+
+
+def test_overrides_apply_and_exponents_are_numbers(tmp_path: Path) -> None:
+    config = load_config(None, ["mechanism.sigma=30", "teachers.0.params.C=1e-3", "budget.delta=1e-6"])
+    assert config.mechanism["sigma"] == 30
+    assert config.teachers[0].params["C"] == 1e-3
+    assert config.budget.delta == 1e-6
+
+
+def test_stored_config_gives_the_same_digest(tmp_path: Path) -> None:
+    config = load_config()
+    path = tmp_path / "config.yaml"
+    path.write_text(config.to_yaml())
+    assert load_config(path).digest() == config.digest()
+    assert load_config(None, ["ray.workers=1"]).digest() == config.digest()
+    assert load_config(None, ["seed=1"]).digest() != config.digest()
+    assert read_yaml(path)["name"] == "digits"
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        load_config().seed = 3  # type: ignore[misc]
