@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
 def _joined(address: str) -> Iterator[None]:
     import ray
 
+    _check_reachable(address)
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -80,3 +82,14 @@ def _local(settings: RaySettings) -> Iterator[None]:
             else:
                 os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray waits for minutes where nothing listens; a plain connection tells at once."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto", "local" and the like
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise RunError(f"--address {address}: cannot join that Ray cluster ({error.strerror or error})") from None

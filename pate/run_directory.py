@@ -15,6 +15,7 @@ from pate.config import Config, parse_config, read_yaml
 from pate.errors import RunError
 
 KEY_BYTES = 32
+_FIRST_FILES = {"private", "config.yaml.partial"}  # all there is if a run was killed while it made its directory
 
 
 class RunDirectory:
@@ -39,7 +40,7 @@ class RunDirectory:
         run = cls(path)
         try:
             run._prepare(config, resume)
-            lock = (run.private / "lock").open("w")
+            lock = open(os.open(run.private / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115
         except OSError as error:
             raise RunError(f"{error.filename or path}: {error.strerror}; choose another --out") from None
         with lock:
@@ -66,7 +67,7 @@ class RunDirectory:
         begun = self.path.exists() and any(self.path.iterdir())
         if begun and not resume:
             raise RunError(f"{self.path}: is not empty; add --resume to go on with that run, or choose another --out")
-        if begun and not stored.exists() and {p.name for p in self.path.iterdir()} != {"private"}:
+        if begun and not stored.exists() and not {p.name for p in self.path.iterdir()} <= _FIRST_FILES:
             raise RunError(f"{self.path}: is not a run directory; choose another --out")
         if resume and not begun:
             raise RunError(f"{self.path}: there is no run to resume")

@@ -126,8 +126,15 @@ STAGES: dict[str, Callable[[Path, str], bool]] = {
 }
 
 
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("stage", "kill"),
+    [
+        ("training", signal.SIGINT),
+        ("labelling", signal.SIGKILL),
+        *(pytest.param(stage, signal.SIGKILL, marks=pytest.mark.slow) for stage in ("starting", "training", "student")),
+        *(pytest.param(stage, signal.SIGINT, marks=pytest.mark.slow) for stage in ("starting", "labelling", "student")),
+    ],
+)
 def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
     log = tmp_path / "log"
