@@ -60,6 +60,11 @@ def run(
     """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again."""
     console = console or Console()
     mechanism = build(config.mechanism)
+    if mechanism.votes_per_record != 1 or mechanism.charged_as_stream:
+        raise ConfigError(
+            f"mechanism.name = {mechanism.name!r}: runs take mechanisms charged by the query that move one vote "
+            "a record (lnmax, gnmax, confident_gnmax, mstab)"
+        )
     data = load(config.data, data_dir, config_dir)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))

@@ -37,6 +37,45 @@ class RdpGuarantee(Guarantee):
         return rdp_epsilon(ORDERS, self.rdp(ORDERS), delta)[0]
 
 
+@dataclass(frozen=True)
+class FixedGuarantee(Guarantee):
+    """(claimed_epsilon, claimed_delta)-DP and nothing else: a larger δ buys no smaller ε."""
+
+    claimed_epsilon: float
+    claimed_delta: float
+
+    def epsilon(self, delta: float) -> float:
+        return self.claimed_epsilon if delta >= self.claimed_delta else math.inf
+
+
+@dataclass(frozen=True)
+class RepeatedGuarantee(Guarantee):
+    """`times` adaptively chosen mechanisms, each (each_epsilon, each_delta)-DP.
+
+    The composition is the optimal one (Kairouz, Oh, Viswanath 2015, Theorem 3.3): every such mechanism is
+    dominated by one whose privacy loss is ±each_epsilon, or infinite with probability each_delta. On a grid
+    of step each_epsilon that privacy loss distribution is not rounded at all.
+    """
+
+    each_epsilon: float
+    each_delta: float
+    times: int
+
+    def epsilon(self, delta: float) -> float:
+        if self.times == 0:
+            return 0.0
+        if -math.expm1(self.times * math.log1p(-self.each_delta)) > delta:
+            return math.inf
+        return min(self.times * self.each_epsilon, self._composed(delta))
+
+    def _composed(self, delta: float) -> float:
+        from dp_accounting import pld  # costs 1.6 s: import where used
+
+        parameters = pld.common.DifferentialPrivacyParameters(self.each_epsilon, self.each_delta)
+        single = pld.privacy_loss_distribution.from_privacy_parameters(parameters, self.each_epsilon)
+        return float(single.self_compose(self.times).get_epsilon_for_delta(delta))
+
+
 def rdp_epsilon(orders: Orders, rdp: NDArray[np.float64], delta: float) -> tuple[float, float]:
     """ε and the order it comes from, by dp-accounting's conversion (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     from dp_accounting.rdp import compute_epsilon  # costs 1.6 s: import where used

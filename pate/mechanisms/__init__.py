@@ -10,9 +10,22 @@ from pate.errors import ConfigError
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
 from pate.mechanisms.confident import ConfidentGNMax
 from pate.mechanisms.noisy_max import GNMax, LNMax
+from pate.mechanisms.sparse_vector import MSvec
+from pate.mechanisms.stability import MSamp, MStab
 from pate.naming import nearest, resolve
 
-__all__ = ["UNANSWERED", "ConfidentGNMax", "Counts", "GNMax", "LNMax", "Mechanism", "build"]
+__all__ = [
+    "UNANSWERED",
+    "ConfidentGNMax",
+    "Counts",
+    "GNMax",
+    "LNMax",
+    "MSamp",
+    "MStab",
+    "MSvec",
+    "Mechanism",
+    "build",
+]
 
 
 def build(settings: Mapping[str, Any]) -> Mechanism:

@@ -27,9 +27,16 @@ class Mechanism(ABC):
     """
 
     name: ClassVar[str]
-    votes_per_record: ClassVar[int] = 1
     may_decline: ClassVar[bool] = False
     """Whether ⊥ is a possible answer."""
+    charged_as_stream: ClassVar[bool] = False
+    """Whether the queries share secret noise: then `worst_case` prices the whole stream, and the costs of
+    single queries, read off `log_outcomes`, must not be composed."""
+
+    @property
+    def votes_per_record(self) -> int:
+        """The most votes of one histogram that a record can move; the exact accountant takes 1 only."""
+        return 1
 
     @abstractmethod
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:

@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting.composition import Guarantee, RdpGuarantee, gaussian_rdp
+from pate.accounting.composition import gaussian_rdp
+from pate.accounting.worst_case import WorstCaseGuarantee, threshold_test_cost
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
 from pate.mechanisms.noise import DiscreteGaussian, Entropy
 from pate.mechanisms.noisy_max import GNMax
@@ -23,7 +24,7 @@ class ConfidentGNMax(Mechanism):
     Neighbouring relation: one vote moves. Sensitivity: 1 for the largest count, L2 = √2 for the vector.
     Guarantee: Rényi DP order/(2·sigma1²) for every query asked, and order/sigma2² more for every one answered.
     The limits on both are fixed beforehand; whatever order the answers come in, the composed cost at each Rényi
-    order never exceeds the cost of the limits.
+    order never exceeds the cost of the limits. `threshold_test_rdp` and `worst_case_rdp` are tighter still.
     """
 
     name: ClassVar[str] = "confident_gnmax"
@@ -53,12 +54,11 @@ class ConfidentGNMax(Mechanism):
         outcomes[:, -1] = test.log_cdf(needed - 1)
         return outcomes
 
-    def worst_case(self, asked: int, answered: int) -> Guarantee:
-        def rdp(orders: NDArray[np.float64]) -> NDArray[np.float64]:
-            tests = asked * gaussian_rdp(1.0, self.sigma1, orders)
-            return tests + answered * gaussian_rdp(math.sqrt(2), self.sigma2, orders)
-
-        return RdpGuarantee(rdp)
+    def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
+        tests = threshold_test_cost(
+            DiscreteGaussian(self.sigma1), asked, lambda orders: gaussian_rdp(1.0, self.sigma1, orders)
+        )
+        return WorstCaseGuarantee.of(tests, GNMax(self.sigma2).answer_cost(answered))
 
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 2

@@ -64,6 +64,14 @@ class IntegerNoise:
         """log P(Z ≥ k)."""
         return self.log_cdf(-np.asarray(k))
 
+    @property
+    def tail_ratio(self) -> float:
+        """q with P(Z = k + 1) ≥ q·P(Z = k) for every k, and equality from k = 0 on; 0 if there is none.
+
+        Z is then the sum of two independent variables, one of them geometric: P(G ≥ j) = q^j.
+        """
+        return 0.0
+
     def half_width(self) -> int:
         """The largest |k| the sampler returns; P(|Z| > half_width) < 2⁻⁶²."""
         raise NotImplementedError
@@ -87,6 +95,10 @@ class DiscreteLaplace(IntegerNoise):
         lower = np.minimum(k, 0) / self.scale - log_normaliser
         upper = np.log1p(-np.exp(-(np.maximum(k, 0) + 1) / self.scale - log_normaliser))
         return np.where(k < 0, lower, upper)
+
+    @property
+    def tail_ratio(self) -> float:
+        return math.exp(-1 / self.scale)
 
     def half_width(self) -> int:
         return math.ceil(45 * self.scale) + 1  # 2 exp(−45) < 2⁻⁶²

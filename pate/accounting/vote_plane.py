@@ -1,0 +1,337 @@
+"""The largest moment of a noisy argmax, or of a threshold test, over all vote histograms, with proven bounds.
+
+"Moment" is exp((order − 1)·Rényi divergence) between the answers before and after a vote moves; "excess" is
+the moment less 1. The noise is integer, symmetric and log-concave. docs/privacy.md has the proof; in short:
+
+A vote moves from class a to class b. Given the noise and the tie-breaking priorities of all other classes,
+these act as one rival. The moment is jointly convex, so it is at most the largest one given what the rival
+does, and that depends on two integers only: x and y, the votes of a and of b counted from the rival's noisy
+count. Far out in the plane of (x, y) the moment is that of two classes without a rival, or of a threshold
+test, up to a slack that is added. The rest is bounded block by block: the likelihood ratio of every outcome
+falls with x and rises with y.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+
+if TYPE_CHECKING:  # mechanisms import the accountant
+    from pate.mechanisms.noise import IntegerNoise
+
+TOLERANCE = 1e-3
+"""Relative precision of the maximum over the plane, for noise below 200 votes; the result errs upwards."""
+
+_TAIL_SHARE = 1e-6  # what the tails beyond the search may add, as a share of the closed form's excess
+_ROWS_AT_ONCE = 16
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def log_shift_moment(noise: IntegerNoise, order: float) -> float:
+    """log Σ p(w)^order·p(w + 1)^(1 − order): (order − 1) times the cost of a noisy count that moves by 1."""
+    reach, tails = _log_tail_moments(noise, order)
+    log_pmf = noise.log_pmf(np.arange(-reach, reach + 2))
+    if tails[0] > 1:
+        return float(tails[0])
+    return math.log1p(math.fsum(_excess(log_pmf[:-1], log_pmf[1:], order)))  # precise where it is tiny
+
+
+@lru_cache(maxsize=16)
+def _log_tail_moments(noise: IntegerNoise, order: float) -> tuple[int, Floats]:
+    """`reach`, and the log of that sum over w ≥ k for k = −reach … reach.
+
+    For Gaussian noise the terms are a Gaussian round order − 1; for Laplace p(w)·exp(±(order − 1)/scale).
+    """
+    reach = 2 * (noise.half_width() + math.ceil(order))
+    log_pmf = noise.log_pmf(np.arange(-reach, reach + 2))
+    terms = order * log_pmf[:-1] + (1 - order) * log_pmf[1:]
+    return reach, np.logaddexp.accumulate(terms[::-1])[::-1]
+
+
+def _excess(log_p: Floats, log_q: Floats, order: float) -> Floats:
+    """q·φ(p/q), φ(r) = r^order − 1 − order·(r − 1) ≥ 0; the sum over the outcomes is the moment less 1."""
+    return _scaled_excess(log_q, log_p - log_q, order)
+
+
+def _scaled_excess(log_q: Floats, log_ratio: Floats, order: float) -> Floats:
+    """q·φ(exp(log_ratio)), without overflow where q is small and the ratio large."""
+    q = np.exp(log_q)
+    small = np.minimum(order * log_ratio, 1.0)
+    with np.errstate(over="ignore"):
+        near = q * (np.expm1(small) - order * np.expm1(small / order))
+        far = np.exp(order * log_ratio + log_q) - q - order * (np.exp(log_ratio + log_q) - q)
+    result: Floats = np.where(order * log_ratio > 1, far, near)
+    return result
+
+
+def threshold_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
+    """The largest moment, less 1, of one threshold test at each order; by symmetry for both directions."""
+    needed = np.arange(-radius, radius + 1)
+    passes, passes_after = noise.log_sf(needed), noise.log_sf(needed + 1)
+    fails, fails_after = noise.log_cdf(needed - 1), noise.log_cdf(needed)
+    both = (_excess(passes, passes_after, a) + _excess(fails, fails_after, a) for a in orders)
+    return np.array([excess.max() for excess in both])
+
+
+def two_class_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
+    """The largest moment, less 1, of argmax over two classes, at each order."""
+    log_win = _log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
+    lose = log_win[::-1]
+    both = (_excess(log_win[2:], log_win[:-2], a) + _excess(lose[2:], lose[:-2], a) for a in orders)
+    return np.array([excess.max() for excess in both])
+
+
+@lru_cache(maxsize=16)
+def _log_two_class_wins(noise: IntegerNoise, radius: int) -> Floats:
+    """log P(the first of two classes wins) when it leads by −2·radius − 2 … 2·radius + 2 votes."""
+    margin, widest = _negligible(noise), 2 * radius + 2
+    last = widest + margin
+    pmf = np.exp(noise.log_pmf(np.arange(-last - margin, last + margin + 1)))
+    difference = np.convolve(pmf, pmf[last:], mode="valid")  # of two noises, P(0) … P(last)
+    at_least = np.cumsum(difference[::-1])[::-1]
+    behind = np.log(at_least - difference / 2)[: widest + 1]  # by 0, 1 … votes
+    return np.concatenate([behind[::-1], np.log1p(-np.exp(behind[1:]))])
+
+
+def _negligible(noise: IntegerNoise) -> int:
+    """Noise this much further out is less likely by a factor of 10¹³."""
+    return int(np.searchsorted(-noise.log_sf(np.arange(noise.half_width())), 30.0))
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The plane of (x, y), and what is known outside the part that has to be searched.
+
+    The rival's noisy count is a geometric variable G of ratio `noise.tail_ratio` (0 for Gaussian noise, and
+    G = 0); x and y are counted from the smallest it can be. `slack` bounds every tail that is neglected:
+    3·m·Σ_{w ≥ radius − 1} p(w)^order·p(w + 1)^(1 − order) + m²·P(G > drop), m being that sum over all w.
+    """
+
+    noise: IntegerNoise
+    order: float
+
+    @cached_property
+    def _target(self) -> float:
+        return _TAIL_SHARE * math.expm1(min(0.5, 2 * self._log_moment)) / self.order
+
+    @cached_property
+    def _log_moment(self) -> float:
+        return log_shift_moment(self.noise, self.order)
+
+    @cached_property
+    def radius(self) -> int:
+        """Noise beyond it is as good as impossible, also where the moment is taken."""
+        reach, tails = _log_tail_moments(self.noise, self.order)
+        enough = math.log(self._target / 3) - self._log_moment
+        return max(2, int(np.argmax(tails <= enough)) - reach + 1)
+
+    @cached_property
+    def drop(self) -> int:
+        """How far the rival may be above its smallest noisy count."""
+        if self.noise.tail_ratio == 0:
+            return 0
+        return math.ceil((math.log(self._target) - 2 * self._log_moment) / math.log(self.noise.tail_ratio))
+
+    @property
+    def far(self) -> int:
+        """From here on a class beats the rival."""
+        return self.radius + self.drop
+
+    @property
+    def moment_fits(self) -> bool:
+        return self._log_moment < 300
+
+    @property
+    def representable(self) -> bool:
+        """Whether the probabilities met in the search stay well inside the range of floating point."""
+        in_range = 2 * float(self.noise.log_pmf(self.radius + self.first_size + 2)) > -680
+        return in_range and self.moment_fits and self.far < 150 * self.noise.scale + 50
+
+    @cached_property
+    def slack(self) -> float:
+        reach, tails = _log_tail_moments(self.noise, self.order)
+        tail = math.exp(self._log_moment + tails[self.radius - 1 + reach])
+        if self.noise.tail_ratio == 0:
+            return 3 * tail
+        return 3 * tail + math.exp(2 * self._log_moment + (self.drop + 1) * math.log(self.noise.tail_ratio))
+
+    def with_slack(self, excess: float) -> float:
+        """(1 + excess)·(1 − slack)^(1 − order) + order·slack, less 1."""
+        shrink = math.expm1((1 - self.order) * math.log1p(-self.slack))
+        return excess + (1 + excess) * shrink + self.order * self.slack
+
+    @property
+    def first_size(self) -> int:
+        """The side of the blocks the search begins with, a power of 2."""
+        return 1 << max(0, math.floor(math.log2(self.noise.scale)))
+
+    @property
+    def last_size(self) -> int:
+        """The side of the smallest blocks: single points, for noise of less than 200 votes."""
+        return 1 << max(0, math.floor(math.log2(self.noise.scale / 100)))
+
+    @property
+    def lowest(self) -> int:
+        """The smallest x or y to search; below are limit cases, or, for a geometric tail, mixtures."""
+        return 1 - self.radius if self.noise.tail_ratio == 0 else -1
+
+    def must_search(self, x: Ints, y: Ints, size: int) -> NDArray[np.bool_]:
+        """Whether the square of `size` by `size` points from (x, y) upwards is not wholly a limit case."""
+        low, high = np.minimum(x, y), np.maximum(x, y)
+        apart = (high - low - size >= 2 * self.radius + 2) & (high >= self.far)
+        return (low + size > self.lowest) & (low < self.far) & ~apart
+
+
+class _Outcomes:
+    """Probabilities of the three outcomes at points of the plane, for one rule about ties.
+
+    Given the rival's priority, those of a and b are both above it, both below it, or one each, a fair coin
+    saying which. Both above: the rival loses every tie (`loses_ties`); both below: the same with the rival
+    one vote higher; one each: the coin's choice of a and b wins a tie with the rival and with the other, and
+    the other wins none. Then the coin is made part of the outcome "rival", which becomes two. Ties of a and b
+    are fair throughout.
+
+    Along a diagonal (fixed lead x − y) the probability to win against a rival at 0 is one cumulative sum over
+    the winner's noise, and the geometric rival is exponential smoothing along it. Every term is positive.
+    """
+
+    def __init__(self, plane: Plane, loses_ties: bool) -> None:
+        noise = plane.noise
+        self._loses_ties, self._ratio = loses_ties, noise.tail_ratio
+        margin = plane.first_size + 4
+        highest = plane.far + 2 * plane.radius + 2 * margin  # of x and y
+        self._widest = max(plane.far - plane.lowest, 2 * plane.radius) + 2 * margin  # of |x − y|
+        self._top = self._widest + _negligible(noise)  # of the winner's noise, which is −x upwards
+        noise_values = np.arange(self._top, -highest - 1, -1)  # in the order of x = −top … highest
+        self._pmf = np.exp(noise.log_pmf(noise_values))
+        levels = np.arange(self._top + self._widest, -highest - self._widest - 2, -1)
+        cdf = np.exp(noise.log_cdf(levels))
+        n = len(noise_values)
+        self._at_most = np.lib.stride_tricks.sliding_window_view(cdf[:-1], n)  # row −d + widest: P(Z ≤ d − x)
+        self._below = np.lib.stride_tricks.sliding_window_view(cdf[1:], n)  # the same: P(Z < d − x)
+
+    def log_win(self, x: Ints, y: Ints) -> Floats:
+        """log P(the class at x wins) against a class at y and the rival."""
+        return self._look_up(self._win_rows, x, y)
+
+    def log_rival(self, x: Ints, y: Ints, coin: int) -> Floats:
+        """log P(the rival wins), and the coin (0 or 1) fell so, if there is one."""
+        return self._look_up(lambda d: self._rival_rows(d, coin), x, y)
+
+    @property
+    def coins(self) -> tuple[int, ...]:
+        return (0,) if self._loses_ties else (0, 1)
+
+    def _look_up(self, rows_at: Callable[[Ints], Floats], x: Ints, y: Ints) -> Floats:
+        leads, where = np.unique(x - y, return_inverse=True)
+        if np.abs(leads).max(initial=0) > self._widest or x.min(initial=0) < -self._top:
+            raise IndexError("a point outside the tables")
+        by_lead = np.argsort(where, kind="stable")
+        starts = np.searchsorted(where[by_lead], np.arange(0, len(leads) + _ROWS_AT_ONCE, _ROWS_AT_ONCE))
+        result = np.empty(len(x))
+        for i, (start, end) in enumerate(itertools.pairwise(starts)):
+            points = by_lead[start:end]
+            first = i * _ROWS_AT_ONCE
+            rows = rows_at(leads[first : first + _ROWS_AT_ONCE])
+            result[points] = rows[where[points] - first, x[points] + self._top]
+        return np.log(result)
+
+    def _win_rows(self, leads: Ints) -> Floats:
+        index = self._widest - leads
+        strictly = self._pmf * self._below[index] / 2
+        fair = strictly + self._pmf * self._at_most[index] / 2
+        rows = np.cumsum(fair, axis=1)
+        return self._smooth(rows if self._loses_ties else rows - strictly)
+
+    def _rival_rows(self, leads: Ints, coin: int) -> Floats:
+        index, level = self._widest - leads, self._widest
+        if self._loses_ties:
+            return self._smooth(self._below[level] * self._below[index])
+        first, second = (self._below, self._at_most) if coin == 0 else (self._at_most, self._below)
+        return self._smooth(first[level] * second[index] / 2)
+
+    def _smooth(self, rows: Floats) -> Floats:
+        if self._ratio == 0:
+            return rows
+        smoothed: Floats = lfilter([1 - self._ratio], [1, -self._ratio], rows, axis=1)
+        return smoothed
+
+
+def largest_excess(plane: Plane) -> float:
+    """An upper bound of the excess over the whole plane, `TOLERANCE` above what some (x, y) attains."""
+    order = np.array([plane.order])
+    two_class = float(two_class_excess(plane.noise, plane.radius, order)[0])
+    test = float(threshold_excess(plane.noise, plane.radius, order)[0])
+    limit_cases = max(two_class, test)
+    inside = max(_search(plane, _Outcomes(plane, loses_ties), limit_cases) for loses_ties in (True, False))
+    return plane.with_slack(max(limit_cases, inside))
+
+
+def _search(plane: Plane, outcomes: _Outcomes, attained: float) -> float:
+    """Branch and bound over square blocks of integer points; the largest bound that was accepted."""
+    size = plane.first_size
+    x, y = _first_blocks(plane, size)
+    accepted = 0.0
+    while len(x):
+        bound, value = _block_bounds(plane, outcomes, x, y, size)
+        attained = max(attained, float(value.max()))
+        if size == plane.last_size:
+            return max(accepted, float(bound.max()))
+        split = bound > attained * (1 + TOLERANCE)
+        accepted = max(accepted, float(bound[~split].max(initial=0.0)))
+        size //= 2
+        x = np.concatenate([x[split], x[split] + size, x[split], x[split] + size])
+        y = np.concatenate([y[split], y[split], y[split] + size, y[split] + size])
+        searched = plane.must_search(x, y, size)
+        x, y = x[searched], y[searched]
+    return accepted
+
+
+def _first_blocks(plane: Plane, size: int) -> tuple[Ints, Ints]:
+    """Lower corners of the blocks to search; `far` is a border between blocks."""
+    down = -(-(plane.far - plane.lowest) // size)
+    up = -(-(2 * plane.radius + 2) // size) + 1
+    corners = plane.far + size * np.arange(-down, up)
+    x, y = (grid.ravel() for grid in np.meshgrid(corners, corners))
+    searched = plane.must_search(x, y, size)
+    return x[searched], y[searched]
+
+
+def _block_bounds(plane: Plane, outcomes: _Outcomes, x: Ints, y: Ints, size: int) -> tuple[Floats, Floats]:
+    """An upper bound of the excess on each block, and its value at one corner.
+
+    Each likelihood ratio is largest at the corner (x, y + size − 1) and smallest at the opposite one, and φ
+    is largest at one of the two; P(a wins) is largest at the second, P(b wins) at the first, P(rival wins)
+    at (x, y). What cannot be represented counts as infinite.
+    """
+    order, end = plane.order, size - 1
+    high, low = (x, y + end), (x + end, y)
+    after_high, after_low = (x - 1, y + end + 1), (x + end - 1, y + 1)
+    of_a = (high, low, after_high, after_low)
+    of_b = tuple((py, px) for px, py in of_a)
+    a, b = outcomes.log_win(*_joined(*of_a, *of_b)).reshape(2, 4, len(x))
+    bound = _scaled_excess(a[3], a[0] - a[2], order) + _scaled_excess(b[2], b[1] - b[3], order)
+    value = _excess(a[0], a[2], order) + _excess(b[0], b[2], order)
+    near = np.flatnonzero(np.maximum(x, y) < plane.far)  # elsewhere the rival is part of the slack
+    corners = [(px[near], py[near]) for px, py in (*of_a, (x - 1, y + 1))]
+    for coin in outcomes.coins:
+        r = outcomes.log_rival(*_joined(*corners), coin).reshape(5, len(near))
+        either = (_scaled_excess(r[4], r[i] - r[i + 2], order) for i in (0, 1))
+        bound[near] += np.maximum(*either)
+        value[near] += _excess(r[0], r[2], order)
+    return np.where(np.isnan(bound), np.inf, bound), value
+
+
+def _joined(*points: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    return np.concatenate([x for x, _ in points]), np.concatenate([y for _, y in points])

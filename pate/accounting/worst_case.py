@@ -1,0 +1,168 @@
+"""What a noisy answer costs at most, whatever the votes are: proven, computed, close to what votes attain.
+
+The closed forms (order/σ² for GNMax, two rounds of randomised response for LNMax) charge for the whole noisy
+histogram although only its argmax is released. The bounds here are for the argmax itself. As long as the
+order is well below the noise's scale they are lower by a factor of π/2 for Gaussian and 2 for Laplace noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
+from pate.accounting.vote_plane import (
+    Plane,
+    largest_excess,
+    log_shift_moment,
+    threshold_excess,
+    two_class_excess,
+)
+
+if TYPE_CHECKING:  # mechanisms import this module
+    from pate.mechanisms.noise import IntegerNoise
+
+LARGEST_SCALE = 400.0
+"""Above this scale in votes the search would take too long, and the closed form stands."""
+
+LARGEST_TEST_SCALE = 1000.0
+"""The same for the threshold test, where rounding sets the limit."""
+
+_ROUNDING = 1e-8  # relative; the sums are of positive terms, and more precise by far
+_ORDERS_TRIED = np.array([-2, 0, 2])  # round the best order, in steps of `ORDERS`
+
+RdpCurve = Callable[[Orders], NDArray[np.float64]]
+
+
+@lru_cache(maxsize=4096)
+def worst_case_rdp(noise: IntegerNoise, order: float) -> float:
+    """Rényi DP at `order` > 1 of argmax(counts + noise), ties broken at random, for every histogram.
+
+    Neighbouring relation: one vote moves. Sensitivity: two counts change by 1 each.
+    Guarantee: the Rényi divergence of the released label, in both directions, is at most this, for any number
+    of classes and of teachers. It is never more than the closed form, rounded up.
+    """
+    closed_form = _released_in_full(noise, order, counts=2)
+    plane = Plane(noise, order)
+    if noise.scale > LARGEST_SCALE or not plane.representable:
+        return closed_form
+    return min(closed_form, _rdp_of(largest_excess(plane), order))
+
+
+@lru_cache(maxsize=4096)
+def threshold_test_rdp(noise: IntegerNoise, order: float) -> float:
+    """Rényi DP at `order` > 1 of the test max(counts) + noise ≥ threshold, for all histograms and thresholds.
+
+    Neighbouring relation: one vote moves. Sensitivity: the largest count changes by at most 1.
+    Guarantee: the Rényi divergence of the test's outcome, in both directions, is at most this.
+    """
+    closed_form = _released_in_full(noise, order, counts=1)
+    plane = Plane(noise, order)
+    if noise.scale > LARGEST_TEST_SCALE or not plane.moment_fits:
+        return closed_form
+    inside = float(threshold_excess(noise, plane.radius, np.array([order]))[0])
+    return min(closed_form, _rdp_of(plane.with_slack(inside), order))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A kind of release and how many times it happens at most."""
+
+    times: int
+    closed_form: RdpCurve
+    """Its known Rényi bound, which holds at every order."""
+    approximate: RdpCurve
+    """About `proven`, but cheap at many orders: it chooses an order and proves nothing."""
+    proven: Callable[[float], float]
+    """Its tight bound at one order."""
+
+
+def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
+    """`times` answers of a noisy argmax; approximately, they cost what the worst of two classes costs."""
+    return Cost(
+        times,
+        closed_form,
+        lambda orders: _where_usable(two_class_excess, noise, orders, closed_form(orders)),
+        lambda order: worst_case_rdp(noise, order),
+    )
+
+
+def threshold_test_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
+    """`times` tests whether the largest count with noise reaches a threshold."""
+    return Cost(
+        times,
+        closed_form,
+        lambda orders: _where_usable(threshold_excess, noise, orders, closed_form(orders)),
+        lambda order: threshold_test_rdp(noise, order),
+    )
+
+
+@dataclass(frozen=True)
+class WorstCaseGuarantee(RdpGuarantee):
+    """Rényi DP whatever the votes are: `rdp` by closed forms at every order, `rdp_at` one order tighter.
+
+    Neighbouring relation: one vote moves, in every query.
+    Guarantee: every order gives a valid ε, so the smallest of several is valid; public parameters decide all.
+    """
+
+    costs: tuple[Cost, ...]
+
+    @classmethod
+    def of(cls, *costs: Cost) -> WorstCaseGuarantee:
+        """The guarantee of all `costs` together."""
+        return cls(lambda orders: _sum(cost.times * cost.closed_form(orders) for cost in costs), costs)
+
+    def epsilon(self, delta: float) -> float:
+        return self.epsilon_and_order(delta)[0]
+
+    def epsilon_and_order(self, delta: float) -> tuple[float, float]:
+        """ε and the Rényi order it comes from; `rdp_at` that order is what a ledger has to keep below."""
+        approximate = _sum(cost.times * cost.approximate(ORDERS) for cost in self.costs)
+        best = int(np.searchsorted(ORDERS, rdp_epsilon(ORDERS, approximate, delta)[1]))
+        orders = ORDERS[np.unique(np.clip(best + _ORDERS_TRIED, 0, len(ORDERS) - 1))]
+        tight = rdp_epsilon(orders, np.array([self.rdp_at(float(order)) for order in orders]), delta)
+        return min(tight, rdp_epsilon(ORDERS, self.rdp(ORDERS), delta))
+
+    def rdp_at(self, order: float) -> float:
+        """The proven Rényi cost at one order; cached, as it takes seconds for noise of hundreds of votes."""
+        return sum(_cost_at(cost, order) for cost in self.costs if cost.times)
+
+
+def _cost_at(cost: Cost, order: float) -> float:
+    closed_form = float(cost.closed_form(np.array([order]))[0])
+    return cost.times * min(closed_form, cost.proven(order))
+
+
+def _sum(curves: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.sum(list(curves), axis=0)
+
+
+def _rdp_of(excess: float, order: float) -> float:
+    """The Rényi divergence whose moment exp((order − 1)·divergence) is 1 + `excess`, rounded up."""
+    return math.log1p(excess * (1 + _ROUNDING)) / (order - 1)
+
+
+def _released_in_full(noise: IntegerNoise, order: float, counts: int) -> float:
+    """The cost if the noisy counts that change were released: the closed form for Gaussian and Laplace."""
+    return counts * log_shift_moment(noise, order) * (1 + _ROUNDING) / (order - 1)
+
+
+def _where_usable(
+    excess: Callable[[IntegerNoise, int, Orders], NDArray[np.float64]],
+    noise: IntegerNoise,
+    orders: Orders,
+    closed_form: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The cost by `excess` at orders up to a few times the noise's scale, and the closed form elsewhere."""
+    usable = (orders < 8 * noise.scale) & (noise.scale <= LARGEST_SCALE)
+    result = closed_form.copy()
+    if usable.any():
+        tight = np.log1p(excess(noise, math.ceil(12 * noise.scale), orders[usable])) / (orders[usable] - 1)
+        result[usable] = np.minimum(result[usable], tight)
+    return result

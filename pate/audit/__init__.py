@@ -1,0 +1,1 @@
+"""Attacks: on a finished run, and on a mechanism."""

@@ -1,0 +1,307 @@
+"""The published bounds against a slow oracle, exact two-outcome divergences, and the papers' figures."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.stats import norm
+
+from pate.accounting import bounds
+
+ORDERS = np.array([1.01, 1.5, 2.0, 3.0, 7.5, 20.0, 64.0, 300.0])
+HISTOGRAMS = np.array(
+    [
+        [250, 0, 0, 0],
+        [249, 1, 0, 0],
+        [230, 10, 6, 4],
+        [200, 50, 0, 0],
+        [140, 100, 5, 5],
+        [126, 124, 0, 0],
+        [125, 125, 0, 0],
+        [63, 63, 62, 62],
+        [0, 0, 0, 250],
+        [4000, 0, 0, 0],
+    ]
+)
+
+histograms = hnp.arrays(np.int64, st.tuples(st.integers(1, 6), st.integers(2, 12)), elements=st.integers(0, 400))
+deviations = st.floats(1.0, 300.0)
+order_lists = st.lists(st.floats(1.01, 500.0), min_size=1, max_size=8).map(sorted)
+
+
+# The oracle: one query and one order at a time, plain formulas. 1 − q keeps a q of 1e-300 in 400 digits.
+
+
+def oracle_lnmax_moment(votes: list[int], scale: float, moment: int) -> mp.mpf:
+    gamma = 1 / mp.mpf(scale)
+    winner = votes.index(max(votes))
+    q = mp.mpf(0)
+    for label, count in enumerate(votes):
+        if label != winner:
+            lead = gamma * (votes[winner] - count)
+            q += (2 + lead) / (4 * mp.exp(lead))
+    candidates = [2 * gamma**2 * moment * (moment + 1), 2 * gamma * moment]
+    if q < (mp.exp(2 * gamma) - 1) / (mp.exp(4 * gamma) - 1):
+        kept = (1 - q) * ((1 - q) / (1 - mp.exp(2 * gamma) * q)) ** moment
+        candidates.append(mp.log(kept + q * mp.exp(2 * gamma * moment)))
+    return min(candidates)
+
+
+def oracle_theorem6(q: mp.mpf, order: float, sigma: mp.mpf) -> mp.mpf:
+    order, fallback = mp.mpf(order), mp.mpf(order) / sigma**2
+    mu2 = sigma * mp.sqrt(mp.log(1 / q))
+    mu1 = mu2 + 1
+    if mu2 <= 1 or order > mu1:
+        return fallback
+    epsilon1, epsilon2 = mu1 / sigma**2, mu2 / sigma**2
+    limit = mp.exp((mu2 - 1) * epsilon2) / (mu1 / (mu1 - 1) * mu2 / (mu2 - 1)) ** mu2
+    if q > limit or q * mp.exp(epsilon2) >= 1:
+        return fallback
+    a = (1 - q) / (1 - (q * mp.exp(epsilon2)) ** ((mu2 - 1) / mu2))
+    b = mp.exp(epsilon1) / q ** (1 / (mu1 - 1))
+    return min(fallback, mp.log((1 - q) * a ** (order - 1) + q * b ** (order - 1)) / (order - 1))
+
+
+def oracle_gnmax(votes: list[int], sigma: float, order: float) -> mp.mpf:
+    winner = votes.index(max(votes))
+    others = [count for label, count in enumerate(votes) if label != winner]
+    q = sum(mp.erfc((votes[winner] - count) / (2 * mp.mpf(sigma))) / 2 for count in others)
+    return oracle_theorem6(min(q, 1 - mp.mpf(1) / len(votes)), order, mp.mpf(sigma))
+
+
+def oracle_pass(votes: list[int], threshold: float, sigma1: float) -> mp.mpf:
+    return mp.erfc((threshold - max(votes)) / (mp.sqrt(2) * sigma1)) / 2
+
+
+def oracle_threshold(votes: list[int], threshold: float, sigma1: float, order: float) -> mp.mpf:
+    passed = oracle_pass(votes, threshold, sigma1)
+    failed = mp.erfc((max(votes) - threshold) / (mp.sqrt(2) * sigma1)) / 2
+    return oracle_theorem6(min(passed, failed), order, mp.sqrt(2) * sigma1)
+
+
+def table(oracle, arguments) -> np.ndarray:
+    with mp.workdps(400):
+        return np.array([[float(oracle(row, a)) for a in arguments] for row in HISTOGRAMS.tolist()])
+
+
+@pytest.mark.parametrize("scale", [0.5, 5.0, 20.0, 150.0])
+def test_lnmax_moments_match_the_oracle(scale):
+    expected = table(lambda row, moment: oracle_lnmax_moment(row, scale, moment), range(1, 13))
+    np.testing.assert_allclose(bounds.lnmax_moments(HISTOGRAMS, scale, 12), expected, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("sigma", [0.8, 4.0, 40.0, 100.0, 400.0])
+def test_gnmax_rdp_matches_the_oracle(sigma):
+    expected = table(lambda row, order: oracle_gnmax(row, sigma, order), ORDERS)
+    np.testing.assert_allclose(bounds.gnmax_rdp(HISTOGRAMS, sigma, ORDERS), expected, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize(("threshold", "sigma1"), [(200.0, 150.0), (300.0, 200.0), (200.0, 10.0), (125.0, 2.0)])
+def test_confident_gnmax_matches_the_oracle(threshold, sigma1):
+    test = table(lambda row, order: oracle_threshold(row, threshold, sigma1, order), ORDERS)
+    got = bounds.threshold_rdp(HISTOGRAMS, threshold, sigma1, ORDERS)
+    np.testing.assert_allclose(got, test, rtol=1e-9, atol=1e-300)
+
+    answer = table(lambda row, order: oracle_pass(row, threshold, sigma1) * oracle_gnmax(row, 40.0, order), ORDERS)
+    got = bounds.confident_gnmax_expected_rdp(HISTOGRAMS, threshold, sigma1, 40.0, ORDERS)
+    np.testing.assert_allclose(got, test + answer, rtol=1e-9, atol=1e-300)
+
+    passed = table(lambda row, _: oracle_pass(row, threshold, sigma1), [0]).sum()
+    assert bounds.expected_answered(HISTOGRAMS, threshold, sigma1) == pytest.approx(passed, rel=1e-9)
+
+
+def test_the_oracle_sees_both_sides_of_theorem_6():
+    """Else the comparison above would only compare two fallbacks."""
+    rdp = bounds.gnmax_rdp(HISTOGRAMS, 40.0, ORDERS)
+    tightened = rdp < ORDERS / 40.0**2 * (1 - 1e-6)
+    assert 5 <= tightened.sum() <= tightened.size - 5
+
+
+# With two outcomes the true divergence is known in closed form, and the theorems must lie above it.
+
+
+def renyi(p: np.ndarray, p_fail: np.ndarray, r: np.ndarray, r_fail: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """Rényi divergence of two-outcome distributions given as log-probabilities."""
+    parts = [a[:, None] * orders + b[:, None] * (1 - orders) for a, b in ((p, r), (p_fail, r_fail))]
+    return np.logaddexp(*parts) / (orders - 1)
+
+
+@pytest.mark.parametrize("sigma", [3.0, 20.0, 40.0, 120.0])
+@pytest.mark.parametrize("moved", [-2, 2])
+def test_gnmax_bound_covers_the_true_divergence(sigma, moved):
+    lead = np.arange(0, 251)
+    counts = np.stack([lead, np.zeros_like(lead)], axis=1)
+    here, there = lead / (math.sqrt(2) * sigma), (lead + moved) / (math.sqrt(2) * sigma)
+    true = renyi(norm.logcdf(here), norm.logsf(here), norm.logcdf(there), norm.logsf(there), ORDERS)
+    assert np.all(true <= bounds.gnmax_rdp(counts, sigma, ORDERS) * (1 + 1e-9) + 1e-14)
+
+
+@pytest.mark.parametrize("sigma1", [3.0, 50.0, 150.0])
+@pytest.mark.parametrize("moved", [-1, 1])
+def test_threshold_bound_covers_the_true_divergence(sigma1, moved):
+    top = np.arange(0, 401)
+    counts = np.stack([top, np.zeros_like(top)], axis=1)
+    here, there = (top - 200.0) / sigma1, (top + moved - 200.0) / sigma1
+    true = renyi(norm.logcdf(here), norm.logsf(here), norm.logcdf(there), norm.logsf(there), ORDERS)
+    assert np.all(true <= bounds.threshold_rdp(counts, 200.0, sigma1, ORDERS) * (1 + 1e-9) + 1e-14)
+
+
+@pytest.mark.parametrize("scale", [2.0, 10.0, 20.0])
+@pytest.mark.parametrize("moved", [-2, 2])
+def test_lnmax_bound_covers_the_true_divergence(scale, moved):
+    """Two classes and a lead of 2 or more on both sides: there Lemma 4 is the exact probability."""
+    lead = np.arange(4, 251)
+    counts = np.stack([lead, np.zeros_like(lead)], axis=1)
+    here, there = (np.log((2 + x / scale) / 4) - x / scale for x in (lead, lead + moved))
+    moments = np.arange(1.0, 9.0)
+    true = moments * renyi(np.log1p(-np.exp(here)), here, np.log1p(-np.exp(there)), there, moments + 1)
+    assert np.all(true <= bounds.lnmax_moments(counts, scale) * (1 + 1e-9) + 1e-14)
+
+
+# Invariants.
+
+
+@given(histograms, deviations, order_lists)
+@settings(deadline=None, max_examples=60)
+def test_gnmax_rdp_invariants(counts, sigma, orders):
+    orders = np.array(orders)
+    rdp = bounds.gnmax_rdp(counts, sigma, orders)
+    assert rdp.shape == (len(counts), orders.size)
+    assert np.all((rdp >= 0) & (rdp <= orders / sigma**2))
+    assert np.all(np.diff(rdp, axis=1) >= -1e-12 * rdp[:, 1:])
+    np.testing.assert_allclose(bounds.gnmax_rdp(counts[:, ::-1], sigma, orders), rdp, rtol=1e-12)
+
+
+@given(histograms, st.floats(-100.0, 500.0), deviations, order_lists)
+@settings(deadline=None, max_examples=60)
+def test_threshold_rdp_invariants(counts, threshold, sigma1, orders):
+    orders = np.array(orders)
+    rdp = bounds.threshold_rdp(counts, threshold, sigma1, orders)
+    assert np.all((rdp >= 0) & (rdp <= orders / (2 * sigma1**2) * (1 + 1e-12)))
+    assert np.all(np.diff(rdp, axis=1) >= -1e-12 * rdp[:, 1:])
+    expected = bounds.confident_gnmax_expected_rdp(counts, threshold, sigma1, 40.0, orders)
+    assert np.all((expected >= rdp) & (expected <= rdp + bounds.gnmax_rdp(counts, 40.0, orders)))
+    assert 0 <= bounds.expected_answered(counts, threshold, sigma1) <= len(counts)
+
+
+@given(histograms, st.floats(0.5, 200.0), st.integers(1, 40))
+@settings(deadline=None, max_examples=60)
+def test_lnmax_moment_invariants(counts, scale, lambda_max):
+    moments = bounds.lnmax_moments(counts, scale, lambda_max)
+    index = np.arange(1, lambda_max + 1)
+    assert moments.shape == (len(counts), lambda_max)
+    assert np.all(moments >= 0)
+    assert np.all(moments <= np.minimum(2 / scale**2 * index * (index + 1), 2 / scale * index) * (1 + 1e-12))
+    assert np.all(np.diff(moments / index, axis=1) >= -1e-12 * moments[:, 1:])
+
+
+@given(st.integers(2, 10), deviations, st.integers(1, 300))
+@settings(deadline=None, max_examples=60)
+def test_a_larger_lead_never_costs_more(classes, sigma, lead):
+    counts = np.zeros((2, classes), dtype=int)
+    counts[:, 0] = lead, lead + 1
+    rdp, moments = bounds.gnmax_rdp(counts, sigma, ORDERS), bounds.lnmax_moments(counts, sigma)
+    assert np.all(rdp[1] <= rdp[0] * (1 + 1e-12))
+    assert np.all(moments[1] <= moments[0] * (1 + 1e-12))
+
+
+def test_each_query_is_priced_on_its_own():
+    """Rows with the same q are worked out once; every row must still get its own figure, in its own place."""
+    shuffled = np.random.default_rng(0).integers(0, len(HISTOGRAMS), size=50)
+    whole = bounds.gnmax_rdp(HISTOGRAMS[shuffled], 40.0, ORDERS)
+    np.testing.assert_array_equal(whole, bounds.gnmax_rdp(HISTOGRAMS, 40.0, ORDERS)[shuffled])
+
+
+def test_a_lead_that_no_noise_can_overturn_costs_nothing():
+    assert np.all(bounds.gnmax_rdp([[10**15, 0]], 1e-3, [2.0, 10.0]) == 0.0)
+    assert np.all(bounds.threshold_rdp([[10**15, 0]], 200.0, 1e-3, [2.0, 10.0]) == 0.0)
+    assert np.all(bounds.lnmax_moments([[10**15, 0]], 1e-3) == 0.0)
+
+
+def test_no_queries_cost_nothing():
+    none = np.zeros((0, 10), dtype=int)
+    assert bounds.gnmax_rdp(none, 40.0, ORDERS).shape == (0, ORDERS.size)
+    assert bounds.lnmax_moments(none, 20.0).shape == (0, 8)
+    assert bounds.expected_answered(none, 200.0, 150.0) == 0.0
+
+
+def test_conversion():
+    epsilon, order = bounds.epsilon_from_rdp([2.0, 11.0], [0.1, 0.2], 1e-5)
+    assert (epsilon, order) == (pytest.approx(0.2 + math.log(1e5) / 10), 11.0)
+    assert bounds.epsilon_from_rdp([2.0, 3.0], [0.5, np.inf], 1e-5)[1] == 2.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: bounds.lnmax_moments([1, 2, 3], 20.0),
+        lambda: bounds.lnmax_moments([[1], [2]], 20.0),
+        lambda: bounds.lnmax_moments([[1, -2]], 20.0),
+        lambda: bounds.gnmax_rdp([[1.0, math.nan]], 20.0, ORDERS),
+        lambda: bounds.lnmax_moments(HISTOGRAMS, 0.0),
+        lambda: bounds.lnmax_moments(HISTOGRAMS, 20.0, 0),
+        lambda: bounds.gnmax_rdp(HISTOGRAMS, math.nan, ORDERS),
+        lambda: bounds.gnmax_rdp(HISTOGRAMS, 40.0, [1.0, 2.0]),
+        lambda: bounds.gnmax_rdp(HISTOGRAMS, 40.0, []),
+        lambda: bounds.threshold_rdp(HISTOGRAMS, 200.0, -1.0, ORDERS),
+        lambda: bounds.epsilon_from_rdp([2.0, 3.0], [0.1], 1e-5),
+        lambda: bounds.epsilon_from_rdp([2.0], [math.nan], 1e-5),
+        lambda: bounds.epsilon_from_rdp([2.0], [0.1], 0.0),
+    ],
+)
+def test_nonsense_is_refused(call):
+    with pytest.raises(ValueError):
+        call()
+
+
+# The papers' figures, from the authors' own votes.
+
+
+@pytest.fixture(scope="module")
+def votes():
+    beside_the_repository = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    folder = Path(os.environ.get("PATE_DATA", beside_the_repository)) / "votes"
+
+    def load(name: str) -> np.ndarray:
+        path = folder / f"{name}_250_teachers.npy"
+        if not path.is_file():
+            pytest.skip(f"the authors' votes are missing: {path} (PATE_DATA names the folder with votes/)")
+        return np.load(path, allow_pickle=False).astype(np.int64)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "scale", "delta", "epsilon"),
+    [("mnist", 100, 20.0, 1e-5, 2.043), ("svhn", 500, 10.0, 1e-6, 5.041), ("svhn", 1000, 10.0, 1e-6, 8.192)],
+)
+def test_lnmax_figures_of_2017(votes, name, queries, scale, delta, epsilon):
+    got = bounds.lnmax_epsilon(votes(name)[:queries], scale, delta, lambda_max=8)
+    assert got == pytest.approx(epsilon, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "threshold", "sigma1", "delta", "epsilon", "tolerance"),
+    [("mnist", 640, 200.0, 150.0, 1e-5, 2.00, 0.01), ("svhn", 8500, 300.0, 200.0, 1e-6, 4.92, 0.02)],
+)
+def test_confident_gnmax_figures_of_2018(votes, name, queries, threshold, sigma1, delta, epsilon, tolerance):
+    counts, orders = votes(name)[:queries], bounds.DEFAULT_ORDERS
+    total = bounds.confident_gnmax_expected_rdp(counts, threshold, sigma1, 40.0, orders).sum(axis=0)
+    got, order = bounds.epsilon_from_rdp(orders, total, delta)
+    assert got == pytest.approx(epsilon, abs=tolerance)
+    assert orders[0] < order < orders[-1]
+
+
+def test_expected_answers_on_mnist(votes):
+    """282.7 with continuous noise. Integer noise passes half a vote more easily, and answers 283.5."""
+    counts = votes("mnist")[:640]
+    assert bounds.expected_answered(counts, 200.0, 150.0) == pytest.approx(282.72, abs=0.01)
+    assert bounds.expected_answered(counts, 199.5, 150.0) == pytest.approx(283.54, abs=0.01)

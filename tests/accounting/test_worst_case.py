@@ -1,0 +1,304 @@
+"""The tight worst case holds for every histogram, and is not far above what some histogram costs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
+from pate.accounting.vote_plane import (
+    TOLERANCE,
+    Plane,
+    _excess,
+    _Outcomes,
+    largest_excess,
+    threshold_excess,
+    two_class_excess,
+)
+from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
+from pate.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise
+from pate.mechanisms.noisy_max import NoisyMax
+
+SMALL = [DiscreteGaussian(1.5), DiscreteGaussian(3.0), DiscreteLaplace(1.0), DiscreteLaplace(2.0)]
+MECHANISMS = [GNMax(0.5), GNMax(0.8), GNMax(1.5), GNMax(3.0), LNMax(0.5), LNMax(1.0), LNMax(2.0), LNMax(4.0)]
+
+
+def renyi(log_p: NDArray[np.float64], log_q: NDArray[np.float64], order: float) -> float:
+    return float(np.log(np.exp(order * log_p + (1 - order) * log_q).sum()) / (order - 1))
+
+
+def histograms(votes: int, classes: int) -> list[tuple[int, ...]]:
+    cuts = itertools.combinations(range(votes + classes - 1), classes - 1)
+    return [tuple(np.diff([-1, *cut, votes + classes - 1]) - 1) for cut in cuts]
+
+
+def largest_cost(mechanism: NoisyMax, order: float, sizes: list[tuple[int, int]]) -> float:
+    """The largest divergence between any histogram of these (votes, classes) and any neighbour of it."""
+    worst = 0.0
+    for votes, classes in sizes:
+        all_of_them = histograms(votes, classes)
+        outcomes = mechanism.log_outcomes(np.array(all_of_them))[:, :classes]
+        log_p = dict(zip(all_of_them, outcomes, strict=True))
+        for h in all_of_them:
+            for a, b in itertools.permutations(range(classes), 2):
+                moved = tuple(c - (i == a) + (i == b) for i, c in enumerate(h))
+                if moved in log_p:
+                    worst = max(worst, renyi(log_p[h], log_p[moved], order))
+    return worst
+
+
+def closed_form(noise: IntegerNoise, order: float) -> float:
+    orders = np.array([order])
+    if isinstance(noise, DiscreteGaussian):
+        return float(gaussian_rdp(math.sqrt(2), noise.scale, orders)[0])
+    return 2 * float(randomised_response_rdp(1 / noise.scale, orders)[0])
+
+
+@pytest.mark.parametrize("order", [1.1, 2.0, 4.0, 10.0, 30.0])
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_no_small_histogram_costs_more(mechanism: NoisyMax, order: float) -> None:
+    sizes = [(n, k) for n in range(1, 7) for k in (2, 3)] + [(n, 4) for n in range(1, 5)]
+    attained = largest_cost(mechanism, order, sizes)
+    claimed = worst_case_rdp(mechanism.noise, order)
+    assert attained <= claimed * (1 + 1e-9)
+    if order <= 2:  # six votes reach the worst case of low orders only
+        assert claimed <= 1.11 * attained
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(4.0), LNMax(4.0)], ids=str)
+def test_no_random_histogram_costs_more(mechanism: NoisyMax) -> None:
+    rng = np.random.default_rng(1)
+    for classes in (2, 3, 5, 10):
+        counts = rng.multinomial(40, rng.dirichlet(np.full(classes, 0.5), 300))
+        counts = counts[np.argsort(rng.random(len(counts)))]
+        a, b = (np.argsort(rng.random(counts.shape), axis=1)[:, i] for i in (0, 1))
+        rows = np.arange(len(counts))
+        moved = counts.copy()
+        moved[rows, a] -= 1
+        moved[rows, b] += 1
+        valid = moved.min(axis=1) >= 0
+        p, q = (mechanism.log_outcomes(h[valid])[:, :classes] for h in (counts, moved))
+        for order in (1.5, 5.0, 20.0):
+            moments = np.exp(order * p + (1 - order) * q).sum(axis=1)
+            assert np.log(moments).max() / (order - 1) <= worst_case_rdp(mechanism.noise, order)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "order", "lead", "within"),
+    [
+        (GNMax(40.0), 2.0, 0, 1.007),
+        (GNMax(40.0), 30.0, -32, 1.007),
+        (GNMax(10.0), 30.0, -50, 1.01),
+        (GNMax(3.0), 10.0, -16, 1.01),
+        (LNMax(20.0), 3.0, 0, 1.002),
+        (LNMax(20.0), 30.0, -8, 1.002),
+        (LNMax(20.0), 100.0, -33, 1.07),
+    ],
+)
+def test_two_classes_come_close(mechanism: NoisyMax, order: float, lead: int, within: float) -> None:
+    counts = np.array([[100 + lead, 100], [99 + lead, 101]])
+    log_p, log_q = mechanism.log_outcomes(counts)[:, :2]
+    attained = renyi(log_p, log_q, order)
+    assert attained <= worst_case_rdp(mechanism.noise, order) <= within * attained
+
+
+@pytest.mark.parametrize(
+    ("noise", "order", "ratio"),
+    [
+        (DiscreteGaussian(40.0), 2.0, 1.561),
+        (DiscreteGaussian(40.0), 30.0, 1.532),
+        (DiscreteGaussian(10.0), 30.0, 1.192),
+        (DiscreteLaplace(20.0), 3.0, 1.998),
+        (DiscreteLaplace(20.0), 30.0, 1.868),
+    ],
+)
+def test_closed_form_over_worst_case(noise: IntegerNoise, order: float, ratio: float) -> None:
+    assert closed_form(noise, order) / worst_case_rdp(noise, order) == pytest.approx(ratio, abs=2e-3)
+
+
+def winner_by_hand(
+    noise: IntegerNoise, x: int, y: int, rival: NDArray[np.float64], priorities: tuple[str, ...]
+) -> dict[str, float]:
+    """Outcome probabilities by listing all noises; `priorities` are equally likely, the first wins ties."""
+    z = np.arange(-40, 41)
+    weight = np.exp(noise.log_pmf(z))
+    level = np.arange(len(rival))
+    v = {"a": (x + z)[:, None, None], "b": (y + z)[None, :, None], "r": level[None, None, :]}
+    weights = weight[:, None, None] * weight[None, :, None] * rival[None, None, :]
+    chances = dict.fromkeys("abr", 0.0)
+    for priority in priorities:
+        key = {c: 3 * v[c] + (2 - priority.index(c)) for c in "abr"}
+        top = np.maximum(np.maximum(key["a"], key["b"]), key["r"])
+        for c in "abr":
+            chances[c] += float(weights[key[c] == top].sum()) / len(priorities)
+    return chances
+
+
+def rival_pmf(noise: IntegerNoise) -> NDArray[np.float64]:
+    q = noise.tail_ratio
+    return (1 - q) * q ** np.arange(60) if q else np.array([1.0])
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian(1.5), DiscreteLaplace(1.0)], ids=str)
+@pytest.mark.parametrize(("loses_ties", "priorities"), [(True, ("abr", "bar")), (False, ("arb", "bra"))])
+def test_outcomes_by_hand(noise: IntegerNoise, loses_ties: bool, priorities: tuple[str, ...]) -> None:
+    outcomes = _Outcomes(Plane(noise, 3.0), loses_ties)
+    for x, y in [(0, 0), (-3, 2), (4, -1), (5, 6), (-2, -2), (1, 0)]:
+        expected = winner_by_hand(noise, x, y, rival_pmf(noise), priorities)
+        xs, ys = np.array([x]), np.array([y])
+        rival = sum(np.exp(outcomes.log_rival(xs, ys, coin))[0] for coin in outcomes.coins)
+        assert np.exp(outcomes.log_win(xs, ys))[0] == pytest.approx(expected["a"], rel=1e-10)
+        assert np.exp(outcomes.log_win(ys, xs))[0] == pytest.approx(expected["b"], rel=1e-10)
+        assert rival == pytest.approx(expected["r"], rel=1e-10)
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(2.0), LNMax(1.5)], ids=str)
+def test_the_cases_mix_to_the_mechanism(mechanism: NoisyMax) -> None:
+    """One rival: its priority is above, between or below those of a and b with probability 1/3 each."""
+    noise, counts = mechanism.noise, (7, 9, 8)
+    plane = Plane(noise, 3.0)
+    loses, coin = _Outcomes(plane, True), _Outcomes(plane, False)
+    start = np.arange(-26, 26 if noise.tail_ratio == 0 else 1)  # discrete Laplace = geometric − geometric
+    weight = np.exp(noise.log_pmf(start))
+    if noise.tail_ratio:
+        weight = (1 - noise.tail_ratio) * noise.tail_ratio ** (-start)
+    x, y = counts[0] - counts[2] - start, counts[1] - counts[2] - start
+    cases = np.exp([loses.log_win(x, y), loses.log_win(x - 1, y - 1), coin.log_win(x, y)])
+    exact = np.exp(mechanism.log_outcomes(np.array([counts])))[0, 0]
+    assert weight @ cases.mean(axis=0) == pytest.approx(exact, rel=1e-6)
+
+
+def case_moments(plane: Plane, loses_ties: bool, x: NDArray[np.int64], y: NDArray[np.int64]) -> list:
+    outcomes = _Outcomes(plane, loses_ties)
+    before = [outcomes.log_win(x, y), outcomes.log_win(y, x)]
+    after = [outcomes.log_win(x - 1, y + 1), outcomes.log_win(y + 1, x - 1)]
+    for coin in outcomes.coins:
+        before.append(outcomes.log_rival(x, y, coin))
+        after.append(outcomes.log_rival(x - 1, y + 1, coin))
+    return list(zip(before, after, strict=True))
+
+
+def square(low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    x, y = np.meshgrid(np.arange(low, high), np.arange(low, high), indexing="ij")
+    return x.ravel(), y.ravel()
+
+
+@pytest.mark.parametrize("noise", [*SMALL, DiscreteGaussian(6.0), DiscreteLaplace(4.0)], ids=str)
+@pytest.mark.parametrize("order", [1.5, 6.0])
+def test_blocks_find_the_largest_of_the_whole_grid(noise: IntegerNoise, order: float) -> None:
+    plane = Plane(noise, order)
+    x, y = square(math.ceil(-4 * noise.scale) - 2, math.ceil(7 * noise.scale) + 2)
+    largest = 0.0
+    for loses_ties in (True, False):
+        pairs = case_moments(plane, loses_ties, x, y)
+        largest = max(largest, float(sum(_excess(p, q, order) for p, q in pairs).max()))
+    for limit_case in (two_class_excess, threshold_excess):
+        largest = max(largest, float(limit_case(noise, plane.radius, np.array([order]))[0]))
+    assert largest <= largest_excess(plane) <= largest * (1 + 2 * TOLERANCE)
+
+
+@pytest.mark.parametrize("noise", SMALL, ids=str)
+@pytest.mark.parametrize("loses_ties", [True, False])
+def test_likelihood_ratios_fall_with_x_and_rise_with_y(noise: IntegerNoise, loses_ties: bool) -> None:
+    side = np.arange(-12, 16)
+    for p, q in case_moments(Plane(noise, 3.0), loses_ties, *square(side[0], side[-1] + 1)):
+        ratio = (p - q).reshape(len(side), len(side))
+        assert np.diff(ratio, axis=0).max() <= 1e-9
+        assert np.diff(ratio, axis=1).min() >= -1e-9
+
+
+@pytest.mark.parametrize("noise", [DiscreteLaplace(1.0), DiscreteLaplace(3.0)], ids=str)
+@pytest.mark.parametrize("loses_ties", [True, False])
+@pytest.mark.parametrize("order", [1.5, 8.0])
+def test_laplace_below_zero_is_between_two_cases(noise: IntegerNoise, loses_ties: bool, order: float) -> None:
+    """For x ≤ 0 or y ≤ −1 both distributions are affine along the axis: a border case or a test is worse."""
+    plane = Plane(noise, order)
+    x, y = square(-15, 15)
+    excess = sum(_excess(p, q, order) for p, q in case_moments(plane, loses_ties, x, y)).reshape(30, 30)
+    test = float(threshold_excess(noise, plane.radius, np.array([order]))[0])
+    at_zero, at_minus_one = excess[15:16, :], excess[:, 14:15]
+    assert (excess[:16] <= np.maximum(at_zero, test) * (1 + 1e-9)).all()
+    assert (excess[:, :15] <= np.maximum(at_minus_one, test) * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian(0.7), DiscreteGaussian(20.0)], ids=str)
+@pytest.mark.parametrize("order", [1.3, 5.0])
+def test_threshold_test_against_mpmath(noise: IntegerNoise, order: float) -> None:
+    reach = math.ceil(14 * noise.scale)
+    with mpmath.workdps(120):
+        mass = [mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * mpmath.mpf(noise.scale) ** 2)) for k in range(reach + 1)]
+        total = mass[0] + 2 * sum(mass[1:])
+        tail = list(itertools.accumulate(mass[abs(k)] / total for k in range(reach, -reach, -1)))
+        divergences = [
+            mpmath.log(p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)) / (order - 1)
+            for before, after in itertools.pairwise(tail)
+            for p, q in ((before, after), (after, before))
+        ]
+        worst = float(max(divergences))
+    assert worst <= threshold_test_rdp(noise, order) <= worst * (1 + 1e-5)
+
+
+def test_no_confidence_test_costs_more() -> None:
+    mechanism = ConfidentGNMax(threshold=4.0, sigma1=2.0, sigma2=5.0)
+    counts = np.array([[n, 12 - n] for n in range(6, 13)])
+    declined = mechanism.log_outcomes(counts)[:, -1]
+    test = np.stack([declined, np.log1p(-np.exp(declined))], axis=1)
+    for order in (1.5, 4.0):
+        for before, after in itertools.pairwise(test):
+            claimed = threshold_test_rdp(DiscreteGaussian(2.0), order)
+            assert max(renyi(before, after, order), renyi(after, before, order)) <= claimed
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian(0.3), DiscreteGaussian(9.0), DiscreteLaplace(9.0)], ids=str)
+def test_monotone_in_the_order_and_below_the_closed_form(noise: IntegerNoise) -> None:
+    orders = [1.01, 1.3, 2.0, 4.0, 9.0, 20.0, 60.0, 200.0, 3000.0]
+    for cost, counts in ((worst_case_rdp, 2), (threshold_test_rdp, 1)):
+        costs = np.array([cost(noise, order) for order in orders])
+        assert (np.diff(costs) >= 0).all()
+        known = np.array([closed_form(noise, order) * counts / 2 for order in orders])
+        assert (costs <= known * (1 + 1e-7)).all()
+
+
+def test_too_large_for_the_search_is_the_closed_form() -> None:
+    for noise, order in [
+        (DiscreteGaussian(5000.0), 3.0),
+        (DiscreteLaplace(5000.0), 3.0),
+        (DiscreteGaussian(2.0), 500.0),
+    ]:
+        assert worst_case_rdp(noise, order) == pytest.approx(closed_form(noise, order), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "asked", "answered", "closed", "tight"),
+    [
+        (LNMax(20.0), 100, 100, 3.155, 2.135),
+        (GNMax(8.0), 100, 100, 9.234, 7.101),
+        (ConfidentGNMax(200.0, 150.0, 40.0), 640, 300, 2.827, 2.207),
+    ],
+)
+def test_guarantees(
+    mechanism: LNMax | GNMax | ConfidentGNMax, asked: int, answered: int, closed: float, tight: float
+) -> None:
+    guarantee = mechanism.worst_case(asked, answered)
+    epsilon, order = guarantee.epsilon_and_order(1e-5)
+    assert epsilon == guarantee.epsilon(1e-5) == pytest.approx(tight, abs=2e-3)
+    assert rdp_epsilon(ORDERS, guarantee.rdp(ORDERS), 1e-5)[0] == pytest.approx(closed, abs=1e-3)
+    at_order = rdp_epsilon(np.array([order]), np.array([guarantee.rdp_at(order)]), 1e-5)
+    assert at_order == pytest.approx((epsilon, order))
+
+
+def test_nothing_asked_costs_nothing() -> None:
+    assert GNMax(40.0).worst_case(0, 0).epsilon(1e-5) == 0
+    tests_only = ConfidentGNMax(200.0, 150.0, 40.0).worst_case(640, 0)
+    assert tests_only.rdp_at(5.0) == 640 * threshold_test_rdp(DiscreteGaussian(150.0), 5.0)
+
+
+def test_a_larger_noise_than_searched_keeps_the_closed_form_epsilon() -> None:
+    guarantee = GNMax(3000.0).worst_case(100, 100)
+    assert guarantee.epsilon(1e-5) == rdp_epsilon(ORDERS, guarantee.rdp(ORDERS), 1e-5)[0]

@@ -1,0 +1,259 @@
+"""MSvec against brute force over short streams, plain sums, samples and its own limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from pate.errors import BudgetExceeded, ConfigError
+from pate.mechanisms import UNANSWERED, MSvec, build
+
+FALSE_ALARM = 1e-6  # of each statistical test, all its comparisons together
+
+SMALL = [MSvec(8.0, 0.3, 1, 3), MSvec(20.0, 0.2, 2, 3), MSvec(12.0, 0.5, 3, 3), MSvec(30.0, 0.3, 1, 3)]
+
+
+def histograms(n_teachers, n_classes):
+    rows = itertools.product(range(n_teachers + 1), repeat=n_classes)
+    return np.array([row for row in rows if sum(row) == n_teachers])
+
+
+def kinds_and_pairs(counts):
+    """A histogram of each kind, and index pairs of kinds one vote apart or none, in both directions.
+
+    MSvec sees of a histogram its distance and which classes lead: histograms alike in both are one kind.
+    """
+    top = np.sort(counts, axis=1)
+    distance = np.maximum(0, np.ceil((top[:, -1] - top[:, -2]) / 2) - 1)
+    signature = np.column_stack([distance, counts == top[:, -1:]])
+    _, kinds, kind = np.unique(signature, axis=0, return_index=True, return_inverse=True)
+    i, j = np.nonzero(np.abs(counts[:, None] - counts[None]).sum(axis=2) <= 2)
+    pairs = np.unique(np.column_stack([kind.reshape(-1)[i], kind.reshape(-1)[j]]), axis=0)
+    return counts[kinds], pairs[:, 0], pairs[:, 1]
+
+
+def worst_delta(mechanism, every_histogram, n_queries, epsilons):
+    """The largest hockey-stick divergence over all pairs of streams of which each query is one vote apart."""
+    counts, first, second = kinds_and_pairs(every_histogram)
+    streams = itertools.product(counts, repeat=n_queries)
+    outcomes = np.exp([mechanism.log_stream_outcomes(np.array(s)).ravel() for s in streams])
+    outcomes = outcomes.reshape(*(len(counts),) * n_queries, -1)
+    worst = np.zeros(len(epsilons))
+    for head in range(len(first)):  # a pair for the first query; all pairs for the others at once
+        grids = np.ix_(*[np.arange(len(first))] * (n_queries - 1))
+        p = outcomes[(first[head], *(first[g] for g in grids))]
+        q = outcomes[(second[head], *(second[g] for g in grids))]
+        for i, epsilon in enumerate(epsilons):
+            worst[i] = max(worst[i], np.maximum(0, p - math.exp(epsilon) * q).sum(axis=-1).max())
+    return worst
+
+
+@pytest.mark.parametrize("mechanism", SMALL, ids=str)
+@pytest.mark.parametrize("n_queries", [1, 2, 3])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_every_short_stream_keeps_the_promise(mechanism, n_classes, n_queries):
+    """At ε, and at the smaller ε and δ that the proof gives: 2/λ, and one bad answer's chance, an epoch."""
+    by_proof = 2 * mechanism.unstable / mechanism.noise_scale
+    chance = mechanism.unstable * math.exp(mechanism.log_outcomes(np.array([[1, 0]]))[0, 0])
+    for n_teachers in range(1, 7):
+        counts = histograms(n_teachers, n_classes)
+        at_claim, at_proof = worst_delta(mechanism, counts, n_queries, [mechanism.epsilon, by_proof])
+        assert at_claim <= mechanism.exact_delta * (1 + 1e-12)
+        assert mechanism.exact_delta < mechanism.delta
+        assert at_proof <= chance * (1 + 1e-12)
+    assert by_proof <= mechanism.epsilon
+
+
+@pytest.mark.parametrize("mechanism", SMALL, ids=str)
+def test_streams_without_a_bad_query_are_purely_private(mechanism):
+    """Where d ≥ 1 throughout, no δ is needed, and an epoch costs 2/λ, most of which can happen."""
+    near = mechanism.votes_to_pass
+    gaps = 2 * np.arange(max(1, near - 2), near + 3) + 1
+    counts = np.column_stack([gaps, 0 * gaps])
+    logs = {
+        gap: mechanism.log_stream_outcomes(counts[list(gap)])[(slice(None, None, 2),) * 3]  # 0 or ⊥
+        for gap in itertools.product(range(len(gaps)), repeat=3)
+    }
+    steps = list(itertools.product((-1, 0, 1), repeat=3))
+    neighbours = [(g, tuple(np.add(g, step).tolist())) for g in logs for step in steps]
+    losses = [_largest_ratio(logs[g], logs[h]) for g, h in neighbours if h in logs]
+    limit = 2 * mechanism.unstable / mechanism.noise_scale
+    assert max(losses) <= limit * (1 + 1e-9)
+    assert mechanism.unstable > 1 or max(losses) > 0.5 * limit, "three queries do not fill several epochs"
+
+
+def _largest_ratio(log_p, log_q):
+    possible = np.isfinite(log_p)
+    assert (possible == np.isfinite(log_q)).all()
+    return (log_p[possible] - log_q[possible]).max()
+
+
+def test_the_smallest_streams_are_answered_often_enough_to_mean_something():
+    assert max(m.answer_probability(6) for m in SMALL) > 0.5
+    assert min(m.answer_probability(6) for m in SMALL) > 0.05
+
+
+def oracle_stream(mechanism, distances, reach=120):
+    """Probabilities of answered/declined by plain sums over the noise, in 30 digits: {bits: probability}."""
+    q_limit, m = mechanism.unstable, mechanism.max_queries
+    with mpmath.workdps(30):
+        scale = mpmath.sqrt(32 * q_limit * mpmath.log(2 / mpmath.mpf(mechanism.delta))) / mechanism.epsilon
+        threshold = 2 * scale * mpmath.log(2 * m / mpmath.mpf(mechanism.delta))
+        values = range(-reach, reach + 1)
+        weights = [mpmath.exp(-abs(z) / scale) for z in values]
+        prior = {t: w / sum(weights) for t, w in zip(values, weights, strict=True)}
+        weights = [mpmath.exp(-abs(z) / (2 * scale)) for z in values]
+        cumulative = list(itertools.accumulate(w / sum(weights) for w in weights))
+
+        def declines(distance, t):
+            most = min(reach, math.floor(threshold + t - distance))  # d + z > T + t fails up to this z
+            return cumulative[most + reach] if most >= -reach else mpmath.mpf(0)
+
+        def walk(i, belief, used):
+            if i == len(distances) or used == q_limit:
+                return {(False,) * (len(distances) - i): sum(belief.values())}
+            no = {t: w * declines(distances[i], t) for t, w in belief.items()}
+            yes = {t: w - no[t] for t, w in belief.items()}
+            fresh = {t: w * sum(no.values()) for t, w in prior.items()}
+            result = {(True, *rest): p for rest, p in walk(i + 1, yes, used).items()}
+            return result | {(False, *rest): p for rest, p in walk(i + 1, fresh, used + 1).items()}
+
+        return {bits: float(p) for bits, p in walk(0, prior, 0).items()}
+
+
+@pytest.mark.parametrize("mechanism", SMALL, ids=str)
+def test_stream_outcomes_against_a_plain_sum(mechanism):
+    counts = np.array([[6, 0], [1, 4], [5, 1]])
+    outcomes = np.exp(mechanism.log_stream_outcomes(counts))
+    expected = oracle_stream(mechanism, [2, 1, 1])
+    total = 0.0
+    for bits in itertools.product((True, False), repeat=3):
+        labels = tuple(label if bit else UNANSWERED for bit, label in zip(bits, (0, 1, 0), strict=True))
+        assert outcomes[labels] == pytest.approx(expected.get(bits, 0.0), rel=1e-10, abs=1e-14)
+        total += outcomes[labels]
+    assert total == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", [*SMALL, MSvec(1.0, 1e-5, 10, 1000), MSvec(0.2, 1e-6, 40, 200)], ids=str)
+def test_the_closed_form_of_one_query_is_the_sum_over_its_threshold(mechanism):
+    counts = np.array([[6, 0, 0], [3, 3, 0], [2, 2, 2], [2400, 0, 0], [9000, 200, 1], [60_000, 3, 2]])
+    joint = np.array([mechanism.log_stream_outcomes(row[None]) for row in counts])
+    np.testing.assert_allclose(mechanism.log_outcomes(counts), joint, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", SMALL, ids=str)
+def test_joint_outcomes_sum_to_one_and_permute_with_the_labels(mechanism):
+    rng = np.random.default_rng(3)
+    for _ in range(10):
+        counts = rng.multinomial(6, np.ones(3) / 3, size=3)
+        plain = mechanism.log_stream_outcomes(counts)
+        assert abs(np.exp(plain).sum() - 1) < 1e-12
+        for permutation in itertools.permutations(range(3)):
+            index = np.ix_(*[[*permutation, 3]] * 3)
+            np.testing.assert_array_equal(mechanism.log_stream_outcomes(counts[:, permutation]), plain[index])
+
+
+@pytest.mark.parametrize("mechanism", SMALL[:3], ids=str)
+def test_samples_follow_the_joint_outcomes(mechanism):
+    entropy = np.random.default_rng(11).bytes
+    counts, runs = np.array([[6, 0], [2, 2], [0, 9]]), 8000
+    samples = np.array([mechanism.release(counts, entropy) for _ in range(runs)])
+    expected = np.exp(mechanism.log_stream_outcomes(counts))
+    for labels in itertools.product((0, 1, UNANSWERED), repeat=3):
+        hits = int((samples == labels).all(axis=1).sum())
+        assert binomtest(hits, runs, min(1.0, expected[labels])).pvalue > FALSE_ALARM / 27, labels
+
+
+UNANIMOUS, SPLIT = np.array([[100_000, 0]]), np.array([[500, 500]])
+TYPICAL = MSvec(2.0, 1e-5, 3, 20)
+
+
+def test_a_stream_ends_after_its_last_unstable_answer():
+    stream = TYPICAL.stream()
+    assert stream.answer(UNANIMOUS).tolist() == [0]
+    answers = stream.answer(np.repeat(SPLIT, 10, axis=0))
+    assert answers.tolist() == [UNANSWERED] * 3, "answers stop where the stream does"
+    assert (stream.unstable, stream.asked) == (3, 4)
+    with pytest.raises(BudgetExceeded, match="unstable = 3"):
+        stream.answer(UNANIMOUS)
+
+
+def test_a_stream_refuses_a_batch_beyond_its_queries_whole():
+    stream = TYPICAL.stream()
+    stream.answer(np.repeat(UNANIMOUS, 15, axis=0))
+    with pytest.raises(BudgetExceeded, match="5 of max_queries are left"):
+        stream.answer(np.repeat(UNANIMOUS, 6, axis=0))
+    assert (stream.unstable, stream.asked) == (0, 15)
+    assert stream.answer(np.repeat(UNANIMOUS, 5, axis=0)).tolist() == [0] * 5
+
+
+def test_resuming_costs_one_and_draws_a_fresh_threshold():
+    stream = TYPICAL.stream()
+    stream.answer(UNANIMOUS)
+    before = stream._threshold
+    stream.answer(UNANIMOUS)
+    assert stream._threshold == before is not None, "one threshold until ⊥"
+    resumed = TYPICAL.stream(unstable_so_far=stream.unstable, asked_so_far=stream.asked)
+    assert (resumed.unstable, resumed.asked, resumed._threshold) == (1, 2, None)
+    resumed.answer(SPLIT)
+    assert resumed._threshold is None, "⊥ ends the threshold"
+    assert resumed.unstable == 2
+    ended = TYPICAL.stream(unstable_so_far=resumed.unstable, asked_so_far=resumed.asked)
+    with pytest.raises(BudgetExceeded, match="ended"):
+        ended.answer(UNANIMOUS)
+    assert TYPICAL.stream().unstable == 0, "the first start is free"
+
+
+def test_the_threshold_is_neither_shown_nor_stored():
+    stream = TYPICAL.stream()
+    stream.answer(UNANIMOUS)
+    assert str(stream._threshold) not in repr(stream)
+    with pytest.raises(TypeError, match="never stored"):
+        pickle.dumps(stream)
+
+
+def test_release_is_a_whole_stream_and_declines_after_its_end():
+    labels = TYPICAL.release(np.concatenate([UNANIMOUS, *[SPLIT] * 3, *[UNANIMOUS] * 5]))
+    assert labels.tolist() == [0] + [UNANSWERED] * 8
+    labels = TYPICAL.release(np.repeat(UNANIMOUS, 25, axis=0))
+    assert labels.tolist() == [0] * 20 + [UNANSWERED] * 5
+    assert TYPICAL.release(np.empty((0, 2), dtype=np.int64)).shape == (0,)
+
+
+def test_what_a_stream_costs():
+    mechanism = MSvec(1.0, 1e-5, 10, 1000)
+    assert mechanism.worst_case(1000, 1000).epsilon(1e-5) == 1.0
+    assert mechanism.worst_case(1, 1).epsilon(0.999e-5) == 1.0, "room is left for the sampler's error"
+    assert mechanism.worst_case(1, 1).epsilon(1e-9) == math.inf
+    assert mechanism.worst_case(0, 0).epsilon(0.0) == 0
+    with pytest.raises(BudgetExceeded, match="max_queries = 1000"):
+        mechanism.worst_case(1001, 0)
+
+
+@pytest.mark.parametrize("unstable", [1, 10, 97, 98, 1000])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
+def test_the_claimed_epsilon_covers_the_optimal_composition_of_the_epochs(epsilon, unstable):
+    mechanism = MSvec(epsilon, 1e-5, unstable, 1000)
+    assert mechanism.exact_delta < 1e-5
+    assert mechanism.optimal_case().epsilon(mechanism.exact_delta) <= epsilon
+
+
+def test_an_epsilon_for_which_the_bound_fails_is_refused():
+    with pytest.raises(ValueError, match="too large"):
+        MSvec(60.0, 1e-5, 200, 1000)
+
+
+def test_built_from_settings():
+    good = {"name": "msvec", "epsilon": 1, "delta": 1e-5, "unstable": 10, "max_queries": "1000"}
+    built = build(good)
+    assert built == MSvec(1.0, 1e-5, 10, 1000)
+    assert isinstance(built.unstable, int)
+    for wrong in ({"epsilon": -1}, {"delta": 0}, {"unstable": 1.5}, {"max_queries": 0}, {"max_queries": 9}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            build(good | wrong)

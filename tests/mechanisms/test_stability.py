@@ -1,0 +1,261 @@
+"""MStab and MSamp against brute force over all small histograms, plain sums and samples."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from pate.errors import ConfigError
+from pate.mechanisms import MSamp, MStab, MSvec, build
+from pate.mechanisms.stability import plurality_gap, poisson_subsets, stable_moves
+
+FALSE_ALARM = 1e-6  # of each statistical test, all its comparisons together
+
+MSTABS = [MStab(1.0, 0.05), MStab(0.5, 0.3), MStab(2.0, 1e-3), MStab(0.1, 1e-5), MStab(3.0, 0.6)]
+MSAMPS = [
+    MSamp(epsilon, delta, (kappa + 0.5) / 12, 6)  # κ is ⌊κ + ½⌋
+    for epsilon, delta in [(1.0, 0.05), (4.0, 0.2), (0.3, 1e-4), (6.0, 0.5)]
+    for kappa in (1, 2, 3)
+]
+EVERY = [*MSTABS[:3], *MSAMPS[:3], MSvec(8.0, 0.3, 1, 3), MSvec(2.0, 1e-5, 10, 1000)]
+
+
+def histograms(n_teachers, n_classes):
+    """Every way to give n votes to k classes."""
+    rows = itertools.product(range(n_teachers + 1), repeat=n_classes)
+    return np.array([row for row in rows if sum(row) == n_teachers])
+
+
+def pairs_within(counts, moved):
+    """Index pairs of histograms at most so many moved votes apart, both directions."""
+    distance = np.abs(counts[:, None] - counts[None]).sum(axis=2) // 2
+    return np.nonzero(distance <= moved)
+
+
+def hockey_stick(log_p, log_q, epsilon):
+    """The smallest δ for which P ≤ e^ε·Q + δ for all events."""
+    return np.maximum(0, np.exp(log_p) - np.exp(epsilon + log_q)).sum(axis=-1)
+
+
+SMALL = [histograms(n, k) for n in range(1, 7) for k in range(1, 4)]
+
+
+def worst_delta(mechanism, counts):
+    log_outcomes = mechanism.log_outcomes(counts)
+    i, j = pairs_within(counts, mechanism.votes_per_record)
+    return hockey_stick(log_outcomes[i], log_outcomes[j], mechanism.epsilon).max()
+
+
+@pytest.mark.parametrize("mechanism", MSTABS, ids=str)
+def test_mstab_keeps_its_promise_on_every_small_histogram_and_no_smaller_delta_would_do(mechanism):
+    worst = max(worst_delta(mechanism, counts) for counts in SMALL)
+    assert worst == pytest.approx(mechanism.exact_delta, rel=1e-12)
+    assert mechanism.exact_delta < mechanism.query_delta
+
+
+@pytest.mark.parametrize("mechanism", MSAMPS, ids=str)
+def test_msamp_keeps_its_promise_on_every_small_histogram(mechanism):
+    worst = max(worst_delta(mechanism, counts) for counts in SMALL)
+    assert worst <= mechanism.exact_delta * (1 + 1e-12)
+    assert mechanism.exact_delta < mechanism.query_delta
+    assert worst > mechanism.exact_delta * math.exp(-mechanism.epsilon), "the bound is far from tight"
+
+
+def test_msamp_breaks_its_promise_if_a_record_moves_one_vote_more():
+    mechanism = MSamp(4.0, 0.01, 1.5 / 12, 6)
+    log_outcomes = mechanism.log_outcomes(histograms(6, 2))
+    i, j = pairs_within(histograms(6, 2), mechanism.votes_per_record + 1)
+    worst = hockey_stick(log_outcomes[i], log_outcomes[j], mechanism.epsilon).max()
+    assert worst > 10 * mechanism.query_delta
+
+
+def test_mstab_promise_does_not_hang_on_the_strictness_of_its_test():
+    for epsilon, votes in itertools.product((0.01, 0.3, 1.0, 5.0), range(1, 9)):
+        delta = math.exp(-epsilon * votes)  # ln(1/δ)/ε is whole but for rounding: > and ≥ differ
+        assert MStab(epsilon, delta).exact_delta < delta
+        assert math.exp(MStab(epsilon, delta).noise.log_sf(votes)) < delta
+
+
+def moves_until_unstable(histogram):
+    """The least moved votes that end in another plurality or a tie, by breadth first search, less one."""
+    seen, shell, steps = {histogram}, {histogram}, 0
+    winner = histogram.index(max(histogram))
+    while all(h[winner] > max(h[:winner] + h[winner + 1 :]) for h in shell):
+        shell = {
+            tuple(c - (i == source) + (i == target) for i, c in enumerate(h))
+            for h in shell
+            for source, target in itertools.permutations(range(len(h)), 2)
+            if h[source]
+        } - seen
+        seen |= shell
+        steps += 1
+    return max(0, steps - 1)
+
+
+def test_distance_is_how_many_votes_may_move():
+    for counts in SMALL:
+        if counts.shape[1] > 1:
+            distances = stable_moves(plurality_gap(counts))
+            assert distances.tolist() == [moves_until_unstable(tuple(row)) for row in counts.tolist()]
+
+
+def oracle_outcomes(passes, scale, histogram, reach):
+    """Outcome probabilities by a plain sum over the noise, in 40 digits."""
+    with mpmath.workdps(40):
+        weights = {z: mpmath.exp(-abs(z) / mpmath.mpf(scale)) for z in range(-reach, reach + 1)}
+        answered = sum(w for z, w in weights.items() if passes(z)) / sum(weights.values())
+        tied = [i for i, c in enumerate(histogram) if c == max(histogram)]
+        labels = [answered / len(tied) if i in tied else 0 for i in range(len(histogram))]
+        return [float(p) for p in [*labels, 1 - answered]]
+
+
+@pytest.mark.parametrize("histogram", [(5, 0, 1), (2, 2, 2), (3, 3, 0), (4, 1, 1), (0, 6, 0), (14, 3, 1)])
+def test_log_outcomes_against_a_plain_sum(histogram):
+    counts = np.array([histogram])
+    distance = moves_until_unstable(histogram)
+    for m in MSTABS[:3]:
+        expected = oracle_outcomes(
+            lambda z, m=m: distance + z > -math.log(m.query_delta) / m.epsilon, 1 / m.epsilon, histogram, 400
+        )
+        np.testing.assert_allclose(np.exp(m.log_outcomes(counts)[0]), expected, rtol=1e-12, atol=1e-300)
+    gap = sorted(histogram)[-1] - sorted(histogram)[-2]
+    for m, kappa in zip(MSAMPS[:6], (1, 2, 3) * 2, strict=True):
+        threshold = 2 * kappa * (1 + math.log(1 / m.query_delta) / m.epsilon)
+        expected = oracle_outcomes(lambda z, t=threshold: gap + z > t, 2 * kappa / m.epsilon, histogram, 1200)
+        np.testing.assert_allclose(np.exp(m.log_outcomes(counts)[0]), expected, rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("mechanism", [*MSTABS[:2], *MSAMPS[3:6]], ids=str)
+def test_samples_follow_log_outcomes(mechanism):
+    entropy = np.random.default_rng(20240607).bytes
+    cases = [(7, 0, 0), (5, 1, 0), (3, 3, 0), (2, 2, 2), (20, 9, 1)]
+    runs, comparisons = 20_000, len(cases) * 4
+    for histogram in cases:
+        labels = mechanism.release(np.tile(histogram, (runs, 1)), entropy)
+        expected = np.exp(mechanism.log_outcomes(np.array([histogram])))[0]
+        for label in (0, 1, 2, -1):
+            hits = int((labels == label).sum())
+            p = min(1.0, float(expected[label]))
+            assert binomtest(hits, runs, p).pvalue > FALSE_ALARM / comparisons, (histogram, label, hits, p)
+
+
+@pytest.mark.parametrize("mechanism", EVERY, ids=str)
+def test_permuting_labels_permutes_outcomes(mechanism):
+    for counts in (histograms(6, 3), histograms(5, 3)):
+        plain = mechanism.log_outcomes(counts)
+        for permutation in itertools.permutations(range(3)):
+            permuted = mechanism.log_outcomes(counts[:, permutation])
+            assert (permuted[:, :3] == plain[:, permutation]).all()
+            assert (permuted[:, 3] == plain[:, 3]).all()
+
+
+@pytest.mark.parametrize("mechanism", EVERY, ids=str)
+def test_outcomes_sum_to_one(mechanism):
+    votes = np.random.default_rng(5).multinomial(250, np.ones(10) / 10, size=50)
+    unanimous = np.eye(10, dtype=np.int64)[:1] * np.array([[1], [250], [100_000]])
+    for counts in (*SMALL, votes, unanimous, votes.astype(np.uint8)):
+        assert np.abs(np.exp(mechanism.log_outcomes(counts)).sum(axis=1) - 1).max() < 1e-12
+
+
+def optimal_composition_delta(epsilon, delta, times, total_epsilon):
+    """Kairouz, Oh, Viswanath 2015, Theorem 3.3, in 40 digits."""
+    with mpmath.workdps(40):
+        e, total = mpmath.exp(epsilon), mpmath.mpf(0)
+        for i in range(times + 1):
+            p = mpmath.binomial(times, i) * e ** (times - i) / (1 + e) ** times
+            q = mpmath.binomial(times, i) * e**i / (1 + e) ** times
+            total += max(mpmath.mpf(0), p - mpmath.exp(total_epsilon) * q)
+        return float(1 - (1 - mpmath.mpf(delta)) ** times * (1 - total))
+
+
+@pytest.mark.parametrize(("mechanism", "asked"), [(MStab(0.1, 1e-8), 100), (MStab(1.0, 1e-9), 7), (MSAMPS[6], 3)])
+def test_worst_case_is_the_optimal_composition(mechanism, asked):
+    for delta in (1e-5, 1e-3, 0.1):
+        epsilon = mechanism.worst_case(asked, asked).epsilon(delta)
+        if math.isinf(epsilon):
+            assert 1 - (1 - mechanism.exact_delta) ** asked > delta
+            continue
+        cost = lambda e: optimal_composition_delta(mechanism.epsilon, mechanism.exact_delta, asked, e)  # noqa: E731
+        assert cost(epsilon) == pytest.approx(delta, rel=1e-6) or (epsilon == 0 and cost(0.0) <= delta)
+
+
+def test_worst_case_of_one_query_and_of_none():
+    mechanism = MStab(0.7, 1e-4)
+    assert mechanism.worst_case(1, 1).epsilon(mechanism.exact_delta) == pytest.approx(0.7)
+    assert mechanism.worst_case(1, 1).epsilon(mechanism.query_delta) < 0.7
+    assert mechanism.worst_case(1, 1).epsilon(mechanism.exact_delta * 0.99) == math.inf
+    assert mechanism.worst_case(0, 0).epsilon(0.0) == 0
+
+
+def test_what_can_be_answered():
+    for mechanism in EVERY:
+        assert mechanism.answer_probability(6) == pytest.approx(
+            1 - np.exp(mechanism_of_size(mechanism, 6).log_outcomes(np.array([[6, 0]]))[0, -1]), rel=1e-9
+        )
+        for probability in (0.5, 0.99):
+            needed = mechanism.teachers_needed(probability)
+            reach = range(1, 400) if needed is None else range(max(1, needed - 60), needed + 1)
+            able = [n for n in reach if mechanism.answer_probability(n) >= probability]
+            assert able == ([] if needed is None else [needed])
+
+
+def mechanism_of_size(mechanism, n_teachers):
+    if isinstance(mechanism, MSamp):
+        return MSamp(mechanism.epsilon, mechanism.query_delta, mechanism.sampling_rate, n_teachers)
+    return mechanism
+
+
+def test_what_the_design_says_can_be_answered():
+    assert MStab(1.0, 1e-5).teachers_needed(0.5) == 25
+    assert MSamp(1.0, 1e-5, 0.01, 250).votes_per_record == 5
+    assert MSamp(1.0, 1e-5, 0.01, 250).answer_probability(250) > 0.9999
+    assert MSamp(1.0, 1e-5, 0.05, 250).teachers_needed(0.5) is None, "κ outgrows the teachers"
+    assert 4700 < MSvec(1.0, 1e-5, 10, 1000).gap_needed(0.5) < 4900
+
+
+def test_kappa_is_that_of_the_decimal_written():
+    assert MSamp(1.0, 1e-5, 0.29, 50).votes_per_record == 29
+    assert MSamp(1.0, 1e-5, 0.0001, 50).votes_per_record == 1
+
+
+def test_subsets_of_a_record_are_at_most_kappa_of_independent_ones():
+    key, n_subsets, rate = b"key", 40, 0.1
+    ids = [b"record %d" % i for i in range(4000)]
+    free = [poisson_subsets(i, key, n_subsets, rate, n_subsets) for i in ids]
+    held = [poisson_subsets(i, key, n_subsets, rate, 3) for i in ids]
+    assert all(len(h) == min(3, len(f)) and set(h) <= set(f) for h, f in zip(held, free, strict=True))
+    member = np.zeros((len(ids), n_subsets))
+    for row, subsets in zip(member, free, strict=True):
+        row[list(subsets)] = 1
+    sizes = member.sum(axis=0).astype(int)
+    pairs = [int((member[:, i] * member[:, i + 1]).sum()) for i in range(n_subsets - 1)]
+    checks = [*((s, rate) for s in sizes), *((s, rate**2) for s in pairs)]
+    assert all(binomtest(int(s), len(ids), p).pvalue > FALSE_ALARM / len(checks) for s, p in checks)
+    assert 0 < len(set(itertools.chain(*held))) == n_subsets, "the cap must not favour the first subsets"
+
+
+def test_subsets_depend_on_the_record_and_the_key_only():
+    same = poisson_subsets(b"a", b"key", 200, 0.2, 200)
+    assert same == poisson_subsets(b"a", b"key", 200, 0.2, 200)
+    assert same != poisson_subsets(b"a", b"other key", 200, 0.2, 200)
+    assert same != poisson_subsets(b"b", b"key", 200, 0.2, 200)
+    assert poisson_subsets(b"a", b"key", 7, 1.0, 7) == tuple(range(7))
+    for bad in [(b"", 0.1), (b"k" * 65, 0.1), (b"key", 0.0), (b"key", 1.1)]:
+        with pytest.raises(ValueError, match="must"):
+            poisson_subsets(b"a", bad[0], 10, bad[1], 2)
+
+
+def test_built_from_settings():
+    assert build({"name": "mstab", "epsilon": 1, "query_delta": "1e-5"}) == MStab(1.0, 1e-5)
+    good = {"name": "msamp", "epsilon": 1, "query_delta": 1e-5, "sampling_rate": 0.01, "n_teachers": 250}
+    built = build(good)
+    assert built == MSamp(1.0, 1e-5, 0.01, 250)
+    assert isinstance(built.n_teachers, int)
+    for wrong in ({"epsilon": 0}, {"query_delta": 1}, {"sampling_rate": 0}, {"n_teachers": 2.5}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            build(good | wrong)
