@@ -45,7 +45,7 @@ def load_npz(settings: NpzData, folder: Path) -> Dataset:
                 arrays |= {f"{key}_{part}": found[key] for key in ("X", "y", "id") if key in found}
     for key in ("X_private", "y_private", "X_public"):
         if key not in arrays:
-            raise DataError(f"npz data: no array {key}; the keys are described in docs/data.md")
+            raise DataError(f"npz data: no array {key}; the keys are listed in docs/data.md")
     for key in ("X_private", "X_public", "X_test"):
         if key in arrays and arrays[key].dtype.kind not in "fiub":
             raise DataError(f"npz data: {key} holds {arrays[key].dtype}, not numbers")

@@ -6,19 +6,16 @@ import math
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
 from pate.accounting.worst_case import Cost, WorstCaseGuarantee, argmax_cost
 from pate.mechanisms.base import Counts, Mechanism
 from pate.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise
-
-_CHUNK_ELEMENTS = 4_000_000  # floats worked on at once
+from pate.mechanisms.win_probabilities import Indices, log_wins, log_wins_after_moves, move_votes
 
 
 class NoisyMax(Mechanism):
@@ -34,13 +31,21 @@ class NoisyMax(Mechanism):
         return argmax_with_random_ties(noisy, entropy)
 
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
-        """Exact: a sum over the winning noisy count, with ties shared.
+        """Exact, ties included: a sum over the winning noisy count (see `win_probabilities`)."""
+        return _never_declined(log_wins(self.noise, np.asarray(counts, dtype=np.int64)))
 
-        Given the winner's noisy count v, each rival is below v with probability F or at v with probability p.
-        The winner's share, E[1/(1 + rivals at v)], is the integral of ∏ (F + t·p) over t in [0, 1]: a polynomial
-        in t, which Gauss–Legendre quadrature integrates exactly. Every term is positive, so nothing cancels.
+    def log_outcomes_after_moves(
+        self, counts: Counts, rows: Indices, sources: Indices, targets: Indices
+    ) -> NDArray[np.float64]:
+        """`log_outcomes` of counts[rows[i]] with a vote moved from sources[i] to targets[i], quicker.
+
+        `rows` is sorted and every source has a vote.
         """
-        return _noisy_max_log_outcomes(self.noise, np.asarray(counts))
+        votes = np.asarray(counts, dtype=np.int64)
+        wins = log_wins_after_moves(self.noise, votes, rows, sources, targets)
+        if wins is None:
+            return self.log_outcomes(move_votes(votes, rows, sources, targets))
+        return _never_declined(wins)
 
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 1  # a draw a class, and one to break a tie
@@ -112,44 +117,6 @@ def argmax_with_random_ties(noisy: NDArray[np.int64], entropy: Entropy) -> NDArr
     return winner.astype(np.int64)
 
 
-@lru_cache(maxsize=32)
-def _legendre_on_unit_interval(n_rivals: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Nodes and log-weights that integrate polynomials of degree n_rivals over [0, 1] exactly."""
-    nodes, weights = np.polynomial.legendre.leggauss(n_rivals // 2 + 1)
-    return (nodes + 1) / 2, np.log(weights / 2)
-
-
-def _noisy_max_log_outcomes(noise: IntegerNoise, counts: Counts) -> NDArray[np.float64]:
-    order = np.argsort(counts, axis=1)
-    distinct, where = np.unique(np.take_along_axis(counts, order, axis=1), axis=0, return_inverse=True)
-    n_classes = counts.shape[1]
-    margin = noise.half_width()
-    span = int((distinct[:, -1] - distinct[:, 0]).max(initial=0)) + 2 * margin + 1
-    nodes = _legendre_on_unit_interval(n_classes - 1)[0]
-    rows_at_once = max(1, _CHUNK_ELEMENTS // (span * n_classes * len(nodes)))
-    blocks = [
-        _log_win_probabilities(noise, distinct[i : i + rows_at_once]) for i in range(0, len(distinct), rows_at_once)
-    ]
-    result = np.full((len(counts), n_classes + 1), -np.inf)
-    if blocks:
-        np.put_along_axis(result, order, np.concatenate(blocks)[where.reshape(-1)], axis=1)
-    return result
-
-
-def _log_win_probabilities(noise: IntegerNoise, counts: Counts) -> NDArray[np.float64]:
-    """log P(class wins) for each row and class."""
-    nodes, log_weights = _legendre_on_unit_interval(counts.shape[1] - 1)
-    margin = noise.half_width()
-    lowest, highest = int(counts.min()) - margin, int(counts.max()) + margin
-    values = np.arange(lowest, highest + 1)
-    offsets = np.arange(lowest - int(counts.max()), highest - int(counts.min()) + 1)
-    position = values[None, None, :] - counts[:, :, None] - offsets[0]  # rows, classes, values
-    log_pmf = noise.log_pmf(offsets)
-    below = noise.log_cdf(offsets - 1)
-    total = np.full((*counts.shape, len(nodes)), -np.inf)
-    for i, (node, log_weight) in enumerate(zip(nodes, log_weights, strict=True)):
-        log_share = np.logaddexp(below, np.log(node) + log_pmf)[position]
-        rivals = log_share.sum(axis=1, keepdims=True) - log_share
-        total[:, :, i] = log_weight + logsumexp(log_pmf[position] + rivals, axis=2)
-    result: NDArray[np.float64] = logsumexp(total, axis=2)
-    return result
+def _never_declined(log_labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """With a last column for ⊥, which has probability 0."""
+    return np.pad(log_labels, ((0, 0), (0, 1)), constant_values=-np.inf)

@@ -1,0 +1,110 @@
+"""The exact data-dependent cost of a list of queries, for any mechanism.
+
+A query's cost is the largest Rényi divergence between its histogram and any histogram one moved vote away.
+Each direction (from the histogram to its neighbour, and back) is composed over the queries on its own, and
+the larger one counts: a data set and its neighbour are the same two throughout. The list of queries must not
+depend on the votes. What comes out depends on the private votes and is itself private.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.accounting.composition import Orders, rdp_epsilon
+from pate.accounting.loss_distribution import pld_epsilon
+from pate.accounting.neighbours import NeighbourOutcomes, neighbour_outcomes, on_all_cores
+from pate.accounting.renyi import worst_divergences
+from pate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pate.mechanisms.base import Counts, Mechanism
+
+Array = NDArray[np.float64]
+
+EXACT_ORDERS: Orders = 1 + 2.0 ** (np.arange(-200, 341) / 20)
+"""Rényi orders, 20 an octave up to 1.3e5. Twice as many, and ten times the range, move ε by < 0.05 %."""
+
+_MOVES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class ExactCost:
+    """Exact Rényi divergences of each query from its worst neighbour, float[queries, orders].
+
+    forward: D(histogram ‖ neighbour), backward: D(neighbour ‖ histogram); the worst neighbour of each order
+    and direction on its own. Infinite where one of the two may give an answer that the other never gives.
+    """
+
+    orders: Orders
+    forward: Array
+    backward: Array
+
+    def epsilon(self, delta: float) -> float:
+        """ε of all the queries together: the larger direction's."""
+        _check(delta)
+        totals = self.forward.sum(axis=0), self.backward.sum(axis=0)
+        return max(rdp_epsilon(self.orders, total, delta)[0] for total in totals)
+
+    def cumulative_epsilon(self, delta: float) -> Array:
+        """ε of the first query, the first two, … and of all, float[queries]."""
+        _check(delta)
+        totals = np.cumsum(self.forward, axis=0), np.cumsum(self.backward, axis=0)
+        return np.maximum(*(_epsilons(self.orders, total, delta) for total in totals))
+
+
+@dataclass(frozen=True)
+class ExactEpsilon:
+    """ε by Rényi composition and by privacy loss distributions; both hold, so the smaller stands."""
+
+    rdp: float
+    pld: float
+
+    @property
+    def epsilon(self) -> float:
+        return min(self.rdp, self.pld)
+
+
+def exact_cost(mechanism: Mechanism, counts: Counts, orders: Orders = EXACT_ORDERS) -> ExactCost:
+    """The exact Rényi cost of each query, at each order.
+
+    Neighbouring relation: one vote moves. `counts` are private, and so is the result.
+    """
+    return _cost(neighbour_outcomes(mechanism, counts), np.asarray(orders, dtype=np.float64))
+
+
+def exact_epsilon(mechanism: Mechanism, counts: Counts, delta: float) -> ExactEpsilon:
+    """ε of all the queries together at `delta`, by both ways of composing exact costs.
+
+    Neighbouring relation: one vote moves. `counts` are private, and so is the result.
+    """
+    outcomes = neighbour_outcomes(mechanism, counts)
+    rdp = _cost(outcomes, EXACT_ORDERS).epsilon(delta)
+    return ExactEpsilon(rdp=rdp, pld=pld_epsilon(outcomes, delta, guess=rdp))
+
+
+def _check(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta = {delta!r}: must be above 0, and below 1 over the number of records")
+
+
+def _cost(outcomes: NeighbourOutcomes, orders: Orders) -> ExactCost:
+    def worst(block: slice) -> tuple[Array, Array]:
+        own, moved, begin = outcomes.pairs(block)
+        return worst_divergences(own, moved, begin, orders), worst_divergences(moved, own, begin, orders)
+
+    forward, backward = zip(*on_all_cores(worst, outcomes.blocks(_MOVES_AT_ONCE)), strict=True)
+    where = outcomes.where
+    return ExactCost(orders, np.concatenate(forward)[where], np.concatenate(backward)[where])
+
+
+def _epsilons(orders: Orders, rdp: Array, delta: float) -> Array:
+    """`rdp_epsilon` of each row, by the same formula: Canonne, Kamath, Steinke 2020, Prop. 12."""
+    usable = orders > 1.01
+    a = orders[usable]
+    epsilon = (rdp[:, usable] + np.log1p(-1 / a) - np.log(delta * a) / (a - 1)).min(axis=1)
+    free = np.any(delta**2 + np.expm1(-rdp) > 0, axis=1)  # δ ≤ √(1 − exp(−KL)), Bretagnolle–Huber
+    return np.where(free, 0.0, np.maximum(epsilon, 0.0))
