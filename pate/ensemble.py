@@ -7,6 +7,7 @@ worker is reported by kind, never by message, which could quote a record.
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections import deque
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.config import RaySettings, TeacherFamily
+from pate.config import Config, RaySettings, TeacherFamily
 from pate.errors import ConfigError, RunError
-from pate.teachers import build_estimator, seed_of_part
+from pate.teachers import build_estimator, family_of_part, seed_of_part
 from pate.teachers.part import PartClassifier
 
 _ATTEMPTS = 2
@@ -206,6 +207,19 @@ class Pool:
         lost = self._owned.pop(worker)
         self._owned[self._actor.remote(*self._arguments)] = set()
         return lost
+
+
+def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classes: int) -> float:
+    """How long training would take on this machine, from one fit of each family on public examples."""
+    families = family_of_part(config.teachers, config.n_teachers)
+    worker = Worker(config.teachers, n_classes, config.seed)
+    seconds = []
+    for family in range(len(config.teachers)):
+        result = worker.probe(family, X_public[:2000], n_records)
+        if isinstance(result, str):
+            raise ConfigError(result)
+        seconds.append(result)
+    return sum(seconds[family] for family in families) / (config.ray.workers or os.cpu_count() or 1)
 
 
 def _drop(running: dict[Any, tuple[Any, int]], worker: Any) -> set[int]:

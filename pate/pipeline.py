@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import __version__
-from pate.accounting.composition import with_sampling_error
+from pate.accounting.summary import worst_case_epsilon
 from pate.config import Component, Config
 from pate.console import Console
 from pate.data.dataset import Dataset
@@ -24,7 +24,6 @@ from pate.data.sources import load
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Charge, Limits
 from pate.mechanisms import UNANSWERED, Mechanism, build
-from pate.mechanisms.noise import TV_ERROR_PER_DRAW
 from pate.report.page import render_page
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Student
 from pate.report.words import privacy_statement
@@ -84,8 +83,7 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
     budget = config.budget
 
     def cost(asked: int) -> float:
-        guarantee = mechanism.worst_case(asked, min(asked, budget.most_answered))
-        return with_sampling_error(guarantee, budget.delta, asked * mechanism.noise_draws(n_classes), TV_ERROR_PER_DRAW)
+        return worst_case_epsilon(mechanism, asked, budget.most_answered, budget.delta, n_classes)
 
     epsilon = cost(budget.asked)
     if not np.isfinite(epsilon):

@@ -15,8 +15,8 @@ Orders = NDArray[np.float64]
 ORDERS: Orders = 1 + np.geomspace(1e-3, 1e5, 600)
 """Rényi orders: a step of 3 %, over the range in which an ε between 10⁻⁴ and 10⁴ can have its best order."""
 
-SAMPLER_SHARE = 1e-3
-"""The share of δ that is set aside for the sampling error of the integer noise."""
+SAMPLER_SHARES = (1e-3, 1e-2, 0.1, 0.5)
+"""Shares of δ that may be set aside for the sampling error of the integer noise."""
 
 
 class Guarantee(ABC):
@@ -25,6 +25,10 @@ class Guarantee(ABC):
     @abstractmethod
     def epsilon(self, delta: float) -> float:
         """The smallest ε for which (ε, δ)-DP follows; infinity where none does."""
+
+    def quick_epsilon(self, delta: float) -> float:
+        """About `epsilon`, for searches; proves nothing."""
+        return self.epsilon(delta)
 
 
 @dataclass(frozen=True)
@@ -98,14 +102,18 @@ def randomised_response_rdp(epsilon: float, orders: Orders) -> NDArray[np.float6
     return np.maximum(moment / (orders - 1), 0.0)
 
 
-def with_sampling_error(guarantee: Guarantee, delta: float, draws: int, tv_error_per_draw: float) -> float:
-    """ε of a guarantee whose noise comes from a sampler with a bounded total-variation error.
+def with_sampling_error(
+    epsilon_at: Callable[[float], float], delta: float, draws: int, tv_error_per_draw: float
+) -> float:
+    """ε at `delta` of a mechanism whose noise comes from a sampler with a bounded total-variation error.
 
     If each of two neighbouring output distributions is within τ of its ideal, (ε, δ₀)-DP of the ideal is
-    (ε, δ₀ + (1 + e^ε)·τ)-DP of the real one. δ₀ is δ less `SAMPLER_SHARE`, which must cover the rest.
+    (ε, δ₀ + (1 + e^ε)·τ)-DP of the real one. A share of δ is set aside for the second term, the smallest of
+    `SAMPLER_SHARES` that covers it; `epsilon_at` gives the ideal ε for what is left. Infinity if none does.
     """
-    epsilon = guarantee.epsilon(delta * (1 - SAMPLER_SHARE))
     error = draws * tv_error_per_draw
-    if not epsilon < 700 or (1 + math.exp(epsilon)) * error > SAMPLER_SHARE * delta:
-        return math.inf
-    return epsilon
+    for share in SAMPLER_SHARES:
+        epsilon = epsilon_at(delta * (1 - share))
+        if epsilon < 700 and (1 + math.exp(epsilon)) * error <= share * delta:
+            return epsilon
+    return math.inf

@@ -123,11 +123,16 @@ class WorstCaseGuarantee(RdpGuarantee):
 
     def epsilon_and_order(self, delta: float) -> tuple[float, float]:
         """ε and the Rényi order it comes from; `rdp_at` that order is what a ledger has to keep below."""
-        approximate = _sum(cost.times * cost.approximate(ORDERS) for cost in self.costs)
-        best = int(np.searchsorted(ORDERS, rdp_epsilon(ORDERS, approximate, delta)[1]))
+        best = int(np.searchsorted(ORDERS, self._approximately(delta)[1]))
         orders = ORDERS[np.unique(np.clip(best + _ORDERS_TRIED, 0, len(ORDERS) - 1))]
         tight = rdp_epsilon(orders, np.array([self.rdp_at(float(order)) for order in orders]), delta)
         return min(tight, rdp_epsilon(ORDERS, self.rdp(ORDERS), delta))
+
+    def quick_epsilon(self, delta: float) -> float:
+        return self._approximately(delta)[0]
+
+    def _approximately(self, delta: float) -> tuple[float, float]:
+        return rdp_epsilon(ORDERS, _sum(cost.times * cost.approximate(ORDERS) for cost in self.costs), delta)
 
     def rdp_at(self, order: float) -> float:
         """The proven Rényi cost at one order; cached, as it takes seconds for noise of hundreds of votes."""

@@ -25,7 +25,15 @@ __all__ = [
     "MSvec",
     "Mechanism",
     "build",
+    "mechanism_class",
 ]
+
+
+def mechanism_class(settings: Mapping[str, Any]) -> type[Mechanism]:
+    """The class that settings['name'] means, by short name or dotted path."""
+    base: Any = Mechanism  # abstract, which mypy would not take for type[T]
+    found: type[Mechanism] = resolve(str(settings.get("name", "")), "pate.mechanisms", base, "mechanism.name")
+    return found
 
 
 def build(settings: Mapping[str, Any]) -> Mechanism:
@@ -35,8 +43,8 @@ def build(settings: Mapping[str, Any]) -> Mechanism:
     GNMax(sigma=40.0)
     """
     parameters = dict(settings)
-    name = str(parameters.pop("name", ""))
-    cls: Any = resolve(name, "pate.mechanisms", Mechanism, "mechanism.name")
+    parameters.pop("name", None)
+    cls: Any = mechanism_class(settings)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in parameters:
         if key not in fields:

@@ -4,7 +4,7 @@ Votes are integers, so the noise is too: nothing of a count's low bits survives 
 point sum, and tails, ties and probabilities can be summed exactly.
 
 A draw compares 128 random bits with a table of the cumulative distribution, worked out in 60-digit decimal
-arithmetic and cut where the tails hold less than 2⁻⁶³. Its total-variation distance from the untruncated
+arithmetic and cut where the tails hold less than 2⁻⁹⁹. Its total-variation distance from the untruncated
 distribution is below `TV_ERROR_PER_DRAW`; the accountant charges that error to δ.
 """
 
@@ -24,11 +24,11 @@ from numpy.typing import ArrayLike, NDArray
 Entropy = Callable[[int], bytes]
 """`entropy(n)` returns n random bytes. Runs that release labels use `os.urandom`."""
 
-TV_ERROR_PER_DRAW = 2.0**-60
-"""Bound on the total-variation error of one draw: 2⁻⁶² of cut tails and less than 2⁻¹⁰⁰ of rounding."""
+TV_ERROR_PER_DRAW = 2.0**-98
+"""Bound on the total-variation error of one draw: 2⁻⁹⁹ of cut tails and less than 2⁻¹⁰⁵ of rounding."""
 
 MAX_SCALE = 10_000.0
-"""Largest noise scale in votes; the sampling table has about 90 entries a unit of scale."""
+"""Largest noise scale in votes; the sampling table has about 140 entries a unit of scale."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,15 @@ class IntegerNoise:
         return 0.0
 
     def half_width(self) -> int:
-        """The largest |k| the sampler returns; P(|Z| > half_width) < 2⁻⁶²."""
+        """How far sums over the noise go: P(|Z| > half_width) < 2⁻⁶²."""
+        raise NotImplementedError
+
+    def sampling_reach(self) -> int:
+        """The largest |k| the sampler returns: P(|Z| > sampling_reach) < 2⁻⁹⁹."""
         raise NotImplementedError
 
     def _weights(self) -> list[Decimal]:
-        """P(Z = k)/P(Z = 0) for k = 0 … half_width, in the current decimal precision."""
+        """P(Z = k)/P(Z = 0) for k = 0 … sampling_reach, in the current decimal precision."""
         raise NotImplementedError
 
 
@@ -103,10 +107,13 @@ class DiscreteLaplace(IntegerNoise):
     def half_width(self) -> int:
         return math.ceil(45 * self.scale) + 1  # 2 exp(−45) < 2⁻⁶²
 
+    def sampling_reach(self) -> int:
+        return math.ceil(70 * self.scale) + 1  # 2 exp(−70) < 2⁻⁹⁹
+
     def _weights(self) -> list[Decimal]:
         ratio = (-1 / Decimal(self.scale)).exp()
         weights = [Decimal(1)]
-        for _ in range(self.half_width()):
+        for _ in range(self.sampling_reach()):
             weights.append(weights[-1] * ratio)
         return weights
 
@@ -131,11 +138,14 @@ class DiscreteGaussian(IntegerNoise):
     def half_width(self) -> int:
         return math.ceil(9.5 * self.scale) + 1  # 2 exp(−9.5²/2) < 2⁻⁶², the tails being sub-Gaussian
 
+    def sampling_reach(self) -> int:
+        return math.ceil(11.9 * self.scale) + 1  # 2 exp(−11.9²/2) < 2⁻⁹⁹
+
     def _weights(self) -> list[Decimal]:
         step = (-1 / Decimal(self.scale) ** 2).exp()
         ratio = (-1 / (2 * Decimal(self.scale) ** 2)).exp()
         weights = [Decimal(1)]
-        for _ in range(self.half_width()):
+        for _ in range(self.sampling_reach()):
             weights.append(weights[-1] * ratio)
             ratio *= step
         return weights

@@ -133,6 +133,23 @@ class MSvec(StabilityTest):
         missing = self.votes_to_pass - stable_moves(gap)
         return _log_tail(self.noise_scale, missing), _log_tail(self.noise_scale, 1 - missing)
 
+    def expected_answered(self, counts: Counts) -> float:
+        """How many histograms of a stream get a label, on average: exact, by how likely each threshold is by then."""
+        threshold, test = DiscreteLaplace(self.noise_scale), DiscreteLaplace(2 * self.noise_scale)
+        values = np.arange(-threshold.half_width(), threshold.half_width() + 1)
+        fresh = np.exp(threshold.log_pmf(values))
+        likely = np.zeros((self.unstable, len(values)))  # how many ⊥ so far, and the threshold's noise
+        likely[0] = fresh
+        answered = 0.0
+        for moves in stable_moves(plurality_gap(counts))[: self.max_queries]:
+            passes = np.exp(test.log_sf(self.votes_to_pass + values - moves))
+            before = likely.sum(axis=1)
+            likely = likely * passes
+            after = likely.sum(axis=1)
+            answered += float(after.sum())
+            likely[1:] += np.maximum(before - after, 0.0)[:-1, None] * fresh
+        return answered
+
     def log_stream_outcomes(self, counts: Counts) -> NDArray[np.float64]:
         """Exact joint log-probabilities of a short stream: an axis a query, each of n_classes + 1, ⊥ last.
 

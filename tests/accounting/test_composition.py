@@ -51,9 +51,21 @@ def test_finer_and_wider_orders_change_nothing_that_shows() -> None:
 
 
 def test_sampling_error_is_charged_to_delta() -> None:
-    guarantee = GNMax(8.0).worst_case(100, 100)
-    ideal = guarantee.epsilon(1e-5)
-    real = with_sampling_error(guarantee, 1e-5, 1100, 2.0**-60)
-    assert ideal < real < ideal * 1.002
-    assert with_sampling_error(guarantee, 1e-5, 1100, 2.0**-20) == math.inf
-    assert with_sampling_error(GNMax(0.05).worst_case(1000, 1000), 1e-5, 1, 2.0**-60) == math.inf
+    epsilon_at = GNMax(8.0).worst_case(100, 100).epsilon
+    ideal = epsilon_at(1e-5)
+    real = with_sampling_error(epsilon_at, 1e-5, 1100, 2.0**-60)
+    assert ideal < real < ideal * 1.001
+    assert with_sampling_error(epsilon_at, 1e-5, 1100, 2.0**-20) == math.inf
+    assert with_sampling_error(GNMax(0.05).worst_case(1000, 1000).epsilon, 1e-5, 1, 2.0**-60) == math.inf
+
+
+def test_a_larger_share_of_delta_is_set_aside_where_it_is_needed() -> None:
+    seen = []
+
+    def epsilon_at(delta: float) -> float:
+        seen.append(delta)
+        return 2.0
+
+    tau = 0.05 * 1e-5 / (1 + math.exp(2.0))  # 5 % of δ
+    assert with_sampling_error(epsilon_at, 1e-5, 1, tau) == 2.0
+    assert seen[-1] == pytest.approx(0.9e-5)

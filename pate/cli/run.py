@@ -1,34 +1,17 @@
-"""pate …"""
+"""pate run."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pate.errors import PateError, RunError
-
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="PATE: learn from private records, publish only a student and its ε.",
-)
+from pate.errors import RunError
 
 
-@app.callback()
-def _commands() -> None:
-    """Private Aggregation of Teacher Ensembles."""
-
-
-@app.command()
 def run(
     config: Annotated[Path | None, typer.Argument(help="YAML file; the embedded digits run if left out")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, for example mechanism.sigma=30")] = None,
@@ -111,22 +94,3 @@ def _newest_run(config: object) -> Path:
         if parse_config(read_yaml(path)).digest() == config.digest():
             return path.parent
     raise RunError(f"runs/{config.name}-*: no run of this config to resume; name its directory with --out")
-
-
-def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit status 2."""
-    warnings.filterwarnings("ignore")
-    try:
-        app()
-    except PateError as error:
-        print(f"pate: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(f"pate: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,160 @@
+"""Before any training: noise for a target ε, what a configuration can answer, and what one more query costs.
+
+Everything here follows from public parameters, but for figures that are read off a votes file, which is private.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pate.accounting.summary import expected_answered, worst_case_epsilon
+from pate.errors import BudgetExceeded, ConfigError
+from pate.mechanisms import Counts, Mechanism, build, mechanism_class
+from pate.mechanisms.noise import MAX_SCALE
+from pate.mechanisms.stability import StabilityTest
+
+_FREE = {"lnmax": "scale", "gnmax": "sigma", "confident_gnmax": "sigma2", "mstab": "epsilon"}
+"""The parameter that is solved for; more of it is less privacy for mstab, more privacy for the others."""
+
+_MOST_TEACHERS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is fixed before the first query."""
+
+    asked: int
+    answered: int | None
+    delta: float
+    n_classes: int
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a list of histograms would get; private where they are real votes."""
+
+    answered: float
+    plurality_share: float | None
+
+
+@dataclass(frozen=True)
+class Answerable:
+    """What a unanimous vote, the best there is, would get."""
+
+    n_teachers: int | None
+    probability: float | None
+    teachers_for_half: int | None
+    teachers_for_99_percent: int | None
+
+
+def solve_noise(settings: Mapping[str, Any], target_epsilon: float, limits: Limits) -> Mechanism:
+    """The mechanism with the least noise that keeps `limits` within `target_epsilon`."""
+    cls = mechanism_class(settings)
+    free = _FREE.get(cls.name)
+    if free is None:
+        raise ConfigError(f"--target-epsilon: nothing to solve for in {cls.name}; give all its parameters")
+    sign = -1.0 if cls.name == "mstab" else 1.0
+
+    def mechanism_at(noise: float) -> Mechanism:
+        return build({**settings, free: noise**sign})
+
+    def quick(noise: float) -> float:
+        answered = limits.asked if limits.answered is None else limits.answered
+        return mechanism_at(noise).worst_case(limits.asked, answered).quick_epsilon(limits.delta)
+
+    low, high = 1e-2, MAX_SCALE
+    if quick(high) > target_epsilon:
+        raise ConfigError(
+            f"--target-epsilon {target_epsilon:g}: out of reach for {limits.asked} queries by {cls.name}; "
+            "ask fewer, or allow more"
+        )
+    while high / low > 1.0005:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if quick(middle) <= target_epsilon else (middle, high)
+    for _ in range(60):
+        found = mechanism_at(_rounded_up(high) if sign > 0 else high)
+        if epsilon_of(found, limits) <= target_epsilon:
+            return found
+        high *= 1.002
+    raise ConfigError(f"--target-epsilon {target_epsilon:g}: no noise was found that keeps to it")
+
+
+def epsilon_of(mechanism: Mechanism, limits: Limits) -> float:
+    """The publishable ε of `limits`."""
+    return worst_case_epsilon(mechanism, limits.asked, limits.answered, limits.delta, limits.n_classes)
+
+
+def one_more_query(mechanism: Mechanism, limits: Limits) -> float | None:
+    """How much ε another query, answered, would add; None where the mechanism allows no more."""
+    more = None if limits.answered is None else limits.answered + 1
+    try:
+        larger = epsilon_of(mechanism, dataclasses.replace(limits, asked=limits.asked + 1, answered=more))
+    except BudgetExceeded:
+        return None
+    return larger - epsilon_of(mechanism, limits) if math.isfinite(larger) else None
+
+
+def expect(mechanism: Mechanism, counts: Counts, weights: np.ndarray | None, asked: int) -> Expected:
+    """Answers to `asked` queries whose histograms are like `counts`, with shares `weights` if they are assumed."""
+    if mechanism.charged_as_stream:
+        return Expected(expected_answered(mechanism, counts), None)
+    shares = np.full(len(counts), 1 / len(counts)) if weights is None else weights / weights.sum()
+    outcomes = mechanism.log_outcomes(counts)
+    answered = -np.expm1(outcomes[:, -1])
+    right = np.exp(outcomes[np.arange(len(counts)), counts.argmax(axis=1)])
+    expected = float((shares * answered).sum())
+    return Expected(asked * expected, float((shares * right).sum()) / expected if expected > 0 else None)
+
+
+def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> Answerable:
+    """What the mechanism can ever answer, and how many teachers it would take."""
+    if isinstance(mechanism, StabilityTest):
+        probability = mechanism.answer_probability(n_teachers) if n_teachers else None
+        return Answerable(n_teachers, probability, mechanism.teachers_needed(0.5), mechanism.teachers_needed(0.99))
+
+    def right(teachers: int) -> float:
+        unanimous = np.zeros((1, n_classes), dtype=np.int64)
+        unanimous[0, 0] = teachers
+        return float(np.exp(mechanism.log_outcomes(unanimous)[0, 0]))
+
+    def fewest(probability: float) -> int | None:
+        high = 1
+        while right(high) < probability:
+            high *= 2
+            if high > _MOST_TEACHERS:
+                return None
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if right(middle) >= probability else (middle, high)
+        return high
+
+    return Answerable(n_teachers, right(n_teachers) if n_teachers else None, fewest(0.5), fewest(0.99))
+
+
+def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: int) -> tuple[Counts, np.ndarray]:
+    """Histograms with the given leads of the plurality over the runner-up, and their shares.
+
+    The other classes get no votes: rivals only lower the noisy winner's share a little.
+    """
+    rows = []
+    for gap in gaps:
+        if not 0 <= gap <= n_teachers:
+            raise ConfigError(f"--gaps {gap}: must be between 0 and the number of teachers, {n_teachers}")
+        row = np.zeros(n_classes, dtype=np.int64)
+        row[0] = (n_teachers + gap + 1) // 2
+        row[1] = n_teachers - row[0]
+        rows.append(row)
+    return np.array(rows), np.array(list(gaps.values()), dtype=np.float64)
+
+
+def _rounded_up(noise: float) -> float:
+    """Three digits: noise that people can write down."""
+    unit = 10.0 ** (math.floor(math.log10(noise)) - 2)
+    return round(math.ceil(noise / unit - 1e-9) * unit, 10)

@@ -1,0 +1,125 @@
+"""What a list of queries costs by every method: the figures behind `pate account`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.accounting import bounds
+from pate.accounting.calculators import compose_advanced
+from pate.accounting.composition import with_sampling_error
+from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
+from pate.errors import ConfigError
+from pate.mechanisms import ConfidentGNMax, Counts, GNMax, LNMax, Mechanism, MStab, MSvec
+from pate.mechanisms.noise import TV_ERROR_PER_DRAW
+
+
+@dataclass(frozen=True)
+class CostSummary:
+    """ε by method; None where a method has no finite figure. All but `data_independent` are private."""
+
+    queries: int
+    answered: float
+    delta: float
+    data_independent: float | None
+    published_bound: float | None
+    exact_rdp: float | None
+    exact_pld: float | None
+
+
+def summarise(
+    mechanism: Mechanism, counts: Counts, delta: float, most_answered: int | None, moments: int
+) -> CostSummary:
+    """The cost of answering every row of `counts`. `most_answered` is a limit fixed beforehand, if there is one."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"--delta {delta:g}: must be between 0 and 1")
+    if mechanism.votes_per_record != 1:
+        raise ConfigError(f"--mechanism {mechanism.name}: a votes file cannot say what it costs; see pate plan")
+    exact_rdp, exact_pld = math.inf, math.inf
+    if not mechanism.charged_as_stream:
+        draws = len(counts) * mechanism.noise_draws(counts.shape[1])
+
+        @cache
+        def exact(ideal_delta: float) -> ExactEpsilon:
+            return exact_epsilon(mechanism, counts, ideal_delta)
+
+        exact_rdp = with_sampling_error(lambda d: exact(d).rdp, delta, draws, TV_ERROR_PER_DRAW)
+        exact_pld = with_sampling_error(lambda d: exact(d).pld, delta, draws, TV_ERROR_PER_DRAW)
+    return CostSummary(
+        queries=len(counts),
+        answered=expected_answered(mechanism, counts),
+        delta=delta,
+        data_independent=_finite(worst_case_epsilon(mechanism, len(counts), most_answered, delta, counts.shape[1])),
+        published_bound=_finite(published_epsilon(mechanism, counts, delta, moments)),
+        exact_rdp=_finite(exact_rdp),
+        exact_pld=_finite(exact_pld),
+    )
+
+
+def worst_case_epsilon(
+    mechanism: Mechanism, asked: int, most_answered: int | None, delta: float, n_classes: int
+) -> float:
+    """ε for every data set, with the sampler's error charged to δ: the one to publish."""
+    answered = asked if most_answered is None else min(asked, most_answered)
+    epsilon_at = mechanism.worst_case(asked, answered).epsilon
+    return with_sampling_error(epsilon_at, delta, asked * mechanism.noise_draws(n_classes), TV_ERROR_PER_DRAW)
+
+
+def expected_answered(mechanism: Mechanism, counts: Counts) -> float:
+    """How many queries get a label, on average over the noise."""
+    if isinstance(mechanism, MSvec):
+        return mechanism.expected_answered(counts)
+    return float(-np.expm1(mechanism.log_outcomes(counts)[:, -1]).sum())
+
+
+def published_epsilon(mechanism: Mechanism, counts: Counts, delta: float, moments: int = 8) -> float:
+    """ε as the mechanism's own paper counts it, for continuous noise and in the forward direction."""
+    if isinstance(mechanism, LNMax):
+        return bounds.lnmax_epsilon(counts, mechanism.scale, delta, moments)
+    if isinstance(mechanism, (GNMax, ConfidentGNMax)):
+        orders = bounds.DEFAULT_ORDERS
+        return bounds.epsilon_from_rdp(orders, _published_rdp(mechanism, counts, orders).sum(axis=0), delta)[0]
+    if isinstance(mechanism, MStab):
+        slack = delta - len(counts) * mechanism.query_delta
+        if slack <= 0:
+            return math.inf
+        advanced = compose_advanced(mechanism.epsilon, mechanism.query_delta, len(counts), slack).epsilon
+        return min(advanced, len(counts) * mechanism.epsilon)
+    if isinstance(mechanism, MSvec):
+        return mechanism.epsilon if delta >= mechanism.delta else math.inf
+    return math.inf
+
+
+def cumulative_epsilons(
+    mechanism: Mechanism, counts: Counts, delta: float, at: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
+    """ε after `at` queries, a curve a method, for a plot."""
+    n_classes = counts.shape[1]
+    worst = [worst_case_epsilon(mechanism, int(n), None, delta, n_classes) for n in at]
+    curves = {"every data set (publishable)": np.array(worst)}
+    if isinstance(mechanism, (GNMax, ConfidentGNMax)):
+        totals = np.cumsum(_published_rdp(mechanism, counts, bounds.DEFAULT_ORDERS), axis=0)[at - 1]
+        published = [bounds.epsilon_from_rdp(bounds.DEFAULT_ORDERS, total, delta)[0] for total in totals]
+        curves["published bound (private)"] = np.array(published)
+    elif isinstance(mechanism, LNMax):
+        published = [bounds.lnmax_epsilon(counts[:n], mechanism.scale, delta) for n in at]
+        curves["published bound (private)"] = np.array(published)
+    if not mechanism.charged_as_stream:
+        curves["exact, RDP (private)"] = exact_cost(mechanism, counts).cumulative_epsilon(delta)[at - 1]
+    return curves
+
+
+def _published_rdp(
+    mechanism: GNMax | ConfidentGNMax, counts: Counts, orders: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    if isinstance(mechanism, GNMax):
+        return bounds.gnmax_rdp(counts, mechanism.sigma, orders)
+    return bounds.confident_gnmax_expected_rdp(counts, mechanism.threshold, mechanism.sigma1, mechanism.sigma2, orders)
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None

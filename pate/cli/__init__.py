@@ -1,0 +1,35 @@
+"""pate …: one file a group of commands."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+
+from pate.cli.accounting import account, plan
+from pate.cli.run import run
+from pate.errors import PateError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="PATE: learn from private records, publish only a student and its ε.",
+)
+for command in (run, account, plan):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line on standard error and exit status 2."""
+    warnings.filterwarnings("ignore")
+    try:
+        app()
+    except PateError as error:
+        print(f"pate: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"pate: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)

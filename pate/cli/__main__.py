@@ -1,0 +1,3 @@
+from pate.cli import main
+
+main()

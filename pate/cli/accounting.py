@@ -1,0 +1,270 @@
+"""pate account and pate plan: for people with a votes file, or with nothing yet."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pate.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pate.accounting.planning import Limits
+    from pate.accounting.summary import CostSummary
+    from pate.config import Config
+    from pate.mechanisms import Counts, Mechanism
+
+PRIVATE = "private: do not publish"
+
+MechanismName = Annotated[
+    str | None, typer.Option("--mechanism", help="lnmax, gnmax, confident-gnmax, mstab, msamp or msvec")
+]
+Scale = Annotated[float | None, typer.Option(help="lnmax: Laplace scale in votes")]
+Sigma = Annotated[float | None, typer.Option(help="gnmax: standard deviation in votes")]
+Threshold = Annotated[float | None, typer.Option(help="confident-gnmax: votes the noisy plurality needs")]
+Sigma1 = Annotated[float | None, typer.Option(help="confident-gnmax: noise of the test")]
+Sigma2 = Annotated[float | None, typer.Option(help="confident-gnmax: noise of the answer")]
+Epsilon = Annotated[float | None, typer.Option(help="mstab, msamp: ε a query; msvec: ε of the stream")]
+QueryDelta = Annotated[float | None, typer.Option(help="mstab, msamp: δ a query")]
+Unstable = Annotated[int | None, typer.Option(help="msvec: most ⊥")]
+MaxQueries = Annotated[int | None, typer.Option(help="msvec: most queries")]
+SamplingRate = Annotated[float | None, typer.Option(help="msamp: share of the records each teacher sees")]
+Teachers = Annotated[int | None, typer.Option(help="number of teachers")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+
+
+def account(
+    votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row a query, one column a class")],
+    delta: Annotated[float, typer.Option(help="δ of the whole list")],
+    mechanism: MechanismName = None,
+    queries: Annotated[int | None, typer.Option(help="only the first N rows")] = None,
+    answered: Annotated[int | None, typer.Option(help="limit on answers, fixed beforehand")] = None,
+    scale: Scale = None,
+    sigma: Sigma = None,
+    threshold: Threshold = None,
+    sigma1: Sigma1 = None,
+    sigma2: Sigma2 = None,
+    epsilon: Epsilon = None,
+    query_delta: QueryDelta = None,
+    unstable: Unstable = None,
+    max_queries: MaxQueries = None,
+    moments: Annotated[int, typer.Option(help="lnmax: moments in the published bound; the paper used 8")] = 8,
+    plot: Annotated[Path | None, typer.Option(help="draw ε over the number of queries (.png, .svg, .pdf)")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What answering the queries of a votes file costs, by every method."""
+    from pate.accounting.summary import summarise
+    from pate.data.votes import load_votes
+    from pate.mechanisms import build
+
+    if queries is not None and queries < 1:
+        raise ConfigError(f"--queries {queries}: must be at least 1")
+    counts = load_votes(votes, queries)
+    if queries is not None and len(counts) < queries:
+        raise DataError(f"--queries {queries}: {votes} holds only {len(counts)} rows")
+    named = {"scale": scale, "sigma": sigma, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma2}
+    named |= {"epsilon": epsilon, "query_delta": query_delta, "unstable": unstable, "max_queries": max_queries}
+    chosen = build(_settings(mechanism, named, delta))
+    summary = summarise(chosen, counts, delta, answered, moments)
+    if plot is not None:
+        _plot(chosen, counts, delta, plot)
+    if as_json:
+        print(json.dumps(_as_object(summary)))
+    else:
+        _print_summary(chosen, summary)
+
+
+def plan(
+    config: Annotated[Path | None, typer.Argument(help="take mechanism, budget and teachers from this config")] = None,
+    mechanism: MechanismName = None,
+    target_epsilon: Annotated[float | None, typer.Option(help="find the least noise for this ε")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ; 1e-5 if left out")] = None,
+    queries: Annotated[int | None, typer.Option(help="most queries asked")] = None,
+    answered: Annotated[int | None, typer.Option(help="most queries answered")] = None,
+    scale: Scale = None,
+    sigma: Sigma = None,
+    threshold: Threshold = None,
+    sigma1: Sigma1 = None,
+    sigma2: Sigma2 = None,
+    epsilon: Epsilon = None,
+    query_delta: QueryDelta = None,
+    unstable: Unstable = None,
+    max_queries: MaxQueries = None,
+    sampling_rate: SamplingRate = None,
+    teachers: Teachers = None,
+    classes: Annotated[int, typer.Option(help="number of classes")] = 10,
+    votes: Annotated[Path | None, typer.Option(help="expected answers for these votes")] = None,
+    gaps: Annotated[
+        str | None, typer.Option(help="or for assumed leads of the plurality: 240:0.7,100:0.2,10:0.1 (lead:share)")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="with CONFIG: where data files are")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Noise for a target ε, what a configuration can answer, its ε, and with a config its time, before any training."""
+    from pate.accounting import planning
+    from pate.mechanisms import build
+
+    named = {"scale": scale, "sigma": sigma, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma2}
+    named |= {"epsilon": epsilon, "query_delta": query_delta, "unstable": unstable, "max_queries": max_queries}
+    named |= {"sampling_rate": sampling_rate, "n_teachers": teachers if mechanism == "msamp" else None}
+    seconds = None
+    if config is not None:
+        from pate.config import load_config
+
+        settings, limits, teachers, seconds = _from_config(load_config(config), config, data_dir)
+        settings |= {key: value for key, value in named.items() if value is not None}
+    else:
+        limits = planning.Limits(queries or 100, answered, delta or 1e-5, classes)
+        settings = _settings(mechanism, named, limits.delta)
+    counts, weights = _histograms(votes, gaps, teachers, limits.n_classes)
+    if votes is not None and counts is not None:
+        teachers = int(counts[0].sum())
+        limits = dataclasses.replace(limits, n_classes=counts.shape[1])
+    if target_epsilon is not None and not target_epsilon > 0:
+        raise ConfigError(f"--target-epsilon {target_epsilon:g}: must be above 0")
+    chosen = build(settings) if target_epsilon is None else planning.solve_noise(settings, target_epsilon, limits)
+    result = _plan_object(chosen, limits, teachers, counts, weights, votes is not None)
+    result["seconds_of_training"] = seconds
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _print_plan(result)
+
+
+def _settings(mechanism: str | None, named: dict[str, Any], delta: float) -> dict[str, Any]:
+    if mechanism is None:
+        raise ConfigError("--mechanism: missing; one of lnmax, gnmax, confident-gnmax, mstab, msamp, msvec")
+    settings = {"name": mechanism, **{key: value for key, value in named.items() if value is not None}}
+    return settings | {"delta": delta} if mechanism == "msvec" else settings
+
+
+def _from_config(config: Config, path: Path, data_dir: Path | None) -> tuple[dict[str, Any], Limits, int, float | None]:
+    from pate.accounting.planning import Limits
+    from pate.data.sources import load
+    from pate.ensemble import expected_seconds
+
+    data = load(config.data, data_dir, path.parent)
+    budget = config.budget
+    limits = Limits(budget.asked, budget.most_answered, budget.delta, len(data.classes))
+    seconds = expected_seconds(config, data.X_public, len(data.X_private) // config.n_teachers, len(data.classes))
+    return dict(config.mechanism), limits, config.n_teachers, seconds
+
+
+def _histograms(
+    votes: Path | None, gaps: str | None, teachers: int | None, n_classes: int
+) -> tuple[Counts | None, np.ndarray | None]:
+    if votes is not None:
+        from pate.data.votes import load_votes
+
+        return load_votes(votes), None
+    if gaps is None:
+        return None, None
+    if teachers is None:
+        raise ConfigError("--gaps: needs --teachers, the number of votes in each histogram")
+    from pate.accounting.planning import histograms_of_gaps
+
+    try:
+        pairs = {int(gap): float(share) for gap, share in (item.split(":") for item in gaps.split(","))}
+    except ValueError:
+        raise ConfigError(f"--gaps {gaps}: write lead:share,lead:share, for example 240:0.7,100:0.3") from None
+    return histograms_of_gaps(pairs, teachers, n_classes)
+
+
+def _plan_object(
+    mechanism: Mechanism,
+    limits: Limits,
+    teachers: int | None,
+    counts: Counts | None,
+    weights: np.ndarray | None,
+    private: bool,
+) -> dict[str, Any]:
+    from pate.accounting import planning
+
+    epsilon = planning.epsilon_of(mechanism, limits)
+    expected = None if counts is None else planning.expect(mechanism, counts, weights, limits.asked)
+    return {
+        "mechanism": {"name": mechanism.name, **dataclasses.asdict(mechanism)},  # type: ignore[call-overload]
+        "queries": limits.asked,
+        "answered_limit": limits.answered,
+        "delta": limits.delta,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "one_more_query": planning.one_more_query(mechanism, limits),
+        "unanimous": dataclasses.asdict(planning.answerable(mechanism, teachers, limits.n_classes)),
+        "expected": None if expected is None else dataclasses.asdict(expected),
+        "expected_is_private": private,
+    }
+
+
+def _as_object(summary: CostSummary) -> dict[str, Any]:
+    methods = ("data_independent", "published_bound", "exact_rdp", "exact_pld")
+    content = dataclasses.asdict(summary)
+    epsilon = {method: content.pop(method) for method in methods}
+    return content | {"epsilon": epsilon}
+
+
+def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
+    print(f"{mechanism}: {summary.queries} queries, {summary.answered:.1f} answered on average ({PRIVATE})")
+    rows = [
+        ("for every data set", summary.data_independent, "may be published if the limits were fixed beforehand"),
+        ("published bound", summary.published_bound, PRIVATE),
+        ("exact, RDP", summary.exact_rdp, PRIVATE),
+        ("exact, PLD", summary.exact_pld, PRIVATE),
+    ]
+    print(f"ε at δ = {summary.delta:g}")
+    for name, value, note in rows:
+        print(f"  {name:<20}{'none' if value is None else f'{value:.4f}':>10}   {note}")
+
+
+def _print_plan(result: dict[str, Any]) -> None:
+    parameters = ", ".join(f"{k} {v:g}" for k, v in result["mechanism"].items() if k != "name")
+    limit = f", at most {result['answered_limit']} answered" if result["answered_limit"] else ""
+    print(f"{result['mechanism']['name']} ({parameters}), {result['queries']} queries{limit}")
+    if result["epsilon"] is None:
+        print(f"  ε to publish       none at δ = {result['delta']:g}: add noise, ask fewer, or lower the δ a query")
+    else:
+        print(f"  ε to publish       {result['epsilon']:.4g} at δ = {result['delta']:g}")
+    if result["one_more_query"] is not None:
+        print(f"  one more query     + {result['one_more_query']:.3g}")
+    unanimous, expected = result["unanimous"], result["expected"]
+    if unanimous["probability"] is not None:
+        who = f"{unanimous['n_teachers']} teachers that all agree"
+        print(f"  {who} get their label with probability {unanimous['probability']:.4g}")
+    need = unanimous["teachers_for_half"], unanimous["teachers_for_99_percent"]
+    words = ["no number of" if n is None else f"{n:,}" for n in need]
+    print(f"  it takes {words[0]} unanimous teachers for a probability of 1/2, {words[1]} for 99 %")
+    if expected is not None:
+        note = f"   ({PRIVATE})" if result["expected_is_private"] else ""
+        print(f"  expected answers   {expected['answered']:.1f}{note}")
+        if expected["plurality_share"] is not None:
+            print(f"  of them the plurality  {100 * expected['plurality_share']:.1f} %{note}")
+    if result["seconds_of_training"] is not None:
+        print(f"  training           about {result['seconds_of_training']:.1f} s on this machine")
+
+
+def _plot(mechanism: Mechanism, counts: Counts, delta: float, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from pate.accounting.summary import cumulative_epsilons
+
+    at = np.unique(np.linspace(1, len(counts), min(25, len(counts))).astype(np.int64))
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    styles = ("-", "--", ":", "-.")
+    for (name, curve), style in zip(cumulative_epsilons(mechanism, counts, delta, at).items(), styles, strict=False):
+        axes.plot(at, curve, style, label=name)
+    axes.set(xlabel="queries", ylabel=f"ε at δ = {delta:g}", title=f"{mechanism}\n{PRIVATE}", ylim=(0, None))
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise ConfigError(f"--plot {path}: {str(error).splitlines()[0]}") from None
+    plt.close(figure)
