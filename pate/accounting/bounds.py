@@ -38,6 +38,7 @@ __all__ = [
     "lnmax_epsilon",
     "lnmax_log_q",
     "lnmax_moments",
+    "theorem6",
     "threshold_rdp",
 ]
 
@@ -110,7 +111,7 @@ def gnmax_rdp(counts: npt.ArrayLike, sigma: float, orders: npt.ArrayLike) -> Flo
 
     Never more than order/σ², the paper's cost for every data set. Private: do not publish.
     """
-    return _theorem6(gnmax_log_q(counts, sigma), sigma, _orders(orders))
+    return theorem6(gnmax_log_q(counts, sigma), sigma, _orders(orders))
 
 
 def threshold_rdp(counts: npt.ArrayLike, threshold: float, sigma1: float, orders: npt.ArrayLike) -> FloatArray:
@@ -122,7 +123,7 @@ def threshold_rdp(counts: npt.ArrayLike, threshold: float, sigma1: float, orders
     """
     log_pass, log_fail = _log_pass_fail(counts, threshold, sigma1)
     # A Gaussian of sensitivity 1 and deviation σ₁ costs what one of sensitivity √2 and deviation √2·σ₁ costs.
-    return _theorem6(np.minimum(log_pass, log_fail), math.sqrt(2.0) * sigma1, _orders(orders))
+    return theorem6(np.minimum(log_pass, log_fail), math.sqrt(2.0) * sigma1, _orders(orders))
 
 
 def confident_gnmax_expected_rdp(
@@ -173,7 +174,7 @@ def _theorem3(log_q: FloatArray, loss: float, moments: FloatArray) -> FloatArray
     return np.maximum(np.logaddexp(log_kept, column + loss * moments), 0.0)
 
 
-def _theorem6(log_q: FloatArray, sigma: float, orders: FloatArray) -> FloatArray:
+def theorem6(log_q: FloatArray, sigma: float, orders: FloatArray) -> FloatArray:
     """2018, Theorem 6 for a mechanism whose RDP is order/σ² on every data set: float[queries, orders].
 
     The bound depends on the votes through q alone, so each distinct q is worked out once: confident teachers

@@ -32,6 +32,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 
+from pate.accounting.bounds import theorem6
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -114,21 +116,8 @@ def rdp_from_log_q(log_q: ArrayLike, sigma: float, order: float) -> Floats:
     """
     if not (order > 1 and sigma > 0):
         raise ValueError(f"order must exceed 1 and sigma 0, not order={order}, sigma={sigma}")
-    neg_log_q = np.clip(-np.asarray(log_q, dtype=np.float64), 0.0, 1e9)  # finite; a smaller q costs no more
-    x = sigma * np.sqrt(neg_log_q)
-    safe = np.maximum(x, max(1.0, order - 1) + 1e-9)  # keeps the formula finite where it does not apply
-    valid = (x >= safe) & (sigma**2 * np.log((safe + 1) / (safe - 1)) <= 2 * safe - 1)
-    likely = order * _log1mexp(safe / sigma) - (order - 1) * _log1mexp((safe - 1) / sigma)
-    rest = (-(safe**2) + (order - 1) * (2 * safe + 1)) / sigma**2
-    bound = np.logaddexp(likely, rest) / (order - 1)
-    return np.asarray(np.where(valid, np.minimum(bound, order / sigma**2), order / sigma**2))
-
-
-def _log1mexp(root: Floats) -> Floats:
-    """ln(1 - exp(-root²)), without cancellation."""
-    square = root**2
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.where(square < 0.7, np.log(-np.expm1(-square)), np.log1p(-np.exp(-square))))
+    bounded = -np.clip(-np.asarray(log_q, dtype=np.float64), 0.0, 1e9)  # finite; a smaller q costs no more
+    return theorem6(bounded.ravel(), sigma, np.array([order]))[:, 0].reshape(bounded.shape)
 
 
 def gnmax_log_q(counts: ArrayLike, sigma: float) -> Floats:
