@@ -46,7 +46,10 @@ def _joined(address: str) -> Iterator[None]:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RunError(f"--address {address}: cannot join that Ray cluster ({reason})") from None
+        raise RunError(
+            f"--address {address}: cannot join that Ray cluster ({reason}); if it takes a token, name its file in "
+            "RAY_AUTH_TOKEN_PATH"
+        ) from None
     try:
         yield
     finally:

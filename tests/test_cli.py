@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,15 @@ def test_a_mistake_is_one_line_and_status_two(arguments: list[str], words: list[
         assert word in errors[0]
 
 
+def test_account_of_a_bad_votes_file_ends_with_status_two(tmp_path: Path) -> None:
+    np.save(tmp_path / "votes.npy", np.array([[1, 2], [3, 4]]))
+    shown = pate("account", str(tmp_path / "votes.npy"), "--mechanism", "lnmax", "--scale", "5", "--delta", "1e-5")
+    assert shown.returncode == 2
+    assert shown.stdout == ""
+    assert len(shown.stderr.splitlines()) == 1
+    assert "row 1 sums to 7" in shown.stderr
+
+
 def test_a_directory_of_another_config_is_refused(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, _ = finished
     again = pate("run", "--out", str(out))
@@ -203,6 +213,40 @@ def test_a_directory_of_another_config_is_refused(finished: tuple[Path, subproce
     other = pate("run", "--out", str(out), "--resume", "--set", "seed=5")
     assert other.returncode == 2
     assert "belongs to another config (seed is 0 there, 5 here)" in other.stderr
+
+
+_HEAD = """
+import ray, sys
+context = ray.init(num_cpus=2, include_dashboard=False, _temp_dir=sys.argv[1])
+print(context.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_joins_a_cluster_and_leaves_it_running(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("0123456789abcdef" * 4)
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    with tempfile.TemporaryDirectory(prefix="pate-head-") as folder:
+        head = subprocess.Popen(
+            [sys.executable, "-c", _HEAD, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        try:
+            assert head.stdout is not None
+            address = head.stdout.readline().strip()
+            command = [*PATE, "run", *SMALL, "--address", address, "--out", str(tmp_path / "run")]
+            shown = subprocess.run(
+                command, capture_output=True, text=True, timeout=240, cwd=REPOSITORY, env=environment
+            )
+            assert shown.returncode == 0, shown.stderr
+            assert head.poll() is None
+        finally:
+            head.communicate(input="", timeout=60)
 
 
 def test_two_runs_on_one_directory(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
