@@ -7,22 +7,34 @@ commits label and charge, and only then answers. Counts stay with it and under `
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting.exact import exact_epsilon
 from pate.data.partition import keyed_digest
 from pate.ensemble import PartialCounts, sum_counts
-from pate.ledger import Charge, Ledger, Limits
-from pate.mechanisms import UNANSWERED, Mechanism
+from pate.errors import RunError
+from pate.files import write_atomically
+from pate.ledger import Charge, Ledger
+from pate.mechanisms import UNANSWERED, Mechanism, MSvec
 from pate.mechanisms.noise import Entropy
-from pate.run_directory import write_atomically
+from pate.mechanisms.sparse_vector import MSvecStream
 
 CountVotes = Callable[[NDArray], Sequence[PartialCounts]]
+
+
+class Answers(NamedTuple):
+    """Released labels, and how many more queries are sure to fit into the budget."""
+
+    labels: NDArray[np.int64]
+    room: int
 
 
 class Aggregator:
@@ -31,20 +43,25 @@ class Aggregator:
     def __init__(
         self,
         mechanism: Mechanism,
-        limits: Limits,
-        ledger_path: Path,
+        open_ledger: Callable[[], Ledger],
         private: Path,
         key: bytes,
         n_teachers: int,
         entropy: Entropy = os.urandom,
     ) -> None:
         self._mechanism = mechanism
-        self._ledger = Ledger(ledger_path, limits)
+        self._open_ledger = open_ledger
+        self._stream: MSvecStream | None = None
         self._private = private
         self._key = key
         self._n_teachers = n_teachers
         self._entropy = entropy
         self._votes = self._stored_votes()
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        """Opened by the first call, so that what is wrong with it is that call's error."""
+        return self._open_ledger()
 
     def collect(self, X: NDArray, count_votes: CountVotes) -> None:
         """Count the votes on `X` and keep them under `private/`, so that a resumed run needs no teachers."""
@@ -61,21 +78,59 @@ class Aggregator:
 
         write_atomically(self._private / "votes.npz", write)
 
-    def label(self, X: NDArray) -> NDArray[np.int64]:
+    def label(self, X: NDArray) -> Answers:
         """Released labels of examples whose votes were collected, `UNANSWERED` where the mechanism declined.
 
-        Refused whole if the new ones among them do not fit into the limits.
+        Refused whole if the new ones among them do not fit into the limits. Where MSvec's stream ends on the way,
+        what comes after it is not asked, costs nothing and is `UNANSWERED` too.
         """
         ids = query_ids(X, self._key)
         stored = self._ledger.stored(ids)
         new = [query for query in dict.fromkeys(ids) if query not in stored]
         if new:
-            self._ledger.check(Charge(asked=len(new), answered=len(new)))
-            labels = self._mechanism.release(np.array([self._votes[query] for query in new]), self._entropy)
-            cost = Charge(asked=len(new), answered=int((labels != UNANSWERED).sum()))
-            self._ledger.charge_and_store(new, labels.tolist(), cost)
+            self._answer(new)
             stored = self._ledger.stored(ids)
-        return np.array([stored[query] for query in ids], dtype=np.int64)
+        labels = np.array([stored.get(query, UNANSWERED) for query in ids], dtype=np.int64)
+        return Answers(labels, self.room())
+
+    def _answer(self, new: list[bytes]) -> None:
+        """Draw noise and store, holding the ledger with room for the most it can cost."""
+        missing = [query for query in new if query not in self._votes]
+        if missing:
+            raise RunError(f"{len(missing)} of {len(new)} examples have no votes yet: collect them first")
+        counts = np.array([self._votes[query] for query in new])
+        try:
+            with self._ledger.batch(len(new)):
+                labels, unstable = self._draw(counts)
+                cost = Charge(len(labels), int((labels != UNANSWERED).sum()), unstable)
+                self._ledger.charge_and_store(new[: len(labels)], labels.tolist(), cost)
+        except BaseException:
+            self._stream = None  # its count of ⊥ ran ahead of the ledger: go on from what is stored
+            raise
+
+    def _draw(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+        """Labels, and how many of MSvec's unstable answers were used up."""
+        if not isinstance(self._mechanism, MSvec):
+            return self._mechanism.release(counts, self._entropy), 0
+        stream = self._stream or self._resumed_stream(self._mechanism)
+        labels = stream.answer(counts, self._entropy)
+        self._stream = stream
+        return labels, stream.unstable - self._ledger.spent().unstable
+
+    def _resumed_stream(self, mechanism: MSvec) -> MSvecStream:
+        """A stream with a fresh threshold; after a restart that costs one of its unstable answers."""
+        spent = self._ledger.spent()
+        return mechanism.stream(spent.unstable, spent.asked)
+
+    def account(self, X: NDArray, delta: float) -> None:
+        """The exact data-dependent ε of the examples asked so far: written under `private/`, returned to nobody."""
+        ids = [query for query in self._ledger.stored(query_ids(X, self._key)) if query in self._votes]
+        figures: dict[str, Any] = {"private": "do not publish", "delta": delta, "queries": len(ids)}
+        if self._mechanism.votes_per_record == 1 and not self._mechanism.charged_as_stream and ids:
+            exact = exact_epsilon(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
+            figures |= {"epsilon_data_dependent": _or_null(exact.epsilon)}
+            figures |= {"by_rdp": _or_null(exact.rdp), "by_pld": _or_null(exact.pld)}
+        write_atomically(self._private / "epsilon.json", lambda path: path.write_text(json.dumps(figures, indent=2)))
 
     def stored_prefix(self, X: NDArray) -> int:
         """How many examples from the first on have a stored answer."""
@@ -85,11 +140,19 @@ class Aggregator:
 
     def room(self) -> int:
         """How many new queries are sure to fit into the limits."""
+        if isinstance(self._mechanism, MSvec):
+            stream = self._stream or self._resumed_stream(self._mechanism)
+            if stream.unstable >= self._mechanism.unstable:
+                return 0
         return self._ledger.room()
 
     def spent(self) -> Charge:
         """What was charged so far."""
         return self._ledger.spent()
+
+    def close(self) -> None:
+        """Leave the ledger as one whole file."""
+        self._ledger.close()
 
     def evaluate(self, X: NDArray, y: NDArray[np.int64], count_votes: CountVotes) -> None:
         """Accuracy of teachers and of their plurality: written under `private/`, returned to nobody."""
@@ -107,6 +170,10 @@ class Aggregator:
             return {}
         with np.load(path, allow_pickle=False) as archive:
             return {bytes(i): counts for i, counts in zip(archive["ids"], archive["counts"], strict=True)}
+
+
+def _or_null(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def query_ids(X: NDArray, key: bytes) -> list[bytes]:
@@ -139,7 +206,10 @@ class AskWorkers:
 
 
 def aggregator_actor(**arguments: Any) -> Any:
-    """An `Aggregator` as an actor on this node, where the run directory is. A restart comes back from the ledger."""
+    """An `Aggregator` as an actor on this node, where the run directory is. A restart comes back from the ledger.
+
+    Calls are served one at a time, in order; one that Ray repeats finds its answers stored.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -7,13 +7,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pate.errors import ConfigError
 from pate.naming import nearest
+
+if TYPE_CHECKING:
+    from pate.mechanisms import Mechanism
 
 Text = str | int
 
@@ -88,6 +91,16 @@ class Budget(Settings):
     asked: int = Field(default=100, ge=1)
     answered: int | None = Field(default=None, ge=1)
     epsilon: float | None = Field(default=None, gt=0)
+    ledger: str | None = None
+    ledger_epsilon: float | None = Field(default=None, gt=0)
+    ledger_delta: float = Field(default=1e-5, gt=0, lt=1)
+    ledger_order: float = Field(default=8.0, gt=1)
+
+    @model_validator(mode="after")
+    def _shared_ledger_has_a_budget(self) -> Budget:
+        if self.ledger is not None and self.ledger_epsilon is None:
+            raise ValueError("a shared ledger needs ledger_epsilon, the budget of all runs on the data together")
+        return self
 
     @property
     def most_answered(self) -> int:
@@ -116,6 +129,22 @@ class Config(Settings):
     student: Component
     nonprivate: Component | None = None
     ray: RaySettings = RaySettings()
+
+    def build_mechanism(self) -> Mechanism:
+        """The configured mechanism, checked against the rest; MSamp is told the number of teachers."""
+        from pate.mechanisms import MSamp, MSvec, build, mechanism_class
+
+        settings = dict(self.mechanism)
+        if mechanism_class(settings) is MSamp:
+            settings["n_teachers"] = self.n_teachers
+        mechanism = build(settings)
+        if isinstance(mechanism, MSvec):
+            asked, delta = self.budget.asked, self.budget.delta
+            if asked > mechanism.max_queries:
+                raise ConfigError(f"budget.asked = {asked}: more than mechanism.max_queries = {mechanism.max_queries}")
+            if mechanism.delta > delta:
+                raise ConfigError(f"mechanism.delta = {mechanism.delta:g}: must not exceed budget.delta = {delta:g}")
+        return mechanism
 
     def digest(self) -> str:
         """Equal for equal settings; what a run directory is known by. Where and how Ray runs is left out."""
@@ -173,13 +202,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def parse_config(content: Mapping[str, Any]) -> Config:
     """Settings from plain values, checked down to the mechanism's parameters."""
-    from pate.mechanisms import build
-
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
         raise ConfigError(_one_line(error)) from None
-    build(config.mechanism)
+    config.build_mechanism()
     return config
 
 

@@ -22,6 +22,11 @@ class Console:
         """One remark."""
         self._rich.print(text, markup=False, soft_wrap=True)
 
+    def say_privately(self, text: str) -> None:
+        """For the operator at a terminal only: elsewhere it would end up in a log."""
+        if self._rich.is_terminal:
+            self.say(f"note (private): {text}")
+
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         """Yields a function that is told how many of `total` are done."""

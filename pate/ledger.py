@@ -1,144 +1,272 @@
-"""Durable budget and answers on SQLite: a label and its charge are stored together, before anyone sees the label.
+"""Durable budget and answers on SQLite: label and charge are stored together, before anyone sees the label.
 
-Append only: triggers refuse updates and deletes. A crash between the noise and the commit loses an answer that
-nobody saw; a crash after the commit loses nothing. The file is readable with any SQLite tool.
+One file may serve several runs on the same data. Append only: triggers refuse updates and deletes. Every run and
+every charge, with its answers, is a link of an HMAC chain under a key kept elsewhere, whose head is also kept in a
+second file: a changed, removed or reordered row, and an older copy of the file, are found by `verify`. The head
+is written after the commit and before the release, so what anyone saw is behind it.
+
+A crash between noise and commit loses an answer that nobody saw; a crash after the commit loses nothing. The file
+is readable with any SQLite tool.
 """
 
 from __future__ import annotations
 
+import hmac
+import json
+import math
+import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pate.errors import BudgetExceeded, RunError
-
-SCHEMA_VERSION = 1
+from pate.files import locked, write_atomically
 
 _SCHEMA = """
-CREATE TABLE limits (asked INTEGER NOT NULL, answered INTEGER NOT NULL, mechanism TEXT NOT NULL);
+CREATE TABLE budget (rdp_order REAL, epsilon REAL, delta REAL);
+CREATE TABLE runs (
+    run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, mechanism TEXT NOT NULL, asked INTEGER NOT NULL,
+    answered INTEGER NOT NULL, rdp_asked REAL NOT NULL, rdp_answered REAL NOT NULL, at TEXT NOT NULL
+);
 CREATE TABLE charges (
-    batch INTEGER PRIMARY KEY, asked INTEGER NOT NULL, answered INTEGER NOT NULL, at TEXT NOT NULL
+    charge INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs (run), asked INTEGER NOT NULL,
+    answered INTEGER NOT NULL, unstable INTEGER NOT NULL, rdp REAL NOT NULL, at TEXT NOT NULL
 );
 CREATE TABLE answers (
-    query BLOB PRIMARY KEY, label INTEGER NOT NULL, batch INTEGER NOT NULL REFERENCES charges (batch)
+    run INTEGER NOT NULL REFERENCES runs (run), query BLOB NOT NULL, label INTEGER NOT NULL,
+    charge INTEGER NOT NULL REFERENCES charges (charge), PRIMARY KEY (run, query)
 ) WITHOUT ROWID;
+CREATE INDEX answers_by_charge ON answers (charge);
+CREATE TABLE chain (link INTEGER PRIMARY KEY, kind TEXT NOT NULL, number INTEGER NOT NULL, mac BLOB NOT NULL);
 """
+_MIGRATIONS = (_SCHEMA,)
+"""Step i takes a file from schema version i to i + 1."""
+
+_TABLES = {
+    "budget": "1",
+    "runs": "run = NEW.run OR name = NEW.name",
+    "charges": "charge = NEW.charge",
+    "answers": "run = NEW.run AND query = NEW.query",
+    "chain": "link = NEW.link",
+}
+"""Tables, and which row a new one would take the place of: INSERT OR REPLACE fires no DELETE trigger."""
+
+_FIRST_LINK = b"pate ledger"
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What a batch costs, counted in queries; the limits turn counts into ε."""
+    """What a batch costs, counted in queries; `unstable` counts MSvec's ⊥ and the thresholds lost to restarts."""
 
     asked: int
     answered: int
+    unstable: int = 0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Fixed before the first query: the most queries asked, the most answered, and by what mechanism."""
+    """Fixed before the first query: the most queries asked, the most answered, and by what mechanism.
+
+    In a shared ledger `rdp_asked` and `rdp_answered` are what a query costs at the ledger's Rényi order for
+    being asked, and on top of that for being answered.
+    """
 
     asked: int
     answered: int
     mechanism: str
+    rdp_asked: float = 0.0
+    rdp_answered: float = 0.0
+
+
+@dataclass(frozen=True)
+class SharedBudget:
+    """A Rényi filter over all runs on the same data: one order, fixed when the ledger is made."""
+
+    order: float
+    epsilon: float
+    delta: float
+
+    @property
+    def rdp(self) -> float:
+        """The Rényi cost that (epsilon, delta) allows at the order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
+        conversion = math.log1p(-1 / self.order) - math.log(self.delta * self.order) / (self.order - 1)
+        return self.epsilon - conversion
 
 
 class Ledger:
-    """One file, many readers, one writer at a time."""
+    """One run's view of a ledger file. Writers of all runs take turns."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
-        """Open the ledger, or make it. A ledger made for other limits is refused."""
-        self.path = path
-        with self._named_errors():
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
-            path.chmod(0o600)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            with self._transaction():
-                self._create_if_empty(limits)
-            self.limits = Limits(*self._db.execute("SELECT asked, answered, mechanism FROM limits").fetchone())
-        if self.limits != limits:
-            raise RunError(
-                f"{path}: was made for {self.limits}, not for {limits}; limits are fixed before the first query, "
-                "so start a new run"
-            )
+    def __init__(
+        self, path: Path, key: bytes, head: Path, run: str, limits: Limits, shared: SharedBudget | None = None
+    ) -> None:
+        """Open the file, or make it, and enter the run. Limits or a budget other than the stored ones are refused."""
+        self.path, self.limits, self.shared = path, limits, shared
+        self._key, self._head = key, head
+        self._db = connect(path)
+        with self._transaction():
+            self._migrate()
+            self._agree_on_budget()
+            self._run = self._enter(run)
+        self._check_head()
+        self._write_head()
 
     def spent(self) -> Charge:
-        """Everything charged so far."""
-        with self._named_errors():
-            row = self._db.execute("SELECT TOTAL(asked), TOTAL(answered) FROM charges").fetchone()
-        return Charge(int(row[0]), int(row[1]))
+        """Everything this run was charged."""
+        columns = "TOTAL(asked), TOTAL(answered), TOTAL(unstable)"
+        row = self._rows(f"SELECT {columns} FROM charges WHERE run = ?", self._run)[0]
+        return Charge(*(int(value) for value in row))
+
+    def rdp_left(self) -> float:
+        """What is left of a shared budget at its order; infinite where there is none."""
+        if self.shared is None:
+            return math.inf
+        return self.shared.rdp - float(self._rows("SELECT TOTAL(rdp) FROM charges")[0][0])
 
     def room(self) -> int:
         """How many new queries are sure to fit, even if every one of them is answered."""
         spent = self.spent()
-        return max(0, min(self.limits.asked - spent.asked, self.limits.answered - spent.answered))
-
-    def check(self, most: Charge) -> None:
-        """Raise `BudgetExceeded` unless a batch that costs at most `most` fits."""
-        room = self.room()
-        if max(most.asked, most.answered) > room:
-            raise BudgetExceeded(
-                f"{most.asked} new queries do not fit: {room} would (limits: {self.limits.asked} asked, "
-                f"{self.limits.answered} answered)"
-            )
+        room = min(self.limits.asked - spent.asked, self.limits.answered - spent.answered)
+        each = self.limits.rdp_asked + self.limits.rdp_answered
+        if self.shared is not None and each > 0:
+            room = min(room, math.floor(self.rdp_left() / each))
+        return max(0, room)
 
     def stored(self, query_ids: Sequence[bytes]) -> dict[bytes, int]:
         """The answers already paid for, ⊥ included."""
-        found: dict[bytes, int] = {}
-        with self._named_errors():
-            for query in set(query_ids):
-                row = self._db.execute("SELECT label FROM answers WHERE query = ?", (query,)).fetchone()
-                if row is not None:
-                    found[query] = int(row[0])
+        found = {}
+        for query in set(query_ids):
+            rows = self._rows("SELECT label FROM answers WHERE run = ? AND query = ?", self._run, query)
+            if rows:
+                found[query] = int(rows[0][0])
         return found
 
+    @contextmanager
+    def batch(self, most: int) -> Iterator[None]:
+        """Hold the ledger with room for `most` queries, for noise to be drawn and stored in the block.
+
+        Raises `BudgetExceeded` before the block is entered; whatever goes wrong inside, nothing is stored.
+        """
+        with self._transaction():
+            room = self.room()
+            if most > room:
+                raise BudgetExceeded(
+                    f"{most} new queries do not fit: {room} would (limits: {self.limits.asked} asked, "
+                    f"{self.limits.answered} answered{'' if self.shared is None else ', and a budget shared by runs'})"
+                )
+            yield
+        self._write_head()
+
     def charge_and_store(self, query_ids: Sequence[bytes], labels: Sequence[int], cost: Charge) -> None:
-        """Store answers and their charge in one durable transaction, or nothing at all."""
+        """Inside `batch`: store answers and their charge. Durable when the block has ended."""
         if len(query_ids) != len(labels):
             raise ValueError(f"{len(query_ids)} queries but {len(labels)} labels")
-        with self._named_errors(), self._transaction():
-            spent = self.spent()
-            if spent.asked + cost.asked > self.limits.asked or spent.answered + cost.answered > self.limits.answered:
-                raise BudgetExceeded(f"a charge of {cost} does not fit on top of {spent}")
-            batch = self._db.execute(
-                "INSERT INTO charges (asked, answered, at) VALUES (?, ?, ?)",
-                (cost.asked, cost.answered, datetime.now(UTC).isoformat(timespec="seconds")),
+        if not self._db.in_transaction:
+            raise RuntimeError("charge_and_store is for the block of a batch")
+        rdp = cost.asked * self.limits.rdp_asked + cost.answered * self.limits.rdp_answered
+        with self._named_errors():
+            charge = self._db.execute(
+                "INSERT INTO charges (run, asked, answered, unstable, rdp, at) VALUES (?, ?, ?, ?, ?, ?)",
+                (self._run, *astuple(cost), rdp, _now()),
             ).lastrowid
-            rows = [(query, int(label), batch) for query, label in zip(query_ids, labels, strict=True)]
-            self._db.executemany("INSERT INTO answers (query, label, batch) VALUES (?, ?, ?)", rows)
+            rows = [(self._run, query, int(label), charge) for query, label in zip(query_ids, labels, strict=True)]
+            self._db.executemany("INSERT INTO answers (run, query, label, charge) VALUES (?, ?, ?, ?)", rows)
+            self._link("charges", int(charge or 0))
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file, with everything in the one file that people copy."""
+        with self._named_errors():
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
-    def _create_if_empty(self, limits: Limits) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version == SCHEMA_VERSION:
-            return
-        if version != 0:
-            raise RunError(f"{self.path}: ledger schema {version} is not {SCHEMA_VERSION}; use the pate that made it")
-        for statement in filter(str.strip, _SCHEMA.split(";")):
+    def _migrate(self) -> None:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(_MIGRATIONS):
+            raise RunError(f"{self.path}: made by a newer pate (schema {version}); use that one")
+        for statement in filter(str.strip, ";".join(_MIGRATIONS[version:]).split(";")):
             self._db.execute(statement)
-        for table in ("limits", "charges", "answers"):
-            for action in ("UPDATE", "DELETE"):
-                self._db.execute(
-                    f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} "
-                    "BEGIN SELECT RAISE(ABORT, 'the ledger is append only'); END"
-                )
-        values = (limits.asked, limits.answered, limits.mechanism)
-        self._db.execute("INSERT INTO limits VALUES (?, ?, ?)", values)
-        self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if version == 0:
+            for table, key in _TABLES.items():
+                replaced = f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key})"
+                for name, event in (
+                    ("update", f"UPDATE ON {table}"),
+                    ("delete", f"DELETE ON {table}"),
+                    ("replace", replaced),
+                ):
+                    self._db.execute(
+                        f"CREATE TRIGGER {table}_no_{name} BEFORE {event} "
+                        "BEGIN SELECT RAISE(ABORT, 'the ledger is append only'); END"
+                    )
+        self._db.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+
+    def _agree_on_budget(self) -> None:
+        wanted = (None, None, None) if self.shared is None else astuple(self.shared)
+        rows = self._db.execute("SELECT rdp_order, epsilon, delta FROM budget").fetchall()
+        if not rows:
+            self._db.execute("INSERT INTO budget VALUES (?, ?, ?)", wanted)
+            self._link("budget", 1)
+        elif tuple(rows[0]) != wanted:
+            stored = "no shared budget" if rows[0][0] is None else str(SharedBudget(*rows[0]))
+            raise RunError(f"{self.path}: was made for {stored}, which cannot be changed; name another ledger")
+
+    def _enter(self, name: str) -> int:
+        columns = "asked, answered, mechanism, rdp_asked, rdp_answered"
+        row = self._db.execute(f"SELECT run, {columns} FROM runs WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            values = (name, *astuple(self.limits), _now())
+            run = self._db.execute(
+                f"INSERT INTO runs (name, {columns}, at) VALUES (?, ?, ?, ?, ?, ?, ?)", values
+            ).lastrowid
+            self._link("runs", int(run or 0))
+            return int(run or 0)
+        if Limits(*row[1:]) != self.limits:
+            raise RunError(
+                f"{self.path}: was made for {Limits(*row[1:])}, not for {self.limits}; limits are fixed before the "
+                "first query, so start a new run"
+            )
+        return int(row[0])
+
+    def _link(self, kind: str, number: int) -> None:
+        last = self._db.execute("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1").fetchone() or (0, _FIRST_LINK)
+        mac = _mac(self._key, last[1], last[0] + 1, kind, row_content(self._db, kind, number))
+        self._db.execute("INSERT INTO chain VALUES (?, ?, ?, ?)", (last[0] + 1, kind, number, mac))
+
+    def _last_link(self) -> tuple[int, bytes]:
+        link, mac = self._rows("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1")[0]
+        return int(link), bytes(mac)
+
+    def _check_head(self) -> None:
+        """What was released is behind the head: a file that does not reach it, or differs there, is not the one."""
+        head = read_head(self._head)
+        if head is not None:
+            rows = self._rows("SELECT mac FROM chain WHERE link = ?", head[0])
+            if not rows or not hmac.compare_digest(bytes(rows[0][0]), head[1]):
+                raise RunError(f"{self.path}: is not the ledger last written here (an older or changed copy?)")
+
+    def _write_head(self) -> None:
+        try:
+            with locked(self._head.with_name(self._head.name + ".lock")):  # runs that share the ledger take turns
+                link, mac = self._last_link()
+                content = json.dumps({"link": link, "mac": mac.hex()})
+                write_atomically(self._head, lambda path: path.write_text(content))
+        except OSError as error:
+            raise RunError(f"{self._head}: {error.strerror}; nothing was released") from error
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._named_errors():
+            return self._db.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+        with self._named_errors():
+            self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._db.execute("COMMIT")
+            with self._named_errors():
+                self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -146,7 +274,96 @@ class Ledger:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        try:
+        with named_errors(self.path):
             yield
-        except sqlite3.Error as error:
-            raise RunError(f"{self.path}: {error}; nothing was released") from error
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """SQLite's errors as one line that names the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise RunError(f"{path}: {error}; nothing was released") from error
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The file, for its owner only, with every commit on disk before it returns."""
+    with named_errors(path):
+        db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+        path.chmod(0o600)
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            db.execute(f"PRAGMA {pragma}")
+    return db
+
+
+def row_content(db: sqlite3.Connection, kind: str, number: int) -> list[Any]:
+    """All that a link vouches for: the row and, for a charge, its answers."""
+    row = db.execute(f"SELECT * FROM {kind} WHERE rowid = ?", (number,)).fetchone()
+    if kind != "charges":
+        return list(row or ())
+    answers = db.execute("SELECT run, query, label FROM answers WHERE charge = ? ORDER BY run, query", (number,))
+    return [*(row or ()), *([run, bytes(query).hex(), label] for run, query, label in answers)]
+
+
+def _mac(key: bytes, before: bytes, link: int, kind: str, content: list[Any]) -> bytes:
+    message = before + json.dumps([link, kind, content]).encode()
+    return hmac.digest(key, message, "sha256")
+
+
+def read_head(path: Path) -> tuple[int, bytes] | None:
+    """The link the second file vouches for; None before the first."""
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text())
+        return int(content["link"]), bytes.fromhex(content["mac"])
+    except (ValueError, KeyError, TypeError):
+        raise RunError(f"{path}: is damaged; the ledger cannot be vouched for") from None
+
+
+def verify(path: Path, key: bytes, head: Path) -> int:
+    """Check every link, that every row has one, and that the chain reaches its head; returns the number of links."""
+    if not path.exists():
+        raise RunError(f"{path}: there is no ledger")
+    with named_errors(path):
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+        before, macs, seen = _FIRST_LINK, {}, set()
+        for expected, (link, kind, number, mac) in enumerate(db.execute("SELECT * FROM chain ORDER BY link"), start=1):
+            if link != expected:
+                raise RunError(f"{path}: link {expected} of the chain is missing")
+            if kind not in ("budget", "runs", "charges"):
+                raise RunError(f"{path}: link {link} is of an unknown kind")
+            if not hmac.compare_digest(_mac(key, before, link, kind, row_content(db, kind, number)), bytes(mac)):
+                raise RunError(f"{path}: {kind} row {number} (link {link}) was changed, removed or moved")
+            before = macs[link] = bytes(mac)
+            seen.add((kind, number))
+        rows = {("budget", n) for (n,) in db.execute("SELECT rowid FROM budget")}
+        rows |= {("runs", n) for (n,) in db.execute("SELECT run FROM runs")}
+        rows |= {("charges", n) for (n,) in db.execute("SELECT charge FROM charges")}
+        orphans = db.execute(
+            "SELECT COUNT(*) FROM answers WHERE charge NOT IN (SELECT charge FROM charges)"
+        ).fetchone()[0]
+        db.close()
+    if rows != seen or orphans:
+        raise RunError(f"{path}: holds rows that were never charged through the ledger")
+    reached = read_head(head)
+    if reached is None or macs.get(reached[0]) != reached[1]:
+        raise RunError(f"{path}: does not reach its head; rows at the end were removed, or it is an older copy")
+    return len(macs)
+
+
+def shared_key(path: Path) -> bytes:
+    """The key of a ledger that several runs share, kept beside it for its owner only; made with the ledger."""
+    key = path.with_name(path.name + ".key")
+    if not key.exists():
+        if path.exists():
+            raise RunError(f"{path}: its key {key.name} is gone, so it cannot be vouched for; name another ledger")
+        write_atomically(key, lambda p: p.write_bytes(secrets.token_bytes(32)))
+    if key.stat().st_mode & 0o077:
+        raise RunError(f"{key}: others can read it; run: chmod go= {key}")
+    return key.read_bytes()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,20 @@ from numpy.typing import NDArray
 
 from pate import __version__
 from pate.accounting.summary import worst_case_epsilon
+from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Component, Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.data.partition import split_into_parts
+from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.sources import load
-from pate.errors import ConfigError, DataError, PateError, RunError
-from pate.ledger import Charge, Limits
-from pate.mechanisms import UNANSWERED, Mechanism, build
+from pate.errors import BudgetExceeded, ConfigError, DataError, PateError, RunError
+from pate.files import write_atomically
+from pate.ledger import Charge, Ledger, Limits, SharedBudget, shared_key
+from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.report.page import render_page
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Student
 from pate.report.words import privacy_statement
-from pate.run_directory import RunDirectory, write_atomically
+from pate.run_directory import RunDirectory
 
 BATCH = 50
 _RECORDS_TO_LEARN_FROM = 10
@@ -58,12 +61,7 @@ def run(
 ) -> Outcome:
     """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again."""
     console = console or Console()
-    mechanism = build(config.mechanism)
-    if mechanism.votes_per_record != 1 or mechanism.charged_as_stream:
-        raise ConfigError(
-            f"mechanism.name = {mechanism.name!r}: runs take mechanisms charged by the query that move one vote "
-            "a record (lnmax, gnmax, confident_gnmax, mstab)"
-        )
+    mechanism = config.build_mechanism()
     data = load(config.data, data_dir, config_dir)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
@@ -108,11 +106,13 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
 def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -> None:
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
-    each = len(data.X_private) / config.n_teachers
+    mechanism = config.build_mechanism()
+    share = mechanism.sampling_rate if isinstance(mechanism, MSamp) else 1 / config.n_teachers
+    each = share * len(data.X_private)
     if each < _FEWEST_RECORDS and not force:
         raise ConfigError(
-            f"n_teachers = {config.n_teachers}: that is {each:.2g} of the {len(data.X_private)} private records a "
-            f"teacher, too few to learn from; at most {len(data.X_private) // _FEWEST_RECORDS} teachers, or add --force"
+            f"n_teachers = {config.n_teachers}: that is about {each:.1g} private records a teacher, too few to learn "
+            "from; use fewer teachers, or add --force"
         )
     if each < max(_RECORDS_TO_LEARN_FROM, len(data.classes)):
         console.say(f"note: parts of about {each:.2g} records are small for {len(data.classes)} classes")
@@ -131,6 +131,8 @@ def _check_same_data(directory: RunDirectory, data: Dataset) -> None:
     digest = blake2b(key=directory.key, digest_size=16)
     for array in (data.X_private, data.y_private, data.X_public):
         digest.update(np.ascontiguousarray(array).data)
+    for record_id in data.ids_private or ():
+        digest.update(f"{len(record_id)}:{record_id}".encode())
     if not directory.same_as_before("data_digest", digest.hexdigest()):
         raise DataError(f"{directory.path}: was begun with other data; start a new run with another --out")
 
@@ -161,16 +163,45 @@ def _release_labels(
             stack.enter_context(ray_session(address, config.ray))
             aggregator = aggregator_actor(
                 mechanism=mechanism,
-                limits=Limits(config.budget.asked, config.budget.most_answered, repr(mechanism)),
-                ledger_path=directory.ledger.resolve(),
+                open_ledger=_ledger_opener(config, mechanism, directory),
                 private=directory.private.resolve(),
                 key=directory.key,
                 n_teachers=config.n_teachers,
             )
+        if not _get(aggregator.stored_prefix.remote(queries[:1])) and not _get(aggregator.room.remote()):
+            raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         if not votes_collected(queries, directory.private, directory.key):
             _train_and_vote(config, data, queries, aggregator, directory, seconds, console)
         with _stage("label", seconds):
-            return _ask(aggregator, queries, console), _get(aggregator.spent.remote())
+            labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
+        with _stage("account", seconds), console.working("accounting"):
+            _get(aggregator.account.remote(queries, config.budget.delta))
+            _get(aggregator.close.remote())
+        return labels, spent
+
+
+def _ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory) -> Callable[[], Ledger]:
+    """How the aggregator opens its ledger: the run's own, or one that runs on the same data share."""
+    budget = config.budget
+    limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
+    if budget.ledger is None:
+        head = (directory.private / "ledger.head").resolve()
+        return partial(Ledger, directory.ledger.resolve(), directory.key, head, "run", limits)
+    path = Path(budget.ledger).resolve()
+    shared = SharedBudget(budget.ledger_order, float(budget.ledger_epsilon or 0), budget.ledger_delta)
+    if shared.rdp <= 0:
+        raise ConfigError(
+            f"budget.ledger_epsilon = {shared.epsilon:g}: nothing is left of it at ledger_order = {shared.order:g} and "
+            f"ledger_delta = {shared.delta:g}; raise the order"
+        )
+    tests, answers = (mechanism.worst_case(1, answered) for answered in (0, 1))
+    if not isinstance(tests, WorstCaseGuarantee) or not isinstance(answers, WorstCaseGuarantee):
+        raise ConfigError(f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger")
+    asked = tests.rdp_at(shared.order) if mechanism.may_decline else 0.0
+    limits = replace(limits, rdp_asked=asked, rdp_answered=answers.rdp_at(shared.order) - asked)
+    key = shared_key(path)
+    name = blake2b(str(directory.path.resolve()).encode(), key=directory.key, digest_size=16).hexdigest()
+    return partial(Ledger, path, key, path.with_name(path.name + ".head"), name, limits, shared)
 
 
 def _train_and_vote(
@@ -186,7 +217,7 @@ def _train_and_vote(
     from pate.ensemble import Pool
     from pate.teachers import family_of_part
 
-    parts = split_into_parts(data.X_private, data.y_private, data.ids_private, directory.key, config.n_teachers)
+    parts = _parts(config, data, directory.key)
     assignment = family_of_part(config.teachers, config.n_teachers)
     with _stage("train", seconds):
         pool = Pool(config.teachers, assignment, len(data.classes), config.seed, config.ray)
@@ -211,7 +242,15 @@ def _train_and_vote(
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
     directory.note("failures.json", {"private": "do not publish", "teachers": pool.failures})
     if pool.failures:
-        console.say(f"note (private): {len(pool.failures)} teachers failed to train; see private/failures.json")
+        console.say_privately(f"{len(pool.failures)} teachers failed to train; see private/failures.json")
+
+
+def _parts(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
+    records = (data.X_private, data.y_private, data.ids_private, key, config.n_teachers)
+    mechanism = config.build_mechanism()
+    if isinstance(mechanism, MSamp):
+        return subsample_parts(*records, mechanism.sampling_rate, mechanism.votes_per_record)
+    return split_into_parts(*records)
 
 
 def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], console: Console) -> None:
@@ -229,10 +268,10 @@ def _ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int6
     with console.track("labelling", len(queries)) as update:
         while done < len(queries):
             stored = _get(aggregator.stored_prefix.remote(queries[done:]))
-            size = stored or min(BATCH, _get(aggregator.room.remote()))
+            size = stored or min(BATCH, _get(aggregator.room.remote()), len(queries) - done)
             if size == 0:
                 break
-            labels[done : done + size] = _get(aggregator.label.remote(queries[done : done + size]))
+            labels[done : done + size] = _get(aggregator.label.remote(queries[done : done + size])).labels
             done += size
             update(done)
     return labels
@@ -281,7 +320,7 @@ def _train_student(
     if (labels == UNANSWERED).all():
         raise RunError(
             f"none of the {len(labels)} queries was answered, so there is nothing to learn from: lower "
-            "mechanism.threshold, or use teachers that agree more"
+            "mechanism.threshold or use teachers that agree more, in a new run whose ε adds to this one's"
         )
     if (directory.student / "student.json").exists():
         return load_student(directory.student)

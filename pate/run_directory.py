@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from pate.config import Config, parse_config, read_yaml
 from pate.errors import RunError
+from pate.files import locked, write_atomically
 
 KEY_BYTES = 32
 _FIRST_FILES = {"private", "config.yaml.partial"}  # all there is if a run was killed while it made its directory
@@ -40,13 +39,12 @@ class RunDirectory:
         run = cls(path)
         try:
             run._prepare(config, resume)
-            lock = open(os.open(run.private / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115
         except OSError as error:
             raise RunError(f"{error.filename or path}: {error.strerror}; choose another --out") from None
-        with lock:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                stack.enter_context(locked(run.private / "lock", wait=False))
+            except BlockingIOError:
                 raise RunError(f"{path}: another pate is at work there; wait for it or choose another --out") from None
             yield run
 
@@ -80,22 +78,6 @@ class RunDirectory:
             write_atomically(self.private / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
         if not stored.exists():
             write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
-
-
-def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600) -> None:
-    """The whole file or none of it, durably, whenever the machine stops."""
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    partial.touch(mode=mode)
-    write(partial)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _must_match(config: Config, stored: Config, path: Path) -> None:

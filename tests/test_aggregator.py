@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +13,16 @@ from pate.aggregator import Aggregator, votes_collected
 from pate.ensemble import PartialCounts
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits
-from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism
+from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
 
 KEY = b"q" * 32
 
 
 def make(folder: Path, mechanism: Mechanism | None = None, asked: int = 10, answered: int = 10) -> Aggregator:
     mechanism = mechanism or GNMax(0.05)
-    return Aggregator(mechanism, Limits(asked, answered, repr(mechanism)), folder / "ledger.db", folder, KEY, 20)
+    limits = Limits(asked, answered, repr(mechanism))
+    open_ledger = partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits)
+    return Aggregator(mechanism, open_ledger, folder, KEY, 20)
 
 
 def examples(n: int) -> np.ndarray:
@@ -36,20 +40,21 @@ def vote(X: np.ndarray) -> list[PartialCounts]:
 def test_labels_are_stored_and_free_the_second_time(tmp_path: Path) -> None:
     aggregator = make(tmp_path)
     aggregator.collect(examples(10), vote)
-    first = aggregator.label(examples(6))
+    first, room = aggregator.label(examples(6))
+    assert room == 4
     assert first.tolist() == [0, 1, 2, 0, 1, 2]
     assert aggregator.spent() == Charge(6, 6)
-    np.testing.assert_array_equal(aggregator.label(examples(6)[::-1]), first[::-1])
+    np.testing.assert_array_equal(aggregator.label(examples(6)[::-1]).labels, first[::-1])
     assert aggregator.spent() == Charge(6, 6)
     again = make(tmp_path)  # as after a crash: votes and answers come from disk
-    np.testing.assert_array_equal(again.label(examples(8))[:6], first)
+    np.testing.assert_array_equal(again.label(examples(8)).labels[:6], first)
     assert again.spent() == Charge(8, 8)
 
 
 def test_an_example_given_twice_is_charged_once(tmp_path: Path) -> None:
     aggregator = make(tmp_path)
     aggregator.collect(examples(3), vote)
-    assert aggregator.label(np.concatenate([examples(3), examples(3)])).tolist() == [0, 1, 2, 0, 1, 2]
+    assert aggregator.label(np.concatenate([examples(3), examples(3)])).labels.tolist() == [0, 1, 2, 0, 1, 2]
     assert aggregator.spent() == Charge(3, 3)
 
 
@@ -69,9 +74,9 @@ def test_a_batch_that_does_not_fit_draws_nothing(tmp_path: Path) -> None:
 def test_unanswered_is_stored_and_charged(tmp_path: Path) -> None:
     aggregator = make(tmp_path, ConfidentGNMax(threshold=16, sigma1=0.05, sigma2=0.05))
     aggregator.collect(examples(4), vote)
-    assert aggregator.label(examples(4)).tolist() == [UNANSWERED] * 4
+    assert aggregator.label(examples(4)).labels.tolist() == [UNANSWERED] * 4
     assert aggregator.spent() == Charge(4, 0)
-    assert aggregator.label(examples(4)).tolist() == [UNANSWERED] * 4
+    assert aggregator.label(examples(4)).labels.tolist() == [UNANSWERED] * 4
     assert aggregator.spent() == Charge(4, 0)
 
 
@@ -86,7 +91,7 @@ def test_label_and_charge_are_on_disk_before_the_answer(tmp_path: Path, monkeypa
     monkeypatch.setattr(aggregator._ledger, "charge_and_store", crash)
     with pytest.raises(KeyboardInterrupt):
         aggregator.label(examples(4))
-    assert Ledger(tmp_path / "ledger.db", aggregator._ledger.limits).spent() == Charge(0, 0)
+    assert make(tmp_path).spent() == Charge(0, 0)
 
 
 def test_votes_of_a_part_too_few_or_too_many_are_refused(tmp_path: Path) -> None:
@@ -102,3 +107,56 @@ def test_votes_collected_looks_at_every_example(tmp_path: Path) -> None:
     assert votes_collected(examples(5), tmp_path, KEY)
     assert not votes_collected(examples(6), tmp_path, KEY)
     assert (tmp_path / "votes.npz").stat().st_mode & 0o077 == 0
+
+
+def test_examples_without_votes_are_refused(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    aggregator.collect(examples(2), vote)
+    with pytest.raises(RunError, match="1 of 3 examples have no votes"):
+        aggregator.label(examples(3))
+    assert aggregator.spent() == Charge(0, 0)
+
+
+SVEC = MSvec(epsilon=500.0, delta=0.01, unstable=3, max_queries=40)  # so much ε that 20 teachers can be answered
+
+
+def unsure(X: np.ndarray) -> list[PartialCounts]:
+    """Every fourth example is a tie: ⊥, as good as surely."""
+    counts = np.where((X[:, :1] % 4 == 3), [[10, 10, 0]], [[20, 0, 0]])
+    return [PartialCounts(tuple(range(20)), counts)]
+
+
+def test_msvec_is_one_stream_through_the_ledger(tmp_path: Path) -> None:
+    aggregator = make(tmp_path, SVEC, asked=40, answered=40)
+    aggregator.collect(examples(40), unsure)
+    first = aggregator.label(examples(5)).labels
+    assert first.tolist() == [0, 0, 0, UNANSWERED, 0]
+    assert aggregator.spent() == Charge(5, 4, 1)
+    assert aggregator.label(examples(8)).labels.tolist()[5:] == [0, 0, UNANSWERED]
+    rest = aggregator.label(examples(20))
+    assert rest.labels.tolist()[8:] == [0, 0, 0] + [UNANSWERED] * 9  # the third ⊥ ends it; the rest is not asked
+    assert rest.room == 0
+    assert aggregator.spent() == Charge(12, 9, 3)
+
+
+def test_a_restart_costs_msvec_one_unstable_answer_and_stores_no_threshold(tmp_path: Path) -> None:
+    aggregator = make(tmp_path, SVEC, asked=40, answered=40)
+    aggregator.collect(examples(40), unsure)
+    aggregator.label(examples(5))
+    again = make(tmp_path, SVEC, asked=40, answered=40)
+    again.label(examples(6))
+    assert again.spent() == Charge(6, 5, 2)  # one ⊥ was answered; the lost threshold is the other
+    third = make(tmp_path, SVEC, asked=40, answered=40)
+    assert third.room() == 0
+    assert b"threshold" not in (tmp_path / "ledger.db").read_bytes().lower()
+
+
+def test_the_data_dependent_figure_stays_under_private(tmp_path: Path) -> None:
+    aggregator = make(tmp_path, GNMax(4.0))
+    aggregator.collect(examples(6), vote)
+    aggregator.label(examples(6))
+    assert aggregator.account(examples(6), 1e-5) is None
+    content = json.loads((tmp_path / "epsilon.json").read_text())
+    assert content["private"] == "do not publish"
+    assert 0 < content["epsilon_data_dependent"] < GNMax(4.0).worst_case(6, 6).epsilon(1e-5)
+    assert (tmp_path / "epsilon.json").stat().st_mode & 0o077 == 0

@@ -174,7 +174,7 @@ def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_
     ("arguments", "words"),
     [
         (["--set", "mechansim.sigma=3"], ["mechansim", "did you mean 'mechanism'"]),
-        (["--set", "n_teachers=10000"], ["n_teachers = 10000", "--force"]),
+        (["--set", "n_teachers=10000"], ["n_teachers = 10000", "--force", "about 0.1"]),
         (["--set", "budget.epsilon=0.01"], ["budget.epsilon = 0.01", "too small for one query"]),
         (["--set", "budget.epsilon=2"], ["budget.epsilon = 2", "would fit"]),
         (["--set", "budget.asked=401"], ["budget.asked = 401", "400"]),
@@ -280,9 +280,9 @@ student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticReg
 """
 
 
-def own_data(folder: Path) -> None:
+def own_data(folder: Path, n_private: int = 300) -> None:
     rng = np.random.default_rng(0)
-    for name, n in (("private", 300), ("public", 40), ("test", 50)):
+    for name, n in (("private", n_private), ("public", 40), ("test", 50)):
         kinds = rng.integers(2, size=n)
         lines = ["length,weight,kind,who"]
         lines += [

@@ -79,6 +79,26 @@ def test_a_failing_teacher_becomes_a_constant_and_its_message_stays_inside(monke
     assert (partial.counts.sum(axis=0) > 0).sum() == 1
 
 
+class CannotPredict:
+    """Fits, answers about one example, and fails on more."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> CannotPredict:
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        if len(X) > 1:
+            raise ValueError(f"secret {X[0]}")
+        return np.zeros(len(X))
+
+
+def test_a_teacher_that_cannot_answer_does_not_stop_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = private_data(10)
+    worker = Worker(FAMILIES, 3, seed=0)
+    monkeypatch.setattr(worker, "_estimator", lambda family, seed: CannotPredict())
+    worker.train(0, 0, X, y)
+    assert worker.count(X).counts.tolist() == [[1, 0, 0]] * 10
+
+
 def test_probe_says_what_is_wrong_with_a_family() -> None:
     bad = (TeacherFamily(name="sklearn.svm.SVC", params={"C": -1}),)
     shown = Worker(bad, 3, seed=0).probe(0, private_data()[0], 30)

@@ -8,6 +8,7 @@ depend on the votes. What comes out depends on the private votes and is itself p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,11 @@ def exact_epsilon(mechanism: Mechanism, counts: Counts, delta: float) -> ExactEp
     """
     outcomes = neighbour_outcomes(mechanism, counts)
     rdp = _cost(outcomes, EXACT_ORDERS).epsilon(delta)
-    return ExactEpsilon(rdp=rdp, pld=pld_epsilon(outcomes, delta, guess=rdp))
+    try:
+        pld = pld_epsilon(outcomes, delta, guess=rdp)
+    except (ValueError, OverflowError):  # losses of hundreds leave floating point: noise far below a vote
+        pld = math.inf
+    return ExactEpsilon(rdp=rdp, pld=pld)
 
 
 def _check(delta: float) -> None:

@@ -171,18 +171,20 @@ def losses_epsilon(losses: list[Losses], delta: float) -> float:
     """The smallest ε for which the composition of all the losses is (ε, δ), from above; infinity if none.
 
     The distributions are tilted by exp(tilt·loss) first, which centres the composition near ε, so that
-    rounding errors are relative to δ rather than to 1. A tilt too strong for that is noticed and halved.
+    rounding errors are relative to δ rather than to 1. A tilt too strong for that is noticed and halved. A share
+    of δ is kept back for what rounding is left.
     """
     infinite = -math.expm1(sum(float(part.multiplicity @ np.log1p(-part.infinite)) for part in losses))
-    if infinite >= delta:
+    kept_back = infinite + RELATIVE_ERROR * delta
+    if kept_back >= delta:
         return math.inf
     tilt = _best_tilt(losses, delta)
     for _ in range(20):
-        epsilon, noise = _tilted_epsilon(losses, tilt, infinite, delta)
+        epsilon, noise = _tilted_epsilon(losses, tilt, kept_back, delta)
         if noise <= RELATIVE_ERROR * delta:
-            break
+            return epsilon
         tilt /= 2
-    return epsilon
+    return math.inf
 
 
 def _log_moments(losses: list[Losses], tilts: Array) -> Array:

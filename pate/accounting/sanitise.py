@@ -36,6 +36,8 @@ ROUNDING = 1e-9  # charged for floating point: far above the error of any cost o
 GRID = Fraction(1, 1000)  # what is released is a multiple of this
 _SAMPLER_ERROR = 2.0**-200  # total variation between the sampler and a rounded normal, see standard_normal
 _FRACTION_BITS = 256
+SMALLEST_SIGMA = 5.0
+"""Votes. Below about 3 the exact cost of integer noise was seen to exceed the published bound; see docs/privacy.md."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ def epsilon_sanitised(
     `failure` is the part of `delta` spent on the bound being too low (half unless told). The figure is
     clipped at the public worst case and at zero, and rounded up to a multiple of `GRID`.
     """
+    if cost.smallest_sigma < SMALLEST_SIGMA:
+        raise ValueError(
+            f"noise of {cost.smallest_sigma:g} votes is too narrow to sanitise: the published bound is for continuous "
+            f"noise, and integer noise keeps to it from {SMALLEST_SIGMA:g} votes on"
+        )
     lost = delta / 2 if failure is None else failure
     if not 0 < lost < delta < 1:
         raise ValueError(f"need 0 < failure < delta < 1, not failure={lost}, delta={delta}")

@@ -51,6 +51,7 @@ class PrivateCost:
     """
 
     order: float
+    smallest_sigma: float
     worst_case_rdp: float
     rdp: float = field(repr=False)
     local_sensitivity: Floats = field(repr=False)
@@ -77,6 +78,7 @@ def gnmax_cost(counts: ArrayLike, sigma: float, order: float) -> PrivateCost:
     votes = _checked(counts)
     return PrivateCost(
         order=order,
+        smallest_sigma=sigma,
         worst_case_rdp=len(votes) * order / sigma**2,
         rdp=float(gnmax_rdp(votes, sigma, order).sum()),
         local_sensitivity=gnmax_local_sensitivity(votes, sigma, order).sum(axis=0),
@@ -99,6 +101,7 @@ def confident_gnmax_cost(
     ladder = threshold_local_sensitivity(votes, threshold, sigma1, order).sum(axis=0)
     return PrivateCost(
         order=order,
+        smallest_sigma=min(sigma1, sigma2),
         worst_case_rdp=len(votes) * order / (2 * sigma1**2) + (labels.worst_case_rdp if labels else 0.0),
         rdp=float(tests) + (labels.rdp if labels else 0.0),
         local_sensitivity=ladder + (labels.local_sensitivity if labels else 0.0),

@@ -7,6 +7,7 @@ import warnings
 
 import typer
 
+from pate.cli import ledger
 from pate.cli.accounting import account, plan
 from pate.cli.run import run
 from pate.errors import PateError
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 for command in (run, account, plan):
     app.command()(command)
+app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def run(
         raise typer.Exit(130) from None
     if as_json:
         content = outcome.report.model_dump(mode="json")
-        print(json.dumps(content | {"run": str(outcome.path), "seconds": outcome.seconds}))
+        print(json.dumps(content | {"run": str(outcome.path)}))
     else:
         _print_outcome(outcome)
 

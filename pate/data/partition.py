@@ -11,6 +11,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.mechanisms.stability import poisson_subsets
+
 
 def identities(X: NDArray, y: NDArray, ids: Sequence[str] | None) -> list[bytes]:
     """A record's identity: its id where there is one (then privacy is per person), else its bytes."""
@@ -45,7 +47,24 @@ def split_into_parts(
 ) -> list[NDArray[np.int64]]:
     """Row numbers of each part, in an order that depends on the part's own records only."""
     part = assign_parts(identities(X, y, ids), key, n_parts)
-    rank = [keyed_digest(key, b"order", record) for record in contents(X, y)]
-    order = np.array(sorted(range(len(rank)), key=rank.__getitem__), dtype=np.int64)
+    order = _order(X, y, key)
     by_part = order[np.argsort(part[order], kind="stable")]
     return np.split(by_part, np.searchsorted(part[by_part], np.arange(1, n_parts)))
+
+
+def subsample_parts(
+    X: NDArray, y: NDArray, ids: Sequence[str] | None, key: bytes, n_parts: int, rate: float, kappa: int
+) -> list[NDArray[np.int64]]:
+    """MSamp's own partition: Poisson subsamples, a record in at most `kappa` of them by a rule of its own."""
+    records = identities(X, y, ids)
+    members: list[list[int]] = [[] for _ in range(n_parts)]
+    for row in _order(X, y, key):
+        for part in poisson_subsets(records[row], key, n_parts, rate, kappa):
+            members[part].append(int(row))
+    return [np.array(rows, dtype=np.int64) for rows in members]
+
+
+def _order(X: NDArray, y: NDArray, key: bytes) -> NDArray[np.int64]:
+    """Row numbers in an order that depends on each record's own content, not on its place."""
+    rank = [keyed_digest(key, b"order", record) for record in contents(X, y)]
+    return np.array(sorted(range(len(rank)), key=rank.__getitem__), dtype=np.int64)

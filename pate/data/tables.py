@@ -84,9 +84,9 @@ def load_csv(settings: CsvData, folder: Path) -> Dataset:
     for part, part_rows in rows.items():
         arrays[f"X_{part}"] = _feature_matrix(part_rows, features, settings.categories, part)
         if settings.label in part_rows[0] and part != "public":
-            arrays[f"y_{part}"] = np.array([row[settings.label] for row in part_rows])
+            arrays[f"y_{part}"] = np.array([row[settings.label].strip() for row in part_rows])
         if settings.id is not None and part == "private":
-            arrays["id_private"] = np.array([row[settings.id] for row in part_rows])
+            arrays["id_private"] = np.array([row[settings.id].strip() for row in part_rows])
     return _dataset(arrays, settings.classes)
 
 

@@ -26,7 +26,7 @@ class Privacy(_Section):
     epsilon: float = Field(description="cost of the limits, whatever was realised: the ε to publish")
     delta: float
     unit: Literal["record", "id"] = Field(
-        description="what one step between neighbours changes: a record, or all records of one id"
+        description="a step between neighbours: a record added or removed, or all of one id added, removed or changed"
     )
     statement: str = Field(description="the guarantee in words")
 

@@ -11,10 +11,12 @@ Row = tuple[str, str]
 
 def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
     """What ε and δ promise, in a sentence that holds for every data set."""
-    whose = "all records of one id" if unit == "id" else "one record"
+    change = (
+        "Adding or removing one record" if unit == "record" else "Adding, removing or changing all records of one id"
+    )
     factor = f"a factor of {math.exp(epsilon):,.3g}" if epsilon < 50 else f"a factor of e^{epsilon:.0f}"
     return (
-        f"Adding, removing or changing {whose} changes the probability of anything published here by at most "
+        f"{change} changes the probability of anything published here by at most "
         f"{factor} (e^ε), except with probability about {delta:g} (δ)."
     )
 

@@ -371,3 +371,9 @@ def test_more_orders_would_not_help(name: str, queries: int, delta: float, mecha
     finer = 1 + 2.0 ** (np.arange(-530, 811) / 40)
     few, many = (exact_cost(mechanism, votes, orders).epsilon(delta) for orders in (EXACT_ORDERS, finer))
     assert few == pytest.approx(many, rel=5e-4)
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(0.05), LNMax(0.002)], ids=str)
+def test_noise_far_below_a_vote_has_no_pld_figure_rather_than_a_wrong_one(mechanism: Mechanism) -> None:
+    figures = exact_epsilon(mechanism, np.array([[5, 5]]), 1e-7)
+    assert figures.pld == math.inf or figures.pld > 10

@@ -78,7 +78,7 @@ def test_exact_coins() -> None:
 
 
 def private_cost() -> PrivateCost:
-    return gnmax_cost([[40, 5, 5], [34, 10, 6]] * 10, 4.0, 5.0)
+    return gnmax_cost([[40, 5, 5], [34, 10, 6]] * 10, 5.0, 5.0)
 
 
 def test_figure_is_an_upper_bound_except_with_the_failure_probability() -> None:
@@ -135,7 +135,12 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="sigma_ss > 0"):
         release_rdp(5.0, 0.02, 0.0)
     with pytest.raises(ValueError, match="too large to sanitise"):
-        epsilon_sanitised(gnmax_cost([[9, 1]] * 500, 1.0, 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5)
+        epsilon_sanitised(gnmax_cost([[9, 1]] * 20_000, 5.0, 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5)
+
+
+def test_noise_too_narrow_for_the_published_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match="too narrow"):
+        epsilon_sanitised(gnmax_cost([[9, 1]], 1.0, 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5)
 
 
 def test_default_entropy_is_the_operating_systems() -> None:

@@ -1,0 +1,34 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600) -> None:
+    """The whole file or none of it, durably, whenever the machine stops."""
+    partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=mode)
+    write(partial)
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a lock file; raises BlockingIOError if another process holds it and `wait` is False."""
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield

@@ -1,0 +1,139 @@
+"""Budgets, mechanisms and secrets of whole runs, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import SMALL, own_data, pate
+
+CANARY = "8675309.25"
+
+
+def test_a_run_shows_and_verifies_its_ledger_and_finds_a_change(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert pate("run", *SMALL, "--out", str(out)).returncode == 0
+    verified = pate("ledger", "verify", str(out), "--json")
+    assert json.loads(verified.stdout)["unchanged"]
+    shown = pate("ledger", "show", str(out)).stdout
+    assert "asked 300 of 300" in shown
+    content = json.loads(pate("ledger", "show", str(out), "--json").stdout)
+    assert sum(charge["asked"] for charge in content["charges"]) == 300
+    with sqlite3.connect(out / "ledger.db") as db:
+        db.execute("DROP TRIGGER answers_no_update")
+        query = db.execute("SELECT query FROM answers LIMIT 1").fetchone()[0]
+        db.execute("UPDATE answers SET label = (label + 1) % 10 WHERE query = ?", (query,))
+    changed = pate("ledger", "verify", str(out))
+    assert changed.returncode == 2
+    assert "was changed" in changed.stderr
+    assert pate("ledger", "verify", str(tmp_path)).returncode == 2
+    private = json.loads((out / "private" / "epsilon.json").read_text())
+    published = (out / "report.json").read_text() + (out / "report.html").read_text()
+    assert private["epsilon_data_dependent"] > 0
+    assert str(private["epsilon_data_dependent"])[:6] not in published
+
+
+def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
+    shared = [f"budget.ledger={tmp_path / 'shared.db'}", "budget.ledger_epsilon=3.2", "budget.asked=100"]
+    options = [*SMALL, *(item for setting in shared for item in ("--set", setting))]
+    first = pate("run", *options, "--out", str(tmp_path / "one"))
+    assert first.returncode == 0, first.stderr
+    assert not (tmp_path / "one" / "ledger.db").exists()
+    second = pate("run", *options, "--set", "seed=1", "--out", str(tmp_path / "two"))
+    total = json.loads(pate("ledger", "show", str(tmp_path / "one"), "--json").stdout)
+    asked = sum(charge["asked"] for charge in total["charges"])
+    assert 100 < asked < 200  # the second run stopped where the shared budget ended
+    assert second.returncode == 0, second.stderr
+    assert len(total["runs"]) == 2
+    third = pate("run", *options, "--set", "seed=2", "--out", str(tmp_path / "three"))
+    assert third.returncode == 2
+    assert "budget" in third.stderr
+    assert pate("ledger", "verify", str(tmp_path / "two")).returncode == 0
+    other = pate("run", *options, "--set", "budget.ledger_order=4", "--set", "seed=3", "--out", str(tmp_path / "four"))
+    assert other.returncode == 2
+    assert "cannot be changed" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "n_teachers"),
+    [
+        ("{name: mstab, epsilon: 1, query_delta: 1e-7}", 80),
+        ("{name: msamp, epsilon: 1, query_delta: 1e-7, sampling_rate: 0.012}", 80),
+        ("{name: msvec, epsilon: 40, delta: 1e-6, unstable: 10, max_queries: 100}", 220),
+    ],
+)
+def test_every_mechanism_runs_by_config(mechanism: str, n_teachers: int, tmp_path: Path) -> None:
+    own_data(tmp_path, n_private=3000)
+    options = ["--set", f"mechanism={mechanism}", "--set", f"n_teachers={n_teachers}"]
+    shown = pate("run", str(tmp_path / "own.yaml"), *options, "--out", str(tmp_path / "run"), "--json")
+    assert shown.returncode == 0, shown.stderr
+    queries = json.loads(shown.stdout)["queries"]
+    assert 10 < queries["answered"] <= queries["asked"] <= 30
+    assert pate("ledger", "verify", str(tmp_path / "run")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("mechanism={name: msvec, epsilon: 1, delta: 1e-6, unstable: 2, max_queries: 10}", "mechanism.max_queries"),
+        ("mechanism={name: msvec, epsilon: 1, delta: 1e-3, unstable: 2, max_queries: 1000}", "budget.delta"),
+        ("mechanism={name: mstab, epsilon: 1, query_delta: 1e-3}", "no finite ε"),
+        ("budget.ledger=/tmp/nowhere.db", "ledger_epsilon"),
+    ],
+)
+def test_impossible_budgets_are_one_line(setting: str, words: str, tmp_path: Path) -> None:
+    shown = pate("run", "--set", setting, "--out", str(tmp_path / "run"))
+    assert shown.returncode == 2, shown.stderr
+    assert words in shown.stderr
+
+
+def test_nothing_private_is_in_any_log_or_report(tmp_path: Path) -> None:
+    """A canary record and vote counts: nowhere outside private/, Ray's own logs at debug level included."""
+    own_data(tmp_path)
+    rows = (tmp_path / "private.csv").read_text().splitlines()
+    rows[5] = f"{CANARY},{CANARY},cat,canary-person"
+    (tmp_path / "private.csv").write_text("\n".join(rows) + "\n")
+    code = (
+        "import sys, types\n"
+        "import pate.ray_session as session\n"
+        "session.shutil = types.SimpleNamespace(rmtree=lambda folder, **_: print('kept', folder))\n"
+        f"sys.argv = ['pate', 'run', {str(tmp_path / 'own.yaml')!r}, '--out', {str(tmp_path / 'run')!r}]\n"
+        "from pate.cli import main\nmain()\n"
+    )
+    environment = os.environ | {"RAY_BACKEND_LOG_LEVEL": "debug"}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=environment)
+    assert shown.returncode == 0, shown.stderr
+    session = Path(next(line for line in shown.stdout.splitlines() if line.startswith("kept ")).removeprefix("kept "))
+    try:
+        _nothing_private_in(tmp_path / "run", session, shown.stdout + shown.stderr)
+    finally:
+        shutil.rmtree(session)
+
+
+def _nothing_private_in(run: Path, session: Path, printed: str) -> None:
+    with np.load(run / "private" / "votes.npz") as votes:
+        histograms = {" ".join(map(str, row)) for row in votes["counts"] if row.min() > 0}
+    histograms |= {text.replace(" ", ", ") for text in histograms}
+    secrets = [
+        CANARY.encode(),
+        b"canary-person",
+        np.float32(CANARY).tobytes(),
+        *(f"[{h}]".encode() for h in histograms),
+    ]
+    assert len(secrets) > 3
+    files = [*run.rglob("*"), *session.rglob("*")]
+    files = [path for path in files if path.is_file() and run / "private" not in path.parents]
+    assert len([path for path in files if path.suffix in (".log", ".out", ".err")]) > 3
+    for path in files:
+        content = path.read_bytes()
+        for secret in secrets:
+            assert secret not in content, (path, secret)
+    for secret in secrets:
+        assert secret not in printed.encode()
