@@ -205,7 +205,7 @@ class AskWorkers:
         return partials
 
 
-def aggregator_actor(**arguments: Any) -> Any:
+def aggregator_actor(name: str | None = None, **arguments: Any) -> Any:
     """An `Aggregator` as an actor on this node, where the run directory is. A restart comes back from the ledger.
 
     Calls are served one at a time, in order; one that Ray repeats finds its answers stored.
@@ -214,5 +214,7 @@ def aggregator_actor(**arguments: Any) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(Aggregator).options(num_cpus=0, scheduling_strategy=here, max_restarts=3, max_task_retries=3)
+    actor = ray.remote(Aggregator).options(
+        name=name, num_cpus=0, scheduling_strategy=here, max_restarts=3, max_task_retries=3
+    )
     return actor.remote(**arguments)

@@ -162,6 +162,7 @@ def _release_labels(
         with _stage("start", seconds), console.working("starting Ray"):
             stack.enter_context(ray_session(address, config.ray))
             aggregator = aggregator_actor(
+                name=f"aggregator-{blake2b(directory.key, digest_size=8).hexdigest()}",
                 mechanism=mechanism,
                 open_ledger=_ledger_opener(config, mechanism, directory),
                 private=directory.private.resolve(),

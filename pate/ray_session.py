@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
 
 @contextmanager
 def _joined(address: str) -> Iterator[None]:
+    if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
     _check_reachable(address)
@@ -59,11 +62,12 @@ def _joined(address: str) -> Iterator[None]:
 @contextmanager
 def _local(settings: RaySettings) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="pate-ray-"))  # mode 0700
-    token = folder / "token"
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
     before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")}
-    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+    if "ray" not in sys.modules:  # Ray reads these when it is first imported, and only then
+        token = folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
     import ray
 
     try:
