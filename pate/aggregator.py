@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting.exact import exact_epsilon
+from pate.accounting.sanitise import epsilon_sanitised
+from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost, gnmax_cost
+from pate.config import Sanitise
 from pate.data.partition import keyed_digest
 from pate.ensemble import PartialCounts, sum_counts
 from pate.errors import RunError
 from pate.files import write_atomically
 from pate.ledger import Charge, Ledger
-from pate.mechanisms import UNANSWERED, Mechanism, MSvec
+from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
 from pate.mechanisms.noise import Entropy
 from pate.mechanisms.sparse_vector import MSvecStream
 
@@ -131,6 +135,32 @@ class Aggregator:
             figures |= {"epsilon_data_dependent": _or_null(exact.epsilon)}
             figures |= {"by_rdp": _or_null(exact.rdp), "by_pld": _or_null(exact.pld)}
         write_atomically(self._private / "epsilon.json", lambda path: path.write_text(json.dumps(figures, indent=2)))
+
+    def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any]:
+        """Release, once, an upper bound on the data-dependent ε of the examples asked; see `accounting.sanitise`."""
+
+        def draw() -> dict[str, Any]:
+            stored = self._ledger.stored(query_ids(X, self._key))
+            counts = np.array([self._votes[query] for query in stored])
+            answered = np.array([label != UNANSWERED for label in stored.values()])
+            cost = self._published_cost(counts, answered, settings.order)
+            figure = epsilon_sanitised(
+                cost, beta=settings.beta, sigma_ss=settings.sigma_ss, delta=delta, entropy=self._entropy
+            )
+            return asdict(figure)
+
+        try:
+            return self._ledger.release_once(draw)
+        except ValueError as error:
+            raise RunError(f"budget.sanitise: {error}") from None
+
+    def _published_cost(self, counts: NDArray[np.int64], answered: NDArray[np.bool_], order: float) -> PrivateCost:
+        mechanism = self._mechanism
+        if isinstance(mechanism, ConfidentGNMax):
+            noise = mechanism.threshold, mechanism.sigma1, mechanism.sigma2
+            return confident_gnmax_cost(counts, answered, *noise, order)
+        assert isinstance(mechanism, GNMax)  # the config is refused otherwise
+        return gnmax_cost(counts, mechanism.sigma, order)
 
     def stored_prefix(self, X: NDArray) -> int:
         """How many examples from the first on have a stored answer."""

@@ -84,6 +84,14 @@ class TeacherFamily(Component):
     weight: float = Field(default=1.0, gt=0)
 
 
+class Sanitise(Settings):
+    """Release an upper bound on the data-dependent ε, with noise; all of this is fixed before the first query."""
+
+    order: float = Field(gt=1)
+    beta: float = Field(gt=0)
+    sigma_ss: float = Field(default=4.0, gt=0)
+
+
 class Budget(Settings):
     """Limits that are fixed before the first query; their cost is the publishable ε."""
 
@@ -91,6 +99,7 @@ class Budget(Settings):
     asked: int = Field(default=100, ge=1)
     answered: int | None = Field(default=None, ge=1)
     epsilon: float | None = Field(default=None, gt=0)
+    sanitise: Sanitise | None = None
     ledger: str | None = None
     ledger_epsilon: float | None = Field(default=None, gt=0)
     ledger_delta: float = Field(default=1e-5, gt=0, lt=1)
@@ -132,7 +141,7 @@ class Config(Settings):
 
     def build_mechanism(self) -> Mechanism:
         """The configured mechanism, checked against the rest; MSamp is told the number of teachers."""
-        from pate.mechanisms import MSamp, MSvec, build, mechanism_class
+        from pate.mechanisms import ConfidentGNMax, GNMax, MSamp, MSvec, build, mechanism_class
 
         settings = dict(self.mechanism)
         if mechanism_class(settings) is MSamp:
@@ -144,6 +153,16 @@ class Config(Settings):
                 raise ConfigError(f"budget.asked = {asked}: more than mechanism.max_queries = {mechanism.max_queries}")
             if mechanism.delta > delta:
                 raise ConfigError(f"mechanism.delta = {mechanism.delta:g}: must not exceed budget.delta = {delta:g}")
+        if self.budget.sanitise is not None:
+            from pate.accounting.sanitise import release_rdp
+
+            if not isinstance(mechanism, (GNMax, ConfidentGNMax)):
+                raise ConfigError(f"budget.sanitise: there is none for {mechanism.name}, only for (confident_)gnmax")
+            sanitise = self.budget.sanitise
+            try:
+                release_rdp(sanitise.order, sanitise.beta, sanitise.sigma_ss)
+            except ValueError as error:
+                raise ConfigError(f"budget.sanitise: {error}") from None
         return mechanism
 
     def digest(self) -> str:
@@ -281,6 +300,8 @@ _SECTIONS: dict[str, type[Settings]] = {
 def _known_keys(location: tuple[int | str, ...]) -> Iterable[str]:
     if len(location) == 1:
         return Config.model_fields
+    if location[:2] == ("budget", "sanitise"):
+        return Sanitise.model_fields
     if location[0] == "data":
         return _DATA_MODELS[str(location[1])].model_fields
     return _SECTIONS[str(location[0])].model_fields

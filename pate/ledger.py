@@ -16,7 +16,7 @@ import json
 import math
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
@@ -40,6 +40,7 @@ CREATE TABLE answers (
     run INTEGER NOT NULL REFERENCES runs (run), query BLOB NOT NULL, label INTEGER NOT NULL,
     charge INTEGER NOT NULL REFERENCES charges (charge), PRIMARY KEY (run, query)
 ) WITHOUT ROWID;
+CREATE TABLE sanitised (run INTEGER PRIMARY KEY REFERENCES runs (run), content TEXT NOT NULL, at TEXT NOT NULL);
 CREATE INDEX answers_by_charge ON answers (charge);
 CREATE TABLE chain (link INTEGER PRIMARY KEY, kind TEXT NOT NULL, number INTEGER NOT NULL, mac BLOB NOT NULL);
 """
@@ -51,6 +52,7 @@ _TABLES = {
     "runs": "run = NEW.run OR name = NEW.name",
     "charges": "charge = NEW.charge",
     "answers": "run = NEW.run AND query = NEW.query",
+    "sanitised": "run = NEW.run",
     "chain": "link = NEW.link",
 }
 """Tables, and which row a new one would take the place of: INSERT OR REPLACE fires no DELETE trigger."""
@@ -175,6 +177,18 @@ class Ledger:
             rows = [(self._run, query, int(label), charge) for query, label in zip(query_ids, labels, strict=True)]
             self._db.executemany("INSERT INTO answers (run, query, label, charge) VALUES (?, ?, ?, ?)", rows)
             self._link("charges", int(charge or 0))
+
+    def release_once(self, draw: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The run's sanitised figure: drawn and stored by the first call, the stored one ever after."""
+        with self._transaction():
+            row = self._db.execute("SELECT content FROM sanitised WHERE run = ?", (self._run,)).fetchone()
+            content = json.dumps(draw()) if row is None else str(row[0])
+            if row is None:
+                self._db.execute("INSERT INTO sanitised VALUES (?, ?, ?)", (self._run, content, _now()))
+                self._link("sanitised", self._run)
+        self._write_head()
+        released: dict[str, Any] = json.loads(content)
+        return released
 
     def close(self) -> None:
         """Release the file, with everything in the one file that people copy."""
@@ -332,7 +346,7 @@ def verify(path: Path, key: bytes, head: Path) -> int:
         for expected, (link, kind, number, mac) in enumerate(db.execute("SELECT * FROM chain ORDER BY link"), start=1):
             if link != expected:
                 raise RunError(f"{path}: link {expected} of the chain is missing")
-            if kind not in ("budget", "runs", "charges"):
+            if kind not in ("budget", "runs", "charges", "sanitised"):
                 raise RunError(f"{path}: link {link} is of an unknown kind")
             if not hmac.compare_digest(_mac(key, before, link, kind, row_content(db, kind, number)), bytes(mac)):
                 raise RunError(f"{path}: {kind} row {number} (link {link}) was changed, removed or moved")
@@ -341,6 +355,7 @@ def verify(path: Path, key: bytes, head: Path) -> int:
         rows = {("budget", n) for (n,) in db.execute("SELECT rowid FROM budget")}
         rows |= {("runs", n) for (n,) in db.execute("SELECT run FROM runs")}
         rows |= {("charges", n) for (n,) in db.execute("SELECT charge FROM charges")}
+        rows |= {("sanitised", n) for (n,) in db.execute("SELECT run FROM sanitised")}
         orphans = db.execute(
             "SELECT COUNT(*) FROM answers WHERE charge NOT IN (SELECT charge FROM charges)"
         ).fetchone()[0]

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import __version__
-from pate.accounting.summary import worst_case_epsilon
+from pate.accounting.sanitise import WithRelease
+from pate.accounting.summary import with_sampler
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Component, Config
 from pate.console import Console
@@ -28,7 +29,7 @@ from pate.files import write_atomically
 from pate.ledger import Charge, Ledger, Limits, SharedBudget, shared_key
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.report.page import render_page
-from pate.report.schema import Benchmark, Privacy, Queries, Report, Student
+from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
 from pate.run_directory import RunDirectory
 
@@ -46,6 +47,15 @@ class Outcome:
     path: Path
     seconds: dict[str, float]
     private_figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Released:
+    """What came out of the trust boundary, all of it stored and paid for."""
+
+    labels: NDArray[np.int64]
+    spent: Charge
+    sanitised: dict[str, Any] | None
 
 
 def run(
@@ -69,9 +79,9 @@ def run(
     seconds: dict[str, float] = {}
     with RunDirectory.open(out, config, resume) as directory:
         _check_same_data(directory, data)
-        labels, spent = _release_labels(config, mechanism, data, directory, address, seconds, console)
-        student = _train_student(config, data, labels, directory, epsilon, seconds, console)
-        report = _report(config, data, labels, spent, epsilon, student, seconds, console)
+        released = _release_labels(config, mechanism, data, directory, address, seconds, console)
+        student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
+        report = _report(config, data, released, epsilon, student, seconds, console)
         _write(directory, report, config, seconds)
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
@@ -81,7 +91,12 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
     budget = config.budget
 
     def cost(asked: int) -> float:
-        return worst_case_epsilon(mechanism, asked, budget.most_answered, budget.delta, n_classes)
+        guarantee = mechanism.worst_case(asked, min(asked, budget.most_answered))
+        if budget.sanitise is not None:
+            assert isinstance(guarantee, WorstCaseGuarantee)  # the config takes no other mechanism
+            release = budget.sanitise
+            guarantee = WithRelease.of(guarantee, release.order, release.beta, release.sigma_ss, budget.delta)
+        return with_sampler(guarantee, mechanism, asked, budget.delta, n_classes)
 
     epsilon = cost(budget.asked)
     if not np.isfinite(epsilon):
@@ -152,7 +167,7 @@ def _release_labels(
     address: str | None,
     seconds: dict[str, float],
     console: Console,
-) -> tuple[NDArray[np.int64], Charge]:
+) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
     from pate.aggregator import aggregator_actor, votes_collected
     from pate.ray_session import ray_session
@@ -177,8 +192,11 @@ def _release_labels(
             labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
         with _stage("account", seconds), console.working("accounting"):
             _get(aggregator.account.remote(queries, config.budget.delta))
+            sanitised = None
+            if config.budget.sanitise is not None:
+                sanitised = _get(aggregator.sanitise.remote(queries, config.budget.sanitise, config.budget.delta))
             _get(aggregator.close.remote())
-        return labels, spent
+        return Released(labels, spent, sanitised)
 
 
 def _ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory) -> Callable[[], Ledger]:
@@ -347,8 +365,7 @@ def _build_student(component: Component, seed: int) -> Any:
 def _report(
     config: Config,
     data: Dataset,
-    labels: NDArray[np.int64],
-    spent: Charge,
+    released: Released,
     epsilon: float,
     student: Any,
     seconds: dict[str, float],
@@ -365,8 +382,8 @@ def _report(
             classes=data.classes,
             mechanism=dict(config.mechanism),
             queries=Queries(
-                asked=spent.asked,
-                answered=spent.answered,
+                asked=released.spent.asked,
+                answered=released.spent.answered,
                 limit_asked=config.budget.asked,
                 limit_answered=config.budget.most_answered,
             ),
@@ -375,13 +392,14 @@ def _report(
                 delta=config.budget.delta,
                 unit=unit,  # type: ignore[arg-type]
                 statement=privacy_statement(epsilon, config.budget.delta, unit),
+                sanitised=None if released.sanitised is None else Sanitised(**released.sanitised),
             ),
             student=Student(
                 name=config.student.name,
                 test_examples=len(data.X_test) if data.X_test is not None else 0,
                 accuracy=_accuracy(student, data) if tested else None,
             ),
-            benchmark=_benchmark(config, data, labels, console) if data.benchmark else None,
+            benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
         )
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from pate.aggregator import Aggregator, votes_collected
+from pate.config import Sanitise
 from pate.ensemble import PartialCounts
 from pate.errors import BudgetExceeded, RunError
-from pate.ledger import Charge, Ledger, Limits
+from pate.ledger import Charge, Ledger, Limits, verify
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
 
 KEY = b"q" * 32
@@ -160,3 +161,30 @@ def test_the_data_dependent_figure_stays_under_private(tmp_path: Path) -> None:
     assert content["private"] == "do not publish"
     assert 0 < content["epsilon_data_dependent"] < GNMax(4.0).worst_case(6, 6).epsilon(1e-5)
     assert (tmp_path / "epsilon.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_sanitised_figure_is_released_once_through_the_ledger(tmp_path: Path) -> None:
+    settings = Sanitise(order=6.0, beta=0.04)
+    aggregator = make(tmp_path, GNMax(6.0))
+    aggregator.collect(examples(6), vote)
+    aggregator.label(examples(6))
+    first = aggregator.sanitise(examples(6), settings, 1e-5)
+    assert aggregator.sanitise(examples(6), settings, 1e-5) == first
+    assert make(tmp_path, GNMax(6.0)).sanitise(examples(6), settings, 1e-5) == first
+    assert first["epsilon"] > 0
+    assert verify(tmp_path / "ledger.db", KEY, tmp_path / "ledger.head") == 4
+    narrow = tmp_path / "narrow"
+    narrow.mkdir()
+    other = make(narrow, GNMax(0.05))
+    other.collect(examples(2), vote)
+    other.label(examples(2))
+    with pytest.raises(RunError, match="too narrow"):
+        other.sanitise(examples(2), settings, 1e-5)
+    assert verify(narrow / "ledger.db", KEY, narrow / "ledger.head") == 3
+
+
+def test_confident_answers_are_sanitised_by_what_was_answered(tmp_path: Path) -> None:
+    aggregator = make(tmp_path, ConfidentGNMax(threshold=14, sigma1=5.0, sigma2=5.0))
+    aggregator.collect(examples(10), vote)
+    aggregator.label(examples(10))
+    assert aggregator.sanitise(examples(10), Sanitise(order=6.0, beta=0.04), 1e-5)["epsilon"] > 0

@@ -19,7 +19,10 @@ CANARY = "8675309.25"
 
 def test_a_run_shows_and_verifies_its_ledger_and_finds_a_change(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert pate("run", *SMALL, "--out", str(out)).returncode == 0
+    sanitise = ["--set", "budget.sanitise={order: 5, beta: 0.04}"]
+    assert pate("run", *SMALL, *sanitise, "--out", str(out)).returncode == 0
+    privacy = json.loads((out / "report.json").read_text())["privacy"]
+    assert 0 < privacy["sanitised"]["epsilon"] < privacy["epsilon"] * 1.2
     verified = pate("ledger", "verify", str(out), "--json")
     assert json.loads(verified.stdout)["unchanged"]
     shown = pate("ledger", "show", str(out)).stdout
@@ -86,6 +89,8 @@ def test_every_mechanism_runs_by_config(mechanism: str, n_teachers: int, tmp_pat
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-3, unstable: 2, max_queries: 1000}", "budget.delta"),
         ("mechanism={name: mstab, epsilon: 1, query_delta: 1e-3}", "no finite ε"),
         ("budget.ledger=/tmp/nowhere.db", "ledger_epsilon"),
+        ("budget.sanitise={order: 5, beta: 0.4}", "beta must lie between"),
+        ("budget.sanitise={order: 5, bta: 0.4}", "did you mean 'beta'"),
     ],
 )
 def test_impossible_budgets_are_one_line(setting: str, words: str, tmp_path: Path) -> None:

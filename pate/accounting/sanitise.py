@@ -26,9 +26,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 from scipy.special import ndtri
 
+from pate.accounting.composition import Guarantee, rdp_epsilon
 from pate.accounting.smooth_sensitivity import PrivateCost
+from pate.accounting.worst_case import WorstCaseGuarantee
 
 Entropy = Callable[[int], bytes]
 
@@ -103,6 +106,24 @@ def epsilon_sanitised(
         rdp_bound=bound,
         release_rdp=own,
     )
+
+
+@dataclass(frozen=True)
+class WithRelease(Guarantee):
+    """What labels and a sanitised figure cost together, for every data set, at the figure's own order."""
+
+    labels: WorstCaseGuarantee
+    order: float
+    release: float
+
+    @classmethod
+    def of(cls, labels: WorstCaseGuarantee, order: float, beta: float, sigma_ss: float, delta: float) -> WithRelease:
+        """With the figure released at `delta`, half of which may fail."""
+        return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, float(-ndtri(delta / 2))))
+
+    def epsilon(self, delta: float) -> float:
+        total = np.array([self.labels.rdp_at(self.order) + self.release])
+        return rdp_epsilon(np.array([self.order]), total, delta)[0]
 
 
 def _delta_left(delta: float, cost: PrivateCost, own: float) -> float:

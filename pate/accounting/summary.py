@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pate.accounting import bounds
 from pate.accounting.calculators import compose_advanced
-from pate.accounting.composition import with_sampling_error
+from pate.accounting.composition import Guarantee, with_sampling_error
 from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
 from pate.errors import ConfigError
 from pate.mechanisms import ConfidentGNMax, Counts, GNMax, LNMax, Mechanism, MStab, MSvec
@@ -65,8 +65,13 @@ def worst_case_epsilon(
 ) -> float:
     """ε for every data set, with the sampler's error charged to δ: the one to publish."""
     answered = asked if most_answered is None else min(asked, most_answered)
-    epsilon_at = mechanism.worst_case(asked, answered).epsilon
-    return with_sampling_error(epsilon_at, delta, asked * mechanism.noise_draws(n_classes), TV_ERROR_PER_DRAW)
+    return with_sampler(mechanism.worst_case(asked, answered), mechanism, asked, delta, n_classes)
+
+
+def with_sampler(guarantee: Guarantee, mechanism: Mechanism, asked: int, delta: float, n_classes: int) -> float:
+    """ε of a guarantee about `asked` queries, with the error of all their draws charged to δ."""
+    draws = asked * mechanism.noise_draws(n_classes) + 1
+    return with_sampling_error(guarantee.epsilon, delta, draws, TV_ERROR_PER_DRAW)
 
 
 def expected_answered(mechanism: Mechanism, counts: Counts) -> float:

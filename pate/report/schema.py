@@ -20,6 +20,16 @@ class Queries(_Section):
     limit_answered: int = Field(description="most queries that could be answered, fixed before the first")
 
 
+class Sanitised(_Section):
+    """An upper bound on what this run's answers cost, released with noise: an ε that is part of the output."""
+
+    epsilon: float = Field(description="bounds the cost of all that was released, this figure included")
+    delta: float
+    order: float = Field(description="Rényi order, fixed before the first query")
+    rdp_bound: float = Field(description="released bound on the labels' Rényi cost at that order")
+    release_rdp: float = Field(description="Rényi cost of releasing this figure")
+
+
 class Privacy(_Section):
     """The guarantee that holds for every data set."""
 
@@ -29,6 +39,7 @@ class Privacy(_Section):
         description="a step between neighbours: a record added or removed, or all of one id added, removed or changed"
     )
     statement: str = Field(description="the guarantee in words")
+    sanitised: Sanitised | None = Field(default=None, description="only if budget.sanitise asked for it")
 
 
 class Student(_Section):

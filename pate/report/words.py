@@ -41,6 +41,9 @@ def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
             rows.append(("without privacy (benchmark)", percent(benchmark.nonprivate_accuracy)))
     rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}"))
     rows.append(("what it means", report.privacy.statement))
+    if report.privacy.sanitised is not None:
+        sanitised = report.privacy.sanitised
+        rows.append(("ε sanitised", f"{sanitised.epsilon:.3g} at δ = {sanitised.delta:g}, for what was released here"))
     rows.append(("seconds", ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items())))
     return rows
 
