@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 N_QUERIES = 4000
 N_TEACHERS = 6
@@ -35,6 +36,7 @@ def driver(folder: Path, seed: int) -> None:
     """Ask for labels, some of them again, until killed or done; every answer is written down before the next."""
     import numpy as np
     import ray
+    from ray.exceptions import RayActorError, RayTaskError
 
     from pate.aggregator import AskWorkers, aggregator_actor
     from pate.config import TeacherFamily
@@ -43,38 +45,50 @@ def driver(folder: Path, seed: int) -> None:
     from pate.mechanisms import GNMax
 
     ray.init(address="auto", namespace="chaos", log_to_driver=False, logging_level="ERROR")
-    rng = np.random.default_rng(seed)
-    worker = ray.remote(Worker).options(num_cpus=0).remote([TeacherFamily(name="sklearn.naive_bayes.GaussianNB")], 3, 0)
-    records = np.random.default_rng(0)
-    for part in range(N_TEACHERS):
-        y = np.arange(30) % 3
-        worker.train.remote(part, 0, records.normal(y[:, None], 1.0, (30, 2)), y)
     limits = Limits(N_QUERIES, N_QUERIES, "GNMax(2)")
     open_ledger = partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "chaos", limits)
-    aggregator = aggregator_actor(
-        mechanism=GNMax(2.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
-    )
 
-    def write_pids() -> None:
-        pids = [ray.get(actor.__ray_call__.remote(lambda self: os.getpid())) for actor in (aggregator, worker)]
+    def hire() -> tuple[Any, Any]:
+        """A teacher worker, trained, and an aggregator; their process ids are written down for the harness."""
+        worker = (
+            ray.remote(Worker).options(num_cpus=0).remote([TeacherFamily(name="sklearn.naive_bayes.GaussianNB")], 3, 0)
+        )
+        records = np.random.default_rng(0)
+        for part in range(N_TEACHERS):
+            y = np.arange(30) % 3
+            worker.train.remote(part, 0, records.normal(y[:, None], 1.0, (30, 2)), y)
+        aggregator = aggregator_actor(
+            mechanism=GNMax(2.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
+        )
+        write_pids(aggregator, worker)
+        return aggregator, worker
+
+    def write_pids(*actors: Any) -> None:
+        pids = [ray.get(actor.__ray_call__.remote(lambda self: os.getpid())) for actor in actors]
         (folder / "pids.partial").write_text(json.dumps([*pids, os.getpid()]))
         (folder / "pids.partial").rename(folder / "pids")
 
-    ask = AskWorkers([worker])
-    done = ray.get(aggregator.spent.remote()).asked
-    write_pids()
-    with (folder / "told").open("a") as told:
-        while done < N_QUERIES:
-            again = rng.integers(0, max(done, 1), size=2)
-            queries = np.concatenate([again, np.arange(done, min(done + BATCH, N_QUERIES))])
-            X = np.stack([queries, queries % 7], axis=1).astype(np.float64)
-            ray.get(aggregator.collect.remote(X, ask))
+    rng = np.random.default_rng(seed)
+    aggregator, worker = hire()
+    done, batches = ray.get(aggregator.spent.remote()).asked, 0
+    while done < N_QUERIES:
+        again = rng.integers(0, max(done, 1), size=2)
+        queries = np.concatenate([again, np.arange(done, min(done + BATCH, N_QUERIES))])
+        X = np.stack([queries, queries % 7], axis=1).astype(np.float64)
+        try:
+            ray.get(aggregator.collect.remote(X, AskWorkers([worker])))
             labels = ray.get(aggregator.label.remote(X)).labels
+            batches += 1
+            if batches % 10 == 0:
+                write_pids(aggregator, worker)  # an aggregator that was killed has come back as another process
+        except (RayActorError, RayTaskError):
+            ray.kill(aggregator)  # as a driver that resumes: what is left of the old pair must not go on
+            aggregator, worker = hire()
+            done = ray.get(aggregator.spent.remote()).asked
+            continue
+        with (folder / "told").open("a") as told:
             told.write(json.dumps([queries.tolist(), labels.tolist()]) + "\n")
-            told.flush()
-            done += BATCH
-            if done % (10 * BATCH) == 0:
-                write_pids()  # an aggregator that was killed has come back as another process
+        done += BATCH
 
 
 def told_labels(folder: Path) -> Counter[tuple[int, int]]:
@@ -166,7 +180,9 @@ def harness(kills: int, seed: int) -> int:
                 aggregator, worker, owner = json.loads((folder / "pids").read_text())
             except (OSError, ValueError):
                 continue
-            target = rng.choice(["aggregator", "worker", "driver", "all"])
+            target = rng.choice(
+                ["aggregator", "aggregator", "aggregator", "worker", "worker", "worker", "driver", "all"]
+            )
             pids = {
                 "aggregator": [aggregator],
                 "worker": [worker],
@@ -177,7 +193,7 @@ def harness(kills: int, seed: int) -> int:
             done[target] += any(killed)
             if target in ("driver", "all"):
                 process.wait()
-            time.sleep(rng.uniform(0.0, 1.5))  # the driver sees the death, or goes on with a restarted aggregator
+            time.sleep(rng.uniform(0.0, 1.0))  # the driver sees the death, or goes on with a restarted aggregator
             found, spent = violations(folder, spent)
             wrong += found
             if spent >= N_QUERIES:

@@ -109,6 +109,8 @@ class Budget(Settings):
     def _shared_ledger_has_a_budget(self) -> Budget:
         if self.ledger is not None and self.ledger_epsilon is None:
             raise ValueError("a shared ledger needs ledger_epsilon, the budget of all runs on the data together")
+        if self.ledger is not None and self.sanitise is not None:
+            raise ValueError("a shared ledger does not count what sanitise costs; use one or the other")
         return self
 
     @property

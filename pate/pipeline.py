@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import __version__
-from pate.accounting.sanitise import WithRelease
-from pate.accounting.summary import with_sampler
-from pate.accounting.worst_case import WorstCaseGuarantee
+from pate.budget import ledger_opener, publishable_epsilon
 from pate.config import Component, Config
 from pate.console import Console
 from pate.data.dataset import Dataset
@@ -26,7 +23,7 @@ from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.sources import load
 from pate.errors import BudgetExceeded, ConfigError, DataError, PateError, RunError
 from pate.files import write_atomically
-from pate.ledger import Charge, Ledger, Limits, SharedBudget, shared_key
+from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.report.page import render_page
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
@@ -84,38 +81,6 @@ def run(
         report = _report(config, data, released, epsilon, student, seconds, console)
         _write(directory, report, config, seconds)
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
-
-
-def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) -> float:
-    """ε of the limits, which holds for every data set; refused if it exceeds `budget.epsilon`."""
-    budget = config.budget
-
-    def cost(asked: int) -> float:
-        guarantee = mechanism.worst_case(asked, min(asked, budget.most_answered))
-        if budget.sanitise is not None:
-            assert isinstance(guarantee, WorstCaseGuarantee)  # the config takes no other mechanism
-            release = budget.sanitise
-            guarantee = WithRelease.of(guarantee, release.order, release.beta, release.sigma_ss, budget.delta)
-        return with_sampler(guarantee, mechanism, asked, budget.delta, n_classes)
-
-    epsilon = cost(budget.asked)
-    if not np.isfinite(epsilon):
-        raise ConfigError(f"mechanism: no finite ε for {budget.asked} queries at δ = {budget.delta:g}; add noise")
-    if budget.epsilon is None or epsilon <= budget.epsilon:
-        return epsilon
-    if cost(1) > budget.epsilon:
-        raise ConfigError(
-            f"budget.epsilon = {budget.epsilon:g}: too small for one query, which costs {cost(1):.3g} with "
-            f"{mechanism}; add noise or raise it"
-        )
-    fits, too_many = 1, budget.asked
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        fits, too_many = (middle, too_many) if cost(middle) <= budget.epsilon else (fits, middle)
-    raise ConfigError(
-        f"budget.epsilon = {budget.epsilon:g}: {budget.asked} queries cost {epsilon:.3g} with {mechanism}; "
-        f"{fits} would fit: lower budget.asked, add noise, or raise it"
-    )
 
 
 def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -> None:
@@ -179,7 +144,7 @@ def _release_labels(
             aggregator = aggregator_actor(
                 name=f"aggregator-{blake2b(directory.key, digest_size=8).hexdigest()}",
                 mechanism=mechanism,
-                open_ledger=_ledger_opener(config, mechanism, directory),
+                open_ledger=ledger_opener(config, mechanism, directory),
                 private=directory.private.resolve(),
                 key=directory.key,
                 n_teachers=config.n_teachers,
@@ -197,30 +162,6 @@ def _release_labels(
                 sanitised = _get(aggregator.sanitise.remote(queries, config.budget.sanitise, config.budget.delta))
             _get(aggregator.close.remote())
         return Released(labels, spent, sanitised)
-
-
-def _ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory) -> Callable[[], Ledger]:
-    """How the aggregator opens its ledger: the run's own, or one that runs on the same data share."""
-    budget = config.budget
-    limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
-    if budget.ledger is None:
-        head = (directory.private / "ledger.head").resolve()
-        return partial(Ledger, directory.ledger.resolve(), directory.key, head, "run", limits)
-    path = Path(budget.ledger).resolve()
-    shared = SharedBudget(budget.ledger_order, float(budget.ledger_epsilon or 0), budget.ledger_delta)
-    if shared.rdp <= 0:
-        raise ConfigError(
-            f"budget.ledger_epsilon = {shared.epsilon:g}: nothing is left of it at ledger_order = {shared.order:g} and "
-            f"ledger_delta = {shared.delta:g}; raise the order"
-        )
-    tests, answers = (mechanism.worst_case(1, answered) for answered in (0, 1))
-    if not isinstance(tests, WorstCaseGuarantee) or not isinstance(answers, WorstCaseGuarantee):
-        raise ConfigError(f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger")
-    asked = tests.rdp_at(shared.order) if mechanism.may_decline else 0.0
-    limits = replace(limits, rdp_asked=asked, rdp_answered=answers.rdp_at(shared.order) - asked)
-    key = shared_key(path)
-    name = blake2b(str(directory.path.resolve()).encode(), key=directory.key, digest_size=16).hexdigest()
-    return partial(Ledger, path, key, path.with_name(path.name + ".head"), name, limits, shared)
 
 
 def _train_and_vote(
