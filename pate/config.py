@@ -266,7 +266,8 @@ def _item(place: Any, name: str, key: str) -> Any:
 
 
 def _one_line(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
     path = [part for part in first["loc"] if part not in _SOURCES]
     key = ".".join(map(str, path)) or "config"
     if first["type"] == "extra_forbidden":

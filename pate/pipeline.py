@@ -69,6 +69,7 @@ def run(
     """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again."""
     console = console or Console()
     mechanism = config.build_mechanism()
+    _check_components(config)
     data = load(config.data, data_dir, config_dir)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
@@ -83,6 +84,17 @@ def run(
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
+def _check_components(config: Config) -> None:
+    """Import and construct everything the config names, before a directory is made for it."""
+    from pate.teachers import build_estimator
+
+    for number, family in enumerate(config.teachers):
+        build_estimator(family.name, dict(family.params), config.seed, f"teachers.{number}.name")
+    if config.nonprivate is not None:
+        build_estimator(config.nonprivate.name, dict(config.nonprivate.params), config.seed, "nonprivate.name")
+    _build_student(config.student, config.seed)
+
+
 def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -> None:
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
@@ -92,7 +104,7 @@ def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -
     if each < _FEWEST_RECORDS and not force:
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: that is about {each:.1g} private records a teacher, too few to learn "
-            "from; use fewer teachers, or add --force"
+            f"from; use about {len(data.X_private) / 4 / _FEWEST_RECORDS:.1g} teachers, or add --force"
         )
     if each < max(_RECORDS_TO_LEARN_FROM, len(data.classes)):
         console.say(f"note: parts of about {each:.2g} records are small for {len(data.classes)} classes")
@@ -184,7 +196,7 @@ def _train_and_vote(
         with console.working("trying each teacher family on public examples"):
             expected = pool.probe(data.X_public, len(data.X_private) // config.n_teachers)
         console.say(
-            f"training will take about {expected + 1:.0f} s, the whole run about {1.2 * expected + 10:.0f} s more"
+            f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
         )
         _train(pool, data, parts, console)
     with _stage("vote", seconds), console.working("counting votes"):
@@ -289,6 +301,8 @@ def _train_student(
         student.fit(data.X_public[: len(labels)], labels, data.X_public[len(labels) :])
     card = {
         "classes": list(data.classes),
+        "input": data.input,
+        "features": list(data.features) if data.features is not None else None,
         "epsilon": epsilon,
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),

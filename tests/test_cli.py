@@ -333,3 +333,16 @@ def test_bad_private_data_is_one_line_and_status_two(
     for word in words:
         assert word in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+def test_version() -> None:
+    from pate import __version__
+
+    assert pate("--version").stdout.strip() == __version__
+
+
+def test_a_misspelt_teacher_is_found_before_a_directory_is_made(tmp_path: Path) -> None:
+    shown = pate("run", "--set", "teachers.0.name=sklearn.svm.SVCC", "--out", str(tmp_path / "run"))
+    assert shown.returncode == 2
+    assert "teachers.0.name = 'sklearn.svm.SVCC'" in shown.stderr
+    assert not (tmp_path / "run").exists()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Annotated
 
 import typer
 
+from pate import __version__
 from pate.cli import ledger
 from pate.cli.accounting import account, plan
 from pate.cli.run import run
@@ -19,6 +21,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="PATE: learn from private records, publish only a student and its ε.",
 )
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="print the version and end")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
 for command in (run, account, plan):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")

@@ -120,7 +120,7 @@ def plan(
         settings, limits, teachers, seconds = _from_config(load_config(config), config, data_dir)
         settings |= {key: value for key, value in named.items() if value is not None}
     else:
-        limits = planning.Limits(queries or 100, answered, delta or 1e-5, classes)
+        limits = planning.Limits(queries or max_queries or 100, answered, delta or 1e-5, classes)
         settings = _settings(mechanism, named, limits.delta)
     counts, weights = _histograms(votes, gaps, teachers, limits.n_classes)
     if votes is not None and counts is not None:

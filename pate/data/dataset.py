@@ -18,6 +18,7 @@ class Dataset:
     Labels are positions in `classes`, which is configured or part of the source's definition, never discovered.
     `benchmark` marks public data that plays private: evaluation figures may then be shown. `y_public` is only
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
+    `input` and `features` tell the users of a student how its examples are written.
     """
 
     X_private: NDArray
@@ -29,6 +30,8 @@ class Dataset:
     X_test: NDArray | None = None
     y_test: NDArray[np.int64] | None = None
     benchmark: bool = False
+    input: str = "as in the data files"
+    features: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         shape = self.X_private.shape[1:]
@@ -42,7 +45,9 @@ class Dataset:
                 raise DataError(f"the {name} data is empty")
             if not np.isfinite(X).all():
                 row = int(np.argwhere(~np.isfinite(X))[0][0])
-                raise DataError(f"{name} data: NaN or infinity in row {row}; fill missing values before the run")
+                raise DataError(
+                    f"{name} data: NaN or infinity in row {row} (counted from 0); fill missing values before the run"
+                )
         if len(self.X_private) != len(self.y_private):
             raise DataError(f"{len(self.X_private)} private records but {len(self.y_private)} labels")
         if self.X_test is not None and self.y_test is not None and len(self.X_test) != len(self.y_test):

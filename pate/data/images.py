@@ -53,6 +53,7 @@ def load_images(source: str, folders: list[Path]) -> Dataset:
         y_test=y_test[n_public:],
         classes=classes,
         benchmark=True,
+        input="images, pixels divided by 255, channels last",
     )
 
 

@@ -54,4 +54,5 @@ def _digits() -> Dataset:
         y_test=y[1597:],
         classes=tuple(str(digit) for digit in range(10)),
         benchmark=True,
+        input="images of 8×8 pixels, each divided by 16",
     )

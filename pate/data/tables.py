@@ -87,10 +87,17 @@ def load_csv(settings: CsvData, folder: Path) -> Dataset:
             arrays[f"y_{part}"] = np.array([row[settings.label].strip() for row in part_rows])
         if settings.id is not None and part == "private":
             arrays["id_private"] = np.array([row[settings.id].strip() for row in part_rows])
-    return _dataset(arrays, settings.classes)
+    names = [_feature_names(column, settings.categories) for column in features]
+    return _dataset(arrays, settings.classes, tuple(name for group in names for name in group))
 
 
-def _dataset(arrays: dict[str, NDArray], classes: tuple[str | int, ...]) -> Dataset:
+def _feature_names(column: str, categories: dict[str, tuple[str | int, ...]]) -> list[str]:
+    return [f"{column}={value}" for value in categories[column]] if column in categories else [column]
+
+
+def _dataset(
+    arrays: dict[str, NDArray], classes: tuple[str | int, ...], feature_names: tuple[str, ...] | None = None
+) -> Dataset:
     def features(key: str) -> NDArray | None:
         return arrays[key].astype(np.float32) if key in arrays else None
 
@@ -107,6 +114,7 @@ def _dataset(arrays: dict[str, NDArray], classes: tuple[str | int, ...]) -> Data
         ids_private=None if ids is None else [str(i) for i in ids],
         X_test=features("X_test"),
         y_test=None if y_test is None else class_positions(y_test, classes, "test labels"),
+        features=feature_names,
     )
 
 

@@ -51,8 +51,13 @@ def build(settings: Mapping[str, Any]) -> Mechanism:
             raise ConfigError(f"mechanism.{key}: {cls.name} has no such parameter; {nearest(key, fields)}")
     for key, field in fields.items():
         if key not in parameters and field.default is dataclasses.MISSING:
-            raise ConfigError(f"mechanism.{key}: {cls.name} needs it; add it to the mechanism section")
+            raise ConfigError(f"mechanism.{key}: missing; {cls.name} needs it")
+    for key, value in parameters.items():
+        try:
+            parameters[key] = float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"mechanism.{key} = {value!r}: must be a number") from None
     try:
-        return cls(**{key: float(value) for key, value in parameters.items()})
-    except (TypeError, ValueError) as error:
+        return cls(**parameters)
+    except ValueError as error:
         raise ConfigError(f"mechanism: {error}") from None
