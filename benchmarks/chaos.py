@@ -199,7 +199,7 @@ def harness(kills: int, seed: int) -> int:
             if spent >= N_QUERIES:
                 shutil.rmtree(folder)
                 folder, spent, runs = Path(tempfile.mkdtemp(prefix="pate-chaos-")), 0, runs + 1
-            if sum(done.values()) % 50 == 0:
+            if any(killed) and sum(done.values()) % 50 == 0:
                 print(f"{sum(done.values())} kills, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     print(f"{sum(done.values())} kills of {dict(done)} in {runs} runs, {time.monotonic() - started:.0f} s")
     names = ("queries with two different answers", "answers told that are not stored so", "answers without a charge")
