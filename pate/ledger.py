@@ -340,8 +340,10 @@ def verify(path: Path, key: bytes, head: Path) -> int:
     """Check every link, that every row has one, and that the chain reaches its head; returns the number of links."""
     if not path.exists():
         raise RunError(f"{path}: there is no ledger")
+    reached = read_head(head)  # first: a writer at work may move it on meanwhile, never back
     with named_errors(path):
-        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30, isolation_level=None)
+        db.execute("BEGIN")  # one snapshot for all that follows
         before, macs, seen = _FIRST_LINK, {}, set()
         for expected, (link, kind, number, mac) in enumerate(db.execute("SELECT * FROM chain ORDER BY link"), start=1):
             if link != expected:
@@ -362,7 +364,6 @@ def verify(path: Path, key: bytes, head: Path) -> int:
         db.close()
     if rows != seen or orphans:
         raise RunError(f"{path}: holds rows that were never charged through the ledger")
-    reached = read_head(head)
     if reached is None or macs.get(reached[0]) != reached[1]:
         raise RunError(f"{path}: does not reach its head; rows at the end were removed, or it is an older copy")
     return len(macs)

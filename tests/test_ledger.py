@@ -401,3 +401,16 @@ def test_kill_nine_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
             answers = db.execute("SELECT COUNT(*) FROM answers").fetchone()[0]
         assert answers == spent.asked >= acknowledged + 5
         check(tmp_path)
+
+
+def test_verify_is_not_fooled_by_a_writer_at_work(tmp_path: Path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        links = [check(tmp_path) for _ in range(60)]
+    finally:
+        writer.kill()
+        writer.communicate(timeout=30)
+    assert links == sorted(links)
+    assert links[-1] > links[0]
