@@ -130,7 +130,9 @@ class Aggregator:
         """The exact data-dependent ε of the examples asked so far: written under `private/`, returned to nobody."""
         ids = [query for query in self._ledger.stored(query_ids(X, self._key)) if query in self._votes]
         figures: dict[str, Any] = {"private": "do not publish", "delta": delta, "queries": len(ids)}
-        if self._mechanism.votes_per_record == 1 and not self._mechanism.charged_as_stream and ids:
+        if self._ledger.from_earlier_ensembles():
+            figures |= {"epsilon_data_dependent": None, "why": "votes behind some answers were erased by forgetting"}
+        elif self._mechanism.votes_per_record == 1 and not self._mechanism.charged_as_stream and ids:
             exact = exact_epsilon(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
             figures |= {"epsilon_data_dependent": _or_null(exact.epsilon)}
             figures |= {"by_rdp": _or_null(exact.rdp), "by_pld": _or_null(exact.pld)}
@@ -140,6 +142,8 @@ class Aggregator:
         """Release, once, an upper bound on the data-dependent ε of the examples asked; see `accounting.sanitise`."""
 
         def draw() -> dict[str, Any]:
+            if self._ledger.from_earlier_ensembles():
+                raise RunError("budget.sanitise: votes behind some answers were erased by forgetting; none can be given")
             stored = self._ledger.stored(query_ids(X, self._key))
             counts = np.array([self._votes[query] for query in stored])
             answered = np.array([label != UNANSWERED for label in stored.values()])

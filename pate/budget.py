@@ -15,6 +15,7 @@ from pate.accounting.summary import with_sampler
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
 from pate.errors import ConfigError
+from pate.forget import Ensemble
 from pate.ledger import Ledger, Limits, SharedBudget, shared_key
 from pate.mechanisms import Mechanism
 from pate.run_directory import RunDirectory
@@ -55,10 +56,10 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
 def ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory) -> Callable[[], Ledger]:
     """How the aggregator opens its ledger: the run's own, or one that runs on the same data share."""
     budget = config.budget
-    limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
+    limits, ensemble = Limits(budget.asked, budget.most_answered, repr(mechanism)), Ensemble.of(directory).version
     if budget.ledger is None:
         head = (directory.private / "ledger.head").resolve()
-        return partial(Ledger, directory.ledger.resolve(), directory.key, head, "run", limits)
+        return partial(Ledger, directory.ledger.resolve(), directory.key, head, "run", limits, ensemble=ensemble)
     path = Path(budget.ledger).resolve()
     shared = SharedBudget(budget.ledger_order, float(budget.ledger_epsilon or 0), budget.ledger_delta)
     if shared.rdp <= 0:
@@ -73,4 +74,4 @@ def ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory)
     limits = replace(limits, rdp_asked=asked, rdp_answered=answers.rdp_at(shared.order) - asked)
     key = shared_key(path)
     name = blake2b(str(directory.path.resolve()).encode(), key=directory.key, digest_size=16).hexdigest()
-    return partial(Ledger, path, key, path.with_name(path.name + ".head"), name, limits, shared)
+    return partial(Ledger, path, key, path.with_name(path.name + ".head"), name, limits, shared, ensemble)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pate.errors import ConfigError
 from pate.naming import nearest
@@ -78,10 +78,46 @@ class Component(Settings):
     params: dict[str, Any] = {}
 
 
-class TeacherFamily(Component):
-    """One kind of teacher in the mixture."""
+class Model(Component):
+    """A classifier that may have public features before it: `features: hog`, or a list of names and components."""
+
+    features: tuple[Component, ...] = ()
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        steps = value if isinstance(value, (list, tuple)) else [value]
+        return [{"name": step} if isinstance(step, str) else step for step in steps]
+
+
+class TeacherFamily(Model):
+    """One family of the mixture. Parameters that `vary` take each listed value, in equal shares.
+
+    From Python, `TeacherFamily(estimator=SVC(C=10))` says the same as the name and parameters would.
+    """
 
     weight: float = Field(default=1.0, gt=0)
+    vary: dict[str, tuple[Any, ...]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_estimator(cls, content: Any) -> Any:
+        if hasattr(content, "get_params"):
+            content = {"estimator": content}
+        if isinstance(content, dict) and "estimator" in content and hasattr(content["estimator"], "get_params"):
+            from pate.teachers import describe
+
+            rest = {key: value for key, value in content.items() if key != "estimator"}
+            content = describe(content["estimator"]) | rest
+        return content
+
+    @field_validator("vary")
+    @classmethod
+    def _something_to_vary(cls, value: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        for name, values in value.items():
+            if not values:
+                raise ValueError(f"{name}: give at least one value")
+        return value
 
 
 class Sanitise(Settings):
@@ -125,6 +161,7 @@ class RaySettings(Settings):
     workers: int | None = Field(default=None, ge=1)
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: float = Field(default=0.0, ge=0)
+    seconds_per_teacher: float | None = Field(default=None, gt=0)
 
 
 class Config(Settings):
@@ -138,7 +175,7 @@ class Config(Settings):
     mechanism: dict[str, Any]
     budget: Budget = Budget()
     student: Component
-    nonprivate: Component | None = None
+    nonprivate: Model | None = None
     ray: RaySettings = RaySettings()
 
     def build_mechanism(self) -> Mechanism:
@@ -294,7 +331,7 @@ _SOURCES = frozenset(_DATA_MODELS)
 _SECTIONS: dict[str, type[Settings]] = {
     "teachers": TeacherFamily,
     "student": Component,
-    "nonprivate": Component,
+    "nonprivate": Model,
     "budget": Budget,
     "ray": RaySettings,
 }
@@ -305,6 +342,8 @@ def _known_keys(location: tuple[int | str, ...]) -> Iterable[str]:
         return Config.model_fields
     if location[:2] == ("budget", "sanitise"):
         return Sanitise.model_fields
+    if "features" in location[:-1]:
+        return Component.model_fields
     if location[0] == "data":
         return _DATA_MODELS[str(location[1])].model_fields
     return _SECTIONS[str(location[0])].model_fields

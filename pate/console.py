@@ -50,10 +50,16 @@ class Console:
     def _bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        rate = TextColumn("{task.fields[rate]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+        started = time.monotonic()
         with Progress(*columns, console=self._rich, transient=True) as progress:
-            task = progress.add_task(what, total=total)
-            yield lambda done: progress.update(task, completed=done)
+            task = progress.add_task(what, total=total, rate="")
+
+            def update(done: int) -> None:
+                progress.update(task, completed=done, rate=f"{done / (time.monotonic() - started):.3g}/s")
+
+            yield update
 
     def _lines(self, what: str, total: int) -> Callable[[int], None]:
         started = last = time.monotonic()
@@ -63,7 +69,8 @@ class Console:
             now = time.monotonic()
             if done and now - last >= _SECONDS_BETWEEN_LINES:
                 last = now
-                left = (now - started) / done * (total - done)
-                print(f"{what}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+                rate = done / (now - started)
+                left = (total - done) / rate
+                print(f"{what}: {done} of {total}, {rate:.3g} a second, about {left:.0f} s left", file=sys.stderr, flush=True)
 
         return update

@@ -1,31 +1,38 @@
-"""Workers that train teachers and count their votes, and the pool that hands out the work.
+"""Workers that train teachers and count their votes.
 
-`Worker` is a plain class, tested without Ray; `Pool` wraps it as an actor. A worker receives its own parts only
+`Worker` is a plain class, tested without Ray; `pate.pool` runs it as an actor. A worker receives its own parts only
 and returns counts with the parts they cover, never a single teacher's prediction. What goes wrong inside a
 worker is reported by kind, never by message, which could quote a record.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.config import Config, RaySettings, TeacherFamily
+from pate.config import Config
 from pate.errors import ConfigError, RunError
-from pate.teachers import build_estimator, family_of_part, seed_of_part
+from pate.features import Features
+from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
+from pate.teachers.checkpoint import constant, pack, unpack
 from pate.teachers.part import PartClassifier
 
+STACK = 25  # networks trained at once, where that is faster
 _ATTEMPTS = 2
-_IN_FLIGHT = 2  # calls a worker has at hand, so that it never waits for the driver
-_MOST_REPLACEMENTS = 10
+_QUERIES_AT_ONCE = 2000
+
+Records = tuple[NDArray, NDArray[np.int64]]
+_Made = tuple[PartClassifier, bytes, str | None]
 
 
 @dataclass(frozen=True)
@@ -45,213 +52,196 @@ def sum_counts(partials: Sequence[PartialCounts], n_teachers: int) -> NDArray[np
     return total
 
 
+@dataclass(frozen=True)
+class Job:
+    """Parts that are trained by one call: a stack of networks, or a single part. From the configuration alone."""
+
+    recipe: int
+    parts: tuple[int, ...]
+
+
+def jobs_of(kinds: Sequence[Recipe], assignment: Sequence[int], stack_all: bool = False) -> list[Job]:
+    """All the work. `stack_all`: also stack networks that only a GPU trains faster that way."""
+    result = []
+    for number, recipe in enumerate(kinds):
+        parts = [part for part, kind in enumerate(assignment) if kind == number]
+        size = STACK if _stacks(recipe, stack_all) else 1
+        result += [Job(number, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
+    return result
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished teacher for the checkpoint, and the kind of failure where it is only a stand-in or a second try."""
+
+    part: int
+    payload: bytes
+    failure: str | None
+
+
 class Worker:
     """Owns the teachers of some parts."""
 
-    def __init__(self, families: Sequence[TeacherFamily], n_classes: int, seed: int) -> None:
+    def __init__(self, kinds: Sequence[Recipe], n_classes: int, seed: int, search_path: Sequence[str] = ()) -> None:
         from threadpoolctl import threadpool_limits
 
-        self._families = families
+        sys.path.extend(folder for folder in search_path if folder not in sys.path)
+        self._kinds = kinds
         self._n_classes = n_classes
         self._seed = seed
-        self._teachers: dict[int, PartClassifier] = {}
+        self._teachers: dict[int, tuple[int, PartClassifier]] = {}
+        self._chains: dict[str, Features] = {}
         self._limits = threadpool_limits(1)
         _one_torch_thread()
 
-    def probe(self, family: int, X_public: NDArray, n_records: int) -> float | str:
-        """Seconds for one fit on public examples with made-up labels, or what is wrong with the family."""
+    def pid(self) -> int:
+        """Which process it is, for whoever wants to look at it or kill it."""
+        return os.getpid()
+
+    def lacks_gpu(self) -> bool:
+        """Whether Ray gave it a GPU that torch cannot use."""
+        import torch
+
+        return not torch.cuda.is_available()
+
+    def probe(self, recipe: int, X_public: NDArray, n_records: int, stack: int = 1) -> float | str:
+        """Seconds a teacher, measured on public examples with made-up labels, or what is wrong with the recipe."""
         rng = np.random.default_rng(0)
-        X = X_public[rng.integers(len(X_public), size=max(n_records, 2 * self._n_classes))]
-        y = np.arange(len(X)) % self._n_classes
+        size = max(n_records, 2 * self._n_classes)
+        X, y = X_public[rng.integers(len(X_public), size=size)], np.arange(size) % self._n_classes
+        kind = self._kinds[recipe]
         try:
-            teacher = PartClassifier(self._estimator(family, 0))
-            _quietly(lambda: teacher.fit(X, y).predict(X[:2]))  # imports and first-call costs
+            features = self._features(recipe)
+            teacher = PartClassifier(kind.estimator(0))
+            _quietly(lambda: teacher.fit(features.transform(X), y).predict(features.transform(X[:2])))  # first-call costs
             _one_torch_thread()
             started = time.perf_counter()
-            _quietly(lambda: teacher.fit(X, y).predict(X[:2]))
-            return time.perf_counter() - started
+            if stack > 1:
+                job = Job(recipe, tuple(range(stack)))
+                _quietly(lambda: self._fit_stack(job, dict.fromkeys(job.parts, (features.transform(X), y))))
+            else:
+                _quietly(lambda: teacher.fit(features.transform(X), y))
+            return (time.perf_counter() - started) / stack
         except ConfigError as error:
             return str(error)
         except Exception as error:
-            return f"teachers.{family}.name = {self._families[family].name!r}: cannot be fitted: {error}"
+            return f"{kind.key}.name = {kind.name!r}: cannot be fitted: {error}"
 
-    def train(self, part: int, family: int, X: NDArray, y: NDArray[np.int64]) -> str | None:
-        """Train the teacher of one part. A failure is retried with another seed, then a constant stands in.
+    def train(self, job: Job, data: Mapping[int, Records]) -> list[Trained]:
+        """Train the teachers of the parts whose records are given; the other slots of a stack stay blank.
 
-        Returns the kind of failure, if any: the operator's business, never published.
+        A teacher that fails is trained once more with another seed, then a constant stands in. The kind of
+        failure is the operator's business, never published.
         """
-        failure = None
         _one_torch_thread()
-        for attempt in range(_ATTEMPTS):
-            teacher = PartClassifier(self._estimator(family, seed_of_part(self._seed, part, attempt)))
-            try:
-                _quietly(lambda teacher=teacher: teacher.fit(X, y).predict(X[:1]))  # type: ignore[misc]
-                break
-            except Exception as error:
-                failure = type(error).__name__
-        else:
-            majority = np.bincount(y, minlength=self._n_classes).argmax()
-            teacher = PartClassifier(None).fit(X[:1], np.array([majority]))
-        self._teachers[part] = teacher
-        return failure
+        result = []
+        made = self._train_stack(job, data) if len(job.parts) > 1 else {}
+        for part, records in data.items():
+            teacher, payload, failure = made.get(part) or self._train_one(job.recipe, part, records)
+            self._teachers[part] = job.recipe, teacher
+            result.append(Trained(part, payload, failure))
+        return result
+
+    def restore(self, recipe: int, part: int, payload: bytes) -> None:
+        """Take over a teacher that was trained before. The payload must be this run's own."""
+        self._teachers[part] = recipe, unpack(payload, self._kinds[recipe])
 
     def count(self, X: NDArray) -> PartialCounts:
         """The votes of all own teachers on `X`."""
+        blocks = [self._count(X[i : i + _QUERIES_AT_ONCE]) for i in range(0, max(len(X), 1), _QUERIES_AT_ONCE)]
+        return PartialCounts(tuple(sorted(self._teachers)), np.concatenate(blocks))
+
+    def _count(self, X: NDArray) -> NDArray[np.int64]:
         counts = np.zeros((len(X), self._n_classes), dtype=np.int64)
         rows = np.arange(len(X))
-        for teacher in self._teachers.values():
-            counts[rows, _votes(teacher, X)] += 1
-        return PartialCounts(tuple(sorted(self._teachers)), counts)
+        seen: dict[int, NDArray] = {}
+        for recipe, teacher in self._teachers.values():
+            features = self._features(recipe)
+            if id(features) not in seen:
+                seen[id(features)] = features.transform(X)
+            counts[rows, self._votes(teacher, seen[id(features)])] += 1
+        return counts
 
-    def _estimator(self, family: int, seed: int) -> Any:
-        chosen = self._families[family]
-        return build_estimator(chosen.name, dict(chosen.params), seed, f"teachers.{family}.name")
+    def _votes(self, teacher: PartClassifier, X: NDArray) -> NDArray[np.int64]:
+        """A teacher that cannot answer votes for class 0: one record must not be able to stop a run."""
+        try:
+            votes: NDArray[np.int64] = _quietly(lambda: teacher.predict(X))
+        except Exception:
+            votes = np.zeros(len(X), dtype=np.int64)
+        return votes
 
-
-class Pool:
-    """Worker actors sized to the cluster; replaces those that die and trains their parts again."""
-
-    def __init__(
-        self,
-        families: Sequence[TeacherFamily],
-        assignment: Sequence[int],
-        n_classes: int,
-        seed: int,
-        settings: RaySettings,
-    ) -> None:
-        import ray
-
-        self._assignment = assignment
-        self._actor = ray.remote(Worker).options(
-            num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker, max_restarts=0
-        )
-        self._arguments = (list(families), n_classes, seed)
-        self._seconds = [0.0] * len(families)
-        self._replaced = 0
-        self._owned: dict[Any, set[int]] = {}
-        self.failures: dict[int, str] = {}
-        for _ in range(_pool_size(settings, len(assignment))):
-            self._owned[self._actor.remote(*self._arguments)] = set()
-
-    @property
-    def workers(self) -> list[Any]:
-        """The actors that hold teachers."""
-        return [worker for worker, parts in self._owned.items() if parts]
-
-    def probe(self, X_public: NDArray, n_records: int) -> float:
-        """Try every family on public examples; returns the expected seconds of training."""
-        import ray
-
-        first = next(iter(self._owned))
-        data = ray.put(X_public[:2000])
-        results = ray.get([first.probe.remote(i, data, n_records) for i in range(len(self._seconds))])
-        for result in results:
-            if isinstance(result, str):
-                raise ConfigError(result)
-        self._seconds = results
-        return sum(self._seconds[family] for family in self._assignment) / len(self._owned)
-
-    def train(self, part_data: Callable[[int], tuple[NDArray, NDArray]], done: Callable[[int], None]) -> None:
-        """Train every part that no live worker holds; slow families first, so that no core idles at the end."""
-        import ray
-        from ray.exceptions import RayActorError
-
-        missing = set(range(len(self._assignment))) - set().union(*self._owned.values())
-        waiting = deque(sorted(missing, key=lambda part: (-self._seconds[self._assignment[part]], part)))
-        running: dict[Any, tuple[Any, int]] = {}
-        while waiting or running:
-            self._hand_out(waiting, running, part_data)
-            ready, _ = ray.wait(list(running), num_returns=1)
-            for reference in ready:
-                if reference not in running:  # its worker was found dead a moment ago
-                    continue
-                worker, part = running.pop(reference)
-                try:
-                    failure = ray.get(reference)
-                except RayActorError:
-                    lost = self._replace(worker) | {part} | _drop(running, worker)
-                    waiting.extend(sorted(lost))
-                    continue
-                if failure is not None:
-                    self.failures[part] = failure
-                self._owned[worker].add(part)
-                done(len(set().union(*self._owned.values())))
-
-    def forget_dead(self) -> None:
-        """Drop workers that no longer answer, so that `train` makes up for what they held."""
-        import ray
-        from ray.exceptions import RayActorError
-
-        for worker in list(self._owned):
+    def _train_one(self, recipe: int, part: int, records: Records) -> _Made:
+        X, y = records
+        failure = None
+        for attempt in range(_ATTEMPTS):
             try:
-                ray.get(worker.__ray_ready__.remote())
-            except RayActorError:
-                self._replace(worker)
+                teacher = PartClassifier(self._kinds[recipe].estimator(seed_of_part(self._seed, part, attempt)))
+                transformed = self._features(recipe).transform(X)
+                _quietly(lambda t=teacher, Z=transformed: t.fit(Z, y).predict(Z[:1]))  # type: ignore[misc]
+                return teacher, pack(teacher), failure
+            except Exception as error:
+                failure = type(error).__name__
+        stand_in = constant(y, self._n_classes)
+        return stand_in, pack(stand_in), failure
 
-    def _hand_out(self, waiting: deque[int], running: dict[Any, tuple[Any, int]], part_data: Callable) -> None:
-        for worker in self._owned:
-            at_hand = sum(1 for busy, _ in running.values() if busy == worker)
-            while waiting and at_hand < _IN_FLIGHT:
-                part = waiting.popleft()
-                reference = worker.train.remote(part, self._assignment[part], *part_data(part))
-                running[reference] = (worker, part)
-                at_hand += 1
+    def _train_stack(self, job: Job, data: Mapping[int, Records]) -> dict[int, _Made]:
+        """Those of the stack that came out well; what is missing is to be trained alone.
 
-    def _replace(self, worker: Any) -> set[int]:
-        self._replaced += 1
-        if self._replaced > _MOST_REPLACEMENTS:
-            raise RunError(
-                f"{self._replaced} teacher workers died: give them more memory, or fewer at a time with ray.workers, "
-                "then go on with --resume"
-            )
-        lost = self._owned.pop(worker)
-        self._owned[self._actor.remote(*self._arguments)] = set()
-        return lost
+        A part that cannot take part leaves its slot blank, so that the others come out as they would anyway.
+        """
+        from pate.teachers.stacked import diverged
+
+        slots: dict[int, Records] = {}
+        for part, (X, y) in data.items():
+            with suppress(Exception):
+                if len(np.unique(y)) > 1:
+                    slots[part] = self._features(job.recipe).transform(X), y
+        networks = self._fit_stack(job, slots) if slots else {}
+        made: dict[int, _Made] = {}
+        for part in slots:
+            if not diverged(networks[part]):
+                teacher = PartClassifier(networks[part])
+                teacher.present_ = np.arange(self._n_classes)
+                made[part] = teacher, pack(teacher), None
+        return made
+
+    def _fit_stack(self, job: Job, data: Mapping[int, Records]) -> dict[int, Any]:
+        from pate.teachers.stacked import fit_stack
+
+        networks = {
+            part: self._kinds[job.recipe].estimator(seed_of_part(self._seed, part, attempt=0)) for part in job.parts
+        }
+        X, y = next(iter(data.values()))
+        blank = X[:0], y[:0]
+        fit_stack(list(networks.values()), [data.get(part, blank) for part in job.parts], self._n_classes)  # type: ignore[arg-type]
+        return networks
+
+    def _features(self, recipe: int) -> Features:
+        """The chain of transforms; recipes with the same chain share one."""
+        name = json.dumps(self._kinds[recipe].features, sort_keys=True)
+        if name not in self._chains:
+            self._chains[name] = self._kinds[recipe].build_features()
+        return self._chains[name]
 
 
 def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classes: int) -> float:
-    """How long training would take on this machine, from one fit of each family on public examples."""
-    families = family_of_part(config.teachers, config.n_teachers)
-    worker = Worker(config.teachers, n_classes, config.seed)
+    """How long training would take on this machine, from a try of each recipe on public examples."""
+    kinds = recipes(config.teachers)
+    assignment = assign_recipes(kinds, config.n_teachers)
+    worker = Worker(kinds, n_classes, config.seed)
     seconds = []
-    for family in range(len(config.teachers)):
-        result = worker.probe(family, X_public[:2000], n_records)
+    for number, recipe in enumerate(kinds):
+        stack = min(STACK, assignment.count(number)) if _stacks(recipe, False) else 1
+        result = worker.probe(number, X_public[:2000], n_records, max(stack, 1))
         if isinstance(result, str):
             raise ConfigError(result)
         seconds.append(result)
-    return sum(seconds[family] for family in families) / (config.ray.workers or os.cpu_count() or 1)
+    return sum(seconds[recipe] for recipe in assignment) / (config.ray.workers or os.cpu_count() or 1)
 
 
-def _drop(running: dict[Any, tuple[Any, int]], worker: Any) -> set[int]:
-    """Take the calls of a dead worker off the list; returns their parts."""
-    gone = [reference for reference, (owner, _) in running.items() if owner == worker]
-    return {running.pop(reference)[1] for reference in gone}
-
-
-def _pool_size(settings: RaySettings, n_teachers: int) -> int:
-    import ray
-
-    resources = ray.cluster_resources()
-    fits = int(resources.get("CPU", 0) // settings.cpus_per_worker)
-    if settings.gpus_per_worker:
-        fits = min(fits, int(resources.get("GPU", 0) // settings.gpus_per_worker))
-    size = min(settings.workers or fits, fits, n_teachers)
-    if size < 1:
-        raise RunError(
-            f"the cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs: not enough for "
-            f"one worker (ray.cpus_per_worker = {settings.cpus_per_worker:g}, "
-            f"ray.gpus_per_worker = {settings.gpus_per_worker:g})"
-        )
-    return size
-
-
-def _votes(teacher: PartClassifier, X: NDArray) -> NDArray[np.int64]:
-    """A teacher that cannot answer votes for class 0: one record must not be able to stop a run."""
-    try:
-        votes: NDArray[np.int64] = _quietly(lambda: teacher.predict(X))
-    except Exception:
-        votes = np.zeros(len(X), dtype=np.int64)
-    return votes
+def _stacks(recipe: Recipe, stack_all: bool) -> bool:
+    estimator = recipe.estimator(0)
+    return bool(getattr(estimator, "stackable" if stack_all else "stacks_well", False))
 
 
 def _quietly(action: Callable[[], Any]) -> Any:
@@ -261,8 +251,6 @@ def _quietly(action: Callable[[], Any]) -> Any:
 
 
 def _one_torch_thread() -> None:
-    """Cores are shared out among workers; a family that needs torch may have imported it by now."""
-    import sys
-
+    """Cores are shared out among workers; a recipe that needs torch may have imported it by now."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)

@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600) -> None:
-    """The whole file or none of it, durably, whenever the machine stops."""
+def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600, durable: bool = True) -> None:
+    """The whole file or none of it, durably, whenever the machine stops.
+
+    Without `durable`, a machine that stops may lose the file or leave it damaged: only for what can be made again.
+    """
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=mode)
     write(partial)
+    if not durable:
+        partial.rename(path)
+        return
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.rename(path)

@@ -44,7 +44,8 @@ CREATE TABLE sanitised (run INTEGER PRIMARY KEY REFERENCES runs (run), content T
 CREATE INDEX answers_by_charge ON answers (charge);
 CREATE TABLE chain (link INTEGER PRIMARY KEY, kind TEXT NOT NULL, number INTEGER NOT NULL, mac BLOB NOT NULL);
 """
-_MIGRATIONS = (_SCHEMA,)
+_ENSEMBLE_VERSIONS = "ALTER TABLE charges ADD COLUMN ensemble INTEGER NOT NULL DEFAULT 1"
+_MIGRATIONS = (_SCHEMA, _ENSEMBLE_VERSIONS)
 """Step i takes a file from schema version i to i + 1."""
 
 _TABLES = {
@@ -58,6 +59,7 @@ _TABLES = {
 """Tables, and which row a new one would take the place of: INSERT OR REPLACE fires no DELETE trigger."""
 
 _FIRST_LINK = b"pate ledger"
+_CHARGE_COLUMNS = 7  # of the first schema
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,20 @@ class Ledger:
     """One run's view of a ledger file. Writers of all runs take turns."""
 
     def __init__(
-        self, path: Path, key: bytes, head: Path, run: str, limits: Limits, shared: SharedBudget | None = None
+        self,
+        path: Path,
+        key: bytes,
+        head: Path,
+        run: str,
+        limits: Limits,
+        shared: SharedBudget | None = None,
+        ensemble: int = 1,
     ) -> None:
-        """Open the file, or make it, and enter the run. Limits or a budget other than the stored ones are refused."""
-        self.path, self.limits, self.shared = path, limits, shared
+        """Open the file, or make it, and enter the run. Limits or a budget other than the stored ones are refused.
+
+        `ensemble` is the version of the teachers that new answers come from.
+        """
+        self.path, self.limits, self.shared, self.ensemble = path, limits, shared, ensemble
         self._key, self._head = key, head
         self._db = connect(path)
         with self._transaction():
@@ -121,6 +133,10 @@ class Ledger:
         columns = "TOTAL(asked), TOTAL(answered), TOTAL(unstable)"
         row = self._rows(f"SELECT {columns} FROM charges WHERE run = ?", self._run)[0]
         return Charge(*(int(value) for value in row))
+
+    def from_earlier_ensembles(self) -> bool:
+        """Whether some answers of this run came from teachers that have been trained again since."""
+        return bool(self._rows("SELECT 1 FROM charges WHERE run = ? AND ensemble != ?", self._run, self.ensemble))
 
     def rdp_left(self) -> float:
         """What is left of a shared budget at its order; infinite where there is none."""
@@ -171,8 +187,8 @@ class Ledger:
         rdp = cost.asked * self.limits.rdp_asked + cost.answered * self.limits.rdp_answered
         with self._named_errors():
             charge = self._db.execute(
-                "INSERT INTO charges (run, asked, answered, unstable, rdp, at) VALUES (?, ?, ?, ?, ?, ?)",
-                (self._run, *astuple(cost), rdp, _now()),
+                "INSERT INTO charges (run, asked, answered, unstable, rdp, at, ensemble) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (self._run, *astuple(cost), rdp, _now(), self.ensemble),
             ).lastrowid
             rows = [(self._run, query, int(label), charge) for query, label in zip(query_ids, labels, strict=True)]
             self._db.executemany("INSERT INTO answers (run, query, label, charge) VALUES (?, ?, ?, ?)", rows)
@@ -316,6 +332,8 @@ def row_content(db: sqlite3.Connection, kind: str, number: int) -> list[Any]:
     row = db.execute(f"SELECT * FROM {kind} WHERE rowid = ?", (number,)).fetchone()
     if kind != "charges":
         return list(row or ())
+    if row and row[_CHARGE_COLUMNS:] == (1,):  # a first ensemble is as if the column were not there, as it once was
+        row = row[:_CHARGE_COLUMNS]
     answers = db.execute("SELECT run, query, label FROM answers WHERE charge = ? ORDER BY run, query", (number,))
     return [*(row or ()), *([run, bytes(query).hex(), label] for run, query, label in answers)]
 

@@ -6,7 +6,9 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeVar
 
 from pate.errors import ConfigError
@@ -25,6 +27,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{close[0]}'?" if close else "known are " + ", ".join(f"'{k}'" for k in known)
+
+
+def make_importable(folder: Path) -> None:
+    """Let dotted paths name classes in files next to a config; what is installed goes first."""
+    if str(folder.resolve()) not in sys.path:
+        sys.path.append(str(folder.resolve()))
 
 
 def import_dotted(path: str, key: str) -> object:

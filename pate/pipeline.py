@@ -16,18 +16,20 @@ from numpy.typing import NDArray
 
 from pate import __version__
 from pate.budget import ledger_opener, publishable_epsilon
+from pate.checkpoints import TeacherFiles
 from pate.config import Component, Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.sources import load
-from pate.errors import BudgetExceeded, ConfigError, DataError, PateError, RunError
+from pate.errors import BudgetExceeded, ConfigError, PateError, RunError
 from pate.files import write_atomically
+from pate.forget import parts_of, remembered
 from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.report.page import render_page
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
+from pate.naming import make_importable
 from pate.run_directory import RunDirectory
 
 BATCH = 50
@@ -69,29 +71,31 @@ def run(
     """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again."""
     console = console or Console()
     mechanism = config.build_mechanism()
-    _check_components(config)
+    _check_components(config, config_dir)
     data = load(config.data, data_dir, config_dir)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
     with RunDirectory.open(out, config, resume) as directory:
-        _check_same_data(directory, data)
-        released = _release_labels(config, mechanism, data, directory, address, seconds, console)
+        data = remembered(data, directory)
+        directory.note("places.json", {"data_dir": _absolute(data_dir), "config_dir": _absolute(config_dir)})
+        released = _release_labels(config, mechanism, data, directory, address, config_dir, seconds, console)
         student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
         report = _report(config, data, released, epsilon, student, seconds, console)
         _write(directory, report, config, seconds)
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
-def _check_components(config: Config) -> None:
+def _check_components(config: Config, config_dir: Path) -> None:
     """Import and construct everything the config names, before a directory is made for it."""
-    from pate.teachers import build_estimator
+    from pate.teachers import recipe_of, recipes
 
-    for number, family in enumerate(config.teachers):
-        build_estimator(family.name, dict(family.params), config.seed, f"teachers.{number}.name")
-    if config.nonprivate is not None:
-        build_estimator(config.nonprivate.name, dict(config.nonprivate.params), config.seed, "nonprivate.name")
+    make_importable(config_dir)
+    kinds = recipes(config.teachers)
+    for recipe in kinds + ([recipe_of(config.nonprivate, "nonprivate")] if config.nonprivate else []):
+        recipe.estimator(config.seed)
+        recipe.build_features()
     _build_student(config.student, config.seed)
 
 
@@ -119,16 +123,6 @@ def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Con
     )
 
 
-def _check_same_data(directory: RunDirectory, data: Dataset) -> None:
-    digest = blake2b(key=directory.key, digest_size=16)
-    for array in (data.X_private, data.y_private, data.X_public):
-        digest.update(np.ascontiguousarray(array).data)
-    for record_id in data.ids_private or ():
-        digest.update(f"{len(record_id)}:{record_id}".encode())
-    if not directory.same_as_before("data_digest", digest.hexdigest()):
-        raise DataError(f"{directory.path}: was begun with other data; start a new run with another --out")
-
-
 @contextmanager
 def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     started = time.perf_counter()
@@ -142,6 +136,7 @@ def _release_labels(
     data: Dataset,
     directory: RunDirectory,
     address: str | None,
+    config_dir: Path,
     seconds: dict[str, float],
     console: Console,
 ) -> Released:
@@ -163,8 +158,9 @@ def _release_labels(
             )
         if not _get(aggregator.stored_prefix.remote(queries[:1])) and not _get(aggregator.room.remote()):
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
-        if not votes_collected(queries, directory.private, directory.key):
-            _train_and_vote(config, data, queries, aggregator, directory, seconds, console)
+        answered = _get(aggregator.stored_prefix.remote(queries)) == len(queries)
+        if not answered and not votes_collected(queries, directory.private, directory.key):
+            _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
         with _stage("label", seconds):
             labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
         with _stage("account", seconds), console.working("accounting"):
@@ -182,19 +178,25 @@ def _train_and_vote(
     queries: NDArray,
     aggregator: Any,
     directory: RunDirectory,
+    config_dir: Path,
     seconds: dict[str, float],
     console: Console,
 ) -> None:
     from pate.aggregator import AskWorkers
-    from pate.ensemble import Pool
-    from pate.teachers import family_of_part
+    from pate.pool import Pool
+    from pate.teachers import assign_recipes, recipes
 
-    parts = _parts(config, data, directory.key)
-    assignment = family_of_part(config.teachers, config.n_teachers)
+    parts = parts_of(config, data, directory.key)
+    kinds = recipes(config.teachers)
+    assignment = assign_recipes(kinds, config.n_teachers)
+    store = TeacherFiles(directory.private, directory.key)
     with _stage("train", seconds):
-        pool = Pool(config.teachers, assignment, len(data.classes), config.seed, config.ray)
-        with console.working("trying each teacher family on public examples"):
+        n_classes, search_path = len(data.classes), [str(config_dir.resolve())]
+        pool = Pool(kinds, assignment, n_classes, config.seed, config.ray, store, search_path)
+        with console.working("trying each kind of teacher on public examples"):
             expected = pool.probe(data.X_public, len(data.X_private) // config.n_teachers)
+        if pool.lacks_gpu():
+            console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
         console.say(
             f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
         )
@@ -204,25 +206,17 @@ def _train_and_vote(
             try:
                 ask = AskWorkers(pool.workers)
                 _get(aggregator.collect.remote(queries, ask))
-                if data.benchmark and data.X_test is not None:
-                    _get(aggregator.evaluate.remote(data.X_test[:1000], data.y_test[:1000], ask))  # type: ignore[index]
+                if data.benchmark and data.y_public is not None:
+                    _get(aggregator.evaluate.remote(data.X_public, data.y_public, ask))
                 break
             except _WorkerLost:
                 pool.forget_dead()
                 _train(pool, data, parts, console)
         else:
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
-    directory.note("failures.json", {"private": "do not publish", "teachers": pool.failures})
-    if pool.failures:
-        console.say_privately(f"{len(pool.failures)} teachers failed to train; see private/failures.json")
-
-
-def _parts(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
-    records = (data.X_private, data.y_private, data.ids_private, key, config.n_teachers)
-    mechanism = config.build_mechanism()
-    if isinstance(mechanism, MSamp):
-        return subsample_parts(*records, mechanism.sampling_rate, mechanism.votes_per_record)
-    return split_into_parts(*records)
+    directory.note("failures.json", {"private": "do not publish", "teachers": store.failures})
+    if store.failures:
+        console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
 def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], console: Console) -> None:
@@ -358,23 +352,29 @@ def _report(
         )
 
 
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())
+
+
 def _accuracy(classifier: Any, data: Dataset) -> float:
     return float((classifier.predict(data.X_test) == data.y_test).mean())
 
 
 def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console: Console) -> Benchmark:
     """Figures that public data playing private may show."""
-    from pate.teachers import build_estimator
+    from pate.teachers import recipe_of
     from pate.teachers.part import PartClassifier
 
     answered = labels != UNANSWERED
     right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
     nonprivate = None
-    if config.nonprivate is not None:
+    if config.nonprivate is not None and data.X_test is not None:
         with console.working("training without privacy, for comparison"):
-            chosen = config.nonprivate
-            estimator = build_estimator(chosen.name, dict(chosen.params), config.seed, "nonprivate.name")
-            nonprivate = _accuracy(PartClassifier(estimator).fit(data.X_private, data.y_private), data)
+            recipe = recipe_of(config.nonprivate, "nonprivate")
+            features = recipe.build_features()
+            classifier = PartClassifier(recipe.estimator(config.seed))
+            classifier.fit(features.transform(data.X_private), data.y_private)
+            nonprivate = float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",
         label_accuracy=None if right is None else float(right.mean()),

@@ -52,6 +52,10 @@ class RunDirectory:
         """Write a JSON file under `private/`."""
         write_atomically(self.private / name, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
 
+    def replace(self, name: str, value: str) -> None:
+        """Remember another `value` from now on."""
+        write_atomically(self.private / name, lambda path: path.write_text(value))
+
     def same_as_before(self, name: str, value: str) -> bool:
         """Remember `value` under `private/`; False if another value was remembered earlier."""
         path = self.private / name

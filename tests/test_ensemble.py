@@ -1,21 +1,23 @@
-"""Workers and pool: isolation of parts, every part counted once, deaths made up for."""
+"""Workers: isolation of parts, stacks and singles, failures that stay inside."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator
 
-from pate.config import RaySettings, TeacherFamily
+from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble import PartialCounts, Pool, Worker, sum_counts
-from pate.errors import ConfigError, RunError
-from pate.teachers import family_of_part
+from pate.ensemble import STACK, Job, PartialCounts, Worker, jobs_of, sum_counts
+from pate.errors import RunError
+from pate.teachers import Recipe, assign_recipes, recipes
 
 FAMILIES = (
     TeacherFamily(name="sklearn.neighbors.KNeighborsClassifier", params={"n_neighbors": 1}),
     TeacherFamily(name="sklearn.ensemble.ExtraTreesClassifier", params={"n_estimators": 3}),
-    TeacherFamily(name="network", params={"architecture": "mlp", "epochs": 2, "hidden": 8}),
+    TeacherFamily(name="network", params={"architecture": "mlp", "steps": 8, "hidden": 8}),
 )
+KINDS = recipes(FAMILIES)
 KEY = b"k" * 32
 
 
@@ -24,18 +26,21 @@ def private_data(n: int = 120) -> tuple[np.ndarray, np.ndarray]:
     return rng.random((n, 4, 4)).astype(np.float32), rng.integers(3, size=n)
 
 
+def train_all(worker: Worker, kinds: list[Recipe], X: np.ndarray, y: np.ndarray, n_parts: int) -> None:
+    parts = split_into_parts(X, y, None, KEY, n_parts)
+    for job in jobs_of(kinds, assign_recipes(kinds, n_parts)):
+        for trained in worker.train(job, {p: (X[parts[p]], y[parts[p]]) for p in job.parts}):
+            assert trained.failure is None
+
+
 def predictions(X: np.ndarray, y: np.ndarray, queries: np.ndarray, n_parts: int) -> np.ndarray:
     """Each teacher's own predictions, for the test's eyes only."""
-    assignment = family_of_part(FAMILIES, n_parts)
-    rows = []
-    for part, members in enumerate(split_into_parts(X, y, None, KEY, n_parts)):
-        worker = Worker(FAMILIES, 3, seed=0)
-        assert worker.train(part, assignment[part], X[members], y[members]) is None
-        rows.append(worker.count(queries).counts.argmax(axis=1))
-    return np.array(rows)
+    worker = Worker(KINDS, 3, seed=0)
+    train_all(worker, KINDS, X, y, n_parts)
+    return np.array([worker._teachers[part][1].predict(queries) for part in range(n_parts)])
 
 
-@pytest.mark.parametrize("change", ["remove", "add"])
+@pytest.mark.parametrize("change", ["remove", "add", "one class left"])
 def test_one_record_touches_one_teacher(change: str) -> None:
     """DESIGN's isolation rule: change one record, retrain all, at most one teacher votes differently."""
     X, y = private_data()
@@ -45,9 +50,72 @@ def test_one_record_touches_one_teacher(change: str) -> None:
         if change == "remove":
             kept = np.delete(np.arange(len(X)), record)
             after = predictions(X[kept], y[kept], queries, 9)
-        else:
+        elif change == "add":
             after = predictions(np.concatenate([X[:1] + record, X]), np.concatenate([[2], y]), queries, 9)
+        else:
+            part = split_into_parts(X, y, None, KEY, 9)[record % 9]
+            kept = np.setdiff1d(np.arange(len(X)), part[y[part] != y[part][0]])
+            after = predictions(X[kept], y[kept], queries, 9)
         assert (before != after).any(axis=1).sum() <= 1
+
+
+def test_jobs_cover_every_part_once_and_stack_what_stacks_well() -> None:
+    kinds = recipes([*FAMILIES, TeacherFamily(name="network", params={"architecture": "cnn"})])
+    assignment = assign_recipes(kinds, 8 * STACK)
+    jobs = jobs_of(kinds, assignment)
+    assert sorted(part for job in jobs for part in job.parts) == list(range(8 * STACK))
+    assert {len(job.parts) for job in jobs if job.recipe != 2} == {1}
+    assert {len(job.parts) for job in jobs if job.recipe == 2} == {STACK}
+    assert {len(job.parts) for job in jobs_of(kinds, assignment, stack_all=True) if job.recipe == 3} == {STACK}
+    for job in jobs:
+        assert {assignment[part] for part in job.parts} == {job.recipe}
+
+
+def test_a_part_of_a_stack_trained_later_is_the_same() -> None:
+    """After a crash only what is missing is trained; the other slots stay blank."""
+    X, y = private_data()
+    parts = split_into_parts(X, y, None, KEY, 5)
+    job = Job(2, (0, 1, 2, 3, 4))
+    data = {p: (X[parts[p]], y[parts[p]]) for p in job.parts}
+    whole, later = Worker(KINDS, 3, seed=0), Worker(KINDS, 3, seed=0)
+    together = {t.part: t.payload for t in whole.train(job, data)}
+    assert [t.payload for t in later.train(job, {3: data[3]})] == [together[3]]
+    assert later.count(X).parts == (3,)
+
+
+def test_a_restored_teacher_votes_as_before() -> None:
+    X, y = private_data()
+    first, second = Worker(KINDS, 3, seed=0), Worker(KINDS, 3, seed=0)
+    parts = split_into_parts(X, y, None, KEY, 6)
+    assignment = assign_recipes(KINDS, 6)
+    for job in jobs_of(KINDS, assignment):
+        for trained in first.train(job, {p: (X[parts[p]], y[parts[p]]) for p in job.parts}):
+            second.restore(assignment[trained.part], trained.part, trained.payload)
+    first.train(Job(0, (6,)), {6: (X[:3], np.full(3, 1))})
+    second.restore(0, 6, first.train(Job(0, (6,)), {6: (X[:3], np.full(3, 1))})[0].payload)
+    assert first.count(X).parts == second.count(X).parts == (0, 1, 2, 3, 4, 5, 6)
+    np.testing.assert_array_equal(first.count(X).counts, second.count(X).counts)
+
+
+def test_votes_counted_in_blocks_are_the_votes() -> None:
+    X, y = private_data()
+    worker = Worker(KINDS, 3, seed=0)
+    train_all(worker, KINDS, X, y, 6)
+    queries = np.random.default_rng(3).random((4001, 4, 4)).astype(np.float32)
+    counts = worker.count(queries).counts
+    assert counts.shape == (4001, 3)
+    assert (counts.sum(axis=1) == 6).all()
+    np.testing.assert_array_equal(counts[3990:], worker.count(queries[3990:]).counts)
+
+
+def test_features_come_before_teacher_and_votes() -> None:
+    family = TeacherFamily(name="sklearn.svm.SVC", features={"name": "hog", "params": {"cell": 4, "stride": 4}})
+    assert TeacherFamily(name="sklearn.svm.SVC", features="hog").features[0].name == "hog"
+    X, y = private_data()
+    worker = Worker(recipes([family]), 3, seed=0)
+    worker.train(Job(0, (0,)), {0: (X, y)})
+    assert worker._teachers[0][1].estimator.n_features_in_ == 12
+    assert worker.count(X).counts.sum() == len(X)
 
 
 def test_sum_refuses_anything_but_every_part_once() -> None:
@@ -59,27 +127,22 @@ def test_sum_refuses_anything_but_every_part_once() -> None:
             sum_counts(partials, 3)
 
 
-class Refuses:
-    """A classifier whose message quotes its data."""
+class Refuses(BaseEstimator):
+    """A classifier whose message quotes its data; gives in where its seed is even."""
+
+    def __init__(self, always: bool = True, random_state: int | None = None) -> None:
+        self.always, self.random_state = always, random_state
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> Refuses:
-        raise ValueError(f"secret {X[0]}")
+        if self.always or self.random_state % 2:  # type: ignore[operator]
+            raise ValueError(f"secret {X[0]}")
+        return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         return np.zeros(len(X))
 
 
-def test_a_failing_teacher_becomes_a_constant_and_its_message_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = private_data(10)
-    worker = Worker(FAMILIES, 3, seed=0)
-    monkeypatch.setattr(worker, "_estimator", lambda family, seed: Refuses())
-    assert worker.train(4, 0, X, np.full(10, 2) - (y > 1)) == "ValueError"
-    partial = worker.count(X)
-    assert partial.parts == (4,)
-    assert (partial.counts.sum(axis=0) > 0).sum() == 1
-
-
-class CannotPredict:
+class CannotPredict(BaseEstimator):
     """Fits, answers about one example, and fails on more."""
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> CannotPredict:
@@ -91,71 +154,52 @@ class CannotPredict:
         return np.zeros(len(X))
 
 
-def test_a_teacher_that_cannot_answer_does_not_stop_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_teacher_becomes_a_constant_and_its_message_stays_inside() -> None:
     X, y = private_data(10)
-    worker = Worker(FAMILIES, 3, seed=0)
-    monkeypatch.setattr(worker, "_estimator", lambda family, seed: CannotPredict())
-    worker.train(0, 0, X, y)
+    worker = Worker([Recipe(f"{__name__}.Refuses", {})], 3, seed=0)
+    (trained,) = worker.train(Job(0, (4,)), {4: (X, np.full(10, 2) - (y > 1))})
+    assert trained.failure == "ValueError"
+    assert b"secret" not in trained.payload
+    partial = worker.count(X)
+    assert partial.parts == (4,)
+    assert (partial.counts.sum(axis=0) > 0).sum() == 1
+
+
+def test_a_second_try_has_another_seed() -> None:
+    X, y = private_data(10)
+    worker = Worker([Recipe(f"{__name__}.Refuses", {"always": False})], 3, seed=0)
+    trained = [worker.train(Job(0, (part,)), {part: (X, y)})[0] for part in range(40)]
+    second_try = [t for t in trained if t.failure and t.payload.startswith(b"p")]
+    assert second_try
+    assert any(t.failure is None for t in trained)
+
+
+def test_a_network_that_diverges_becomes_a_constant_and_leaves_its_stack_alone() -> None:
+    X, y = private_data(60)
+    kinds = KINDS[2:]
+    good = {0: (X[:20], y[:20]), 2: (X[40:], y[40:])}
+    broken = X[20:40].copy()
+    broken[0] = np.nan
+    alone, together = Worker(kinds, 3, seed=0), Worker(kinds, 3, seed=0)
+    before = {t.part: t.payload for t in alone.train(Job(0, (0, 1, 2)), good)}
+    after = {t.part: t for t in together.train(Job(0, (0, 1, 2)), {**good, 1: (broken, y[20:40])})}
+    assert after[1].failure == "Diverged"
+    assert after[1].payload.startswith(b"c")
+    assert {part: after[part].payload for part in before} == before
+
+
+def test_a_teacher_that_cannot_answer_does_not_stop_the_vote() -> None:
+    X, y = private_data(10)
+    worker = Worker([Recipe(f"{__name__}.CannotPredict", {})], 3, seed=0)
+    worker.train(Job(0, (0,)), {0: (X, y)})
     assert worker.count(X).counts.tolist() == [[1, 0, 0]] * 10
 
 
 def test_probe_says_what_is_wrong_with_a_family() -> None:
-    bad = (TeacherFamily(name="sklearn.svm.SVC", params={"C": -1}),)
+    bad = recipes([TeacherFamily(name="sklearn.svm.SVC", params={"C": -1})])
     shown = Worker(bad, 3, seed=0).probe(0, private_data()[0], 30)
     assert "teachers.0.name = 'sklearn.svm.SVC'" in str(shown)
-    seconds = Worker(FAMILIES, 3, seed=0).probe(0, private_data()[0], 30)
-    assert isinstance(seconds, float)
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_pool_counts_what_one_worker_would() -> None:
-    import ray
-
-    X, y = private_data()
-    parts = split_into_parts(X, y, None, KEY, 8)
-    assignment = family_of_part(FAMILIES, 8)
-    pool = Pool(FAMILIES, assignment, 3, 0, RaySettings(workers=2))
-    assert pool.probe(X, 15) > 0
-    done: list[int] = []
-    pool.train(lambda part: (X[parts[part]], y[parts[part]]), done.append)
-    assert done == list(range(1, 9))
-    alone = Worker(FAMILIES, 3, seed=0)
-    for part in range(8):
-        alone.train(part, assignment[part], X[parts[part]], y[parts[part]])
-    partials = ray.get([worker.count.remote(X) for worker in pool.workers])
-    np.testing.assert_array_equal(sum_counts(partials, 8), alone.count(X).counts)
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_a_killed_worker_is_replaced_and_votes_are_the_same() -> None:
-    import ray
-
-    X, y = private_data()
-    parts = split_into_parts(X, y, None, KEY, 8)
-    pool = Pool(FAMILIES[:2], family_of_part(FAMILIES[:2], 8), 3, 0, RaySettings(workers=2))
-    kills = iter([3, 6])
-    next_kill = next(kills)
-
-    def done(count: int) -> None:
-        nonlocal next_kill
-        if count >= next_kill:
-            next_kill = next(kills, 99)
-            ray.kill(pool.workers[0])
-
-    pool.train(lambda part: (X[parts[part]], y[parts[part]]), done)
-    pool.forget_dead()
-    pool.train(lambda part: (X[parts[part]], y[parts[part]]), lambda _: None)
-    partials = ray.get([worker.count.remote(X) for worker in pool.workers])
-    alone = Worker(FAMILIES[:2], 3, seed=0)
-    for part in range(8):
-        alone.train(part, part % 2, X[parts[part]], y[parts[part]])
-    np.testing.assert_array_equal(sum_counts(partials, 8), alone.count(X).counts)
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_pool_refuses_a_family_that_cannot_fit_and_resources_that_are_not_there() -> None:
-    bad = (TeacherFamily(name="sklearn.svm.SVC", params={"kernel": "nope"}),)
-    with pytest.raises(ConfigError, match=r"teachers\.0\.name"):
-        Pool(bad, [0, 0], 3, 0, RaySettings(workers=1)).probe(private_data()[0], 10)
-    with pytest.raises(RunError, match="GPUs"):
-        Pool(FAMILIES, [0, 0], 3, 0, RaySettings(gpus_per_worker=1))
+    worker = Worker(KINDS, 3, seed=0)
+    for kind, stack in ((0, 1), (2, 1), (2, 5)):
+        assert isinstance(worker.probe(kind, private_data()[0], 30, stack), float)
+    assert worker.count(private_data()[0]).parts == ()

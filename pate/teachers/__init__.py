@@ -4,45 +4,72 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from pate.errors import ConfigError
+from pate.features import Features, build_features
 from pate.naming import import_dotted, nearest, short_names
 
 if TYPE_CHECKING:
-    from pate.config import TeacherFamily
+    from pate.config import Model, TeacherFamily
 
 
-def build_estimator(name: str, params: dict[str, Any], random_state: int, key: str) -> BaseEstimator:
-    """The classifier a config names, by module of this folder or dotted path, seeded where it takes a seed."""
-    cls = _own_class(name, key) if "." not in name else import_dotted(name, key)
-    if not (callable(cls) and hasattr(cls, "fit") and hasattr(cls, "predict")):
-        raise ConfigError(f"{key} = {name!r}: not a classifier with fit and predict")
-    try:
-        estimator = cls(**params)
-    except TypeError as error:
-        raise ConfigError(f"{key} = {name!r}: {error}") from None
-    if "random_state" not in params and "random_state" in _parameters(estimator):
-        estimator.set_params(random_state=random_state)
-    return estimator
+@dataclass(frozen=True)
+class Recipe:
+    """How one kind of teacher is made: classifier, parameters and the public features before it."""
+
+    name: str
+    params: dict[str, Any]
+    features: tuple[dict[str, Any], ...] = ()
+    weight: float = 1.0
+    key: str = "teachers.0"
+
+    def estimator(self, random_state: int) -> BaseEstimator:
+        """A fresh classifier."""
+        return build_estimator(self.name, self.params, random_state, f"{self.key}.name")
+
+    def build_features(self) -> Features:
+        """The transforms that come first."""
+        return build_features(self.features, f"{self.key}.features")
 
 
-def family_of_part(families: Sequence[TeacherFamily], n_teachers: int) -> list[int]:
-    """Which family each part gets: shares by weight, evenly spread, from the configuration alone.
+def recipe_of(model: Model, key: str) -> Recipe:
+    """The recipe that one entry of the config describes."""
+    return Recipe(model.name, dict(model.params), tuple(f.model_dump() for f in model.features), key=key)
 
-    Smooth weighted round-robin: every part adds each weight to its family's credit, the richest family is
+
+def recipes(families: Sequence[TeacherFamily]) -> list[Recipe]:
+    """Every kind of teacher in the mixture: a family whose parameters `vary` is one kind for each combination."""
+    result = []
+    for number, family in enumerate(families):
+        base = recipe_of(family, f"teachers.{number}")
+        choices = [[(name, value) for value in values] for name, values in family.vary.items()]
+        variants = [dict(chosen) for chosen in itertools.product(*choices)]
+        for variant in variants:
+            share = family.weight / len(variants)
+            result.append(Recipe(base.name, base.params | variant, base.features, share, base.key))
+    return result
+
+
+def assign_recipes(kinds: Sequence[Recipe], n_teachers: int) -> list[int]:
+    """Which recipe each part gets: shares by weight, evenly spread, from the configuration alone.
+
+    Smooth weighted round-robin: every part adds each weight to its recipe's credit, the richest recipe is
     chosen and pays the sum of the weights.
     """
-    total = sum(family.weight for family in families)
-    credit = [0.0] * len(families)
+    total = sum(recipe.weight for recipe in kinds)
+    credit = [0.0] * len(kinds)
     chosen = []
     for _ in range(n_teachers):
-        credit = [c + family.weight for c, family in zip(credit, families, strict=True)]
-        best = max(range(len(families)), key=lambda i: (round(credit[i], 9), -i))
+        credit = [c + recipe.weight for c, recipe in zip(credit, kinds, strict=True)]
+        best = max(range(len(kinds)), key=lambda i: (round(credit[i], 9), -i))
         credit[best] -= total
         chosen.append(best)
     return chosen
@@ -54,8 +81,90 @@ def seed_of_part(seed: int, part: int, attempt: int = 0) -> int:
     return int.from_bytes(digest, "little") % 2**31
 
 
-def _parameters(estimator: object) -> dict[str, Any]:
-    return estimator.get_params() if hasattr(estimator, "get_params") else {}
+def build_estimator(name: str, params: dict[str, Any], random_state: int, key: str) -> BaseEstimator:
+    """The classifier a config names, by file of this folder or dotted path, seeded wherever it takes a seed."""
+    estimator = _built(name, params, key)
+    if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
+        raise ConfigError(f"{key} = {name!r}: not a classifier with fit and predict")
+    if hasattr(estimator, "get_params"):
+        unseeded = [
+            parameter
+            for parameter, value in estimator.get_params().items()
+            if parameter.split("__")[-1] == "random_state" and value is None
+        ]
+        estimator.set_params(**dict.fromkeys(unseeded, random_state))
+    return estimator
+
+
+def describe(estimator: Any) -> dict[str, Any]:
+    """An estimator object as a config would write it: `name`, and the `params` that differ from the defaults."""
+    cls = type(estimator)
+    if not hasattr(estimator, "get_params"):
+        raise ConfigError(f"{cls.__name__}: has no get_params(), so it cannot be written into a config; name its class")
+    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        raise ConfigError(f"{cls.__name__}: workers cannot import it from here; put the class into a module of its own")
+    defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    params = {}
+    for name, value in estimator.get_params(deep=False).items():
+        default = defaults.get(name, inspect.Parameter.empty)
+        if value is not default and not (type(value) is type(default) and _plain(value) and value == default):
+            params[name] = _described(value, f"{cls.__name__}.{name}")
+    return {"name": f"{_public_module(cls)}.{cls.__qualname__}", "params": params}
+
+
+def _built(name: str, params: dict[str, Any], key: str) -> Any:
+    make: Any = _own_class(name, key) if "." not in name else import_dotted(name, key)
+    if not callable(make):
+        raise ConfigError(f"{key} = {name!r}: not a class")
+    values = {parameter: _value(value, f"{key}({parameter})") for parameter, value in params.items()}
+    try:
+        return make(**values)
+    except TypeError as error:
+        raise ConfigError(f"{key} = {name!r}: {error}") from None
+
+
+def _value(value: Any, key: str) -> Any:
+    """Inside parameters, `{name: dotted.path, params: {…}}` stands for an object, as the steps of a Pipeline are."""
+    if isinstance(value, dict):
+        if "." in str(value.get("name", "")) and value.keys() <= {"name", "params"}:
+            return _built(value["name"], value.get("params") or {}, key)
+        return {name: _value(item, key) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_value(item, key) for item in value]
+        named = len(items) == 2 and isinstance(items[0], str) and hasattr(items[1], "get_params")
+        return tuple(items) if named else items
+    return value
+
+
+def _described(value: Any, key: str) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if _plain(value):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_described(item, key) for item in value]
+    if isinstance(value, dict):
+        return {name: _described(item, key) for name, item in value.items()}
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        return describe(value)
+    raise ConfigError(f"{key}: a {type(value).__name__} cannot be written into a config; use plain values")
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _public_module(cls: type) -> str:
+    """`sklearn.svm` rather than `sklearn.svm._classes`, where the class is to be had there too."""
+    module = cls.__module__
+    while "._" in module:
+        shorter = module.rpartition(".")[0]
+        if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:
+            break
+        module = shorter
+    return module
 
 
 def _own_class(name: str, key: str) -> type[BaseEstimator]:
@@ -70,6 +179,6 @@ def _own_class(name: str, key: str) -> type[BaseEstimator]:
 def _class_in(module_name: str) -> type[BaseEstimator] | None:
     module = importlib.import_module(f"{__name__}.{module_name}")
     for _, cls in inspect.getmembers(module, inspect.isclass):
-        if cls.__module__ == module.__name__ and issubclass(cls, BaseEstimator) and cls.__name__ != "PartClassifier":
+        if cls.__module__ == module.__name__ and issubclass(cls, BaseEstimator):
             return cls
     return None

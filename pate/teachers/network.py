@@ -1,4 +1,4 @@
-"""A small torch network as a scikit-learn classifier."""
+"""A torch network as a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from pate.naming import import_dotted
+
 if TYPE_CHECKING:
     import torch
 
 
 class Network(ClassifierMixin, BaseEstimator):
-    """`architecture` is 'cnn' (two convolutions, for images) or 'mlp'. Deterministic for given data and seed.
+    """`architecture` is 'mlp', 'cnn' (for images), or a dotted path to an `nn.Module` class of your own, which is
+    called with the shape of an example, the number of classes and `module_params`.
 
-    Adam with a fixed number of epochs: nothing is stopped or tuned by looking at data.
+    `depth` counts hidden layers (mlp, `hidden` wide) or convolutions, each followed by pooling (cnn; `channels`,
+    doubled each time, then one layer `hidden` wide). Images may be shifted by up to `shift` pixels and turned by up
+    to `turn` degrees, anew each step. Adam for a fixed number of `steps` of `batch_size` examples with a rate that
+    falls to zero: nothing is stopped or tuned by looking at data. Deterministic for given data and seed.
     """
 
     accepts_images = True
@@ -24,46 +30,49 @@ class Network(ClassifierMixin, BaseEstimator):
         self,
         architecture: str = "cnn",
         hidden: int = 64,
+        depth: int | None = None,
         channels: int = 16,
-        epochs: int = 20,
+        batch_norm: bool = False,
+        shift: int = 0,
+        turn: float = 0.0,
+        steps: int = 160,
         batch_size: int = 32,
-        learning_rate: float = 2e-3,
+        learning_rate: float = 3e-3,
         weight_decay: float = 1e-4,
         device: str = "auto",
-        random_state: int = 0,
+        module_params: dict[str, Any] | None = None,
+        random_state: int | None = None,
     ) -> None:
         self.architecture = architecture
         self.hidden = hidden
+        self.depth = depth
         self.channels = channels
-        self.epochs = epochs
+        self.batch_norm = batch_norm
+        self.shift = shift
+        self.turn = turn
+        self.steps = steps
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.device = device
+        self.module_params = module_params
         self.random_state = random_state
 
-    def fit(self, X: NDArray, y: NDArray) -> Network:
-        import torch
-        from torch.nn.functional import cross_entropy
+    @property
+    def stackable(self) -> bool:
+        """Whether `stacked.fit_stack` can train it: no state but weights."""
+        return self.architecture in ("mlp", "cnn") and not self.batch_norm
 
-        X, y = np.asarray(X), np.asarray(y)
-        if self.architecture not in ("cnn", "mlp"):
-            raise ValueError(f"architecture must be 'cnn' or 'mlp', not {self.architecture!r}")
-        self.classes_, coded = np.unique(y, return_inverse=True)
-        self.shape_ = list(X.shape[1:])
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.random_state)
-            self.network_ = self._build().to(self._device())
-        batches = np.random.default_rng(self.random_state)
-        optimiser = torch.optim.Adam(self.network_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        inputs, targets = self._tensor(X), torch.from_numpy(coded.reshape(-1)).to(self._device())
-        self.network_.train()
-        for _ in range(self.epochs):
-            shuffled = torch.from_numpy(batches.permutation(len(inputs))).to(self._device())
-            for batch in shuffled.split(self.batch_size):
-                optimiser.zero_grad()
-                cross_entropy(self.network_(inputs[batch]), targets[batch]).backward()
-                optimiser.step()
+    @property
+    def stacks_well(self) -> bool:
+        """Whether a stack is faster than one by one on a CPU: matrix products are, convolutions are not."""
+        return self.stackable and self.architecture == "mlp"
+
+    def fit(self, X: NDArray, y: NDArray) -> Network:
+        from pate.teachers.stacked import fit_alone
+
+        self.classes_, coded = np.unique(np.asarray(y), return_inverse=True)
+        fit_alone(self, np.asarray(X), coded.reshape(-1))
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
@@ -71,9 +80,7 @@ class Network(ClassifierMixin, BaseEstimator):
 
         self.network_.eval()
         with torch.no_grad():
-            blocks = [
-                self.network_(block).softmax(1).cpu().numpy() for block in self._tensor(np.asarray(X)).split(1024)
-            ]
+            blocks = [self.network_(block).softmax(1).cpu().numpy() for block in self.tensor(X).split(1024)]
         return np.concatenate(blocks) if blocks else np.zeros((0, len(self.classes_)), dtype=np.float32)
 
     def predict(self, X: NDArray) -> NDArray:
@@ -86,42 +93,76 @@ class Network(ClassifierMixin, BaseEstimator):
     def restore(self, weights: dict[str, torch.Tensor], classes: list[int], shape: list[int]) -> Network:
         """The fitted network again, from `weights()`, `classes_` and `shape_`."""
         self.classes_, self.shape_ = np.asarray(classes), shape
-        self.network_ = self._build().to(self._device())
+        self.network_ = self.build()
         self.network_.load_state_dict(weights)
         return self
 
-    def _device(self) -> str:
+    def target_device(self) -> str:
+        """Where this process computes: on the GPU that Ray gave it, if any."""
         import torch
 
         return ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
 
-    def _build(self) -> Any:
+    def build(self) -> Any:
+        """Fresh weights for `shape_` and `classes_`, from the seed alone."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.random_state or 0)
+            return self._layers().to(self.target_device(), memory_format=torch.channels_last)
+
+    def tensor(self, X: NDArray) -> torch.Tensor:
+        """Examples as the network takes them: images as planes."""
+        import torch
+
+        tensor = torch.from_numpy(np.array(X, dtype=np.float32))  # a copy: arrays from Ray are read-only
+        if tensor.ndim == 3:
+            tensor = tensor.unsqueeze(1)
+        elif tensor.ndim == 4:
+            tensor = tensor.permute(0, 3, 1, 2)
+        if tensor.ndim == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor.to(self.target_device())
+
+    def _layers(self) -> Any:
+        if self.architecture == "mlp":
+            return self._mlp()
+        if self.architecture == "cnn":
+            return self._cnn()
+        if "." not in self.architecture:
+            raise ValueError(f"architecture must be 'mlp', 'cnn' or a dotted path, not {self.architecture!r}")
+        module: Any = import_dotted(self.architecture, "architecture")
+        return module(tuple(self.shape_), len(self.classes_), **(self.module_params or {}))
+
+    def _mlp(self) -> Any:
         from torch import nn
 
-        if self.architecture == "mlp":
-            width = int(np.prod(self.shape_))
-            return nn.Sequential(
-                nn.Flatten(),
-                nn.Linear(width, self.hidden),
-                nn.ReLU(),
-                nn.Linear(self.hidden, len(self.classes_)),
-            )
+        layers: list[Any] = [nn.Flatten()]
+        width = int(np.prod(self.shape_))
+        for _ in range(1 if self.depth is None else self.depth):
+            layers.append(nn.Linear(width, self.hidden))
+            layers += [nn.BatchNorm1d(self.hidden)] if self.batch_norm else []
+            layers.append(nn.ReLU())
+            width = self.hidden
+        return nn.Sequential(*layers, nn.Linear(width, len(self.classes_)))
+
+    def _cnn(self) -> Any:
+        from torch import nn
+
         if len(self.shape_) not in (2, 3):
             raise ValueError(f"a cnn needs images, not examples of shape {tuple(self.shape_)}; use architecture: mlp")
         height, width = self.shape_[:2]
         planes = self.shape_[2] if len(self.shape_) == 3 else 1
-        flat = 2 * self.channels * (height // 4) * (width // 4)
+        layers: list[Any] = []
+        for level in range(2 if self.depth is None else self.depth):
+            channels = self.channels * 2**level
+            layers.append(nn.Conv2d(planes, channels, 3, padding=1))
+            layers += [nn.BatchNorm2d(channels)] if self.batch_norm else []
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+            planes, height, width = channels, height // 2, width // 2
+        if height < 1 or width < 1:
+            raise ValueError(f"depth {self.depth} is too much for images of {tuple(self.shape_[:2])} pixels")
+        flat = planes * height * width
         return nn.Sequential(
-            nn.Conv2d(planes, self.channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(self.channels, 2 * self.channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(flat, self.hidden), nn.ReLU(), nn.Linear(self.hidden, len(self.classes_)),
-        )  # fmt: skip
-
-    def _tensor(self, X: NDArray) -> torch.Tensor:
-        import torch
-
-        tensor = torch.from_numpy(np.array(X, dtype=np.float32))  # a copy: arrays from Ray are read-only
-        if self.architecture == "cnn":
-            tensor = tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
-            tensor = tensor.contiguous(memory_format=torch.channels_last)
-        return tensor.to(self._device())
+            *layers, nn.Flatten(), nn.Linear(flat, self.hidden), nn.ReLU(), nn.Linear(self.hidden, len(self.classes_))
+        )

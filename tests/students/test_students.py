@@ -18,7 +18,7 @@ from pate.students.storage import load_student, save_student
 KINDS = [
     {"estimator": "sklearn.svm.SVC"},
     {"estimator": "sklearn.semi_supervised.LabelSpreading", "params": {"kernel": "knn"}, "unlabelled": "mark"},
-    {"estimator": "network", "params": {"architecture": "cnn", "epochs": 30, "channels": 4}},
+    {"estimator": "network", "params": {"architecture": "cnn", "steps": 60, "channels": 4}},
 ]
 
 

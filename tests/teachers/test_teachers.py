@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.gaussian_process import GaussianProcessClassifier, kernels
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import SVC
 
 from pate.config import TeacherFamily
 from pate.errors import ConfigError
 from pate.naming import short_names
-from pate.teachers import _class_in, build_estimator, family_of_part, seed_of_part
+from pate.teachers import _class_in, assign_recipes, build_estimator, describe, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
 
 KINDS = [
@@ -17,9 +24,32 @@ KINDS = [
     ("sklearn.linear_model.LogisticRegression", {}),
     ("sklearn.ensemble.ExtraTreesClassifier", {"n_estimators": 5}),
     ("sklearn.naive_bayes.GaussianNB", {}),
-    ("network", {"architecture": "mlp", "epochs": 3}),
-    ("network", {"architecture": "cnn", "epochs": 2, "channels": 4}),
+    ("network", {"architecture": "mlp", "steps": 10}),
+    ("network", {"architecture": "cnn", "steps": 6, "channels": 4}),
+    ("network", {"architecture": "cnn", "steps": 6, "channels": 4, "batch_norm": True, "shift": 1, "turn": 10}),
+    ("network", {"architecture": "mlp", "steps": 6, "depth": 3, "hidden": 8, "batch_norm": True}),
+    ("network", {"architecture": "cnn", "steps": 6, "depth": 1, "channels": 2}),
+    ("network", {"architecture": f"{__name__}.TwoLayers", "steps": 6, "module_params": {"width": 7}}),
+    (
+        "sklearn.pipeline.Pipeline",
+        {
+            "steps": [
+                ["scale", {"name": "sklearn.preprocessing.StandardScaler"}],
+                ["trees", {"name": "sklearn.ensemble.ExtraTreesClassifier", "params": {"n_estimators": 3}}],
+            ]
+        },
+    ),
 ]
+
+
+class TwoLayers(torch.nn.Sequential):
+    """A user's own module."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, width: int) -> None:
+        inside = int(np.prod(shape))
+        super().__init__(
+            torch.nn.Flatten(), torch.nn.Linear(inside, width), torch.nn.Tanh(), torch.nn.Linear(width, n_classes)
+        )
 
 
 def part(n: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +88,7 @@ def test_contract(name: str, params: dict) -> None:
 def test_network_learns() -> None:
     X, y = part(120, 4)
     for architecture in ("mlp", "cnn"):
-        network = build_estimator("network", {"architecture": architecture, "epochs": 30}, 1, "k")
+        network = build_estimator("network", {"architecture": architecture, "steps": 60}, 1, "k")
         assert (network.fit(X, y).predict(X) == y).mean() > 0.9
         assert network.predict_proba(X).sum(axis=1) == pytest.approx(np.ones(120), abs=1e-5)
 
@@ -67,17 +97,17 @@ def test_network_leaves_the_global_generator_alone() -> None:
     import torch
 
     before = torch.random.get_rng_state()
-    build_estimator("network", {"architecture": "mlp", "epochs": 1}, 1, "k").fit(*part(20, 2))
+    build_estimator("network", {"architecture": "mlp", "steps": 1}, 1, "k").fit(*part(20, 2))
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_families_share_parts_by_weight_and_evenly() -> None:
     families = [TeacherFamily(name="a", weight=3), TeacherFamily(name="b", weight=2), TeacherFamily(name="c", weight=5)]
-    chosen = family_of_part(families, 100)
+    chosen = assign_recipes(recipes(families), 100)
     assert [chosen.count(i) for i in range(3)] == [30, 20, 50]
     for start in range(0, 100, 10):
         assert sorted(chosen[start : start + 10]) == sorted(chosen[:10])
-    assert family_of_part([families[0]], 7) == [0] * 7
+    assert assign_recipes(recipes([families[0]]), 7) == [0] * 7
 
 
 def test_seeds_differ_by_part_and_attempt_only() -> None:
@@ -93,9 +123,65 @@ def test_seeds_differ_by_part_and_attempt_only() -> None:
         ("sklearn.svm.SVX", {}, "has no SVX"),
         ("sklaern.svm.SVC", {}, "cannot import"),
         ("sklearn.svm.SVC", {"sigma": 1}, "unexpected keyword"),
-        ("os.path.join", {}, "fit and predict"),
+        ("os.getcwd", {}, "fit and predict"),
     ],
 )
 def test_a_wrong_teacher_is_one_clear_line(name: str, params: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_estimator(name, params, 0, "teachers.0.name")
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        SVC(),
+        SVC(C=np.float64(3), class_weight="balanced"),
+        make_pipeline(StandardScaler(with_mean=False), ExtraTreesClassifier(3, max_features=None)),
+        CalibratedClassifierCV(SVC(kernel="linear"), cv=2),
+        GaussianProcessClassifier(kernels.ConstantKernel(2.0) * kernels.RBF(0.5)),
+    ],
+)
+def test_an_estimator_object_is_what_a_config_would_write(estimator: object) -> None:
+    written = describe(estimator)
+    again = build_estimator(written["name"], written["params"], 0, "k")
+    assert describe(again) == describe(build_estimator(**describe(again), random_state=0, key="k"))
+    given = {k: v for k, v in estimator.get_params().items() if isinstance(v, int | float | str)}  # type: ignore[attr-defined]
+    assert {k: again.get_params()[k] for k in given} == given
+    family = TeacherFamily(estimator=estimator, weight=2)
+    assert (family.name, family.params, family.weight) == (written["name"], written["params"], 2)
+    assert TeacherFamily.model_validate(estimator).name == written["name"]
+
+
+def test_objects_that_a_config_cannot_write_are_refused() -> None:
+    class Local(SVC):
+        pass
+
+    with pytest.raises(ConfigError, match="module of its own"):
+        describe(Local())
+    with pytest.raises(ConfigError, match="plain values"):
+        describe(make_pipeline(FunctionTransformer(np.log1p), SVC()))
+    with pytest.raises(ConfigError, match="get_params"):
+        describe(object())
+
+
+def test_every_step_of_a_pipeline_is_seeded() -> None:
+    params = describe(make_pipeline(StandardScaler(), ExtraTreesClassifier(2)))["params"]
+    seeds = [build_estimator("sklearn.pipeline.Pipeline", params, seed, "k").get_params() for seed in (1, 2)]
+    assert [s["extratreesclassifier__random_state"] for s in seeds] == [1, 2]
+
+
+def test_varied_parameters_are_kinds_of_their_own() -> None:
+    family = TeacherFamily(name="network", params={"steps": 5}, vary={"hidden": (8, 16), "depth": (1, 2)}, weight=3)
+    kinds = recipes([TeacherFamily(name="sklearn.svm.SVC"), family])
+    assert [kind.params for kind in kinds[1:]] == [{"steps": 5, "hidden": h, "depth": d} for h in (8, 16) for d in (1, 2)]
+    assert [kind.weight for kind in kinds] == [1, 0.75, 0.75, 0.75, 0.75]
+    assert [kind.key for kind in kinds] == ["teachers.0"] + ["teachers.1"] * 4
+    chosen = assign_recipes(kinds, 160)
+    assert [chosen.count(i) for i in range(5)] == [40, 30, 30, 30, 30]
+
+
+def test_a_network_that_diverges_says_so() -> None:
+    X, y = part(40, 2)
+    X[3] = np.nan
+    with pytest.raises(ValueError):
+        build_estimator("network", {"architecture": "mlp", "steps": 20}, 1, "k").fit(X, y)

@@ -1,0 +1,90 @@
+"""Trained teachers under `private/teachers/`, so that a death costs unfinished ones only.
+
+A file is believed only if this run wrote it for that part: an HMAC under the run's key stands before its content.
+Anything else counts as not there, and the teacher is trained again. The key never goes to a worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from pate.errors import RunError
+from pate.files import write_atomically
+
+_SEAL_BYTES = 32
+
+
+class Store(Protocol):
+    """What the pool keeps trained teachers in; `failure` is the kind of what went wrong, if anything did."""
+
+    def save(self, part: int, payload: bytes, failure: str | None = None) -> None: ...
+
+    def load(self, part: int) -> bytes | None: ...
+
+
+class InMemory:
+    """A store that lives as long as its process."""
+
+    def __init__(self) -> None:
+        self.failures: dict[int, str] = {}
+        self._payloads: dict[int, bytes] = {}
+
+    def save(self, part: int, payload: bytes, failure: str | None = None) -> None:
+        self._payloads[part] = payload
+        if failure is not None:
+            self.failures[part] = failure
+
+    def load(self, part: int) -> bytes | None:
+        return self._payloads.get(part)
+
+
+class TeacherFiles:
+    """One file a part."""
+
+    def __init__(self, private: Path, key: bytes) -> None:
+        self._folder = private / "teachers"
+        self._key = hashlib.blake2b(key=key, person=b"checkpoint", digest_size=32).digest()
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """The teachers that are stand-ins or second tries, and why. Private, as everything here."""
+        return {int(path.stem): path.read_text() for path in sorted(self._folder.glob("*.failure"))}
+
+    def save(self, part: int, payload: bytes, failure: str | None = None) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            if failure is not None:
+                write_atomically(self._path(part).with_suffix(".failure"), _writer(failure.encode()), durable=False)
+            write_atomically(self._path(part), _writer(self._seal(part, payload) + payload), durable=False)
+        except OSError as error:
+            raise RunError(
+                f"{self._folder}: a trained teacher cannot be stored ({error.strerror}); make room, then go on with "
+                "--resume: those stored so far are kept"
+            ) from None
+
+    def load(self, part: int) -> bytes | None:
+        try:
+            content = self._path(part).read_bytes()
+        except OSError:
+            return None
+        seal, payload = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
+        return payload if hmac.compare_digest(seal, self._seal(part, payload)) else None
+
+    def erase(self, part: int) -> None:
+        """As if it had never been trained."""
+        self._path(part).unlink(missing_ok=True)
+        self._path(part).with_suffix(".failure").unlink(missing_ok=True)
+
+    def _path(self, part: int) -> Path:
+        return self._folder / f"{part:06d}"
+
+    def _seal(self, part: int, payload: bytes) -> bytes:
+        return hmac.digest(self._key, part.to_bytes(8, "little") + payload, "sha256")
+
+
+def _writer(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)

@@ -1,0 +1,40 @@
+"""pate forget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pate.errors import RunError
+
+
+def forget(
+    run: Annotated[Path, typer.Argument(help="run directory")],
+    ids: Annotated[list[str] | None, typer.Option("--id", help="id of a record, as in the data's id column")] = None,
+    rows: Annotated[
+        list[int] | None, typer.Option("--row", help="row of a private record, from 0, where there are no ids")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
+) -> None:
+    """Unlearn records: train the teachers they touched again, without them."""
+    from pate import forget as forgetting
+    from pate.config import parse_config, read_yaml
+    from pate.data.sources import load
+    from pate.naming import make_importable
+    from pate.run_directory import RunDirectory
+
+    if not (run / "config.yaml").exists():
+        raise RunError(f"{run}: is not a run directory")
+    config = parse_config(read_yaml(run / "config.yaml"))
+    known_data_dir, config_dir = forgetting.places(run)
+    make_importable(config_dir)
+    data = load(config.data, data_dir or known_data_dir, config_dir)
+    with RunDirectory.open(run, config, resume=True) as directory:
+        n_teachers = forgetting.forget(config, data, directory, ids or (), rows or ())
+        version = forgetting.Ensemble.of(directory).version
+    which = "1 teacher was" if n_teachers == 1 else f"{n_teachers} teachers were"
+    print(f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.")
+    print(f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken")
+    print("back: what they tell about any record stays within the published ε. Remove the record from its source too.")

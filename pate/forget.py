@@ -1,0 +1,163 @@
+"""Unlearning: a record leaves the ensemble as if it had never been there.
+
+One record touched one teacher (MSamp: a few), so only that one is trained again. Its old checkpoint is erased, and
+so are all stored votes, to which the old teacher contributed. Labels that were released stay released: they are
+paid for and public, and the ledger keeps the version of the ensemble each came from.
+
+What was forgotten is remembered by a keyed digest, so that a run goes on without the record whether or not the
+source still holds it. All steps can be repeated: a crash on the way is made good by the next `pate forget` or
+`pate run --resume`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from pate.checkpoints import TeacherFiles
+from pate.config import Config
+from pate.data.dataset import Dataset
+from pate.data.partition import identities, keyed_digest, split_into_parts, subsample_parts
+from pate.errors import DataError, RunError
+from pate.mechanisms import MSamp
+from pate.run_directory import RunDirectory
+
+_MADE_FROM_VOTES = ("votes.npz", "evaluation.json", "epsilon.json")
+
+
+class Ensemble(BaseModel):
+    """`private/ensemble.json`: which version of the ensemble this is, and how it came to be."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    forgotten: tuple[str, ...] = ()
+    pending: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, directory: RunDirectory) -> Ensemble:
+        path = directory.private / "ensemble.json"
+        return cls.model_validate_json(path.read_text()) if path.exists() else cls()
+
+    def store(self, directory: RunDirectory) -> None:
+        directory.note("ensemble.json", self.model_dump(mode="json"))
+
+
+def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
+    """The data without what was forgotten; refused if the rest is not what the run began with."""
+    ensemble = Ensemble.of(directory)
+    if ensemble.forgotten:
+        gone = np.isin(_digests(data, directory.key), ensemble.forgotten)
+        data = _only(data, ~gone)
+    if ensemble.pending:
+        _erase(directory, ensemble.pending)
+        directory.replace("data_digest", _digest(data, directory.key))
+        replace_pending = ensemble.model_copy(update={"pending": ()})
+        replace_pending.store(directory)
+    if not directory.same_as_before("data_digest", _digest(data, directory.key)):
+        raise DataError(f"{directory.path}: was begun with other data; start a new run with another --out")
+    return data
+
+
+def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
+    """Row numbers of each teacher's records."""
+    records = (data.X_private, data.y_private, data.ids_private, key, config.n_teachers)
+    mechanism = config.build_mechanism()
+    if isinstance(mechanism, MSamp):
+        return subsample_parts(*records, mechanism.sampling_rate, mechanism.votes_per_record)
+    return split_into_parts(*records)
+
+
+def forget(config: Config, data: Dataset, directory: RunDirectory, ids: Sequence[str], rows: Sequence[int]) -> int:
+    """Take records out and train their teachers again; returns how many teachers that were."""
+    data = remembered(data, directory)
+    chosen = _chosen(data, ids, rows)
+    digests = _digests(data, directory.key)
+    gone = np.isin(digests, digests[chosen])
+    touched = [part for part, members in enumerate(parts_of(config, data, directory.key)) if gone[members].any()]
+    before = Ensemble.of(directory)
+    Ensemble(
+        version=before.version + 1,
+        forgotten=(*before.forgotten, *sorted(set(digests[gone]))),
+        pending=tuple(touched),
+    ).store(directory)
+    _retrain(config, remembered(data, directory), directory, touched)
+    return len(touched)
+
+
+def _retrain(config: Config, data: Dataset, directory: RunDirectory, parts: Sequence[int]) -> None:
+    """In this process: it is one teacher, or a few."""
+    from pate.ensemble import Worker, jobs_of
+    from pate.teachers import assign_recipes, recipes
+
+    kinds = recipes(config.teachers)
+    members = parts_of(config, data, directory.key)
+    store = TeacherFiles(directory.private, directory.key)
+    for job in jobs_of(kinds, assign_recipes(kinds, config.n_teachers), config.ray.gpus_per_worker > 0):
+        wanted = {p: (data.X_private[members[p]], data.y_private[members[p]]) for p in job.parts if p in parts}
+        if wanted:
+            worker = Worker(kinds, len(data.classes), config.seed)
+            for trained in worker.train(job, wanted):
+                store.save(trained.part, trained.payload, trained.failure)
+
+
+def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int]) -> list[int]:
+    """Row numbers of the records to forget."""
+    if ids and data.ids_private is None:
+        raise DataError("--id: the data has no id column; name the record by its row with --row")
+    chosen = []
+    for wanted in ids:
+        found = [row for row, own in enumerate(data.ids_private or ()) if str(own) == wanted]
+        if not found:
+            raise DataError("--id: no record has that id (forgotten already, or removed from the source first?)")
+        chosen += found
+    for row in rows:
+        if not 0 <= row < len(data.X_private):
+            raise DataError(f"--row {row}: there is no such row among the private records")
+        chosen.append(row)
+    if not chosen:
+        raise RunError("nothing to forget: give --id or --row")
+    return chosen
+
+
+def _erase(directory: RunDirectory, parts: Sequence[int]) -> None:
+    store = TeacherFiles(directory.private, directory.key)
+    for part in parts:
+        store.erase(part)
+    for name in _MADE_FROM_VOTES:
+        (directory.private / name).unlink(missing_ok=True)
+
+
+def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:
+    records = identities(data.X_private, data.y_private, data.ids_private)
+    return np.array([keyed_digest(key, b"forget", record).hex() for record in records])
+
+
+def _digest(data: Dataset, key: bytes) -> str:
+    digest = blake2b(key=key, digest_size=16)
+    for array in (data.X_private, data.y_private, data.X_public):
+        digest.update(np.ascontiguousarray(array).data)
+    for record_id in data.ids_private or ():
+        digest.update(f"{len(record_id)}:{record_id}".encode())
+    return digest.hexdigest()
+
+
+def _only(data: Dataset, kept: NDArray[np.bool_]) -> Dataset:
+    ids = None if data.ids_private is None else [i for i, keep in zip(data.ids_private, kept, strict=True) if keep]
+    return replace(data, X_private=data.X_private[kept], y_private=data.y_private[kept], ids_private=ids)
+
+
+def places(path: Path) -> tuple[Path | None, Path]:
+    """Where a run's data and its config's neighbours were found."""
+    try:
+        content = json.loads((path / "private" / "places.json").read_text())
+    except (OSError, ValueError):
+        return None, Path()
+    return content["data_dir"] and Path(content["data_dir"]), Path(content["config_dir"])

@@ -1,0 +1,275 @@
+"""The pool of worker actors: hands out the work, makes up for workers that die, keeps what is finished."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pate.checkpoints import Store
+from pate.config import RaySettings
+from pate.ensemble import Job, Records, Worker, jobs_of
+from pate.errors import ConfigError, RunError
+from pate.teachers import Recipe
+from pate.teachers.checkpoint import constant, pack
+
+_IN_FLIGHT = 2  # calls a worker has at hand, so that it never waits for the driver
+_STRIKES = 3  # a job may be at work in so many dying workers, or half as many that hang
+_MOST_DEATHS = 10  # workers that may die without one teacher getting finished in between
+_SECONDS_TO_START = 120
+_LOOK_EVERY = 5.0
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A job, and those of its parts that are wanted; the other slots of a stack stay blank."""
+
+    job: Job
+    parts: tuple[int, ...]
+    strikes: int = 0
+
+
+@dataclass
+class _Member:
+    """What the pool knows of a live worker."""
+
+    parts: set[int] = field(default_factory=set)
+    tasks: dict[Any, _Task] = field(default_factory=dict)  # in the order they are worked on
+    busy_since: float = 0.0
+
+
+class Pool:
+    """Worker actors sized to the cluster.
+
+    A worker that dies is replaced: its finished teachers come back from the store, what it was working on is
+    handed out again and turns out the same. A job that takes its worker down again and again, or never ends, is
+    given up and a constant stands in for its teacher, so that no record can stop a run.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[Recipe],
+        assignment: Sequence[int],
+        n_classes: int,
+        seed: int,
+        settings: RaySettings,
+        store: Store,
+        search_path: Sequence[str] = (),
+    ) -> None:
+        import ray
+
+        self._kinds, self._assignment, self._n_classes = kinds, assignment, n_classes
+        self._settings, self._store = settings, store
+        self._jobs = jobs_of(kinds, assignment, stack_all=settings.gpus_per_worker > 0)
+        self._seconds = [0.0] * len(kinds)
+        self._actor = ray.remote(Worker).options(
+            num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker, max_restarts=0
+        )
+        self._arguments = (list(kinds), n_classes, seed, list(search_path))
+        self._members: dict[Any, _Member] = {}
+        self._starting: dict[Any, Any] = {}
+        self._deaths = 0
+        for _ in range(_pool_size(settings, len(self._jobs))):
+            self._start_worker()
+
+    @property
+    def workers(self) -> list[Any]:
+        """The actors that hold teachers."""
+        return [worker for worker, member in self._members.items() if member.parts]
+
+    @property
+    def _held(self) -> set[int]:
+        return set().union(*(member.parts for member in self._members.values()))
+
+    def lacks_gpu(self) -> bool:
+        """Whether workers were given GPUs that torch cannot use."""
+        import ray
+
+        return self._settings.gpus_per_worker > 0 and ray.get(self._first().lacks_gpu.remote())
+
+    def probe(self, X_public: NDArray, n_records: int) -> float:
+        """Try every recipe on public examples; returns the expected seconds of training."""
+        import ray
+
+        data, first = ray.put(X_public[:2000]), self._first()
+        largest = [max((len(j.parts) for j in self._jobs if j.recipe == i), default=1) for i in range(len(self._kinds))]
+        results = ray.get([first.probe.remote(i, data, n_records, size) for i, size in enumerate(largest)])
+        for result in results:
+            if isinstance(result, str):
+                raise ConfigError(result)
+        self._seconds = results
+        return sum(self._seconds[kind] for kind in self._assignment) / (len(self._members) + len(self._starting))
+
+    def train(self, part_data: Callable[[int], Records], done: Callable[[int], None]) -> None:
+        """Train every part that no live worker holds; the longest jobs first, so that no core idles at the end."""
+        import ray
+
+        held = self._held
+        missing = [_Task(job, tuple(p for p in job.parts if p not in held)) for job in self._jobs]
+        waiting = deque(sorted((task for task in missing if task.parts), key=self._expected, reverse=True))
+        while waiting or any(member.tasks for member in self._members.values()):
+            self._hand_out(waiting, part_data)
+            at_work = [reference for member in self._members.values() for reference in member.tasks]
+            ready, _ = ray.wait([*at_work, *self._starting], num_returns=1, timeout=_LOOK_EVERY)
+            for reference in ready:
+                if reference in self._starting:
+                    self._welcome(reference)
+                else:
+                    self._finish(reference, waiting)
+            done(len(self._held))
+            self._check_progress(waiting, part_data)
+
+    def forget_dead(self) -> None:
+        """Drop workers that no longer answer, so that `train` makes up for what they held."""
+        import ray
+        from ray.exceptions import RayActorError
+
+        for worker in list(self._members):
+            try:
+                ray.get(worker.__ray_ready__.remote())
+            except RayActorError:
+                self._bury(worker)
+
+    def _first(self) -> Any:
+        if not self._members:
+            import ray
+
+            ready, _ = ray.wait(list(self._starting), num_returns=1, timeout=_SECONDS_TO_START)
+            if not ready:
+                raise RunError(self._no_room())
+            self._welcome(ready[0])
+        return next(iter(self._members))
+
+    def _start_worker(self) -> None:
+        worker = self._actor.remote(*self._arguments)
+        self._starting[worker.__ray_ready__.remote()] = worker
+        self._started_at = time.monotonic()
+
+    def _welcome(self, reference: Any) -> None:
+        import ray
+        from ray.exceptions import RayActorError
+
+        worker = self._starting.pop(reference)
+        try:
+            ray.get(reference)
+            self._members[worker] = _Member()
+        except RayActorError:
+            self._count_death()
+            self._start_worker()
+
+    def _expected(self, task: _Task) -> float:
+        return self._seconds[task.job.recipe] * len(task.parts)
+
+    def _hand_out(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
+        idle_first = sorted(self._members.items(), key=lambda item: len(item[1].tasks))
+        for worker, member in idle_first:
+            while waiting and len(member.tasks) < _IN_FLIGHT:
+                task = waiting.popleft()
+                missing = []
+                for part in task.parts:
+                    payload = self._store.load(part)
+                    if payload is None:
+                        missing.append(part)
+                    else:
+                        reference = worker.restore.remote(task.job.recipe, part, payload)
+                        self._give(member, reference, replace(task, parts=(part,)))
+                if missing:
+                    reference = worker.train.remote(task.job, {part: part_data(part) for part in missing})
+                    self._give(member, reference, replace(task, parts=tuple(missing)))
+
+    def _give(self, member: _Member, reference: Any, task: _Task) -> None:
+        if not member.tasks:
+            member.busy_since = time.monotonic()
+        member.tasks[reference] = task
+
+    def _finish(self, reference: Any, waiting: deque[_Task]) -> None:
+        import ray
+        from ray.exceptions import RayActorError
+
+        worker = next((w for w, member in self._members.items() if reference in member.tasks), None)
+        if worker is None:  # found dead a moment ago
+            return
+        try:
+            results = ray.get(reference)
+        except RayActorError:
+            waiting.extendleft(self._bury(worker))
+            return
+        member = self._members[worker]
+        task = member.tasks.pop(reference)
+        member.busy_since = time.monotonic()
+        for trained in results or ():
+            self._store.save(trained.part, trained.payload, trained.failure)
+        member.parts.update(task.parts)
+        self._deaths = 0
+
+    def _bury(self, worker: Any, strikes: int = 1) -> list[_Task]:
+        """Replace a dead worker; returns what has to be done again, the job it died on with a strike against it."""
+        self._count_death()
+        member = self._members.pop(worker)
+        self._start_worker()
+        tasks = list(member.tasks.values())
+        if tasks:
+            tasks[0] = replace(tasks[0], strikes=tasks[0].strikes + strikes)
+        again = [_Task(job, tuple(p for p in job.parts if p in member.parts)) for job in self._jobs]
+        return tasks + [task for task in again if task.parts]
+
+    def _count_death(self) -> None:
+        self._deaths += 1
+        if self._deaths > _MOST_DEATHS:
+            raise RunError(
+                f"{self._deaths} teacher workers died in a row: give them more memory, or run fewer at a time with "
+                "ray.workers, then go on with --resume"
+            )
+
+    def _check_progress(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
+        """End jobs that hang, give up those that did so before, and do not wait for ever for a place to run."""
+        import ray
+
+        for worker, member in list(self._members.items()):
+            task = next(iter(member.tasks.values()), None)
+            if task and time.monotonic() - member.busy_since > self._longest(task):
+                ray.kill(worker)
+                waiting.extendleft(self._bury(worker, strikes=(_STRIKES + 1) // 2))
+        for task in [task for task in waiting if task.strikes >= _STRIKES]:
+            waiting.remove(task)
+            if len(task.parts) > 1:  # find out which of the stack it is
+                waiting.extend(_Task(task.job, (part,)) for part in task.parts)
+            else:
+                stand_in = pack(constant(part_data(task.parts[0])[1], self._n_classes))
+                self._store.save(task.parts[0], stand_in, "GivenUp")
+                waiting.append(replace(task, strikes=0))
+        if not self._members and time.monotonic() - self._started_at > _SECONDS_TO_START:
+            raise RunError(self._no_room())
+
+    def _longest(self, task: _Task) -> float:
+        if self._settings.seconds_per_teacher is not None:
+            return self._settings.seconds_per_teacher * len(task.parts)
+        return 300 + 50 * self._expected(task)
+
+    def _no_room(self) -> str:
+        return (
+            f"no teacher worker could start for {_SECONDS_TO_START} s: the cluster has no room for "
+            f"{self._settings.cpus_per_worker:g} CPUs and {self._settings.gpus_per_worker:g} GPUs "
+            "(ray.cpus_per_worker, ray.gpus_per_worker); go on with --resume when it has"
+        )
+
+
+def _pool_size(settings: RaySettings, n_jobs: int) -> int:
+    import ray
+
+    resources = ray.cluster_resources()
+    fits = int(resources.get("CPU", 0) // settings.cpus_per_worker)
+    if settings.gpus_per_worker:
+        fits = min(fits, int(resources.get("GPU", 0) // settings.gpus_per_worker))
+    size = min(settings.workers or fits, fits, n_jobs)
+    if size < 1:
+        raise RunError(
+            f"the cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs: not enough for "
+            f"one worker (ray.cpus_per_worker = {settings.cpus_per_worker:g}, "
+            f"ray.gpus_per_worker = {settings.gpus_per_worker:g})"
+        )
+    return size

@@ -1,0 +1,102 @@
+"""Public features: one example at a time, never fitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate.errors import ConfigError, DataError
+from pate.features import _class_in, build_features
+from pate.features.hog import Hog
+from pate.features.upright import Upright
+from pate.naming import short_names
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A torchvision network with random weights, as a file."""
+    import torch
+    import torchvision
+    from safetensors.torch import save_file
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torchvision.models.resnet18(weights=None)
+    path = tmp_path_factory.mktemp("weights") / "resnet18.safetensors"
+    save_file(model.state_dict(), path)
+    return str(path)
+
+
+def images(n: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(n).random((n, *shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3)])
+@pytest.mark.parametrize("name", short_names("pate.features"))
+def test_every_example_by_itself(name: str, shape: tuple[int, ...], weights: str) -> None:
+    params = {"weights": weights, "size": 32} if name == "pretrained" else {}
+    chain = build_features([{"name": name, "params": params}], "teachers.0.features")
+    X = images(7, *shape)
+    X.flags.writeable = False  # as arrays that come from Ray are
+    whole = chain.transform(X)
+    assert len(whole) == 7
+    assert whole.dtype == np.float32
+    assert np.isfinite(whole).all()
+    alone = np.concatenate([chain.transform(X[i : i + 1]) for i in range(7)])
+    np.testing.assert_allclose(alone, whole, atol=1e-4)
+    np.testing.assert_array_equal(chain.transform(X), whole)
+    assert chain.transform(X[:0]).shape == (0, *whole.shape[1:])
+    assert not hasattr(_class_in(name), "fit")
+    with pytest.raises(DataError, match="images"):
+        chain.transform(np.zeros((3, 5), dtype=np.float32))
+
+
+def test_hog_tells_direction_and_sign_of_an_edge() -> None:
+    step = np.zeros((1, 16, 16), dtype=np.float32)
+    step[:, :, 8:] = 1
+    hog = Hog(orientations=4, cell=16, stride=16, softness=1e-6)
+    np.testing.assert_allclose(hog.transform(step), [[1, 0, 0, 0]], atol=1e-3)
+    np.testing.assert_allclose(hog.transform(1 - step), [[0, 0, 1, 0]], atol=1e-3)
+    np.testing.assert_allclose(hog.transform(step.transpose(0, 2, 1)), [[0, 1, 0, 0]], atol=1e-3)
+    unsigned = Hog(orientations=4, cell=16, stride=16, softness=1e-6, signed=False)
+    np.testing.assert_allclose(unsigned.transform(1 - step), unsigned.transform(step), atol=1e-3)
+    assert Hog().transform(images(2, 28, 28)).shape == (2, 432)
+
+
+def test_upright_undoes_shift_slant_and_size() -> None:
+    rows, columns = np.mgrid[:28, :28].astype(np.float32)
+
+    def blob(x: float, y: float, slant: float, size: float) -> np.ndarray:
+        u = (columns - x - slant * (rows - y)) / size
+        v = (rows - y) / size
+        return np.exp(-(u**2) - (v / 1.5) ** 2)[None].astype(np.float32)
+
+    plain = Upright(most=4).transform(blob(13.5, 13.5, 0, 3))
+    for other in (blob(11, 15, 0, 3), blob(13.5, 13.5, 0.4, 3), blob(13.5, 13.5, 0, 4)):
+        assert np.abs(Upright(most=4).transform(other) - plain).mean() < 0.01
+        assert np.abs(other - blob(13.5, 13.5, 0, 3)).mean() > 0.018
+    assert np.isfinite(Upright().transform(np.zeros((1, 28, 28), dtype=np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ({"name": "hgo"}, "did you mean 'hog'"),
+        ({"name": "hog", "params": {"cells": 3}}, "unexpected keyword"),
+        ({"name": "hog", "params": {"stride": 3}}, "divide"),
+        ({"name": "sklearn.preprocessing.StandardScaler"}, "fitted to data"),
+        ({"name": "collections.Counter"}, "no transform"),
+        ({"name": "pretrained", "params": {"weights": "nowhere"}}, "no such file"),
+    ],
+)
+def test_wrong_features_are_one_clear_line(step: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_features([step], "teachers.0.features")
+
+
+def test_weights_of_another_network_are_refused(weights: str, tmp_path: Path) -> None:
+    chain = build_features([{"name": "pretrained", "params": {"weights": weights, "network": "resnet34"}}], "k")
+    with pytest.raises(ConfigError, match="does not fit resnet34"):
+        chain.transform(images(1, 28, 28))

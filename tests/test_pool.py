@@ -1,0 +1,158 @@
+"""The pool: every part once, deaths made up for, nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+
+from pate.checkpoints import InMemory, TeacherFiles
+from pate.config import RaySettings, TeacherFamily
+from pate.data.partition import split_into_parts
+from pate.ensemble import Worker, sum_counts
+from pate.errors import ConfigError, RunError
+from pate.pool import Pool
+from pate.teachers import Recipe, assign_recipes, recipes
+from test_ensemble import KEY, KINDS, private_data, train_all
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+N_PARTS = 9
+
+
+def pool_of(kinds: list[Recipe], n_parts: int = N_PARTS, store: object = None, **settings: object) -> Pool:
+    settings = {"workers": 2} | settings
+    chosen = store or InMemory()
+    ray_settings = RaySettings(**settings)  # type: ignore[arg-type]
+    return Pool(kinds, assign_recipes(kinds, n_parts), 3, 0, ray_settings, chosen, [str(Path(__file__).parent)])  # type: ignore[arg-type]
+
+
+def train(pool: Pool, n_parts: int = N_PARTS, done: object = lambda _: None) -> None:
+    X, y = private_data()
+    parts = split_into_parts(X, y, None, KEY, n_parts)
+    pool.train(lambda part: (X[parts[part]], y[parts[part]]), done)  # type: ignore[arg-type]
+
+
+def votes(pool: Pool, n_parts: int = N_PARTS) -> np.ndarray:
+    import ray
+
+    X, _ = private_data()
+    return sum_counts(ray.get([worker.count.remote(X) for worker in pool.workers]), n_parts)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> np.ndarray:
+    X, y = private_data()
+    worker = Worker(KINDS, 3, seed=0)
+    train_all(worker, KINDS, X, y, N_PARTS)
+    return worker.count(X).counts
+
+
+def test_pool_counts_what_one_worker_would(undisturbed: np.ndarray) -> None:
+    pool = pool_of(KINDS)
+    assert pool.probe(private_data()[0], 15) > 0
+    assert not pool.lacks_gpu()
+    done: list[int] = []
+    train(pool, done=done.append)
+    assert done == sorted(done)
+    assert done[-1] == N_PARTS
+    np.testing.assert_array_equal(votes(pool), undisturbed)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_worker_killed_in_training_costs_nothing_finished(
+    share: float, undisturbed: np.ndarray, tmp_path: Path
+) -> None:
+    import ray
+
+    store = TeacherFiles(tmp_path, KEY)
+    pool = pool_of(KINDS, store=store)
+    killed: list[int] = []
+    finished: dict[int, bytes] = {}
+
+    def done(count: int) -> None:
+        if count >= max(1, share * N_PARTS) and not killed:
+            pid = ray.get(next(iter(pool._members)).pid.remote())
+            killed.append(pid)
+            finished.update({part: payload for part in range(N_PARTS) if (payload := store.load(part)) is not None})
+            os.kill(pid, signal.SIGKILL)
+
+    train(pool, done=done)
+    pool.forget_dead()
+    train(pool)
+    assert killed
+    for part, payload in finished.items():
+        assert store.load(part) == payload
+    np.testing.assert_array_equal(votes(pool), undisturbed)
+
+
+def test_a_second_pool_takes_over_what_the_first_has_trained(undisturbed: np.ndarray, tmp_path: Path) -> None:
+    store = TeacherFiles(tmp_path, KEY)
+    train(pool_of(KINDS, store=store))
+    (tmp_path / "teachers" / "000003").write_bytes(b"not what was written")
+    (tmp_path / "teachers" / "000004").unlink()
+    written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "teachers").iterdir()}
+    pool = pool_of(KINDS, store=store)
+    train(pool)
+    np.testing.assert_array_equal(votes(pool), undisturbed)
+    again = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "teachers").iterdir()}
+    assert {name for name in again if again[name] != written.get(name)} == {"000003", "000004"}
+
+
+class Hangs(BaseEstimator):
+    """Never ends for the records of part 2 (which it knows by their label), or takes its process down."""
+
+    def __init__(self, deadly: bool = False) -> None:
+        self.deadly = deadly
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Hangs:
+        if X[0, 0] == 7:
+            if self.deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return np.zeros(len(X))
+
+
+@pytest.mark.parametrize("deadly", [True, False])
+def test_a_record_that_hangs_or_kills_its_worker_costs_one_teacher(deadly: bool) -> None:
+    store = InMemory()
+    kinds = [Recipe(f"{__name__}.Hangs", {"deadly": deadly})]
+    pool = pool_of(kinds, 5, store, seconds_per_teacher=1.0)
+    X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])
+
+    def part_data(part: int) -> tuple[np.ndarray, np.ndarray]:
+        return (X + 7 if part == 2 else X), y
+
+    pool.train(part_data, lambda _: None)
+    assert store.failures == {2: "GivenUp"}
+    np.testing.assert_array_equal(votes(pool, 5), [[4, 0, 1]] * len(private_data()[0]))
+
+
+def test_pool_refuses_a_family_that_cannot_fit_and_resources_that_are_not_there() -> None:
+    bad = recipes([TeacherFamily(name="sklearn.svm.SVC", params={"kernel": "nope"})])
+    with pytest.raises(ConfigError, match=r"teachers\.0\.name"):
+        pool_of(bad, 2, workers=1).probe(private_data()[0], 10)
+    with pytest.raises(RunError, match="GPUs"):
+        pool_of(KINDS, gpus_per_worker=1)
+
+
+def test_checkpoints_of_another_run_or_part_are_not_believed(tmp_path: Path) -> None:
+    store = TeacherFiles(tmp_path, KEY)
+    store.save(1, b"one")
+    store.save(2, b"two", "ValueError")
+    assert (store.load(1), store.load(2), store.load(3)) == (b"one", b"two", None)
+    assert store.failures == {2: "ValueError"}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "teachers").iterdir()} == {0o600}
+    assert TeacherFiles(tmp_path, b"x" * 32).load(1) is None
+    (tmp_path / "teachers" / "000001").write_bytes((tmp_path / "teachers" / "000002").read_bytes())
+    assert store.load(1) is None
+    store.erase(2)
+    assert store.load(2) is None
+    assert store.failures == {}
