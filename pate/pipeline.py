@@ -214,6 +214,7 @@ def _train_and_vote(
                 _train(pool, data, parts, console)
         else:
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
+        pool.close()
     directory.note("failures.json", {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")

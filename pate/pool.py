@@ -21,7 +21,7 @@ _IN_FLIGHT = 2  # calls a worker has at hand, so that it never waits for the dri
 _STRIKES = 3  # a job may be at work in so many dying workers, or half as many that hang
 _MOST_DEATHS = 10  # workers that may die without one teacher getting finished in between
 _SECONDS_TO_START = 120
-_LOOK_EVERY = 5.0
+_LOOK_EVERY = 1.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,14 @@ class Pool:
                 ray.get(worker.__ray_ready__.remote())
             except RayActorError:
                 self._bury(worker)
+
+    def close(self) -> None:
+        """End all workers; what they held is in the store."""
+        import ray
+
+        for worker in [*self._members, *self._starting.values()]:
+            ray.kill(worker)
+        self._members, self._starting = {}, {}
 
     def _first(self) -> Any:
         if not self._members:

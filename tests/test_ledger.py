@@ -190,7 +190,7 @@ def tampered(folder: Path, *statements: str) -> None:
             "DELETE FROM chain WHERE link = 5",
         ],
         ["DELETE FROM chain WHERE link = 4"],
-        ["INSERT INTO charges VALUES (9, 1, 1, 1, 0, 0.0, 'now')"],
+        ["INSERT INTO charges VALUES (9, 1, 1, 1, 0, 0.0, 'now', 1)"],
         ["INSERT INTO answers VALUES (1, x'7a', 3, 1)"],
         [
             "UPDATE answers SET charge = 99 WHERE charge = 1",
@@ -414,3 +414,43 @@ def test_verify_is_not_fooled_by_a_writer_at_work(tmp_path: Path) -> None:
         writer.communicate(timeout=30)
     assert links == sorted(links)
     assert links[-1] > links[0]
+
+
+def test_a_file_of_the_first_schema_is_taken_over_unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charges made before answers had an ensemble's version still verify, and count as the first version."""
+    from pate import ledger as module
+
+    path, key, head, limits = tmp_path / "old.db", b"k" * 32, tmp_path / "head", Limits(10, 10, "m")
+    old = Ledger(path, key, head, "run", limits)
+    with old.batch(1):
+        old.charge_and_store([b"q" * 16], [3], Charge(1, 1))
+    old.close()
+    with sqlite3.connect(path) as db:  # back to what the first version wrote
+        db.execute("ALTER TABLE charges DROP COLUMN ensemble")
+        db.execute("PRAGMA user_version = 1")
+    assert module.verify(path, key, head) == 3
+    new = Ledger(path, key, head, "run", limits, ensemble=2)
+    with new.batch(1):
+        new.charge_and_store([b"r" * 16], [4], Charge(1, 1))
+    assert new.from_earlier_ensembles()
+    assert new.stored([b"q" * 16, b"r" * 16]) == {b"q" * 16: 3, b"r" * 16: 4}
+    new.close()
+    assert module.verify(path, key, head) == 4
+
+
+def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are written for people; order and limits come from row numbers and the chain."""
+    from pate import ledger as module
+
+    path, key, head, limits = tmp_path / "l.db", b"k" * 32, tmp_path / "head", Limits(3, 3, "m")
+    for number, moment in enumerate(["2030-01-01T00:00:00+00:00", "1999-01-01T00:00:00+00:00", "1970-01-01T00:00:00"]):
+        monkeypatch.setattr(module, "_now", lambda moment=moment: moment)
+        ledger = Ledger(path, key, head, "run", limits)
+        with ledger.batch(1):
+            ledger.charge_and_store([bytes([number]) * 16], [number], Charge(1, 1))
+        assert ledger.spent().asked == number + 1
+        ledger.close()
+    assert module.verify(path, key, head) == 5
+    ledger = Ledger(path, key, head, "run", limits)
+    with pytest.raises(BudgetExceeded), ledger.batch(1):
+        pass

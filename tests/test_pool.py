@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,23 @@ from test_ensemble import KEY, KINDS, private_data, train_all
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 N_PARTS = 9
+_POOLS: list[Pool] = []
 
 
 def pool_of(kinds: list[Recipe], n_parts: int = N_PARTS, store: object = None, **settings: object) -> Pool:
     settings = {"workers": 2} | settings
     chosen = store or InMemory()
     ray_settings = RaySettings(**settings)  # type: ignore[arg-type]
-    return Pool(kinds, assign_recipes(kinds, n_parts), 3, 0, ray_settings, chosen, [str(Path(__file__).parent)])  # type: ignore[arg-type]
+    pool = Pool(kinds, assign_recipes(kinds, n_parts), 3, 0, ray_settings, chosen, [str(Path(__file__).parent)])  # type: ignore[arg-type]
+    _POOLS.append(pool)
+    return pool
+
+
+@pytest.fixture(autouse=True)
+def _close_pools() -> Iterator[None]:
+    yield
+    while _POOLS:
+        _POOLS.pop().close()
 
 
 def train(pool: Pool, n_parts: int = N_PARTS, done: object = lambda _: None) -> None:
@@ -92,7 +103,9 @@ def test_a_worker_killed_in_training_costs_nothing_finished(
 
 def test_a_second_pool_takes_over_what_the_first_has_trained(undisturbed: np.ndarray, tmp_path: Path) -> None:
     store = TeacherFiles(tmp_path, KEY)
-    train(pool_of(KINDS, store=store))
+    first = pool_of(KINDS, store=store)
+    train(first)
+    first.close()
     (tmp_path / "teachers" / "000003").write_bytes(b"not what was written")
     (tmp_path / "teachers" / "000004").unlink()
     written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "teachers").iterdir()}

@@ -1,0 +1,207 @@
+"""Training teachers: this project beside a plain PyTorch and scikit-learn loop, and beside itself.
+
+    python benchmarks/teachers.py --data-dir DIR          DIR/MNIST/raw holds MNIST; all parts, about 15 minutes
+    python benchmarks/teachers.py --data-dir DIR mlp cnn  only those
+
+Parts: mlp, cnn, mixture (against the plain loop), workers (1 against 2), overhead (Ray against one process),
+many (1,000 and 5,000 teachers). Each prints a ratio; times are medians of --repeat runs, taken in turn.
+The plain loop is what one would write first: one model after the other, default layout, threads and Adam.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pate.checkpoints import TeacherFiles
+from pate.config import RaySettings, TeacherFamily, load_config
+from pate.data.dataset import Dataset
+from pate.data.images import load_images
+from pate.ensemble import Worker, jobs_of, sum_counts
+from pate.pool import Pool
+from pate.teachers import Recipe, assign_recipes, recipes
+
+KEY = b"b" * 32
+QUERIES = 2000
+MLP = TeacherFamily(name="network", features=["upright", "hog"], params={"architecture": "mlp", "steps": 160})
+CNN = TeacherFamily(name="network", params={"architecture": "cnn", "channels": 16, "steps": 160})
+
+
+class Setting:
+    """The data in parts of equal size; each run trains the same teachers."""
+
+    def __init__(self, data: Dataset, families: Sequence[TeacherFamily], n_teachers: int, records: int = 240) -> None:
+        rows = np.random.default_rng(0).permutation(len(data.X_private))
+        self.parts = [rows.take(range(i * records, (i + 1) * records), mode="wrap") for i in range(n_teachers)]
+        self.data, self.n_teachers = data, n_teachers
+        self.kinds: list[Recipe] = recipes(families)
+        self.assignment = assign_recipes(self.kinds, n_teachers)
+
+    def records(self, part: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.data.X_private[self.parts[part]], self.data.y_private[self.parts[part]]
+
+    def accuracy(self, counts: np.ndarray) -> float:
+        """Of a teacher, on average."""
+        y = self.data.y_public[:QUERIES]  # type: ignore[index]
+        return float(counts[np.arange(QUERIES), y].mean() / self.n_teachers)
+
+
+def plain(setting: Setting) -> tuple[float, float]:
+    """Seconds and accuracy of the obvious loop."""
+    started = time.perf_counter()
+    models: list[Callable[[np.ndarray], np.ndarray]] = []
+    for part in range(setting.n_teachers):
+        recipe = setting.kinds[setting.assignment[part]]
+        X, y = setting.records(part)
+        X = recipe.build_features().transform(X)
+        models.append(_plain_network(recipe, X, y) if recipe.name == "network" else _plain_sklearn(recipe, X, y))
+    seconds = time.perf_counter() - started
+    counts = np.zeros((QUERIES, 10), dtype=int)
+    for part, model in enumerate(models):
+        features = setting.kinds[setting.assignment[part]].build_features()
+        counts[np.arange(QUERIES), model(features.transform(setting.data.X_public[:QUERIES]))] += 1
+    return seconds, setting.accuracy(counts)
+
+
+def _plain_sklearn(recipe: Recipe, X: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    model = recipe.estimator(0).fit(X.reshape(len(X), -1), y)
+    return lambda Z: model.predict(Z.reshape(len(Z), -1))
+
+
+def _plain_network(recipe: Recipe, X: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    import torch
+    from torch import nn
+
+    settings: Any = recipe.estimator(0)
+    settings.classes_, settings.shape_ = np.arange(10), list(X.shape[1:])
+    model = settings._layers()
+
+    def tensor(Z: np.ndarray) -> torch.Tensor:
+        return torch.tensor(Z).unsqueeze(1) if Z.ndim == 3 else torch.tensor(Z)
+
+    inputs, targets = tensor(X), torch.tensor(y)
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3, weight_decay=1e-4)
+    step = 0
+    while step < settings.steps:
+        for rows in torch.randperm(len(X)).split(settings.batch_size):
+            moved = _plain_augmentation(settings, inputs[rows])
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(moved), targets[rows]).backward()
+            optimiser.step()
+            step += 1
+    model.eval()
+
+    def predict(Z: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return np.concatenate([model(block).argmax(1).numpy() for block in tensor(Z).split(1000)])
+
+    return predict
+
+
+def _plain_augmentation(settings: Any, images: Any) -> Any:
+    if not (settings.shift or settings.turn):
+        return images
+    import torch
+    from torchvision.transforms import v2
+
+    share = settings.shift / images.shape[-1]
+    transform = v2.RandomAffine(settings.turn, translate=(share, share))
+    return torch.stack([transform(image) for image in images])
+
+
+def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[float, float, list[float]]:
+    """Seconds once the workers are up, accuracy, and the memory of each worker in MB."""
+    import ray
+
+    with tempfile.TemporaryDirectory() as temporary:
+        store = TeacherFiles(folder or Path(temporary), KEY)
+        pool = Pool(setting.kinds, setting.assignment, 10, 0, RaySettings(workers=workers), store)
+        pool.probe(setting.data.X_public, len(setting.parts[0]))
+        ray.get([worker.pid.remote() for worker in [*pool._members, *pool._starting.values()]])
+        started = time.perf_counter()
+        pool.train(setting.records, lambda _: None)
+        seconds = time.perf_counter() - started
+        memory = [_resident(ray.get(worker.pid.remote())) for worker in pool.workers]
+        partials = ray.get([worker.count.remote(setting.data.X_public[:QUERIES]) for worker in pool.workers])
+        pool.close()
+    return seconds, setting.accuracy(sum_counts(partials, setting.n_teachers)), memory
+
+
+def in_one_process(setting: Setting) -> float:
+    """Seconds of the same work without Ray."""
+    worker = Worker(setting.kinds, 10, 0)
+    for recipe in range(len(setting.kinds)):
+        worker.probe(recipe, setting.data.X_public[:2000], len(setting.parts[0]))
+    started = time.perf_counter()
+    for job in jobs_of(setting.kinds, setting.assignment):
+        worker.train(job, {part: setting.records(part) for part in job.parts})
+    return time.perf_counter() - started
+
+
+def _resident(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().split("\n")
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def against_the_plain_loop(name: str, setting: Setting, repeat: int) -> None:
+    loop, ours = [], []
+    for _ in range(repeat):
+        loop.append(plain(setting))
+        ours.append(pooled(setting, 2)[:2])
+    (loop_seconds, loop_right), (our_seconds, our_right) = ([statistics.median(c) for c in zip(*r)] for r in (loop, ours))
+    print(
+        f"{name}: {setting.n_teachers} teachers, plain loop {loop_seconds:.1f} s ({loop_right:.2%}), "
+        f"pate {our_seconds:.1f} s ({our_right:.2%}): ratio {loop_seconds / our_seconds:.2f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", default=["mlp", "cnn", "mixture", "workers", "overhead", "many"])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    data = load_images("mnist", [options.data_dir])
+    mixture = load_config(Path(__file__).parent.parent / "configs" / "mnist.yaml").teachers
+
+    from pate.ray_session import ray_session
+
+    with ray_session(None, RaySettings(workers=2)):
+        if "mlp" in options.what:
+            against_the_plain_loop("mlp", Setting(data, [MLP], 100), options.repeat)
+        if "cnn" in options.what:
+            against_the_plain_loop("cnn", Setting(data, [CNN], 20), options.repeat)
+        if "mixture" in options.what:
+            against_the_plain_loop("mixture", Setting(data, mixture, 100), options.repeat)
+        if "workers" in options.what:
+            setting = Setting(data, mixture, 100)
+            runs = [(pooled(setting, 1)[0], pooled(setting, 2)[0]) for _ in range(options.repeat)]
+            one, two = (statistics.median(column) for column in zip(*runs, strict=True))
+            print(f"workers: 100 of the mixture, one {one:.1f} s, two {two:.1f} s: ratio {one / two:.2f}", flush=True)
+        if "overhead" in options.what:
+            setting = Setting(data, mixture, 100)
+            runs = [(in_one_process(setting), pooled(setting, 1)[0]) for _ in range(options.repeat)]
+            bare, ray = (statistics.median(column) for column in zip(*runs, strict=True))
+            print(f"overhead: one process {bare:.1f} s, one Ray worker {ray:.1f} s: ratio {ray / bare:.3f}", flush=True)
+        if "many" in options.what:
+            for n_teachers in (1000, 5000):
+                with tempfile.TemporaryDirectory() as folder:
+                    seconds, _, memory = pooled(Setting(data, mixture, n_teachers, records=24), 2, Path(folder))
+                    weights = sum(path.stat().st_size for path in (Path(folder) / "teachers").iterdir()) / 1e6
+                print(
+                    f"many: {n_teachers} teachers of 24 records {seconds:.1f} s, {1000 * seconds / n_teachers:.1f} ms each; "
+                    f"workers hold {' and '.join(f'{m:.0f}' for m in memory)} MB, the weights are {weights:.0f} MB in all",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Several nodes on one machine: a node goes, and the votes are those of an undisturbed run.
+
+A cluster of its own, in a process of its own: Ray reads its settings once a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+import numpy as np, ray, torch
+from ray.cluster_utils import Cluster
+from pate.checkpoints import TeacherFiles
+from pate.config import RaySettings, TeacherFamily
+from pate.data.partition import split_into_parts
+from pate.ensemble import Worker, jobs_of, sum_counts
+from pate.pool import Pool
+from pate.teachers import assign_recipes, recipes
+from pathlib import Path
+
+N, KEY = 24, b"k" * 32
+rng = np.random.default_rng(1)
+X, y = rng.random((600, 6, 6)).astype(np.float32), rng.integers(3, size=600)
+kinds = recipes([
+    TeacherFamily(name="sklearn.svm.SVC"),
+    TeacherFamily(name="network", params={"architecture": "mlp", "steps": 20, "hidden": 8}),
+    TeacherFamily(name="network", params={"architecture": "cnn", "steps": 10, "channels": 2, "batch_norm": True}),
+])
+assignment = assign_recipes(kinds, N)
+parts = split_into_parts(X, y, None, KEY, N)
+data = lambda part: (X[parts[part]], y[parts[part]])
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+nodes = [cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(2)]
+cluster.wait_for_nodes()
+ray.init(address=cluster.address)
+pool = Pool(kinds, assignment, 3, 0, RaySettings(gpus_per_worker=0.25, cpus_per_worker=0.5), TeacherFiles(Path(sys.argv[2]), KEY))
+size, lacks = len(pool._members) + len(pool._starting), pool.lacks_gpu()
+removed = []
+def done(count):
+    if count >= N // 3 and not removed:
+        removed.append(time.monotonic())
+        cluster.remove_node(nodes[0], allow_graceful=False)
+pool.train(data, done)
+pool.forget_dead()
+pool.train(data, lambda _: None)
+seconds = time.monotonic() - removed[0]
+counts = sum_counts(ray.get([w.count.remote(X) for w in pool.workers]), N)
+alone = Worker(kinds, 3, seed=0)
+for job in jobs_of(kinds, assignment, stack_all=True):
+    alone.train(job, {p: data(p) for p in job.parts})
+same = bool((alone.count(X).counts == counts).all())
+Path(sys.argv[2], "result.json").write_text(json.dumps({"workers": size, "lacks_gpu": lacks, "same": same, "seconds": seconds, "cuda": torch.cuda.is_available()}))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_a_removed_node_costs_only_its_unfinished_teachers(tmp_path: Path) -> None:
+    environment = dict(os.environ, RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1")
+    environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent.parent), str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr[-3000:]
+    content = json.loads((tmp_path / "result.json").read_text())
+    assert content["workers"] == 8
+    assert content["lacks_gpu"] == (not content["cuda"])
+    assert content["same"]

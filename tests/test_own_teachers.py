@@ -1,0 +1,175 @@
+"""Seven kinds of teachers, one of them from a file next to the config; then a record is forgotten."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import own_data, pate
+
+from pate.checkpoints import TeacherFiles
+from pate.config import load_config
+from pate.data.sources import load
+from pate.errors import DataError, RunError
+from pate.forget import Ensemble, forget, parts_of, remembered
+from pate.run_directory import RunDirectory
+from pate.teachers import assign_recipes, recipes
+
+CENTROID = '''"""A teacher of one's own: only fit and predict, no probabilities, no parameters."""
+
+import numpy as np
+
+
+class Nearest:
+    def fit(self, X, y):
+        self.labels = np.unique(y)
+        self.centres = np.array([X[y == label].mean(axis=0) for label in self.labels])
+        return self
+
+    def predict(self, X):
+        return self.labels[((X[:, None] - self.centres) ** 2).sum(axis=2).argmin(axis=1)]
+'''
+CONFIG = """# pate run own.yaml
+name: own
+n_teachers: 14
+data: {source: csv, private: private.csv, public: public.csv, test: test.csv, label: kind, id: who, classes: [cat, dog]}
+teachers:
+  - name: sklearn.naive_bayes.GaussianNB
+  - name: sklearn.svm.LinearSVC
+  - name: sklearn.neighbors.KNeighborsClassifier
+    vary: {n_neighbors: [1, 3]}
+  - name: sklearn.tree.DecisionTreeClassifier
+  - name: sklearn.linear_model.SGDClassifier
+  - name: sklearn.pipeline.Pipeline
+    params:
+      steps:
+        - [scale, {name: sklearn.preprocessing.StandardScaler}]
+        - [svc, {name: sklearn.svm.SVC, params: {C: 2}}]
+  - name: centroid_teacher.Nearest
+mechanism: {name: lnmax, scale: 3}
+budget: {asked: 30}
+student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("own")
+    own_data(folder, n_private=700)
+    (folder / "own.yaml").write_text(CONFIG)
+    (folder / "centroid_teacher.py").write_text(CENTROID)
+    return folder, pate("run", str(folder / "own.yaml"), "--out", str(folder / "run"), "--json")
+
+
+def test_seven_families_run(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, shown = finished
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["student"]["accuracy"] > 0.8
+    assert json.loads((folder / "run" / "private" / "failures.json").read_text())["teachers"] == {}
+    kinds = recipes(load_config(folder / "own.yaml").teachers)
+    assert len(kinds) == 8
+    shares = Counter(kinds[kind].name for kind in assign_recipes(kinds, 14))
+    assert set(shares.values()) == {2}
+    assert len(shares) == 7
+    assert len(list((folder / "run" / "private" / "teachers").iterdir())) == 14
+
+
+def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = finished
+    run = folder / "run"
+    store = TeacherFiles(run / "private", (run / "private" / "key").read_bytes())
+    before = {part: store.load(part) for part in range(14)}
+    labels = np.load(run / "labels.npz")["labels"]
+    shown = pate("forget", str(run), "--id", "p17")
+    assert shown.returncode == 0, shown.stderr
+    assert "cannot be taken" in shown.stdout
+    assert "version 2" in shown.stdout
+    after = {part: store.load(part) for part in range(14)}
+    assert None not in after.values()
+    assert sum(before[part] != after[part] for part in range(14)) == 1
+    assert not (run / "private" / "votes.npz").exists()
+    assert not (run / "private" / "epsilon.json").exists()
+    text = (folder / "private.csv").read_text()
+    (folder / "private.csv").write_text("\n".join(line for line in text.split("\n") if not line.endswith(",p17")))
+    again = pate("run", str(folder / "own.yaml"), "--out", str(run), "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    np.testing.assert_array_equal(np.load(run / "labels.npz")["labels"], labels)
+    assert json.loads((run / "private" / "epsilon.json").read_text())["epsilon_data_dependent"] is None
+    assert {part: store.load(part) for part in range(14)} == after
+    assert pate("ledger", "verify", str(run)).returncode == 0
+    missing = pate("forget", str(run), "--id", "p17")
+    assert missing.returncode == 2
+    assert "no record has that id" in missing.stderr
+
+
+SMALL = ["n_teachers=6", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
+
+
+@pytest.mark.parametrize("mechanism", ["", "mechanism={name: msamp, epsilon: 1, query_delta: 1e-6, sampling_rate: 0.4}"])
+def test_only_parts_that_held_the_record_are_touched(mechanism: str, tmp_path: Path) -> None:
+    own_data(tmp_path)
+    config = load_config(tmp_path / "own.yaml", [*SMALL, *([mechanism] if mechanism else [])])
+    data = load(config.data, None, tmp_path)
+    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+        remembered(data, directory)
+        held = [part for part, rows in enumerate(parts_of(config, data, directory.key)) if 5 in rows]
+        assert len(held) == 1 or mechanism
+        assert forget(config, data, directory, ["p5"], []) == len(held)
+        written = {int(path.name) for path in (directory.private / "teachers").iterdir()}
+        assert written == set(held)
+        rest = remembered(data, directory)
+        assert len(rest.X_private) == len(data.X_private) - 1
+        assert "p5" not in rest.ids_private
+        with pytest.raises(DataError, match="no record has that id"):
+            forget(config, data, directory, ["p5"], [])
+        assert forget(config, data, directory, [], [0]) >= 1
+        assert Ensemble.of(directory).version == 3
+        with pytest.raises(DataError, match="no such row"):
+            forget(config, data, directory, [], [10_000])
+        with pytest.raises(RunError, match="nothing to forget"):
+            forget(config, data, directory, [], [])
+
+
+def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
+    own_data(tmp_path)
+    config = load_config(tmp_path / "own.yaml", SMALL)
+    data = load(config.data, None, tmp_path)
+    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+        remembered(data, directory)
+        forget(config, data, directory, ["p5"], [])
+        done = Ensemble.of(directory)
+        store = TeacherFiles(directory.private, directory.key)
+        done.model_copy(update={"pending": (4,)}).store(directory)  # as if it had ended right after it began
+        store.save(4, b"of the forgotten record")
+        (directory.private / "votes.npz").write_bytes(b"")
+        (directory.private / "data_digest").write_text("of the data before")
+        remembered(data, directory)
+        assert Ensemble.of(directory) == done
+        assert store.load(4) is None
+        assert not (directory.private / "votes.npz").exists()
+
+
+def test_answers_keep_the_version_they_came_from(tmp_path: Path) -> None:
+    from pate.ledger import Charge, Ledger, Limits, verify
+
+    key, head, limits = b"k" * 32, tmp_path / "head", Limits(10, 10, "m")
+    for version in (1, 2):
+        ledger = Ledger(tmp_path / "l.db", key, head, "run", limits, ensemble=version)
+        with ledger.batch(1):
+            ledger.charge_and_store([bytes([version]) * 16], [version], Charge(1, 1))
+        assert ledger.from_earlier_ensembles() == (version == 2)
+        ledger.close()
+    assert verify(tmp_path / "l.db", key, head) == 4
+    with sqlite3.connect(tmp_path / "l.db") as db:
+        assert [row[0] for row in db.execute("SELECT ensemble FROM charges")] == [1, 2]
+        db.execute("DROP TRIGGER charges_no_update")
+        db.execute("UPDATE charges SET ensemble = 1")
+    with pytest.raises(RunError, match="changed"):
+        verify(tmp_path / "l.db", key, head)
