@@ -27,6 +27,7 @@ from pate.data.images import load_images
 from pate.ensemble import Worker, jobs_of, sum_counts
 from pate.pool import Pool
 from pate.teachers import Recipe, assign_recipes, recipes
+from pate.teachers.stacked import _Batches, _move
 
 KEY = b"b" * 32
 QUERIES = 2000
@@ -64,9 +65,9 @@ def plain(setting: Setting) -> tuple[float, float]:
         models.append(_plain_network(recipe, X, y) if recipe.name == "network" else _plain_sklearn(recipe, X, y))
     seconds = time.perf_counter() - started
     counts = np.zeros((QUERIES, 10), dtype=int)
+    queries = [kind.build_features().transform(setting.data.X_public[:QUERIES]) for kind in setting.kinds]
     for part, model in enumerate(models):
-        features = setting.kinds[setting.assignment[part]].build_features()
-        counts[np.arange(QUERIES), model(features.transform(setting.data.X_public[:QUERIES]))] += 1
+        counts[np.arange(QUERIES), model(queries[setting.assignment[part]])] += 1
     return seconds, setting.accuracy(counts)
 
 
@@ -87,11 +88,13 @@ def _plain_network(recipe: Recipe, X: np.ndarray, y: np.ndarray) -> Callable[[np
         return torch.tensor(Z).unsqueeze(1) if Z.ndim == 3 else torch.tensor(Z)
 
     inputs, targets = tensor(X), torch.tensor(y)
+    batches = _Batches(settings, len(X))  # the same random moves of images, if any
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3, weight_decay=1e-4)
     step = 0
     while step < settings.steps:
         for rows in torch.randperm(len(X)).split(settings.batch_size):
-            moved = _plain_augmentation(settings, inputs[rows])
+            moves = batches.moves(inputs)
+            moved = _move(inputs[rows], None if moves is None else moves[: len(rows)])
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(moved), targets[rows]).backward()
             optimiser.step()
@@ -103,17 +106,6 @@ def _plain_network(recipe: Recipe, X: np.ndarray, y: np.ndarray) -> Callable[[np
             return np.concatenate([model(block).argmax(1).numpy() for block in tensor(Z).split(1000)])
 
     return predict
-
-
-def _plain_augmentation(settings: Any, images: Any) -> Any:
-    if not (settings.shift or settings.turn):
-        return images
-    import torch
-    from torchvision.transforms import v2
-
-    share = settings.shift / images.shape[-1]
-    transform = v2.RandomAffine(settings.turn, translate=(share, share))
-    return torch.stack([transform(image) for image in images])
 
 
 def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[float, float, list[float]]:
@@ -155,7 +147,9 @@ def against_the_plain_loop(name: str, setting: Setting, repeat: int) -> None:
     for _ in range(repeat):
         loop.append(plain(setting))
         ours.append(pooled(setting, 2)[:2])
-    (loop_seconds, loop_right), (our_seconds, our_right) = ([statistics.median(c) for c in zip(*r)] for r in (loop, ours))
+    (loop_seconds, loop_right), (our_seconds, our_right) = (
+        [statistics.median(c) for c in zip(*r, strict=True)] for r in (loop, ours)
+    )
     print(
         f"{name}: {setting.n_teachers} teachers, plain loop {loop_seconds:.1f} s ({loop_right:.2%}), "
         f"pate {our_seconds:.1f} s ({our_right:.2%}): ratio {loop_seconds / our_seconds:.2f}",
@@ -197,8 +191,9 @@ def main() -> None:
                     seconds, _, memory = pooled(Setting(data, mixture, n_teachers, records=24), 2, Path(folder))
                     weights = sum(path.stat().st_size for path in (Path(folder) / "teachers").iterdir()) / 1e6
                 print(
-                    f"many: {n_teachers} teachers of 24 records {seconds:.1f} s, {1000 * seconds / n_teachers:.1f} ms each; "
-                    f"workers hold {' and '.join(f'{m:.0f}' for m in memory)} MB, the weights are {weights:.0f} MB in all",
+                    f"many: {n_teachers} teachers of 24 records {seconds:.1f} s, {1000 * seconds / n_teachers:.1f} ms "
+                    f"each; workers hold {' and '.join(f'{m:.0f}' for m in memory)} MB, the checkpoints of all "
+                    f"teachers are {weights:.0f} MB",
                     flush=True,
                 )
 

@@ -71,6 +71,10 @@ class Console:
                 last = now
                 rate = done / (now - started)
                 left = (total - done) / rate
-                print(f"{what}: {done} of {total}, {rate:.3g} a second, about {left:.0f} s left", file=sys.stderr, flush=True)
+                print(
+                    f"{what}: {done} of {total}, {rate:.3g} a second, about {left:.0f} s left",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
         return update

@@ -113,7 +113,9 @@ class Worker:
         try:
             features = self._features(recipe)
             teacher = PartClassifier(kind.estimator(0))
-            _quietly(lambda: teacher.fit(features.transform(X), y).predict(features.transform(X[:2])))  # first-call costs
+            _quietly(
+                lambda: teacher.fit(features.transform(X), y).predict(features.transform(X[:2]))
+            )  # first-call costs
             _one_torch_thread()
             started = time.perf_counter()
             if stack > 1:
@@ -213,7 +215,7 @@ class Worker:
         }
         X, y = next(iter(data.values()))
         blank = X[:0], y[:0]
-        fit_stack(list(networks.values()), [data.get(part, blank) for part in job.parts], self._n_classes)  # type: ignore[arg-type]
+        fit_stack(list(networks.values()), [data.get(part, blank) for part in job.parts], self._n_classes)
         return networks
 
     def _features(self, recipe: int) -> Features:

@@ -26,10 +26,10 @@ from pate.files import write_atomically
 from pate.forget import parts_of, remembered
 from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
+from pate.naming import make_importable
 from pate.report.page import render_page
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
-from pate.naming import make_importable
 from pate.run_directory import RunDirectory
 
 BATCH = 50

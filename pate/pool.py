@@ -92,17 +92,23 @@ class Pool:
         return self._settings.gpus_per_worker > 0 and ray.get(self._first().lacks_gpu.remote())
 
     def probe(self, X_public: NDArray, n_records: int) -> float:
-        """Try every recipe on public examples; returns the expected seconds of training."""
+        """Try every recipe on public examples, in every worker; returns the expected seconds of training.
+
+        That also loads in each worker what its first teacher would otherwise wait for.
+        """
         import ray
 
         data, first = ray.put(X_public[:2000]), self._first()
-        largest = [max((len(j.parts) for j in self._jobs if j.recipe == i), default=1) for i in range(len(self._kinds))]
-        results = ray.get([first.probe.remote(i, data, n_records, size) for i, size in enumerate(largest)])
+        sizes = [max((len(j.parts) for j in self._jobs if j.recipe == i), default=1) for i in range(len(self._kinds))]
+        everyone = [first, *(w for w in self._members if w is not first), *self._starting.values()]
+        tries = [[worker.probe.remote(i, data, n_records, size) for i, size in enumerate(sizes)] for worker in everyone]
+        results = ray.get(tries[0])
         for result in results:
             if isinstance(result, str):
                 raise ConfigError(result)
         self._seconds = results
-        return sum(self._seconds[kind] for kind in self._assignment) / (len(self._members) + len(self._starting))
+        ray.wait([last[-1] for last in tries], num_returns=len(tries), timeout=_SECONDS_TO_START)
+        return sum(self._seconds[kind] for kind in self._assignment) / len(everyone)
 
     def train(self, part_data: Callable[[int], Records], done: Callable[[int], None]) -> None:
         """Train every part that no live worker holds; the longest jobs first, so that no core idles at the end."""

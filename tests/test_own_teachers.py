@@ -112,7 +112,9 @@ def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(
 SMALL = ["n_teachers=6", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
 
 
-@pytest.mark.parametrize("mechanism", ["", "mechanism={name: msamp, epsilon: 1, query_delta: 1e-6, sampling_rate: 0.4}"])
+@pytest.mark.parametrize(
+    "mechanism", ["", "mechanism={name: msamp, epsilon: 1, query_delta: 1e-6, sampling_rate: 0.4}"]
+)
 def test_only_parts_that_held_the_record_are_touched(mechanism: str, tmp_path: Path) -> None:
     own_data(tmp_path)
     config = load_config(tmp_path / "own.yaml", [*SMALL, *([mechanism] if mechanism else [])])

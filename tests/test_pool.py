@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
+from test_ensemble import KEY, KINDS, private_data, train_all
 
 from pate.checkpoints import InMemory, TeacherFiles
 from pate.config import RaySettings, TeacherFamily
@@ -19,7 +20,6 @@ from pate.ensemble import Worker, sum_counts
 from pate.errors import ConfigError, RunError
 from pate.pool import Pool
 from pate.teachers import Recipe, assign_recipes, recipes
-from test_ensemble import KEY, KINDS, private_data, train_all
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 N_PARTS = 9

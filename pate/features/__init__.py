@@ -60,7 +60,8 @@ def _build(name: str, params: dict[str, Any], key: str) -> Transform:
             f"{key}.name = {name!r}: is fitted to data, so it cannot come before the teachers; "
             "put it into the teacher, as a step of a sklearn.pipeline.Pipeline"
         )
-    return transform  # type: ignore[no-any-return]
+    result: Transform = transform
+    return result
 
 
 def _class_in(module_name: str) -> type:

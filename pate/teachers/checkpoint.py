@@ -48,7 +48,7 @@ def unpack(payload: bytes, recipe: Recipe) -> PartClassifier:
 def constant(y: NDArray[np.int64], n_classes: int) -> PartClassifier:
     """A teacher that always says its part's most frequent label, where training failed."""
     teacher = PartClassifier(None)
-    teacher.present_ = np.bincount(y, minlength=n_classes).argmax(keepdims=True)
+    teacher.present_ = np.array([np.bincount(y, minlength=n_classes).argmax()])
     return teacher
 
 

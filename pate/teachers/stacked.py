@@ -133,9 +133,7 @@ def _move(images: torch.Tensor, moves: torch.Tensor | None) -> torch.Tensor:
 def _optimiser(network: Network, weights: Any) -> Any:
     import torch
 
-    return torch.optim.Adam(
-        list(weights), lr=network.learning_rate, weight_decay=network.weight_decay, fused=True
-    )
+    return torch.optim.Adam(list(weights), lr=network.learning_rate, weight_decay=network.weight_decay, fused=True)
 
 
 def _set_rate(optimiser: Any, network: Network, step: int) -> None:

@@ -40,7 +40,8 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus
 nodes = [cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(2)]
 cluster.wait_for_nodes()
 ray.init(address=cluster.address)
-pool = Pool(kinds, assignment, 3, 0, RaySettings(gpus_per_worker=0.25, cpus_per_worker=0.5), TeacherFiles(Path(sys.argv[2]), KEY))
+settings = RaySettings(gpus_per_worker=0.25, cpus_per_worker=0.5)
+pool = Pool(kinds, assignment, 3, 0, settings, TeacherFiles(Path(sys.argv[2]), KEY))
 size, lacks = len(pool._members) + len(pool._starting), pool.lacks_gpu()
 removed = []
 def done(count):
@@ -56,7 +57,8 @@ alone = Worker(kinds, 3, seed=0)
 for job in jobs_of(kinds, assignment, stack_all=True):
     alone.train(job, {p: data(p) for p in job.parts})
 same = bool((alone.count(X).counts == counts).all())
-Path(sys.argv[2], "result.json").write_text(json.dumps({"workers": size, "lacks_gpu": lacks, "same": same, "seconds": seconds, "cuda": torch.cuda.is_available()}))
+result = {"workers": size, "lacks_gpu": lacks, "same": same, "seconds": seconds, "cuda": torch.cuda.is_available()}
+Path(sys.argv[2], "result.json").write_text(json.dumps(result))
 ray.shutdown()
 cluster.shutdown()
 """

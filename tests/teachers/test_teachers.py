@@ -173,7 +173,9 @@ def test_every_step_of_a_pipeline_is_seeded() -> None:
 def test_varied_parameters_are_kinds_of_their_own() -> None:
     family = TeacherFamily(name="network", params={"steps": 5}, vary={"hidden": (8, 16), "depth": (1, 2)}, weight=3)
     kinds = recipes([TeacherFamily(name="sklearn.svm.SVC"), family])
-    assert [kind.params for kind in kinds[1:]] == [{"steps": 5, "hidden": h, "depth": d} for h in (8, 16) for d in (1, 2)]
+    assert [kind.params for kind in kinds[1:]] == [
+        {"steps": 5, "hidden": h, "depth": d} for h in (8, 16) for d in (1, 2)
+    ]
     assert [kind.weight for kind in kinds] == [1, 0.75, 0.75, 0.75, 0.75]
     assert [kind.key for kind in kinds] == ["teachers.0"] + ["teachers.1"] * 4
     chosen = assign_recipes(kinds, 160)
