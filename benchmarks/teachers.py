@@ -109,18 +109,19 @@ def _plain_network(recipe: Recipe, X: np.ndarray, y: np.ndarray) -> Callable[[np
 
 
 def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[float, float, list[float]]:
-    """Seconds once the workers are up, accuracy, and the memory of each worker in MB."""
+    """Seconds once the workers are up, accuracy, and by how many MB each worker grew."""
     import ray
 
     with tempfile.TemporaryDirectory() as temporary:
         store = TeacherFiles(folder or Path(temporary), KEY)
         pool = Pool(setting.kinds, setting.assignment, 10, 0, RaySettings(workers=workers), store)
         pool.probe(setting.data.X_public, len(setting.parts[0]))
-        ray.get([worker.pid.remote() for worker in [*pool._members, *pool._starting.values()]])
+        everyone = [*pool._members, *pool._starting.values()]
+        before = {worker: _own_memory(ray.get(worker.pid.remote())) for worker in everyone}
         started = time.perf_counter()
         pool.train(setting.records, lambda _: None)
         seconds = time.perf_counter() - started
-        memory = [_resident(ray.get(worker.pid.remote())) for worker in pool.workers]
+        memory = [_own_memory(ray.get(worker.pid.remote())) - before[worker] for worker in pool.workers]
         partials = ray.get([worker.count.remote(setting.data.X_public[:QUERIES]) for worker in pool.workers])
         pool.close()
     return seconds, setting.accuracy(sum_counts(partials, setting.n_teachers)), memory
@@ -137,9 +138,10 @@ def in_one_process(setting: Setting) -> float:
     return time.perf_counter() - started
 
 
-def _resident(pid: int) -> float:
+def _own_memory(pid: int) -> float:
+    """In MB, without files and what is shared with other processes."""
     lines = Path(f"/proc/{pid}/status").read_text().split("\n")
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
 
 
 def against_the_plain_loop(name: str, setting: Setting, repeat: int) -> None:
@@ -186,13 +188,14 @@ def main() -> None:
             bare, ray = (statistics.median(column) for column in zip(*runs, strict=True))
             print(f"overhead: one process {bare:.1f} s, one Ray worker {ray:.1f} s: ratio {ray / bare:.3f}", flush=True)
         if "many" in options.what:
+            light = [family for family in mixture if family.params.get("architecture") != "cnn"]
             for n_teachers in (1000, 5000):
                 with tempfile.TemporaryDirectory() as folder:
-                    seconds, _, memory = pooled(Setting(data, mixture, n_teachers, records=24), 2, Path(folder))
+                    seconds, _, memory = pooled(Setting(data, light, n_teachers, records=24), 2, Path(folder))
                     weights = sum(path.stat().st_size for path in (Path(folder) / "teachers").iterdir()) / 1e6
                 print(
                     f"many: {n_teachers} teachers of 24 records {seconds:.1f} s, {1000 * seconds / n_teachers:.1f} ms "
-                    f"each; workers hold {' and '.join(f'{m:.0f}' for m in memory)} MB, the checkpoints of all "
+                    f"each; workers grew by {' and '.join(f'{m:.0f}' for m in memory)} MB, the checkpoints of all "
                     f"teachers are {weights:.0f} MB",
                     flush=True,
                 )
