@@ -148,7 +148,9 @@ def _from_config(config: Config, path: Path, data_dir: Path | None) -> tuple[dic
     from pate.accounting.planning import Limits
     from pate.data.sources import load
     from pate.ensemble import expected_seconds
+    from pate.naming import make_importable
 
+    make_importable(path.parent)
     data = load(config.data, data_dir, path.parent)
     budget = config.budget
     limits = Limits(budget.asked, budget.most_answered, budget.delta, len(data.classes))
