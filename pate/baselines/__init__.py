@@ -1,0 +1,1 @@
+"""Private learners that need no teachers, to compare PATE with."""
