@@ -121,6 +121,20 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
 
+    def weights(self) -> dict[str, NDArray]:
+        """What is released."""
+        return {"coef": self.coef_}
+
+    def describe(self) -> dict[str, Any]:
+        """What `restore` needs beside the weights: nothing."""
+        return {}
+
+    def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> DPLinearClassifier:
+        """The fitted classifier again, from what was released."""
+        self.coef_, self.classes_ = weights["coef"], np.asarray(self.classes)
+        self.epsilon_, self.delta_ = float(self.epsilon), 0.0
+        return self
+
     def _checked_loss(self) -> Loss:
         for name in ("epsilon", "regularisation", "n_records"):
             value = getattr(self, name)

@@ -137,9 +137,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         resumed = _load_state(state, self._digest()) if state is not None and state.exists() else None
         self._prepare_features(X, X_public, resumed)
         inputs = self._inputs(X)
-        network = build_network(
-            self.model, self.model_params or {}, tuple(inputs.shape[1:]), len(self.classes_), self.random_state
-        )
+        self.input_shape_ = tuple(inputs.shape[1:])
+        network = self._build_network()
         if self.checkpoint is not None:
             _load_checkpoint(network, self.checkpoint)
         parameters = list(network.parameters())
@@ -179,6 +178,24 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """What is released: the network's tensors and, if there is one, the projection."""
         tensors = {f"w.{name}": tensor.contiguous() for name, tensor in self.network_.state_dict().items()}
         return tensors | ({"pca": torch.from_numpy(self.pca_)} if self.pca_ is not None else {})
+
+    def describe(self) -> dict[str, Any]:
+        """What `restore` needs beside the weights."""
+        return {"input_shape": list(self.input_shape_)}
+
+    def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> DPSGDClassifier:
+        """The trained network again, from what was released."""
+        self.classes_, self.input_shape_ = np.asarray(self.classes), tuple(about["input_shape"])
+        self.pca_ = weights.get("pca")
+        self.network_ = self._build_network()
+        self.network_.load_state_dict({k[2:]: torch.from_numpy(w) for k, w in weights.items() if k.startswith("w.")})
+        self.epsilon_, self.delta_ = self.epsilon, self.delta
+        return self
+
+    def _build_network(self) -> torch.nn.Module:
+        return build_network(
+            self.model, self.model_params or {}, self.input_shape_, len(self.classes_), self.random_state
+        )
 
     @property
     def _private_pca(self) -> bool:

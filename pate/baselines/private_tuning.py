@@ -68,6 +68,22 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
     def predict(self, X: NDArray) -> NDArray:
         return self.best_.predict(X)
 
+    def weights(self) -> dict[str, NDArray]:
+        """What is released, together with `best_params_`."""
+        return self.best_.weights()
+
+    def describe(self) -> dict[str, Any]:
+        """What `restore` needs beside the weights."""
+        return {"best_params": self.best_params_}
+
+    def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> PrivatelyTuned:
+        """The chosen classifier again, from what was released."""
+        self.best_params_ = about["best_params"]
+        self.best_ = self._candidate(self.best_params_).restore(weights, {})
+        self.classes_ = self.best_.classes_
+        self.epsilon_, self.delta_ = float(self.epsilon), 0.0
+        return self
+
     def _candidate(self, candidate: dict[str, Any]) -> DPLinearClassifier:
         settings = {"random_state": self.random_state, **(self.params or {}), **candidate}
         try:

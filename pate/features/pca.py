@@ -34,8 +34,8 @@ def private_components(
 
 
 def project(X: NDArray, components: NDArray) -> NDArray[np.float32]:
-    """Examples in the components' coordinates, each row scaled to norm 1 before."""
-    return (_unit_rows(X) @ components).astype(np.float32)
+    """Examples in the components' coordinates: rows of norm 1 first, and a fixed factor that makes coordinates about 1."""
+    return (_unit_rows(X) @ components * np.sqrt(components.shape[1])).astype(np.float32)
 
 
 def _unit_rows(X: NDArray) -> NDArray[np.float64]:
