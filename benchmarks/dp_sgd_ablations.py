@@ -2,9 +2,9 @@
 
     python benchmarks/dp_sgd_ablations.py --data-dir DIR [--epochs 5] [--config configs/mnist_dp_sgd.yaml]
 
-The ablations of Abadi et al. 2016 (figure 5), around the given config and shortened to a few epochs. Each row trains once with
-fresh noise at the same target ε (the row "noise" with a given σ instead: its ε is what that σ costs), side by side with
-the unchanged setting.
+The ablations of Abadi et al. 2016 (figure 5), around the given config and shortened to a few epochs. Each row trains
+once with fresh noise at the same target ε (rows "sigma" with a given σ instead: their ε is what that σ costs), side by
+side with the unchanged setting.
 """
 
 from __future__ import annotations

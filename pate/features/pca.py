@@ -34,7 +34,7 @@ def private_components(
 
 
 def project(X: NDArray, components: NDArray) -> NDArray[np.float32]:
-    """Examples in the components' coordinates: rows of norm 1 first, and a fixed factor that makes coordinates about 1."""
+    """Examples in the components' coordinates: rows of norm 1, times a fixed factor so that coordinates are about 1."""
     return (_unit_rows(X) @ components * np.sqrt(components.shape[1])).astype(np.float32)
 
 
