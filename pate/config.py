@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -37,6 +37,12 @@ class ImageData(Settings):
     """A torchvision benchmark, with the papers' split."""
 
     source: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
+
+
+class TableData(Settings):
+    """A public table that plays private; see pate/data/benchmark_tables.py."""
+
+    source: Literal["adult", "kddcup99"]
 
 
 class NpzData(Settings):
@@ -69,6 +75,9 @@ class CsvData(Settings):
     split: str | None = None
     ignore: tuple[str, ...] = ()
     categories: dict[str, tuple[Text, ...]] = {}
+
+
+DataSettings = Annotated[DigitsData | ImageData | TableData | NpzData | CsvData, Field(discriminator="source")]
 
 
 class Component(Settings):
@@ -164,13 +173,46 @@ class RaySettings(Settings):
     seconds_per_teacher: float | None = Field(default=None, gt=0)
 
 
-class Config(Settings):
-    """One run."""
+class RunConfig(Settings):
+    """What every kind of run has."""
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$")
     seed: int = 0
+    data: DataSettings
+
+    def check(self) -> None:
+        """Raise ConfigError where values do not go together."""
+
+    def digest(self) -> str:
+        """Equal for equal settings; what a run directory is known by. Where and how Ray runs is left out."""
+        content = self.model_dump(mode="json", exclude={"ray"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        """The resolved settings."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+class BaselineBudget(Settings):
+    """What a baseline may spend; without `epsilon` its own noise parameter decides."""
+
+    epsilon: float | None = Field(default=None, gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+
+class BaselineConfig(RunConfig):
+    """A private learner without teachers, on the same data."""
+
+    baseline: Component
+    budget: BaselineBudget = BaselineBudget()
+    records: int | None = Field(default=None, ge=1)
+    nonprivate: Component | None = None
+
+
+class Config(RunConfig):
+    """One run of PATE."""
+
     n_teachers: int = Field(ge=2)
-    data: Annotated[DigitsData | ImageData | NpzData | CsvData, Field(discriminator="source")]
     teachers: tuple[TeacherFamily, ...] = Field(min_length=1)
     mechanism: dict[str, Any]
     budget: Budget = Budget()
@@ -204,14 +246,11 @@ class Config(Settings):
                 raise ConfigError(f"budget.sanitise: {error}") from None
         return mechanism
 
-    def digest(self) -> str:
-        """Equal for equal settings; what a run directory is known by. Where and how Ray runs is left out."""
-        content = self.model_dump(mode="json", exclude={"ray"})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    def check(self) -> None:
+        self.build_mechanism()
 
-    def to_yaml(self) -> str:
-        """The resolved settings."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+Kind = TypeVar("Kind", bound=RunConfig)
 
 
 class _Loader(yaml.SafeLoader):
@@ -239,10 +278,19 @@ def default_config_path() -> Path:
 
 def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
     """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
-    content = read_yaml(Path(path) if path is not None else default_config_path())
+    return _load(Path(path) if path is not None else default_config_path(), overrides, Config)
+
+
+def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> BaselineConfig:
+    """The same for `pate baseline`."""
+    return _load(Path(path), overrides, BaselineConfig)
+
+
+def _load(path: Path, overrides: Iterable[str], kind: type[Kind]) -> Kind:
+    content = read_yaml(path)
     for override in overrides:
         _override(content, override)
-    return parse_config(content)
+    return parse_config(content, kind)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -258,13 +306,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def parse_config(content: Mapping[str, Any]) -> Config:
+def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:  # type: ignore[assignment]
     """Settings from plain values, checked down to the mechanism's parameters."""
+    if "baseline" in content and kind is Config:
+        raise ConfigError("baseline: this config is for `pate baseline`, not for `pate run`")
+    if "teachers" in content and kind is BaselineConfig:
+        raise ConfigError("teachers: this config is for `pate run`, not for `pate baseline`")
     try:
-        config = Config.model_validate(content)
+        config = kind.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(_one_line(error)) from None
-    config.build_mechanism()
+        raise ConfigError(_one_line(error, kind)) from None
+    config.check()
     return config
 
 
@@ -302,13 +354,13 @@ def _item(place: Any, name: str, key: str) -> Any:
     return place[int(name)]
 
 
-def _one_line(error: ValidationError) -> str:
+def _one_line(error: ValidationError, kind: type[Settings]) -> str:
     errors = error.errors(include_url=False)
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
     path = [part for part in first["loc"] if part not in _SOURCES]
     key = ".".join(map(str, path)) or "config"
     if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc']))}"
+        return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc'], kind))}"
     if first["type"] == "missing":
         return f"{key}: missing; add it to the config"
     if first["type"] == "union_tag_invalid":
@@ -324,26 +376,24 @@ def _one_line(error: ValidationError) -> str:
 
 _DATA_MODELS: dict[str, type[Settings]] = {
     source: model
-    for model in (DigitsData, ImageData, NpzData, CsvData)
+    for model in (DigitsData, ImageData, TableData, NpzData, CsvData)
     for source in get_args(model.model_fields["source"].annotation)
 }
 _SOURCES = frozenset(_DATA_MODELS)
-_SECTIONS: dict[str, type[Settings]] = {
-    "teachers": TeacherFamily,
-    "student": Component,
-    "nonprivate": Model,
-    "budget": Budget,
-    "ray": RaySettings,
-}
 
 
-def _known_keys(location: tuple[int | str, ...]) -> Iterable[str]:
-    if len(location) == 1:
-        return Config.model_fields
-    if location[:2] == ("budget", "sanitise"):
-        return Sanitise.model_fields
-    if "features" in location[:-1]:
-        return Component.model_fields
-    if location[0] == "data":
-        return _DATA_MODELS[str(location[1])].model_fields
-    return _SECTIONS[str(location[0])].model_fields
+def _known_keys(location: tuple[int | str, ...], kind: type[Settings]) -> Iterable[str]:
+    """The keys of the section that the last part of `location` was looked for in."""
+    section = kind
+    for part in location[:-1]:
+        if part in _SOURCES:  # pydantic names the kind of data after 'data'
+            section = _DATA_MODELS[str(part)]
+        elif part in section.model_fields and part != "data":
+            section = _section_in(section.model_fields[str(part)].annotation)
+    return section.model_fields
+
+
+def _section_in(annotation: Any) -> type[Settings]:
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return annotation
+    return next(_section_in(inner) for inner in get_args(annotation) if inner not in (type(None), ...))

@@ -348,6 +348,7 @@ def _report(
                 name=config.student.name,
                 test_examples=len(data.X_test) if data.X_test is not None else 0,
                 accuracy=_accuracy(student, data) if tested else None,
+                test_digest=data.test_digest(),
             ),
             benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
         )

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pate.config import Config, parse_config, read_yaml
+from pate.config import RunConfig, parse_config, read_yaml
 from pate.errors import RunError
 from pate.files import locked, write_atomically
 
@@ -34,7 +34,7 @@ class RunDirectory:
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path, config: Config, resume: bool) -> Iterator[RunDirectory]:
+    def open(cls, path: Path, config: RunConfig, resume: bool) -> Iterator[RunDirectory]:
         """Make the directory, or go on with one that belongs to the same config; locked while in use."""
         run = cls(path)
         try:
@@ -64,7 +64,7 @@ class RunDirectory:
         write_atomically(path, lambda p: p.write_text(value))
         return True
 
-    def _prepare(self, config: Config, resume: bool) -> None:
+    def _prepare(self, config: RunConfig, resume: bool) -> None:
         stored = self.path / "config.yaml"
         begun = self.path.exists() and any(self.path.iterdir())
         if begun and not resume:
@@ -74,7 +74,7 @@ class RunDirectory:
         if resume and not begun:
             raise RunError(f"{self.path}: there is no run to resume")
         if stored.exists():
-            _must_match(config, parse_config(read_yaml(stored)), self.path)
+            _must_match(config, parse_config(read_yaml(stored), type(config)), self.path)
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.private.stat().st_mode & 0o077:
             raise RunError(f"{self.private}: others can read it; run: chmod -R go= {self.private}")
@@ -84,7 +84,7 @@ class RunDirectory:
             write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
 
 
-def _must_match(config: Config, stored: Config, path: Path) -> None:
+def _must_match(config: RunConfig, stored: RunConfig, path: Path) -> None:
     if config.digest() == stored.digest():
         return
     ours, theirs = config.model_dump(mode="json"), stored.model_dump(mode="json")

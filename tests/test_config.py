@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from pate.config import load_config, read_yaml
+from pate.config import load_baseline_config, load_config, read_yaml
 from pate.errors import ConfigError
 
 _CONFIGS = sorted((REPOSITORY / "configs").rglob("*.yaml"))
@@ -19,8 +19,9 @@ def test_there_are_configs() -> None:
 
 @pytest.mark.parametrize("path", _CONFIGS, ids=lambda path: path.stem)
 def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
-    load_config(path)
-    assert path.read_text().startswith("# pate run")
+    command = path.read_text().split()[2]
+    assert path.read_text().startswith(("# pate run", "# pate baseline"))
+    {"run": load_config, "baseline": load_baseline_config}[command](path)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_a_wrong_override_is_one_clear_line(override: str, words: list[str]) -> 
         ("a: [1", ["line", "not valid YAML"]),
         ("- 1", ["list"]),
         ("seed: 1\nseed: 2", ["'seed'", "twice"]),
-        ("seed: 1", ["n_teachers: missing"]),
+        ("seed: 1", ["data: missing"]),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(tmp_path: Path, text: str, words: list[str]) -> None:

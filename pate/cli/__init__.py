@@ -11,6 +11,8 @@ import typer
 from pate import __version__
 from pate.cli import ledger
 from pate.cli.accounting import account, plan
+from pate.cli.baseline import baseline
+from pate.cli.compare import compare
 from pate.cli.forget import forget
 from pate.cli.run import run
 from pate.errors import PateError
@@ -31,7 +33,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-for command in (run, account, plan, forget):
+for command in (run, account, plan, baseline, compare, forget):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 

@@ -20,14 +20,14 @@ def forget(
 ) -> None:
     """Unlearn records: train the teachers they touched again, without them."""
     from pate import forget as forgetting
-    from pate.config import parse_config, read_yaml
+    from pate.config import Config, parse_config, read_yaml
     from pate.data.sources import load
     from pate.naming import make_importable
     from pate.run_directory import RunDirectory
 
     if not (run / "config.yaml").exists():
         raise RunError(f"{run}: is not a run directory")
-    config = parse_config(read_yaml(run / "config.yaml"))
+    config: Config = parse_config(read_yaml(run / "config.yaml"))
     known_data_dir, config_dir = forgetting.places(run)
     make_importable(config_dir)
     data = load(config.data, data_dir or known_data_dir, config_dir)

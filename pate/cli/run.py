@@ -30,7 +30,7 @@ def run(
     from pate.console import Console
 
     settings = load_config(config, set_ or ())
-    directory = out or (_newest_run(settings) if resume else _new_run(settings.name))
+    directory = out or (_newest_run(settings) if resume else new_run(settings.name))
     console = Console()
     try:
         outcome = pipeline.run(
@@ -55,9 +55,6 @@ def run(
 
 
 def _print_outcome(outcome: object) -> None:
-    from rich.console import Console as RichConsole
-    from rich.table import Table
-
     from pate.pipeline import Outcome
     from pate.report.words import percent, summary_rows
 
@@ -68,6 +65,14 @@ def _print_outcome(outcome: object) -> None:
         each, plurality = figures["mean_teacher_accuracy"], figures["plurality_accuracy"]
         text = f"{percent(each)} right on average, {percent(plurality)} by plurality (private: do not publish)"
         rows.insert(1, ("a teacher (benchmark)", text))
+    print_rows(rows, f"run directory: {outcome.path}  (labels.npz, student/ and report.* may leave it)")
+
+
+def print_rows(rows: list[tuple[str, str]], last: str) -> None:
+    """Two columns on standard output, and a last line."""
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -75,10 +80,10 @@ def _print_outcome(outcome: object) -> None:
         table.add_row(name, value)
     console = RichConsole(highlight=False)
     console.print(table)
-    console.print(f"run directory: {outcome.path}  (labels.npz, student/ and report.* may leave it)", soft_wrap=True)
+    console.print(last, soft_wrap=True)
 
 
-def _new_run(name: str) -> Path:
+def new_run(name: str) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     path, number = Path("runs") / f"{name}-{stamp}", 2
     while path.exists():

@@ -11,10 +11,10 @@ import numpy as np
 from pate.data.dataset import Dataset
 
 if TYPE_CHECKING:
-    from pate.config import CsvData, DigitsData, ImageData, NpzData
+    from pate.config import DataSettings
 
 
-def load(settings: DigitsData | ImageData | NpzData | CsvData, data_dir: Path | None, config_dir: Path) -> Dataset:
+def load(settings: DataSettings, data_dir: Path | None, config_dir: Path) -> Dataset:
     """The data set that the config's data section describes.
 
     Files are looked for below `data_dir` (the --data-dir option), else below $PATE_DATA; people's own files
@@ -31,10 +31,15 @@ def load(settings: DigitsData | ImageData | NpzData | CsvData, data_dir: Path | 
         from pate.data.tables import load_csv
 
         return load_csv(settings, given or config_dir)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pate"
+    folders = [given] if data_dir and given else [folder for folder in (given, cache) if folder]
+    if settings.source in ("adult", "kddcup99"):
+        from pate.data.benchmark_tables import load_table
+
+        return load_table(settings.source, folders)
     from pate.data.images import load_images
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pate"
-    return load_images(settings.source, [given] if data_dir and given else [f for f in (given, cache) if f])
+    return load_images(settings.source, folders)
 
 
 def _digits() -> Dataset:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from pate.report.schema import Report
-from pate.report.words import summary_rows
+from pate.report.schema import BaselineReport, Report
+from pate.report.words import baseline_rows, summary_rows
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 44rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
@@ -17,11 +17,12 @@ pre { overflow-x: auto; padding: .8rem; border: 1px solid #8886; border-radius: 
 """
 
 
-def render_page(report: Report, config_yaml: str) -> str:
+def render_page(report: Report | BaselineReport, config_yaml: str) -> str:
     """The page as HTML text."""
+    summary = summary_rows(report, {}) if isinstance(report, Report) else baseline_rows(report, {})
     rows = "\n".join(
         f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>"
-        for name, value in summary_rows(report, {})
+        for name, value in summary
         if name != "seconds"
     )
     note = f"<p>{escape(report.benchmark.note)}</p>" if report.benchmark else ""
@@ -31,7 +32,7 @@ def render_page(report: Report, config_yaml: str) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>pate: {escape(report.name)}</title>
-<style>{_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <h1>{escape(report.name)}</h1>

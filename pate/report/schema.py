@@ -48,6 +48,7 @@ class Student(_Section):
     name: str
     test_examples: int
     accuracy: float | None = Field(description="share of test examples it gets right; null without test labels")
+    test_digest: str | None = Field(default=None, description="equal for equal test sets")
 
 
 class Benchmark(_Section):
@@ -57,6 +58,9 @@ class Benchmark(_Section):
     label_accuracy: float | None = Field(description="share of the answered queries whose released label is right")
     nonprivate_accuracy: float | None = Field(
         description="the same test, trained on the private records without privacy"
+    )
+    public_accuracy: float | None = Field(
+        default=None, description="baselines: share of the public examples that the model gets right"
     )
 
 
@@ -73,4 +77,20 @@ class Report(_Section):
     queries: Queries
     privacy: Privacy
     student: Student
+    benchmark: Benchmark | None
+
+
+class BaselineReport(_Section):
+    """One run of `pate baseline`: a private learner without teachers."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["baseline"] = "baseline"
+    name: str
+    pate_version: str
+    config_digest: str
+    classes: tuple[str, ...]
+    method: dict[str, Any] = Field(description="the baseline's name and parameters")
+    planned: dict[str, Any] = Field(description="noise, sampling rate and steps, worked out before training")
+    privacy: Privacy
+    student: Student = Field(description="the released model")
     benchmark: Benchmark | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pate.report.schema import Report
+from pate.report.schema import BaselineReport, Report
 
 Row = tuple[str, str]
 
@@ -15,10 +15,27 @@ def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
         "Adding or removing one record" if unit == "record" else "Adding, removing or changing all records of one id"
     )
     factor = f"a factor of {math.exp(epsilon):,.3g}" if epsilon < 50 else f"a factor of e^{epsilon:.0f}"
-    return (
-        f"{change} changes the probability of anything published here by at most "
-        f"{factor} (e^ε), except with probability about {delta:g} (δ)."
+    return f"{change} changes the probability of anything published here by at most {factor} (e^ε)" + (
+        f", except with probability about {delta:g} (δ)." if delta else "."
     )
+
+
+def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row]:
+    """What `pate baseline` shows at the end."""
+    rows = [
+        ("method", ", ".join(f"{key} {value}" for key, value in report.method.items())),
+        ("planned", ", ".join(f"{key} {value:.4g}" for key, value in report.planned.items())),
+        ("model", f"{percent(report.student.accuracy)} right on {report.student.test_examples} test examples"),
+    ]
+    rows = [row for row in rows if row[1]]
+    if report.benchmark is not None and report.benchmark.public_accuracy is not None:
+        rows.append(("public examples (benchmark)", f"{percent(report.benchmark.public_accuracy)} right"))
+    if report.benchmark is not None and report.benchmark.nonprivate_accuracy is not None:
+        rows.append(("without privacy (benchmark)", percent(report.benchmark.nonprivate_accuracy)))
+    rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}, for every data set"))
+    rows.append(("what it means", report.privacy.statement))
+    rows.append(("seconds", ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items())))
+    return rows
 
 
 def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:

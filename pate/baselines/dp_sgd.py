@@ -1,0 +1,332 @@
+"""DP-SGD (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016) as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from pate.baselines.networks import build_network
+from pate.baselines.pca import private_components, project, public_components
+from pate.baselines.per_example import clipped_sum
+from pate.baselines.sgd_accounting import History, check_budget, epsilon_of, noise_for, steps_within
+from pate.errors import ConfigError, DataError, RunError
+from pate.files import write_atomically
+from pate.random_draws import Entropy, bernoulli, gaussians
+
+FEATURES = ("none", "pca", "scattering")
+_SAVES = 20  # times a run's state is stored
+
+
+class DPSGDClassifier(ClassifierMixin, BaseEstimator):
+    """A network trained by DP-SGD, (ε, δ)-differentially private.
+
+    Neighbouring data sets differ in one record added or removed (changing one is two steps).
+
+    Every step takes each record into the lot with probability q = `lot_size`/`n_records`, independently; clips each
+    example's gradient to norm `clip_norm`; sums; adds N(0, (sigma·clip_norm)²) to every coordinate, once a lot
+    whatever the micro-batches; divides by `lot_size`. `n_records` is a public, configured figure: the rate, the
+    number of steps and the divisor do not depend on how many records there are.
+
+    Sensitivity: a record changes the sum by at most `clip_norm`, so a step is a Gaussian mechanism of noise multiplier
+    `sigma` on a Poisson sample of rate q. Preparation is per example (scattering, group normalisation), from
+    `X_public` (PCA), or noisy and counted (PCA with `pca_sigma`).
+
+    Guarantee: `epsilon_` at `delta`, by the accountant named, for the network and everything before it, in real
+    arithmetic with the operating system's entropy. It is the cost of all planned steps.
+
+    Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
+    `checkpoint` is a safetensors file of weights pre-trained on public data. `state` in `fit` is a file that an
+    interrupted run goes on from, with the accountant's history in it.
+    """
+
+    accepts_images = True
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        *,
+        n_records: int,
+        classes: Sequence[Any],
+        model: str = "cnn",
+        model_params: dict[str, Any] | None = None,
+        features: str = "none",
+        groups: int = 27,
+        components: int = 60,
+        pca_sigma: float | None = None,
+        sigma: float | None = None,
+        lot_size: int = 512,
+        epochs: float = 40,
+        learning_rate: float = 0.5,
+        momentum: float = 0.9,
+        clip_norm: float = 0.1,
+        micro_batch: int = 512,
+        per_example: str = "auto",
+        accountant: str = "prv",
+        checkpoint: str | None = None,
+        random_state: int = 0,
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.n_records = n_records
+        self.classes = classes
+        self.model = model
+        self.model_params = model_params
+        self.features = features
+        self.groups = groups
+        self.components = components
+        self.pca_sigma = pca_sigma
+        self.sigma = sigma
+        self.lot_size = lot_size
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.clip_norm = clip_norm
+        self.micro_batch = micro_batch
+        self.per_example = per_example
+        self.accountant = accountant
+        self.checkpoint = checkpoint
+        self.random_state = random_state
+        self.entropy = entropy
+
+    def plan(self) -> tuple[float, float, int, float]:
+        """(σ, sampling rate, steps, ε) of a run, worked out before any record is looked at."""
+        self._check()
+        rate = self.lot_size / self.n_records
+        steps = max(1, round(self.epochs / rate))
+        before: History = [(self.pca_sigma, 1.0, 1)] if self._private_pca else []  # type: ignore[list-item]
+        if self.sigma is None:
+            assert self.epsilon is not None  # checked
+            sigma = noise_for(self.epsilon, self.delta, rate, steps, before, self.accountant)
+        else:
+            sigma = self.sigma
+        epsilon = epsilon_of([*before, (sigma, rate, steps)], self.delta, self.accountant)
+        if self.epsilon is not None and epsilon > self.epsilon:
+            most = steps_within(self.epsilon, self.delta, rate, sigma, before, self.accountant)
+            raise ConfigError(
+                f"sigma = {sigma:g}: {steps} steps cost ε = {epsilon:.3g}, above epsilon = {self.epsilon:g}; "
+                f"{most} steps ({most * rate:.3g} epochs) would fit: add noise, or leave sigma out and it is worked out"
+            )
+        return sigma, rate, steps, epsilon
+
+    def fit(
+        self,
+        X: NDArray,
+        y: NDArray,
+        X_public: NDArray | None = None,
+        state: Path | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> DPSGDClassifier:
+        self.sigma_, rate, steps, _ = self.plan()
+        self.classes_ = np.asarray(self.classes)
+        X, targets = self._checked_data(X, y)
+        resumed = _load_state(state, self._digest()) if state is not None and state.exists() else None
+        self._prepare_features(X, X_public, resumed)
+        inputs = self._inputs(X)
+        self.input_shape_ = tuple(inputs.shape[1:])
+        network = self._build_network()
+        if self.checkpoint is not None:
+            _load_checkpoint(network, self.checkpoint)
+        parameters = list(network.parameters())
+        velocity = [torch.zeros_like(parameter) for parameter in parameters]
+        begin = 0
+        if resumed is not None:
+            tensors, begin, self.history_ = resumed
+            network.load_state_dict({name[2:]: t for name, t in tensors.items() if name.startswith("w.")})
+            velocity = [tensors[f"v.{i}"] for i in range(len(velocity))]
+        total = clipped_sum(self.per_example, network, self.clip_norm)
+        network.train()
+        for step in range(begin, steps):
+            chosen = np.flatnonzero(bernoulli(len(inputs), rate, self.entropy))
+            gradients = [torch.zeros_like(parameter) for parameter in parameters]
+            for block in np.array_split(chosen, max(1, math.ceil(len(chosen) / self.micro_batch))):
+                if len(block):
+                    rows = torch.from_numpy(block)
+                    for gradient, part in zip(gradients, total(inputs[rows], targets[rows]), strict=True):
+                        gradient += part
+            self._update(parameters, gradients, velocity)
+            _append_step(self.history_, self.sigma_, rate)
+            if state is not None and ((step + 1) * _SAVES // steps > step * _SAVES // steps):
+                self._save_state(state, network, velocity, step + 1)
+            progress(step + 1, steps)
+        self.network_ = network
+        self.epsilon_, self.delta_ = epsilon_of(self.history_, self.delta, self.accountant), self.delta
+        return self
+
+    def predict(self, X: NDArray) -> NDArray:
+        self.network_.eval()
+        inputs = self._inputs(np.asarray(X))
+        with torch.no_grad():
+            blocks = [self.network_(block).argmax(1).numpy() for block in inputs.split(1024)]
+        return self.classes_[np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)]
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What is released: the network's tensors and, if there is one, the projection."""
+        tensors = {f"w.{name}": tensor.contiguous() for name, tensor in self.network_.state_dict().items()}
+        return tensors | ({"pca": torch.from_numpy(self.pca_)} if self.pca_ is not None else {})
+
+    def describe(self) -> dict[str, Any]:
+        """What `restore` needs beside the weights."""
+        return {"input_shape": list(self.input_shape_)}
+
+    def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> DPSGDClassifier:
+        """The trained network again, from what was released."""
+        self.classes_, self.input_shape_ = np.asarray(self.classes), tuple(about["input_shape"])
+        self.pca_ = weights.get("pca")
+        self.network_ = self._build_network()
+        self.network_.load_state_dict({k[2:]: torch.from_numpy(w) for k, w in weights.items() if k.startswith("w.")})
+        self.epsilon_, self.delta_ = float("nan") if self.epsilon is None else self.epsilon, self.delta
+        return self
+
+    def _build_network(self) -> torch.nn.Module:
+        return build_network(
+            self.model, self.model_params or {}, self.input_shape_, len(self.classes_), self.random_state
+        )
+
+    @property
+    def _private_pca(self) -> bool:
+        return self.features == "pca" and self.pca_sigma is not None
+
+    def _check(self) -> None:
+        check_budget(self.epsilon, self.delta)
+        if self.epsilon is None and self.sigma is None:
+            raise ConfigError("epsilon, sigma: give a target ε, or the noise multiplier")
+        if self.features not in FEATURES:
+            raise ConfigError(f"features = {self.features!r}: must be one of {', '.join(FEATURES)}")
+        for name in ("sigma", "pca_sigma", "lot_size", "n_records", "epochs", "learning_rate", "clip_norm"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} = {value!r}: must be a finite number above 0")
+        if self.micro_batch < 1:
+            raise ConfigError(f"micro_batch = {self.micro_batch!r}: must be at least 1")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
+        if self.lot_size > self.n_records:
+            raise ConfigError(f"lot_size = {self.lot_size}: larger than the data set (n_records = {self.n_records})")
+        if self.delta >= 1 / self.n_records:
+            warnings.warn(too_large_delta(self.delta, self.n_records), stacklevel=3)
+
+    def _checked_data(self, X: NDArray, y: NDArray) -> tuple[NDArray, torch.Tensor]:
+        X, y = np.asarray(X), np.asarray(y)
+        if not np.isfinite(X).all():
+            raise DataError("examples hold NaN or infinity; fill missing values first")
+        position = {label: i for i, label in enumerate(self.classes_.tolist())}
+        if not set(y.tolist()) <= set(position):
+            raise DataError(f"labels: some are not among the configured classes {list(position)}")
+        return X, torch.tensor([position[label] for label in y.tolist()], dtype=torch.int64)
+
+    def _prepare_features(self, X: NDArray, X_public: NDArray | None, resumed: Any) -> None:
+        self.pca_, self.history_ = None, []
+        if self.features != "pca":
+            return
+        if resumed is not None:
+            self.pca_ = resumed[0]["pca"].numpy()
+            return
+        try:
+            if self.pca_sigma is not None:
+                self.pca_ = private_components(X, self.components, self.pca_sigma, self.entropy)
+                self.history_ = [(self.pca_sigma, 1.0, 1)]
+            elif X_public is not None:
+                self.pca_ = public_components(X_public, self.components)
+            else:
+                raise ConfigError(
+                    "features = 'pca': needs public examples to find the components from, or pca_sigma, the noise of a "
+                    "differentially private PCA"
+                )
+        except ValueError as error:
+            raise ConfigError(f"components: {error}") from None
+
+    def _inputs(self, X: NDArray) -> torch.Tensor:
+        """What the network sees; each example is prepared by itself."""
+        if self.features == "pca":
+            assert self.pca_ is not None
+            return torch.from_numpy(project(X, self.pca_))
+        if self.features == "scattering":
+            from pate.features.scattering import Scattering, group_normalise
+
+            try:
+                return torch.from_numpy(group_normalise(Scattering().transform(X), self.groups))
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(f"features = 'scattering': {error}") from None
+        tensor = torch.from_numpy(np.array(X, dtype=np.float32))
+        if tensor.ndim == 4:
+            return tensor.permute(0, 3, 1, 2).contiguous()
+        return tensor.unsqueeze(1) if tensor.ndim == 3 else tensor
+
+    def _update(
+        self, parameters: Sequence[torch.Tensor], gradients: list[torch.Tensor], velocity: list[torch.Tensor]
+    ) -> None:
+        """Noise once, then a step of momentum; in place."""
+        n_weights = sum(parameter.numel() for parameter in parameters)
+        noise = torch.from_numpy(gaussians(n_weights, self.entropy) * (self.sigma_ * self.clip_norm))
+        place = 0
+        with torch.no_grad():
+            for parameter, gradient, speed in zip(parameters, gradients, velocity, strict=True):
+                part = noise[place : place + parameter.numel()].reshape(parameter.shape)
+                place += parameter.numel()
+                speed.mul_(self.momentum).add_((gradient + part).to(parameter.dtype) / self.lot_size)
+                parameter.sub_(self.learning_rate * speed)
+
+    def _digest(self) -> str:
+        """Equal for settings that a state can go on under."""
+        settings = {name: value for name, value in self.get_params().items() if name not in ("entropy", "per_example")}
+        return sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+    def _save_state(self, path: Path, network: Any, velocity: list[torch.Tensor], step: int) -> None:
+        """Weights, momentum, projection and the accountant's history in one file: all of it or none."""
+        tensors = {f"w.{name}": tensor.contiguous() for name, tensor in network.state_dict().items()}
+        tensors |= {f"v.{i}": speed for i, speed in enumerate(velocity)}
+        if self.pca_ is not None:
+            tensors["pca"] = torch.from_numpy(self.pca_)
+        about = {"digest": self._digest(), "step": str(step), "history": json.dumps(self.history_)}
+        write_atomically(path, lambda partial: save_file(tensors, partial, about))
+
+
+def too_large_delta(delta: float, n_records: int) -> str:
+    """The warning where δ would allow publishing somebody's record."""
+    return (
+        f"delta = {delta:g} is at least 1/n_records = {1 / n_records:.2g}: a mechanism that publishes a random record "
+        "would pass; choose a smaller delta"
+    )
+
+
+def _append_step(history: History, sigma: float, rate: float) -> None:
+    if history and history[-1][:2] == (sigma, rate):
+        history[-1] = (sigma, rate, history[-1][2] + 1)
+    else:
+        history.append((sigma, rate, 1))
+
+
+def _load_state(path: Path, digest: str) -> tuple[dict[str, torch.Tensor], int, History]:
+    with safe_open(path, framework="pt") as file:
+        about = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if about["digest"] != digest:
+        raise RunError(f"{path}: was begun with other settings; start a new run")
+    history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in json.loads(about["history"])]
+    return tensors, int(about["step"]), history
+
+
+def _load_checkpoint(network: torch.nn.Module, path: str) -> None:
+    """Weights that public data gave; safetensors holds no code."""
+    try:
+        network.load_state_dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"checkpoint = {path!r}: cannot be read ({error})") from None
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"checkpoint = {path!r}: does not fit the network: {reason[:200]}") from None

@@ -1,0 +1,197 @@
+"""`pate baseline`, top to bottom: load, plan, train, release, report."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pate import __version__
+from pate.baselines import build_baseline
+from pate.baselines.storage import save_model
+from pate.config import BaselineConfig
+from pate.console import Console
+from pate.data.dataset import Dataset
+from pate.data.sources import load
+from pate.errors import ConfigError, DataError
+from pate.files import write_atomically
+from pate.report.page import render_page
+from pate.report.schema import BaselineReport, Benchmark, Privacy, Student
+from pate.report.words import privacy_statement
+from pate.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class BaselineOutcome:
+    """A finished run of a baseline."""
+
+    report: BaselineReport
+    path: Path
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run_baseline(
+    config: BaselineConfig,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    config_dir: Path = Path(),
+    resume: bool = False,
+    console: Console | None = None,
+) -> BaselineOutcome:
+    """Train the baseline as `config` says, in the directory `out`; an interrupted DP-SGD goes on where it was."""
+    console = console or Console()
+    data = load(config.data, data_dir, config_dir)
+    n_records = _public_count(config, data)
+    model = _build(config, data, n_records)
+    planned = _plan(model, config, n_records, console)
+    with RunDirectory.open(out, config, resume) as directory:
+        finished = out / "report.json"
+        if finished.exists():
+            return BaselineOutcome(BaselineReport.model_validate_json(finished.read_text()), out)
+        started = time.perf_counter()
+        _fit(model, data, directory, console)
+        seconds = {"train": time.perf_counter() - started}
+        chosen = config.baseline
+        save_model(model, directory.path / "model", chosen.name, dict(chosen.params), _card(config, data))
+        report = _report(config, data, model, planned, console)
+        seconds["total"] = time.perf_counter() - started
+        directory.note("seconds.json", seconds)
+        text, page = report.model_dump_json(indent=2) + "\n", render_page(report, config.to_yaml())
+        write_atomically(out / "report.html", lambda path: path.write_text(page), mode=0o644)
+        write_atomically(finished, lambda path: path.write_text(text), mode=0o644)
+        return BaselineOutcome(report, out, seconds)
+
+
+def _public_count(config: BaselineConfig, data: Dataset) -> int:
+    """The number of records that noise and sampling are worked out from: configured, or a benchmark's."""
+    if config.records is not None:
+        return config.records
+    if data.benchmark:
+        return len(data.X_private)
+    raise ConfigError(
+        "records: missing; say about how many private records there are, a figure you may publish: the sampling rate "
+        "and the regularisation depend on it, and the exact number is private"
+    )
+
+
+def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
+    ids = data.ids_private
+    if ids is not None and len(set(ids)) != len(ids):
+        raise DataError(
+            "data.id: an id has several records, but a baseline's guarantee is for one record; keep one record an id, "
+            "or leave data.id out for a guarantee a record"
+        )
+    given = {
+        "epsilon": config.budget.epsilon,
+        "delta": config.budget.delta,
+        "n_records": n_records,
+        "classes": range(len(data.classes)),
+        "random_state": config.seed,
+    }
+    return build_baseline(config.baseline.name, dict(config.baseline.params), given)
+
+
+def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) -> dict[str, Any]:
+    """What the run will spend, before a record is looked at."""
+    if config.budget.epsilon is None and not hasattr(model, "plan"):
+        raise ConfigError("budget.epsilon: missing; add it to the config")
+    if not hasattr(model, "plan"):
+        console.say(f"{config.name}: ε = {config.budget.epsilon:g}, δ = 0, for every data set.")
+        return {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sigma, rate, steps, epsilon = model.plan()
+    for warning in caught:
+        if issubclass(warning.category, UserWarning):
+            console.say(f"warning: {warning.message}")
+    console.say(
+        f"{config.name}: {steps} steps, σ = {sigma:.4g}, sampling rate {rate:.4g} of about {n_records} records. "
+        f"ε to publish: {epsilon:.3g} at δ = {config.budget.delta:g}, fixed now and true for every data set."
+    )
+    return {"sigma": sigma, "sampling_rate": rate, "steps": steps}
+
+
+def _fit(model: Any, data: Dataset, directory: RunDirectory, console: Console) -> None:
+    X = _shaped(model, data.X_private)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said before
+        if hasattr(model, "plan"):
+            with console.track("training", model.plan()[2]) as update:
+                model.fit(
+                    X,
+                    data.y_private,
+                    X_public=data.X_public,
+                    state=directory.private / "state.safetensors",
+                    progress=lambda done, total: update(done),
+                )
+        else:
+            with console.working("training"):
+                model.fit(X, data.y_private)
+
+
+def _shaped(model: Any, X: np.ndarray) -> np.ndarray:
+    return X if getattr(model, "accepts_images", False) else X.reshape(len(X), -1)
+
+
+def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
+    """What users of the model need to know."""
+    return {
+        "name": config.name,
+        "classes": list(data.classes),
+        "input": data.input,
+        "features": list(data.features) if data.features is not None else None,
+    }
+
+
+def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, console: Console) -> BaselineReport:
+    tested = data.X_test is not None and data.y_test is not None
+    return BaselineReport(
+        name=config.name,
+        pate_version=__version__,
+        config_digest=config.digest(),
+        classes=data.classes,
+        method={"name": config.baseline.name, **config.baseline.params},
+        planned=planned,
+        privacy=Privacy(
+            epsilon=model.epsilon_,
+            delta=model.delta_,
+            unit="record",
+            statement=privacy_statement(model.epsilon_, model.delta_, "record"),
+        ),
+        student=Student(
+            name=config.baseline.name,
+            test_examples=len(data.X_test) if data.X_test is not None else 0,
+            accuracy=_accuracy(model, data.X_test, data.y_test) if tested else None,
+            test_digest=data.test_digest(),
+        ),
+        benchmark=_benchmark(config, data, model, console) if data.benchmark else None,
+    )
+
+
+def _accuracy(model: Any, X: Any, y: Any) -> float:
+    return float((model.predict(_shaped(model, X)) == y).mean())
+
+
+def _benchmark(config: BaselineConfig, data: Dataset, model: Any, console: Console) -> Benchmark:
+    """Figures that public data playing private may show."""
+    from pate.teachers import build_estimator
+    from pate.teachers.part import PartClassifier
+
+    nonprivate = None
+    if config.nonprivate is not None and data.X_test is not None:
+        with console.working("training without privacy, for comparison"):
+            chosen = config.nonprivate
+            estimator = build_estimator(chosen.name, dict(chosen.params), config.seed, "nonprivate.name")
+            fitted = PartClassifier(estimator).fit(data.X_private, data.y_private)
+            nonprivate = float((fitted.predict(data.X_test) == data.y_test).mean())
+    return Benchmark(
+        note="Public data plays private here; a run on private data would not show these figures.",
+        label_accuracy=None,
+        nonprivate_accuracy=nonprivate,
+        public_accuracy=None if data.y_public is None else _accuracy(model, data.X_public, data.y_public),
+    )

@@ -1,0 +1,92 @@
+"""What DP-SGD costs: Opacus's RDP and PRV accountants over one history, and the noise for a target ε."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from pate.errors import ConfigError
+
+History = list[tuple[float, float, int]]
+"""(noise multiplier, sampling rate, steps), in the order they were taken."""
+
+ACCOUNTANTS = ("prv", "rdp")
+_MOST_NOISE, _LEAST_NOISE = 1e5, 0.05
+
+
+def epsilon_of(history: History, delta: float, accountant: str = "prv") -> float:
+    """ε of a history of Poisson-sampled Gaussian steps; neighbours differ by one record added or removed.
+
+    "rdp" bounds every step's Rényi divergence and converts (Mironov, Talwar, Zhang 2019); "prv" composes privacy loss
+    random variables numerically and gives the upper end of its error interval (Gopi, Lee, Wutschitz 2021).
+    """
+    if accountant not in ACCOUNTANTS:
+        raise ConfigError(f"accountant = {accountant!r}: must be 'prv' or 'rdp'")
+    history = [entry for entry in history if entry[2] > 0]
+    if not history:
+        return 0.0
+    from opacus.accountants import create_accountant
+
+    counted = create_accountant(mechanism=accountant)
+    counted.history = list(history)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hints about orders, and a logarithm of 0 at sampling rate 1
+        try:
+            return float(counted.get_epsilon(delta=delta))
+        except (ValueError, RuntimeError, MemoryError, OverflowError):
+            if accountant == "rdp":
+                raise
+            # Very little noise: the grid of losses would not fit into memory; the RDP bound holds as well.
+            return epsilon_of(history, delta, "rdp")
+
+
+def noise_for(epsilon: float, delta: float, rate: float, steps: int, before: History, accountant: str) -> float:
+    """The least noise multiplier, to a thousandth, that keeps `before` and `steps` further steps within ε."""
+
+    def cost(sigma: float) -> float:
+        return epsilon_of([*before, (sigma, rate, steps)], delta, accountant)
+
+    if before and epsilon_of(before, delta, accountant) >= epsilon:
+        raise ConfigError(f"epsilon = {epsilon:g}: the private PCA alone costs more; raise pca_sigma or epsilon")
+    high = 1.0 if accountant == "rdp" else noise_for(epsilon, delta, rate, steps, before, "rdp")  # near, and quick
+    while cost(high) > epsilon:
+        high *= 2.0
+        if high > _MOST_NOISE:
+            raise ConfigError(
+                f"epsilon = {epsilon:g}: no noise reaches it at δ = {delta:g} with sampling rate {rate:g} and {steps} "
+                "steps; raise epsilon, or take fewer epochs or smaller lots"
+            )
+    low = high / 2.0
+    while cost(low) <= epsilon:
+        low /= 2.0
+        if low < _LEAST_NOISE:
+            return high
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if cost(middle) <= epsilon else (middle, high)
+    return high
+
+
+def steps_within(epsilon: float, delta: float, rate: float, sigma: float, before: History, accountant: str) -> int:
+    """The most steps that fit into ε."""
+
+    def fits(steps: int) -> bool:
+        return epsilon_of([*before, (sigma, rate, steps)], delta, accountant) <= epsilon
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def check_budget(epsilon: float | None, delta: float) -> None:
+    """One line where ε or δ cannot be meant."""
+    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
+        raise ConfigError(f"epsilon = {epsilon!r}: must be a finite number above 0")
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta = {delta!r}: must lie strictly between 0 and 1")

@@ -1,0 +1,44 @@
+"""pate baseline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def baseline(
+    config: Annotated[Path, typer.Argument(help="YAML file with a `baseline:` section")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, for example budget.epsilon=2")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
+    out: Annotated[Path | None, typer.Option(help="run directory; else runs/NAME-TIME")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
+    from pate.baselines.run import run_baseline
+    from pate.cli.run import new_run, print_rows
+    from pate.config import load_baseline_config
+    from pate.console import Console
+    from pate.errors import ConfigError
+    from pate.report.words import baseline_rows
+
+    settings = load_baseline_config(config, set_ or ())
+    if resume and out is None:
+        raise ConfigError("--resume: name the run's directory with --out")
+    directory, console = out or new_run(settings.name), Console()
+    try:
+        outcome = run_baseline(
+            settings, directory, data_dir=data_dir, config_dir=config.parent, resume=resume, console=console
+        )
+    except KeyboardInterrupt:
+        command = " ".join(["pate baseline", str(config), *(f"--set {s}" for s in set_ or ())])
+        console.say(f"\ninterrupted; go on with: {command} --out {directory} --resume")
+        raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(outcome.report.model_dump(mode="json") | {"run": str(outcome.path)}))
+    else:
+        rows = baseline_rows(outcome.report, outcome.seconds)
+        print_rows(rows, f"run directory: {outcome.path}  (model/ and report.* may leave it)")

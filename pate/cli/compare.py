@@ -1,0 +1,39 @@
+"""pate compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="run directories of `pate run` and `pate baseline`")],
+    out: Annotated[Path, typer.Option(help="folder for comparison.html and comparison.png")] = Path("comparison"),
+    with_private: Annotated[
+        bool, typer.Option("--with-private", help="also data-dependent ε, which must not be published")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Accuracy against ε of several runs: one table, one plot. Runs that differ by seed only are put together."""
+    from pate.report import comparison as report
+
+    compared = report.compare_runs(runs, with_private)
+    plot = report.draw(compared)
+    out.mkdir(parents=True, exist_ok=True)
+    mode = 0o600 if with_private else 0o644
+    for name, content in (("comparison.png", plot), ("comparison.html", report.render(compared, plot).encode())):
+        (out / name).write_bytes(content)
+        (out / name).chmod(mode)
+    if as_json:
+        print(json.dumps(report.as_object(compared)))
+        return
+    rows = report.table_rows(compared)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for note in compared.notes:
+        print(f"* {note}")
+    print(f"written: {out / 'comparison.html'}, {out / 'comparison.png'}")

@@ -1,0 +1,264 @@
+"""DP-ERM: the guarantee against brute force on small cases, the solver against scikit-learn, and clear mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.integrate import quad
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+
+from pate.baselines.dp_erm import SOLVER_SHARE, TOLERANCE, DPLinearClassifier, clip_rows, objective_parameters
+from pate.baselines.erm_solver import Huber, Logistic, Loss, minimise
+from pate.baselines.private_tuning import PrivatelyTuned
+from pate.errors import ConfigError, DataError
+from pate.random_draws import seeded_entropy
+
+LOSSES = [Logistic(), Huber(0.5), Huber(0.1)]
+FALSE_ALARM = 1e-6
+
+
+def neighbours(rng: np.random.Generator, size: int, dimension: int) -> list[np.ndarray]:
+    """A small data set of signed rows and, in turn, one record removed and one changed."""
+    rows = clip_rows(rng.normal(size=(size, dimension)) * 2)
+    changed = rows.copy()
+    changed[0] = -rows[0] if rng.random() < 0.5 else clip_rows(rng.normal(size=(1, dimension)))[0]
+    return [rows, rows[1:], changed]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_losses_have_the_derivatives_and_bounds_they_state(loss: Loss) -> None:
+    z = np.linspace(-4, 4, 4001)
+    h = 1e-6
+    np.testing.assert_allclose(loss.slope(z), (loss.value(z + h) - loss.value(z - h)) / (2 * h), atol=1e-5)
+    smooth = np.ones_like(z, dtype=bool)
+    if isinstance(loss, Huber):
+        smooth = np.abs(np.abs(1 - z) - loss.width) > 1e-3
+    np.testing.assert_allclose(
+        loss.second(z)[smooth], ((loss.slope(z + h) - loss.slope(z - h)) / (2 * h))[smooth], atol=1e-4
+    )
+    assert np.abs(loss.slope(z)).max() <= 1
+    assert loss.second(z).max() <= loss.curvature
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_the_minimum_moves_by_at_most_the_stated_sensitivity(loss: Loss) -> None:
+    """Brute force over random neighbours: within 2/λ, within 1/λ when a record is removed, and the bound is met."""
+    rng, largest = np.random.default_rng(0), 0.0
+    for _ in range(300):
+        dimension, strength = int(rng.integers(1, 4)), 10 ** rng.uniform(-2, 2)
+        rows, removed, changed = neighbours(rng, int(rng.integers(1, 6)), dimension)
+        zero = np.zeros(dimension)
+        w, w_removed, w_changed = (minimise(loss, data, strength, zero, 1e-10) for data in (rows, removed, changed))
+        slack = 1 + 1e-6
+        assert np.linalg.norm(w - w_removed) <= slack / strength
+        assert np.linalg.norm(w - w_changed) <= 2 * slack / strength
+        largest = max(largest, float(np.linalg.norm(w - w_changed)) * strength / 2)
+    assert largest > (0.45 if isinstance(loss, Logistic) else 0.9)
+
+
+def log_density(loss: Loss, rows: np.ndarray, w: np.ndarray, strength: float, tilt_epsilon: float) -> float:
+    """Log density of the exact minimiser of the tilted objective at w, up to a constant, by change of variables."""
+    margins = rows @ w
+    tilt = -(rows.T @ loss.slope(margins) + strength * w)
+    hessian = (rows * loss.second(margins)[:, None]).T @ rows + strength * np.eye(len(w))
+    return -tilt_epsilon / 2 * np.linalg.norm(tilt) + np.linalg.slogdet(hessian)[1]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_objective_perturbation_keeps_the_density_ratio(loss: Loss, dimension: int) -> None:
+    """|ln p(w | D) − ln p(w | D')| ≤ ε at every w, for neighbours of each kind, and it comes near ε somewhere."""
+    rng, largest = np.random.default_rng(1), 0.0
+    for _ in range(40):
+        epsilon = 10 ** rng.uniform(-1.5, 0.5)
+        strength, tilt_epsilon = objective_parameters(epsilon, 10 ** rng.uniform(-2, 1), loss.curvature)
+        rows, removed, changed = neighbours(rng, int(rng.integers(1, 5)), dimension)
+        points = rng.normal(size=(150, dimension)) * 3 / strength
+        for w in points:
+            here = log_density(loss, rows, w, strength, tilt_epsilon)
+            for other in (removed, changed):
+                ratio = abs(here - log_density(loss, other, w, strength, tilt_epsilon))
+                assert ratio <= epsilon * (1 + 1e-9)
+                largest = max(largest, ratio / epsilon)
+    assert largest > 0.6
+
+
+@pytest.mark.parametrize(("loss_name", "loss"), [("logistic", Logistic()), ("huber", Huber(0.5))])
+def test_released_weights_follow_the_density_that_was_checked(loss_name: str, loss: Loss) -> None:
+    """In one dimension, against the integral of the density; false-alarm rate 1e-6."""
+    X, y = np.array([[0.9], [-0.4], [0.7]]), np.array([1, 0, 0])
+    epsilon, regularisation, entropy = 2.0, 0.5, seeded_entropy(7)
+    model = DPLinearClassifier(
+        epsilon, n_records=3, loss=loss_name, regularisation=regularisation, intercept=0, entropy=entropy
+    )
+    draws = np.array([model.fit(X, y).coef_[0, 0] for _ in range(2000)])
+    strength, tilt_epsilon = objective_parameters(epsilon * (1 - SOLVER_SHARE), regularisation * 3, loss.curvature)
+    rows = X * np.where(y == 1, 1.0, -1.0)[:, None]
+
+    def density(w: float) -> float:
+        return math.exp(log_density(loss, rows, np.array([w]), strength, tilt_epsilon))
+
+    grid = np.linspace(-25, 25, 1001)
+    mass = np.concatenate([[0.0], np.cumsum([quad(density, a, b)[0] for a, b in itertools.pairwise(grid)])])
+    assert stats.kstest(draws, lambda w: np.interp(w, grid, mass / mass[-1])).pvalue > FALSE_ALARM
+
+
+def test_output_noise_has_the_stated_scale() -> None:
+    """|released − minimum| is Gamma(d) with mean d·2/(λε); false-alarm rate 1e-6."""
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(50, 3)), rng.integers(0, 2, 50)
+    model = DPLinearClassifier(0.7, n_records=50, method="output", regularisation=0.1, entropy=seeded_entropy(1))
+    minimum = minimise(Logistic(), model._rows(X) * np.where(y == 1, 1.0, -1.0)[:, None], 5.0, np.zeros(4), TOLERANCE)
+    norms = [np.linalg.norm(model.fit(X, y).coef_[0] - minimum) for _ in range(1500)]
+    assert stats.kstest(norms, stats.gamma(4, scale=2 / (5.0 * 0.7)).cdf).pvalue > FALSE_ALARM
+
+
+def test_the_correction_for_curvature_follows_its_rule() -> None:
+    for epsilon in (0.01, 0.1, 1.0, 5.0):
+        for strength in (1e-4, 0.1, 10.0, 1e4):
+            raised, tilt = objective_parameters(epsilon, strength, 0.25)
+            assert raised >= strength
+            assert tilt + math.log1p(0.25 / raised) <= epsilon * (1 + 1e-12)
+            assert tilt >= epsilon / 2
+
+
+def test_without_noise_to_speak_of_it_is_scikit_learns() -> None:
+    rng = np.random.default_rng(4)
+    X = clip_rows(rng.normal(size=(400, 5)))
+    y = (X @ rng.normal(size=5) + 0.3 * rng.normal(size=400) > 0).astype(int)
+    for method in ("output", "objective"):
+        ours = DPLinearClassifier(1e9, n_records=400, method=method, regularisation=1 / 400, intercept=0).fit(X, y)
+        theirs = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(X, y)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_the_solver_reaches_its_tolerance(loss: Loss) -> None:
+    rng = np.random.default_rng(5)
+    rows = clip_rows(rng.normal(size=(5000, 20)) + 1)
+    tilt = rng.normal(size=20) * 30
+    w = minimise(loss, rows, 0.5, tilt, TOLERANCE)
+    gradient = rows.T @ loss.slope(rows @ w) + 0.5 * w + tilt
+    assert np.linalg.norm(gradient) <= TOLERANCE
+
+
+def test_rows_never_exceed_one_and_depend_on_themselves_only() -> None:
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(300, 7)) * 10 ** rng.uniform(-3, 6, size=(300, 1))
+    for settings in ({"intercept": 1.0}, {"intercept": 0}, {"fourier_features": 20}):
+        model = DPLinearClassifier(1.0, n_records=300, **settings)
+        rows = model._rows(X)
+        assert np.linalg.norm(rows, axis=1).max() <= 1 + 4e-16
+        np.testing.assert_allclose(model._rows(X[17:18])[0], rows[17], atol=1e-9)  # matrix products round by shape
+
+
+def test_several_classes_split_the_budget() -> None:
+    rng = np.random.default_rng(7)
+    centres = np.array([[1, 0], [-0.5, 0.9], [-0.5, -0.9]])
+    y = rng.integers(0, 3, 3000)
+    X = 0.8 * centres[y] + 0.1 * rng.normal(size=(3000, 2))
+    names = np.array(["a", "b", "c"])
+    model = DPLinearClassifier(3.0, n_records=3000, classes=("a", "b", "c"), entropy=seeded_entropy(0))
+    assert model.fit(X, names[y]).score(X, names[y]) > 0.9
+    assert model.coef_.shape == (3, 3)
+    assert model.epsilon_ == 3.0
+    single = DPLinearClassifier(1.0, n_records=3000, classes=(0, 1), entropy=seeded_entropy(0))
+    np.testing.assert_array_equal(single.fit(X, (y == 0).astype(int)).coef_[0], model.coef_[0])
+
+
+def test_a_kernel_by_fourier_features_learns_what_a_line_cannot() -> None:
+    rng = np.random.default_rng(8)
+    X = rng.uniform(-1, 1, size=(4000, 2))
+    y = (X[:, 0] * X[:, 1] > 0).astype(int)
+    linear = DPLinearClassifier(5.0, n_records=4000, entropy=seeded_entropy(0)).fit(X, y)
+    kernel = DPLinearClassifier(
+        5.0, n_records=4000, fourier_features=50, gamma=2.0, regularisation=1e-3, entropy=seeded_entropy(0)
+    ).fit(X, y)
+    assert linear.score(X, y) < 0.65
+    assert kernel.score(X, y) > 0.85
+
+
+def test_noise_is_fresh_unless_a_test_says_otherwise() -> None:
+    rng = np.random.default_rng(9)
+    X, y = rng.normal(size=(50, 2)), rng.integers(0, 2, 50)
+    model = DPLinearClassifier(1.0, n_records=50)
+    assert (model.fit(X, y).coef_ != clone(model).fit(X, y).coef_).all()
+    first, second = (DPLinearClassifier(1.0, n_records=50, entropy=seeded_entropy(3)).fit(X, y) for _ in range(2))
+    np.testing.assert_array_equal(first.coef_, second.coef_)
+
+
+def test_private_tuning_finds_the_better_candidate() -> None:
+    rng = np.random.default_rng(10)
+    X = rng.normal(size=(6000, 3))
+    y = (X[:, 0] > 0).astype(int)
+    tuned = PrivatelyTuned(
+        2.0,
+        n_records=6000,
+        candidates=[{"regularisation": 1e6}, {"regularisation": 1e-2}],
+        params={"method": "objective"},
+        entropy=seeded_entropy(0),
+    ).fit(X, y)
+    assert tuned.best_params_ == {"regularisation": 1e-2}
+    assert tuned.score(X, y) > 0.9
+    assert tuned.best_.n_records == 2000
+
+
+def test_private_tuning_a_record_touches_one_part() -> None:
+    """Removing a record changes one candidate, or none and the counts of errors by at most 1."""
+    rng = np.random.default_rng(11)
+    X, y = rng.normal(size=(200, 2)), rng.integers(0, 2, 200)
+    candidates = [{"regularisation": 0.1}, {"regularisation": 0.2}, {"regularisation": 0.3}]
+
+    def coefficients(keep: np.ndarray) -> list[np.ndarray]:
+        fitted: list[np.ndarray] = []
+
+        class Recording(PrivatelyTuned):
+            def _candidate(self, candidate: dict) -> DPLinearClassifier:
+                model = super()._candidate(candidate)
+                model.entropy = seeded_entropy(1)
+                fitted.append(model)  # type: ignore[arg-type]
+                return model
+
+        Recording(1.0, n_records=200, candidates=candidates, entropy=lambda n: b"\x07" * n).fit(X[keep], y[keep])
+        return [model.coef_ for model in fitted]  # type: ignore[attr-defined]
+
+    everyone = coefficients(np.arange(200))
+    moved = []
+    for gone in range(0, 200, 10):
+        others = coefficients(np.delete(np.arange(200), gone))
+        moved.append(sum(not np.array_equal(a, b) for a, b in zip(everyone, others, strict=True)))
+    assert max(moved) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilon": 0}, "epsilon = 0"),
+        ({"epsilon": -1.0}, "epsilon = -1"),
+        ({"epsilon": math.nan}, "epsilon = nan"),
+        ({"regularisation": 0}, "regularisation = 0"),
+        ({"n_records": 0}, "n_records = 0"),
+        ({"method": "input"}, "method = 'input'"),
+        ({"loss": "hinge"}, "loss = 'hinge'"),
+        ({"loss": "huber", "huber_width": 0}, "huber_width"),
+        ({"classes": (1,)}, "classes"),
+    ],
+)
+def test_mistakes_are_one_clear_line(settings: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        DPLinearClassifier(**{"n_records": 4, **settings}).fit(np.eye(4), np.array([0, 1, 0, 1]))
+
+
+def test_bad_data_is_refused() -> None:
+    model = DPLinearClassifier(1.0, n_records=2)
+    with pytest.raises(DataError, match="classes"):
+        model.fit(np.eye(2), np.array([0, 2]))
+    with pytest.raises(DataError, match="NaN"):
+        model.fit(np.array([[np.nan, 1.0]]), np.array([0]))
+    with pytest.raises(ConfigError, match="candidates"):
+        PrivatelyTuned(1.0, n_records=2, candidates=[{"no_such": 1}]).fit(np.eye(2), np.array([0, 1]))

@@ -1,0 +1,237 @@
+"""`pate baseline` and `pate compare`, from the command line to the files."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import REPOSITORY
+from typer.testing import CliRunner
+
+from pate.baselines import build_baseline
+from pate.baselines.run import run_baseline
+from pate.baselines.storage import load_model
+from pate.cli import app
+from pate.config import BaselineConfig, DigitsData, load_baseline_config, load_config, parse_config
+from pate.data.sources import load
+from pate.errors import ConfigError, DataError, PateError, RunError
+from pate.report.comparison import compare_runs
+
+ERM = {
+    "name": "erm",
+    "data": {"source": "digits"},
+    "baseline": {"name": "dp_erm", "params": {"regularisation": 0.01}},
+    "budget": {"epsilon": 50},
+    "nonprivate": {"name": "sklearn.naive_bayes.GaussianNB"},
+}
+SGD = {
+    "name": "sgd",
+    "data": {"source": "digits"},
+    "baseline": {
+        "name": "dp_sgd",
+        "params": {"model": "linear", "lot_size": 100, "epochs": 3, "learning_rate": 2.0, "accountant": "rdp"},
+    },
+    "budget": {"epsilon": 4, "delta": 1e-5},
+}
+
+
+def invoke(*arguments: object) -> dict:
+    shown = CliRunner().invoke(app, [str(a) for a in arguments] + ["--json"], catch_exceptions=False)
+    assert shown.exit_code == 0
+    return json.loads(shown.stdout)
+
+
+def config_file(folder: Path, content: dict) -> Path:
+    path = folder / f"{content['name']}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two seeds of DP-ERM and one DP-SGD on the digits."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        invoke("baseline", config_file(folder, ERM), "--set", f"seed={seed}", "--out", folder / f"erm{seed}")
+    invoke("baseline", config_file(folder, SGD), "--out", folder / "sgd")
+    return {name: folder / name for name in ("erm0", "erm1", "sgd")}
+
+
+def test_a_run_leaves_a_model_a_report_and_a_page(runs: dict[str, Path]) -> None:
+    for name in ("erm0", "sgd"):
+        run = runs[name]
+        report = json.loads((run / "report.json").read_text())
+        assert report["kind"] == "baseline"
+        assert report["privacy"]["epsilon"] <= {"erm0": 50, "sgd": 4}[name]
+        assert report["student"]["accuracy"] > 0.5
+        assert stat.S_IMODE((run / "private").stat().st_mode) == 0o700
+        assert "1197" not in (run / "report.html").read_text() or report["planned"]
+        card = json.loads((run / "model" / "model.json").read_text())
+        assert card["epsilon"] == report["privacy"]["epsilon"]
+        model = load_model(run / "model")
+        digits = load(DigitsData(source="digits"), None, Path())
+        shaped = digits.X_test if model.__class__.__name__ == "DPSGDClassifier" else digits.X_test.reshape(200, -1)
+        assert (model.predict(shaped) == digits.y_test).mean() == report["student"]["accuracy"]
+    with pytest.raises(RunError, match="no readable model"):
+        load_model(runs["sgd"])
+    assert json.loads((runs["sgd"] / "report.json").read_text())["planned"]["steps"] == 36
+
+
+def test_a_finished_run_is_not_trained_again(runs: dict[str, Path]) -> None:
+    before = (runs["erm0"] / "model" / "model.safetensors").read_bytes()
+    config = load_baseline_config(runs["erm0"] / "config.yaml")
+    run_baseline(config, runs["erm0"], resume=True)
+    assert (runs["erm0"] / "model" / "model.safetensors").read_bytes() == before
+    with pytest.raises(RunError, match="not empty"):
+        run_baseline(config, runs["erm0"])
+
+
+def test_compare_puts_seeds_together_and_says_which_epsilon(runs: dict[str, Path], tmp_path: Path) -> None:
+    shown = invoke("compare", *runs.values(), "--out", tmp_path / "c")
+    assert [(entry["method"], entry["runs"]) for entry in shown["entries"]] == [("dp_erm", 2), ("dp_sgd, linear", 1)]
+    assert {entry["epsilon_kind"] for entry in shown["entries"]} == {"worst case"}
+    assert shown["entries"][0]["deviation"] is not None
+    assert shown["comparable"] is False  # δ differs
+    assert any("δ differs" in note for note in shown["notes"])
+    assert shown["nonprivate"] > 0.7
+    page = (tmp_path / "c" / "comparison.html").read_text()
+    assert "worst case" in page
+    assert (tmp_path / "c" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    plain = CliRunner().invoke(app, ["compare", *map(str, runs.values()), "--out", str(tmp_path / "d")])
+    assert "without privacy (benchmark)" in plain.stdout
+    assert "±" in plain.stdout
+
+
+def imitate(folder: Path, **changes: object) -> Path:
+    """A PATE run's report, with the fields that compare reads."""
+    folder.mkdir()
+    report: dict = {
+        "name": "p", "n_teachers": 9, "classes": [str(i) for i in range(10)], "mechanism": {"name": "gnmax"},
+        "privacy": {"epsilon": 3.0, "delta": 1e-5, "sanitised": {"epsilon": 1.5, "delta": 1e-5}},
+        "student": {"accuracy": 0.8, "test_examples": 200}, "benchmark": None,
+    }  # fmt: skip
+    report["student"] |= changes
+    (folder / "report.json").write_text(json.dumps(report))
+    (folder / "config.yaml").write_text("seed: 1\n")
+    (folder / "private").mkdir()
+    (folder / "private" / "epsilon.json").write_text('{"epsilon_data_dependent": 0.7, "delta": 1e-5}')
+    return folder
+
+
+def test_unlike_epsilons_are_never_ranked_without_saying_so(runs: dict[str, Path], tmp_path: Path) -> None:
+    pate_run = imitate(tmp_path / "pate")
+    compared = compare_runs([pate_run, runs["sgd"]])
+    assert [entry.epsilon_kind for entry in compared.entries] == ["worst case", "worst case", "sanitised"]
+    assert any("unlike kinds" in note for note in compared.notes)
+    assert any("only their number was compared" in note for note in compared.notes)
+    with_private = compare_runs([pate_run, runs["sgd"]], with_private=True)
+    assert [entry.epsilon for entry in with_private.entries if entry.epsilon_kind == "data-dependent"] == [0.7]
+    assert any("do not publish" in note for note in with_private.notes)
+
+
+def test_runs_on_other_tests_are_not_compared(runs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="tested on other examples"):
+        compare_runs([runs["sgd"], imitate(tmp_path / "a", test_digest="x" * 16)])
+    with pytest.raises(RunError, match="tested on other examples"):
+        compare_runs([runs["sgd"], imitate(tmp_path / "b", test_examples=7)])
+    with pytest.raises(RunError, match="not measured"):
+        compare_runs([imitate(tmp_path / "c", accuracy=None)])
+    with pytest.raises(RunError, match=r"has no report\.json"):
+        compare_runs([tmp_path])
+
+
+def private_table(folder: Path, ids: list[str] | None = None) -> dict:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 300)
+    X = rng.normal(size=(300, 3)) + y[:, None]
+    extra = {} if ids is None else {"id_private": np.array(ids)}
+    np.savez(folder / "data.npz", X_private=X, y_private=y, X_public=X[:5], X_test=X[:50], y_test=y[:50], **extra)
+    return ERM | {"data": {"source": "npz", "file": "data.npz", "classes": ["0", "1"]}, "nonprivate": None}
+
+
+def test_on_private_data_the_count_must_be_a_public_figure(tmp_path: Path) -> None:
+    content = private_table(tmp_path)
+    with pytest.raises(ConfigError, match="records: missing"):
+        run_baseline(parse_config(content, BaselineConfig), tmp_path / "r", data_dir=tmp_path)
+    outcome = run_baseline(parse_config(content | {"records": 250}, BaselineConfig), tmp_path / "r", data_dir=tmp_path)
+    assert outcome.report.benchmark is None
+    assert "300" not in (tmp_path / "r" / "report.json").read_text()
+
+
+def test_several_records_of_one_id_are_refused(tmp_path: Path) -> None:
+    content = private_table(tmp_path, ["a"] * 300) | {"records": 300}
+    with pytest.raises(DataError, match="an id has several records"):
+        run_baseline(parse_config(content, BaselineConfig), tmp_path / "r", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("budget.epsilon=0", "budget.epsilon = 0"),
+        ("budget.epsilon=-1", "budget.epsilon = -1"),
+        ("budget.delta=1", "budget.delta = 1"),
+        ("budget.asked=3", "budget.asked: unknown key"),
+        ("baseline.nam=x", "did you mean 'name'"),
+        ("baseline.name=dp_sdg", "did you mean 'dp_sgd'"),
+        ("baseline.name=sklearn.svm.NoSuch", "has no NoSuch"),
+        ("baseline.params.lot_sise=3", "did you mean 'lot_size'"),
+        ("baseline.params.epsilon=3", "goes under budget"),
+        ("baseline.params.entropy=3", "set by the run"),
+        ("baseline.params.lot_size=5000", "larger than the data set"),
+        ("baseline.params.sigma=0.3", "would fit"),
+        ("teachers=[]", "for `pate run`"),
+        ("data.source=digit", "did you mean 'digits'"),
+    ],
+)
+def test_mistakes_are_one_clear_line(tmp_path: Path, override: str, words: str) -> None:
+    with pytest.raises(PateError, match=words):
+        run_baseline(load_baseline_config(config_file(tmp_path, SGD), [override]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_baseline_config_is_not_for_pate_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="for `pate baseline`"):
+        load_config(config_file(tmp_path, ERM))
+
+
+def test_a_large_delta_is_said_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_baseline(load_baseline_config(config_file(tmp_path, SGD), ["budget.delta=0.01"]), tmp_path / "run")
+    assert "warning: delta = 0.01 is at least 1/n_records" in capsys.readouterr().err
+
+
+def test_ones_own_baseline_by_dotted_path() -> None:
+    given = {"epsilon": 1.0, "delta": 1e-5, "n_records": 10, "classes": range(2), "random_state": 0}
+    own = build_baseline("pate.baselines.dp_erm.DPLinearClassifier", {"loss": "huber"}, given)
+    assert own.loss == "huber"
+
+
+def test_the_cifar10_config_runs_on_generated_images(tmp_path: Path) -> None:
+    """Thirty random images a batch file, in CIFAR-10's own layout; one short epoch."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+        n = 9030 if name.startswith("test") else 30
+        records = rng.integers(0, 256, size=(n, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        records.tofile(folder / name)
+    short = ["baseline.params.lot_size=75", "baseline.params.epochs=1", "baseline.params.model_params.channels=2"]
+    config = load_baseline_config(REPOSITORY / "configs" / "cifar10_dp_sgd.yaml", short)
+    outcome = run_baseline(config, tmp_path / "run", data_dir=tmp_path)
+    assert outcome.report.student.test_examples == 30
+    assert outcome.report.privacy.epsilon <= 3
+
+
+def test_adult_by_its_config(real_data: Path, tmp_path: Path) -> None:
+    """Real data: objective perturbation at ε = 1 within three points of no privacy (83.7 against 84.5 when written)."""
+    if not (real_data / "adult").is_dir():
+        pytest.skip("no Adult data below the data folder")
+    config = load_baseline_config(REPOSITORY / "configs" / "adult_dp_erm.yaml")
+    report = run_baseline(config, tmp_path / "run", data_dir=real_data).report
+    assert report.student.test_examples == 6281
+    assert report.student.accuracy > 0.81
+    assert report.benchmark.nonprivate_accuracy > 0.84
