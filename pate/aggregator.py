@@ -41,6 +41,10 @@ class Answers(NamedTuple):
     room: int
 
 
+class _VotesErased(Exception):
+    """What a figure would be computed from is gone."""
+
+
 class Aggregator:
     """Answers label queries within fixed limits. Asking again returns the stored answer, free."""
 
@@ -138,8 +142,11 @@ class Aggregator:
             figures |= {"by_rdp": _or_null(exact.rdp), "by_pld": _or_null(exact.pld)}
         write_atomically(self._private / "epsilon.json", lambda path: path.write_text(json.dumps(figures, indent=2)))
 
-    def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any]:
-        """Release, once, an upper bound on the data-dependent ε of the examples asked; see `accounting.sanitise`."""
+    def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any] | None:
+        """Release, once, an upper bound on the data-dependent ε of the examples asked; see `accounting.sanitise`.
+
+        None where votes behind some answers were erased by forgetting before it was released.
+        """
 
         def draw() -> dict[str, Any]:
             if self._ledger.from_earlier_ensembles():
@@ -157,6 +164,8 @@ class Aggregator:
 
         try:
             return self._ledger.release_once(draw)
+        except _VotesErased:
+            return None
         except ValueError as error:
             raise RunError(f"budget.sanitise: {error}") from None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pate.errors import RunError
-from pate.files import write_atomically
+from pate.files import sync_folder, write_atomically
 
 _SEAL_BYTES = 32
 
@@ -75,9 +75,11 @@ class TeacherFiles:
         return payload if hmac.compare_digest(seal, self._seal(part, payload)) else None
 
     def erase(self, part: int) -> None:
-        """As if it had never been trained."""
-        self._path(part).unlink(missing_ok=True)
-        self._path(part).with_suffix(".failure").unlink(missing_ok=True)
+        """As if it had never been trained, durably: nothing of it may come back."""
+        for path in self._folder.glob(f"{part:06d}*"):
+            path.unlink(missing_ok=True)
+        if self._folder.exists():
+            sync_folder(self._folder)
 
     def _path(self, part: int) -> Path:
         return self._folder / f"{part:06d}"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +83,18 @@ class Trained:
 class Worker:
     """Owns the teachers of some parts."""
 
-    def __init__(self, kinds: Sequence[Recipe], n_classes: int, seed: int, search_path: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        kinds: Sequence[Recipe],
+        n_classes: int,
+        seed: int,
+        search_path: Sequence[str] = (),
+        hide_gpus: bool = False,
+    ) -> None:
         from threadpoolctl import threadpool_limits
 
+        if hide_gpus:  # Ray leaves those visible that it gave to nobody
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         sys.path.extend(folder for folder in search_path if folder not in sys.path)
         self._kinds = kinds
         self._n_classes = n_classes
@@ -113,9 +123,9 @@ class Worker:
         try:
             features = self._features(recipe)
             teacher = PartClassifier(kind.estimator(0))
-            _quietly(
-                lambda: teacher.fit(features.transform(X), y).predict(features.transform(X[:2]))
-            )  # first-call costs
+            _quietly(lambda: teacher.fit(features.transform(X), y))  # and pay for what a first call loads
+            unpack(pack(teacher), kind)
+            _checked_votes(_quietly(lambda: teacher.predict(features.transform(X[:3]))), 3, self._n_classes)
             _one_torch_thread()
             started = time.perf_counter()
             if stack > 1:
@@ -157,29 +167,34 @@ class Worker:
         counts = np.zeros((len(X), self._n_classes), dtype=np.int64)
         rows = np.arange(len(X))
         seen: dict[int, NDArray] = {}
-        for recipe, teacher in self._teachers.values():
+        for part, (recipe, teacher) in self._teachers.items():
             features = self._features(recipe)
             if id(features) not in seen:
                 seen[id(features)] = features.transform(X)
-            counts[rows, self._votes(teacher, seen[id(features)])] += 1
+            counts[rows, self._votes(part, teacher, seen[id(features)])] += 1
         return counts
 
-    def _votes(self, teacher: PartClassifier, X: NDArray) -> NDArray[np.int64]:
-        """A teacher that cannot answer votes for class 0: one record must not be able to stop a run."""
+    def _votes(self, part: int, teacher: PartClassifier, X: NDArray) -> NDArray[np.int64]:
+        """One vote on each example. A teacher that cannot answer votes for class 0: it must not stop the others.
+
+        Each teacher gets examples of its own: one that scales them in place must not reach the next.
+        """
         try:
-            votes: NDArray[np.int64] = _quietly(lambda: teacher.predict(X))
+            with _seeded(seed_of_part(self._seed, part)):
+                return _checked_votes(_quietly(lambda: teacher.predict(X.copy())), len(X), self._n_classes)
         except Exception:
-            votes = np.zeros(len(X), dtype=np.int64)
-        return votes
+            return np.zeros(len(X), dtype=np.int64)
 
     def _train_one(self, recipe: int, part: int, records: Records) -> _Made:
         X, y = records
         failure = None
         for attempt in range(_ATTEMPTS):
+            seed = seed_of_part(self._seed, part, attempt)
             try:
-                teacher = PartClassifier(self._kinds[recipe].estimator(seed_of_part(self._seed, part, attempt)))
-                transformed = self._features(recipe).transform(X)
-                _quietly(lambda t=teacher, Z=transformed: t.fit(Z, y).predict(Z[:1]))  # type: ignore[misc]
+                with _seeded(seed):
+                    teacher = PartClassifier(self._kinds[recipe].estimator(seed))
+                    transformed = self._features(recipe).transform(X)
+                    _quietly(lambda t=teacher, Z=transformed: t.fit(Z, y).predict(Z[:1]))  # type: ignore[misc]
                 return teacher, pack(teacher), failure
             except Exception as error:
                 failure = type(error).__name__
@@ -196,14 +211,16 @@ class Worker:
         slots: dict[int, Records] = {}
         for part, (X, y) in data.items():
             with suppress(Exception):
-                if len(np.unique(y)) > 1:
-                    slots[part] = self._features(job.recipe).transform(X), y
+                transformed = np.asarray(self._features(job.recipe).transform(X), dtype=np.float32)
+                usual = self._features(job.recipe).transform(np.zeros_like(X[:1])).shape[1:]
+                if len(np.unique(y)) > 1 and transformed.shape == (len(y), *usual):
+                    slots[part] = transformed, y
         networks = self._fit_stack(job, slots) if slots else {}
         made: dict[int, _Made] = {}
         for part in slots:
             if not diverged(networks[part]):
                 teacher = PartClassifier(networks[part])
-                teacher.present_ = np.arange(self._n_classes)
+                teacher.present_ = np.unique(slots[part][1])
                 made[part] = teacher, pack(teacher), None
         return made
 
@@ -244,6 +261,30 @@ def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classe
 def _stacks(recipe: Recipe, stack_all: bool) -> bool:
     estimator = recipe.estimator(0)
     return bool(getattr(estimator, "stackable" if stack_all else "stacks_well", False))
+
+
+def _checked_votes(votes: Any, n_examples: int, n_classes: int) -> NDArray[np.int64]:
+    """One class for each example, or an error."""
+    votes = np.asarray(votes)
+    if votes.size != n_examples or not ((votes >= 0) & (votes < n_classes)).all():
+        raise ValueError(f"predict gave {votes.shape} for {n_examples} examples: one class each is wanted")
+    result: NDArray[np.int64] = votes.reshape(n_examples).astype(np.int64)
+    return result
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The process's generators as they would be for this teacher alone; some classes draw from them."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    if "torch" not in sys.modules:
+        yield
+        return
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def _quietly(action: Callable[[], Any]) -> Any:

@@ -25,7 +25,12 @@ def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """What was added to a folder or removed from it is so for good."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -29,17 +29,21 @@ from pate.errors import DataError, RunError
 from pate.mechanisms import MSamp
 from pate.run_directory import RunDirectory
 
-_MADE_FROM_VOTES = ("votes.npz", "evaluation.json", "epsilon.json")
+_MADE_FROM_TEACHERS = ("votes.npz", "votes.npz.partial", "evaluation.json", "epsilon.json", "failures.json")
 
 
 class Ensemble(BaseModel):
-    """`private/ensemble.json`: which version of the ensemble this is, and how it came to be."""
+    """`private/ensemble.json`: which version of the ensemble this is, and how it came to be.
+
+    `pending` are parts that still have to be erased, and `data_digest` what the data must be once they are.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     version: int = 1
     forgotten: tuple[str, ...] = ()
-    pending: tuple[int, ...] = ()
+    pending: tuple[int, ...] | None = None
+    data_digest: str | None = None
 
     @classmethod
     def of(cls, directory: RunDirectory) -> Ensemble:
@@ -56,14 +60,18 @@ def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
     if ensemble.forgotten:
         gone = np.isin(_digests(data, directory.key), ensemble.forgotten)
         data = _only(data, ~gone)
-    if ensemble.pending:
+    if ensemble.pending is not None:
+        _must_be(ensemble.data_digest == _digest(data, directory.key), directory)
         _erase(directory, ensemble.pending)
         directory.replace("data_digest", _digest(data, directory.key))
-        replace_pending = ensemble.model_copy(update={"pending": ()})
-        replace_pending.store(directory)
-    if not directory.same_as_before("data_digest", _digest(data, directory.key)):
-        raise DataError(f"{directory.path}: was begun with other data; start a new run with another --out")
+        ensemble.model_copy(update={"pending": None, "data_digest": None}).store(directory)
+    _must_be(directory.same_as_before("data_digest", _digest(data, directory.key)), directory)
     return data
+
+
+def _must_be(same: bool, directory: RunDirectory) -> None:
+    if not same:
+        raise DataError(f"{directory.path}: was begun with other data; start a new run with another --out")
 
 
 def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
@@ -77,16 +85,18 @@ def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64
 
 def forget(config: Config, data: Dataset, directory: RunDirectory, ids: Sequence[str], rows: Sequence[int]) -> int:
     """Take records out and train their teachers again; returns how many teachers that were."""
-    data = remembered(data, directory)
+    before, source_digests = Ensemble.of(directory), _digests(data, directory.key)
     chosen = _chosen(data, ids, rows)
-    digests = _digests(data, directory.key)
-    gone = np.isin(digests, digests[chosen])
-    touched = [part for part, members in enumerate(parts_of(config, data, directory.key)) if gone[members].any()]
-    before = Ensemble.of(directory)
+    if set(source_digests[chosen]) <= set(before.forgotten):
+        raise DataError("forgotten already; nothing was changed")
+    known = remembered(data, directory)
+    gone = np.isin(_digests(known, directory.key), source_digests[chosen])
+    touched = [part for part, members in enumerate(parts_of(config, known, directory.key)) if gone[members].any()]
     Ensemble(
         version=before.version + 1,
-        forgotten=(*before.forgotten, *sorted(set(digests[gone]))),
+        forgotten=(*before.forgotten, *sorted(set(source_digests[chosen]) - set(before.forgotten))),
         pending=tuple(touched),
+        data_digest=_digest(_only(known, ~gone), directory.key),
     ).store(directory)
     _retrain(config, remembered(data, directory), directory, touched)
     return len(touched)
@@ -116,7 +126,7 @@ def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int]) -> list[int]
     for wanted in ids:
         found = [row for row, own in enumerate(data.ids_private or ()) if str(own) == wanted]
         if not found:
-            raise DataError("--id: no record has that id (forgotten already, or removed from the source first?)")
+            raise DataError("--id: no record has that id (was it removed from the source first?)")
         chosen += found
     for row in rows:
         if not 0 <= row < len(data.X_private):
@@ -131,7 +141,7 @@ def _erase(directory: RunDirectory, parts: Sequence[int]) -> None:
     store = TeacherFiles(directory.private, directory.key)
     for part in parts:
         store.erase(part)
-    for name in _MADE_FROM_VOTES:
+    for name in _MADE_FROM_TEACHERS:
         (directory.private / name).unlink(missing_ok=True)
 
 

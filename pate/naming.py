@@ -41,11 +41,12 @@ def import_dotted(path: str, key: str) -> object:
     if not module:
         raise ConfigError(f"{key} = {path!r}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise ConfigError(f"{key} = {path!r}: cannot import {module}: {error}") from None
-    except AttributeError:
-        raise ConfigError(f"{key} = {path!r}: module {module} has no {attribute}") from None
+        imported = importlib.import_module(module)
+    except Exception as error:  # a user's own file may be wrong in any way
+        raise ConfigError(f"{key} = {path!r}: cannot import {module}: {type(error).__name__}: {error}") from None
+    if not hasattr(imported, attribute):
+        raise ConfigError(f"{key} = {path!r}: module {module} has no {attribute}")
+    return getattr(imported, attribute)
 
 
 def short_names(package: str) -> list[str]:

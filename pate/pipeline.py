@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -79,7 +80,9 @@ def run(
     seconds: dict[str, float] = {}
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
-        directory.note("places.json", {"data_dir": _absolute(data_dir), "config_dir": _absolute(config_dir)})
+        directory.note(
+            "places.json", {"data_dir": _absolute(data_dir or _data_root()), "config_dir": _absolute(config_dir)}
+        )
         released = _release_labels(config, mechanism, data, directory, address, config_dir, seconds, console)
         student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
         report = _report(config, data, released, epsilon, student, seconds, console)
@@ -168,6 +171,8 @@ def _release_labels(
             sanitised = None
             if config.budget.sanitise is not None:
                 sanitised = _get(aggregator.sanitise.remote(queries, config.budget.sanitise, config.budget.delta))
+                if sanitised is None:
+                    console.say("note: no sanitised ε: votes behind some answers were erased by forgetting")
             _get(aggregator.close.remote())
         return Released(labels, spent, sanitised)
 
@@ -352,6 +357,10 @@ def _report(
             ),
             benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
         )
+
+
+def _data_root() -> Path | None:
+    return Path(os.environ["PATE_DATA"]) if os.environ.get("PATE_DATA") else None
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -18,9 +18,11 @@ from pate.teachers import Recipe
 from pate.teachers.checkpoint import constant, pack
 
 _IN_FLIGHT = 2  # calls a worker has at hand, so that it never waits for the driver
-_STRIKES = 3  # a job may be at work in so many dying workers, or half as many that hang
+_STRIKES = 3  # a job is given up when it was at work in three workers that died, or hung or raised twice
+_HANGS = 2  # strikes for that
 _MOST_DEATHS = 10  # workers that may die without one teacher getting finished in between
 _SECONDS_TO_START = 120
+_SECONDS_TO_TRY = 900
 _LOOK_EVERY = 1.0
 
 
@@ -31,6 +33,7 @@ class _Task:
     job: Job
     parts: tuple[int, ...]
     strikes: int = 0
+    restores: bool = False
 
 
 @dataclass
@@ -69,7 +72,9 @@ class Pool:
         self._actor = ray.remote(Worker).options(
             num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker, max_restarts=0
         )
-        self._arguments = (list(kinds), n_classes, seed, list(search_path))
+        self._arguments = (list(kinds), n_classes, seed, list(search_path), settings.gpus_per_worker == 0)
+        self._trial: tuple[Any, ...] = ()
+        self._unreadable: set[int] = set()
         self._members: dict[Any, _Member] = {}
         self._starting: dict[Any, Any] = {}
         self._deaths = 0
@@ -87,27 +92,27 @@ class Pool:
 
     def lacks_gpu(self) -> bool:
         """Whether workers were given GPUs that torch cannot use."""
-        import ray
-
-        return self._settings.gpus_per_worker > 0 and ray.get(self._first().lacks_gpu.remote())
+        return self._settings.gpus_per_worker > 0 and bool(self._answer(self._first().lacks_gpu.remote(), "torch"))
 
     def probe(self, X_public: NDArray, n_records: int) -> float:
         """Try every recipe on public examples, in every worker; returns the expected seconds of training.
 
-        That also loads in each worker what its first teacher would otherwise wait for.
+        That also loads in each worker what its first teacher would otherwise wait for; a worker that has to be
+        replaced later is tried in the same way before it gets work.
         """
         import ray
 
-        data, first = ray.put(X_public[:2000]), self._first()
+        first, examples = self._first(), ray.put(X_public[:2000])
         sizes = [max((len(j.parts) for j in self._jobs if j.recipe == i), default=1) for i in range(len(self._kinds))]
-        everyone = [first, *(w for w in self._members if w is not first), *self._starting.values()]
-        tries = [[worker.probe.remote(i, data, n_records, size) for i, size in enumerate(sizes)] for worker in everyone]
-        results = ray.get(tries[0])
-        for result in results:
+        self._trial = tuple((i, examples, n_records, size) for i, size in enumerate(sizes))
+        everyone = [*self._members, *self._starting.values()]
+        tries = {worker: [worker.probe.remote(*trial) for trial in self._trial] for worker in everyone}
+        for number, reference in enumerate(tries[first]):
+            result = self._answer(reference, self._kinds[number].name)
             if isinstance(result, str):
                 raise ConfigError(result)
-        self._seconds = results
-        ray.wait([last[-1] for last in tries], num_returns=len(tries), timeout=_SECONDS_TO_START)
+            self._seconds[number] = result
+        ray.wait([last[-1] for last in tries.values()], num_returns=len(tries), timeout=_SECONDS_TO_START)
         return sum(self._seconds[kind] for kind in self._assignment) / len(everyone)
 
     def train(self, part_data: Callable[[int], Records], done: Callable[[int], None]) -> None:
@@ -132,12 +137,12 @@ class Pool:
     def forget_dead(self) -> None:
         """Drop workers that no longer answer, so that `train` makes up for what they held."""
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import RayError
 
         for worker in list(self._members):
             try:
                 ray.get(worker.__ray_ready__.remote())
-            except RayActorError:
+            except RayError:
                 self._bury(worker)
 
     def close(self) -> None:
@@ -149,29 +154,42 @@ class Pool:
         self._members, self._starting = {}, {}
 
     def _first(self) -> Any:
-        if not self._members:
-            import ray
+        import ray
 
+        while not self._members:
             ready, _ = ray.wait(list(self._starting), num_returns=1, timeout=_SECONDS_TO_START)
             if not ready:
                 raise RunError(self._no_room())
             self._welcome(ready[0])
         return next(iter(self._members))
 
+    def _answer(self, reference: Any, what: str) -> Any:
+        """What a worker says before it has any private record."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError
+
+        try:
+            return ray.get(reference, timeout=_SECONDS_TO_TRY)
+        except GetTimeoutError:
+            raise ConfigError(f"{what}: did not finish on public examples within {_SECONDS_TO_TRY} s") from None
+        except RayError as error:
+            raise ConfigError(f"{what}: took its worker down on public examples ({type(error).__name__})") from None
+
     def _start_worker(self) -> None:
         worker = self._actor.remote(*self._arguments)
-        self._starting[worker.__ray_ready__.remote()] = worker
+        trials = [worker.probe.remote(*trial) for trial in self._trial]
+        self._starting[trials[-1] if trials else worker.__ray_ready__.remote()] = worker
         self._started_at = time.monotonic()
 
     def _welcome(self, reference: Any) -> None:
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import RayError
 
         worker = self._starting.pop(reference)
         try:
             ray.get(reference)
             self._members[worker] = _Member()
-        except RayActorError:
+        except RayError:
             self._count_death()
             self._start_worker()
 
@@ -179,21 +197,25 @@ class Pool:
         return self._seconds[task.job.recipe] * len(task.parts)
 
     def _hand_out(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
-        idle_first = sorted(self._members.items(), key=lambda item: len(item[1].tasks))
-        for worker, member in idle_first:
-            while waiting and len(member.tasks) < _IN_FLIGHT:
-                task = waiting.popleft()
-                missing = []
-                for part in task.parts:
-                    payload = self._store.load(part)
-                    if payload is None:
-                        missing.append(part)
-                    else:
-                        reference = worker.restore.remote(task.job.recipe, part, payload)
-                        self._give(member, reference, replace(task, parts=(part,)))
-                if missing:
-                    reference = worker.train.remote(task.job, {part: part_data(part) for part in missing})
-                    self._give(member, reference, replace(task, parts=tuple(missing)))
+        """A job for each idle worker first; then a second one at hand, while there are enough for all."""
+        for at_hand in range(_IN_FLIGHT):
+            for worker, member in self._members.items():
+                enough = at_hand == 0 or len(waiting) >= len(self._members) + len(self._starting)
+                if waiting and enough and len(member.tasks) <= at_hand:
+                    self._hand_to(worker, member, waiting.popleft(), part_data)
+
+    def _hand_to(self, worker: Any, member: _Member, task: _Task, part_data: Callable[[int], Records]) -> None:
+        missing = []
+        for part in task.parts:
+            payload = None if part in self._unreadable else self._store.load(part)
+            if payload is None:
+                missing.append(part)
+            else:
+                reference = worker.restore.remote(task.job.recipe, part, payload)
+                self._give(member, reference, replace(task, parts=(part,), restores=True))
+        if missing:
+            reference = worker.train.remote(task.job, {part: part_data(part) for part in missing})
+            self._give(member, reference, replace(task, parts=tuple(missing), restores=False))
 
     def _give(self, member: _Member, reference: Any, task: _Task) -> None:
         if not member.tasks:
@@ -202,31 +224,46 @@ class Pool:
 
     def _finish(self, reference: Any, waiting: deque[_Task]) -> None:
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import RayError, RayTaskError
 
         worker = next((w for w, member in self._members.items() if reference in member.tasks), None)
         if worker is None:  # found dead a moment ago
             return
+        member = self._members[worker]
         try:
             results = ray.get(reference)
-        except RayActorError:
+        except RayTaskError:  # its message could quote a record
+            waiting.appendleft(self._failed(member.tasks.pop(reference)))
+            member.busy_since = time.monotonic()
+            return
+        except RayError:  # a dead worker or node, its memory run out, a result that was lost
             waiting.extendleft(self._bury(worker))
             return
-        member = self._members[worker]
         task = member.tasks.pop(reference)
         member.busy_since = time.monotonic()
         for trained in results or ():
             self._store.save(trained.part, trained.payload, trained.failure)
+            self._unreadable.discard(trained.part)
         member.parts.update(task.parts)
         self._deaths = 0
 
+    def _failed(self, task: _Task) -> _Task:
+        """A stored teacher that cannot be read is trained again; training that raises is a strike, or two."""
+        if task.restores:
+            self._unreadable.update(task.parts)
+            return replace(task, restores=False)
+        return replace(task, strikes=task.strikes + _HANGS)
+
     def _bury(self, worker: Any, strikes: int = 1) -> list[_Task]:
         """Replace a dead worker; returns what has to be done again, the job it died on with a strike against it."""
+        import ray
+
         self._count_death()
         member = self._members.pop(worker)
+        ray.kill(worker)
         self._start_worker()
         tasks = list(member.tasks.values())
-        if tasks:
+        if tasks and not tasks[0].restores:
             tasks[0] = replace(tasks[0], strikes=tasks[0].strikes + strikes)
         again = [_Task(job, tuple(p for p in job.parts if p in member.parts)) for job in self._jobs]
         return tasks + [task for task in again if task.parts]
@@ -241,13 +278,10 @@ class Pool:
 
     def _check_progress(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
         """End jobs that hang, give up those that did so before, and do not wait for ever for a place to run."""
-        import ray
-
         for worker, member in list(self._members.items()):
             task = next(iter(member.tasks.values()), None)
-            if task and time.monotonic() - member.busy_since > self._longest(task):
-                ray.kill(worker)
-                waiting.extendleft(self._bury(worker, strikes=(_STRIKES + 1) // 2))
+            if task and not task.restores and time.monotonic() - member.busy_since > self._longest(task):
+                waiting.extendleft(self._bury(worker, strikes=_HANGS))
         for task in [task for task in waiting if task.strikes >= _STRIKES]:
             waiting.remove(task)
             if len(task.parts) > 1:  # find out which of the stack it is
@@ -255,6 +289,7 @@ class Pool:
             else:
                 stand_in = pack(constant(part_data(task.parts[0])[1], self._n_classes))
                 self._store.save(task.parts[0], stand_in, "GivenUp")
+                self._unreadable.discard(task.parts[0])
                 waiting.append(replace(task, strikes=0))
         if not self._members and time.monotonic() - self._started_at > _SECONDS_TO_START:
             raise RunError(self._no_room())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import BaseEstimator
 
 from pate.config import TeacherFamily
@@ -57,6 +58,60 @@ def test_one_record_touches_one_teacher(change: str) -> None:
             kept = np.setdiff1d(np.arange(len(X)), part[y[part] != y[part][0]])
             after = predictions(X[kept], y[kept], queries, 9)
         assert (before != after).any(axis=1).sum() <= 1
+
+
+class Draws(torch.nn.Module):
+    """Draws from torch's own generator in training and afterwards."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(int(np.prod(shape)), n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(self.layer(x.flatten(1)), 0.3, training=True)
+
+
+class ScalesInPlace(BaseEstimator):
+    """A classifier that ruins what it is given, by its own records, and answers as a column."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> ScalesInPlace:
+        self.scale = X.mean()
+        self.label = y[0]
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        X *= 1000 * self.scale
+        return np.full((len(X), 1), self.label) + (X.reshape(len(X), -1).mean(axis=1, keepdims=True) < 0)
+
+
+RUTHLESS = [
+    Recipe(f"{__name__}.ScalesInPlace", {}),
+    Recipe("network", {"architecture": f"{__name__}.Draws", "steps": 5}),
+    Recipe("sklearn.neighbors.KNeighborsClassifier", {"n_neighbors": 1}),
+    Recipe("network", {"architecture": "mlp", "steps": 8, "hidden": 8}),
+]
+
+
+def test_one_record_moves_one_vote_whatever_classes_do() -> None:
+    """Through the very counts that leave a worker: at most one vote moves, and every teacher votes once."""
+    X, y = private_data()
+    queries = np.random.default_rng(2).random((100, 4, 4)).astype(np.float32)
+    results = []
+    for removed in (None, 0, 31, 62, 93):
+        kept = np.delete(np.arange(len(X)), [] if removed is None else [removed])
+        worker = Worker(RUTHLESS, 3, seed=0)
+        train_all(worker, RUTHLESS, X[kept], y[kept], 9)
+        results.append(worker.count(queries).counts)
+        np.testing.assert_array_equal(results[-1].sum(axis=1), 9)
+    moved = [np.abs(other - results[0]).sum(axis=1).max() for other in results[1:]]
+    assert max(moved) == 2
+
+
+def test_a_teacher_says_only_what_its_part_holds() -> None:
+    X, y = private_data(60)
+    worker = Worker(KINDS[2:], 3, seed=0)
+    worker.train(Job(0, (0, 1)), {0: (X[:30], np.where(y[:30] == 1, 2, y[:30])), 1: (X[30:], y[30:])})
+    assert set(worker._teachers[0][1].predict(X)) <= {0, 2}
 
 
 def test_jobs_cover_every_part_once_and_stack_what_stacks_well() -> None:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(
     assert pate("ledger", "verify", str(run)).returncode == 0
     missing = pate("forget", str(run), "--id", "p17")
     assert missing.returncode == 2
-    assert "no record has that id" in missing.stderr
+    assert "no record has that id" in missing.stderr  # it is gone from the source by now
 
 
 SMALL = ["n_teachers=6", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
@@ -129,14 +130,29 @@ def test_only_parts_that_held_the_record_are_touched(mechanism: str, tmp_path: P
         rest = remembered(data, directory)
         assert len(rest.X_private) == len(data.X_private) - 1
         assert "p5" not in rest.ids_private
-        with pytest.raises(DataError, match="no record has that id"):
+        with pytest.raises(DataError, match="forgotten already"):
             forget(config, data, directory, ["p5"], [])
-        assert forget(config, data, directory, [], [0]) >= 1
+        forget(config, data, directory, [], [9])  # rows are those of the source, whatever was forgotten before
         assert Ensemble.of(directory).version == 3
+        assert "p9" not in remembered(data, directory).ids_private
+        assert len(remembered(data, directory).X_private) == len(data.X_private) - 2
         with pytest.raises(DataError, match="no such row"):
             forget(config, data, directory, [], [10_000])
         with pytest.raises(RunError, match="nothing to forget"):
             forget(config, data, directory, [], [])
+
+
+def test_a_record_in_no_part_can_be_forgotten_too(tmp_path: Path) -> None:
+    own_data(tmp_path)
+    mechanism = "mechanism={name: msamp, epsilon: 1, query_delta: 1e-6, sampling_rate: 0.1}"
+    config = load_config(tmp_path / "own.yaml", [*SMALL, mechanism])
+    data = load(config.data, None, tmp_path)
+    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+        remembered(data, directory)
+        held = set(np.concatenate(parts_of(config, data, directory.key)).tolist())
+        outside = next(row for row in range(len(data.X_private)) if row not in held)
+        assert forget(config, data, directory, [], [outside]) == 0
+        assert len(remembered(data, directory).X_private) == len(data.X_private) - 1
 
 
 def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
@@ -148,10 +164,14 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
         forget(config, data, directory, ["p5"], [])
         done = Ensemble.of(directory)
         store = TeacherFiles(directory.private, directory.key)
-        done.model_copy(update={"pending": (4,)}).store(directory)  # as if it had ended right after it began
+        digest = (directory.private / "data_digest").read_text()
+        begun = done.model_copy(update={"pending": (4,), "data_digest": digest})
+        begun.store(directory)  # as if it had ended right after it began
         store.save(4, b"of the forgotten record")
         (directory.private / "votes.npz").write_bytes(b"")
         (directory.private / "data_digest").write_text("of the data before")
+        with pytest.raises(DataError, match="other data"):
+            remembered(replace(data, X_private=data.X_private + 1), directory)
         remembered(data, directory)
         assert Ensemble.of(directory) == done
         assert store.load(4) is None

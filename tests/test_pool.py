@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
 from pate.ensemble import Worker, sum_counts
 from pate.errors import ConfigError, RunError
-from pate.pool import Pool
+from pate.pool import Pool, _Task
 from pate.teachers import Recipe, assign_recipes, recipes
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -86,7 +87,7 @@ def test_a_worker_killed_in_training_costs_nothing_finished(
     finished: dict[int, bytes] = {}
 
     def done(count: int) -> None:
-        if count >= max(1, share * N_PARTS) and not killed:
+        if count >= max(1, int(share * N_PARTS)) and not killed:
             pid = ray.get(next(iter(pool._members)).pid.remote())
             killed.append(pid)
             finished.update({part: payload for part in range(N_PARTS) if (payload := store.load(part)) is not None})
@@ -114,6 +115,43 @@ def test_a_second_pool_takes_over_what_the_first_has_trained(undisturbed: np.nda
     np.testing.assert_array_equal(votes(pool), undisturbed)
     again = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "teachers").iterdir()}
     assert {name for name in again if again[name] != written.get(name)} == {"000003", "000004"}
+
+
+class Fragile(BaseEstimator):
+    """Can be stored, and not be read again."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Fragile:
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return np.zeros(len(X))
+
+    def __setstate__(self, state: dict) -> None:
+        raise RuntimeError("secret")
+
+
+def test_stored_teachers_that_cannot_be_read_are_trained_again() -> None:
+    store = InMemory()
+    for part in range(4):
+        store.save(part, b"p not a pickle")
+    pool = pool_of(KINDS[:1], 4, store)
+    train(pool, 4)
+    assert votes(pool, 4).sum(axis=1).tolist() == [4] * len(private_data()[0])
+    pool.close()
+    with pytest.raises(ConfigError, match="cannot be fitted"):
+        pool_of([Recipe(f"{__name__}.Fragile", {})], 2, workers=1).probe(private_data()[0], 10)
+
+
+def test_equal_jobs_are_spread_evenly() -> None:
+    import ray
+
+    pool = pool_of(KINDS[:1], 2)
+    pool.probe(private_data()[0], 10)
+    while pool._starting:
+        pool._welcome(ray.wait(list(pool._starting))[0][0])
+    waiting = deque(_Task(job, job.parts) for job in pool._jobs)
+    pool._hand_out(waiting, lambda _: private_data())
+    assert [len(member.tasks) for member in pool._members.values()] == [1, 1]
 
 
 class Hangs(BaseEstimator):

@@ -116,10 +116,14 @@ def _built(name: str, params: dict[str, Any], key: str) -> Any:
     make: Any = _own_class(name, key) if "." not in name else import_dotted(name, key)
     if not callable(make):
         raise ConfigError(f"{key} = {name!r}: not a class")
+    if not isinstance(params, dict):
+        raise ConfigError(f"{key} = {name!r}: params must be 'parameter: value' lines, not {params!r}")
     values = {parameter: _value(value, f"{key}({parameter})") for parameter, value in params.items()}
     try:
         return make(**values)
-    except TypeError as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's own class may refuse in any way
         raise ConfigError(f"{key} = {name!r}: {error}") from None
 
 

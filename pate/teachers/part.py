@@ -33,7 +33,7 @@ class PartClassifier:
         if len(self.present_) < 2:
             constant = self.present_[0] if len(self.present_) else 0
             return np.full(len(X), constant, dtype=np.int64)
-        coded = np.asarray(self.estimator.predict(self._shaped(X))).astype(np.int64)
+        coded = np.asarray(self.estimator.predict(self._shaped(X))).astype(np.int64).reshape(-1)
         return self.present_[coded].astype(np.int64)
 
     def _shaped(self, X: NDArray) -> NDArray:

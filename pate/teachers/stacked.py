@@ -33,19 +33,24 @@ def fit_alone(network: Network, X: NDArray, coded: NDArray[np.int64]) -> None:
     inputs, targets = network.tensor(X), torch.from_numpy(coded).to(network.target_device())
     batches, optimiser = _Batches(network, len(X)), _optimiser(network, network.network_.parameters())
     network.network_.train()
-    for step in range(network.steps):
-        _set_rate(optimiser, network, step)
-        rows = batches.rows()
-        moved = _move(inputs[rows], batches.moves(inputs))
-        optimiser.zero_grad(set_to_none=True)
-        cross_entropy(network.network_(moved), targets[rows]).backward()
-        optimiser.step()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(network.random_state or 0)  # for layers that draw, such as dropout
+        for step in range(network.steps):
+            _set_rate(optimiser, network, step)
+            rows = batches.rows()
+            moved = _move(inputs[rows], batches.moves(inputs))
+            optimiser.zero_grad(set_to_none=True)
+            cross_entropy(network.network_(moved), targets[rows]).backward()
+            optimiser.step()
     if not _finite(network):
         raise Diverged
 
 
 def fit_stack(networks: Sequence[Network], data: Sequence[tuple[NDArray, NDArray[np.int64]]], n_classes: int) -> None:
-    """Train networks that differ in their seed only, each on its own records, labels 0 … n_classes−1."""
+    """Train networks that differ in their seed only, each on its own records, labels 0 … n_classes−1.
+
+    Each then predicts positions in the sorted labels it has seen, as after `fit` on labels coded so.
+    """
     import torch
     from torch.func import functional_call, stack_module_state, vmap
     from torch.nn.functional import cross_entropy
@@ -75,9 +80,12 @@ def fit_stack(networks: Sequence[Network], data: Sequence[tuple[NDArray, NDArray
         optimiser.zero_grad(set_to_none=True)
         vmap(loss)(weights, moved.view(len(networks), -1, *moved.shape[1:]), labels).sum().backward()
         optimiser.step()
-    for slot, (network, module) in enumerate(zip(networks, modules, strict=True)):
-        module.load_state_dict({name: tensor[slot].detach().clone() for name, tensor in weights.items()})
-        network.network_ = module
+    *_, last_weight, last_bias = weights
+    for slot, (network, (_, y)) in enumerate(zip(networks, filled, strict=True)):
+        present = np.unique(y)  # what a part lacks its network does not say
+        own = {name: tensor[slot].detach().clone() for name, tensor in weights.items()}
+        own |= {name: own[name][torch.from_numpy(present)] for name in (last_weight, last_bias)}
+        network.restore(own, list(range(len(present))), list(shape))
 
 
 def _finite(network: Network) -> bool:

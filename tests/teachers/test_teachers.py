@@ -124,6 +124,8 @@ def test_seeds_differ_by_part_and_attempt_only() -> None:
         ("sklaern.svm.SVC", {}, "cannot import"),
         ("sklearn.svm.SVC", {"sigma": 1}, "unexpected keyword"),
         ("os.getcwd", {}, "fit and predict"),
+        (".svm.SVC", {}, "cannot import"),
+        ("sklearn.pipeline.make_pipeline", {"steps": {"name": "sklearn.svm.SVC", "params": [1]}}, "params must be"),
     ],
 )
 def test_a_wrong_teacher_is_one_clear_line(name: str, params: dict, words: str) -> None:
