@@ -175,7 +175,8 @@ class Hangs(BaseEstimator):
 def test_a_record_that_hangs_or_kills_its_worker_costs_one_teacher(deadly: bool) -> None:
     store = InMemory()
     kinds = [Recipe(f"{__name__}.Hangs", {"deadly": deadly})]
-    pool = pool_of(kinds, 5, store, seconds_per_teacher=1.0)
+    pool = pool_of(kinds, 5, store, seconds_per_teacher=4.0)
+    pool.probe(private_data()[0], 10)
     X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])
 
     def part_data(part: int) -> tuple[np.ndarray, np.ndarray]:
