@@ -220,6 +220,7 @@ def test_the_cifar10_config_runs_on_generated_images(tmp_path: Path) -> None:
         records[:, 0] %= 10
         records.tofile(folder / name)
     short = ["baseline.params.lot_size=75", "baseline.params.epochs=1", "baseline.params.model_params.channels=2"]
+    short.append("baseline.params.accountant=rdp")
     config = load_baseline_config(REPOSITORY / "configs" / "cifar10_dp_sgd.yaml", short)
     outcome = run_baseline(config, tmp_path / "run", data_dir=tmp_path)
     assert outcome.report.student.test_examples == 30
