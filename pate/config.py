@@ -39,6 +39,14 @@ class ImageData(Settings):
     source: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
 
 
+class VotesData(Settings):
+    """Stored votes of teachers on a benchmark's public images: labels and a student without training teachers."""
+
+    source: Literal["votes"]
+    images: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
+    votes: str
+
+
 class NpzData(Settings):
     """NumPy archives; see pate/data/tables.py for the keys."""
 
@@ -71,6 +79,9 @@ class CsvData(Settings):
     categories: dict[str, tuple[Text, ...]] = {}
 
 
+DataSettings = DigitsData | ImageData | VotesData | NpzData | CsvData
+
+
 class Component(Settings):
     """A teacher family, a student or a baseline: short name or dotted path, and its parameters."""
 
@@ -98,6 +109,7 @@ class Budget(Settings):
     delta: float = Field(default=1e-5, gt=0, lt=1)
     asked: int = Field(default=100, ge=1)
     answered: int | None = Field(default=None, ge=1)
+    order: Literal["given", "clusters"] = "given"
     epsilon: float | None = Field(default=None, gt=0)
     sanitise: Sanitise | None = None
     ledger: str | None = None
@@ -133,13 +145,24 @@ class Config(Settings):
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$")
     seed: int = 0
     n_teachers: int = Field(ge=2)
-    data: Annotated[DigitsData | ImageData | NpzData | CsvData, Field(discriminator="source")]
-    teachers: tuple[TeacherFamily, ...] = Field(min_length=1)
+    data: Annotated[DataSettings, Field(discriminator="source")]
+    teachers: tuple[TeacherFamily, ...] = ()
     mechanism: dict[str, Any]
     budget: Budget = Budget()
     student: Component
     nonprivate: Component | None = None
     ray: RaySettings = RaySettings()
+
+    @model_validator(mode="after")
+    def _teachers_or_votes(self) -> Config:
+        if self.data.source != "votes":
+            if not self.teachers:
+                raise ValueError("teachers: missing; add at least one family to the config")
+        elif self.teachers or self.nonprivate is not None:
+            raise ValueError(
+                "data.source = 'votes': there are no private records, so leave out teachers and nonprivate"
+            )
+        return self
 
     def build_mechanism(self) -> Mechanism:
         """The configured mechanism, checked against the rest; MSamp is told the number of teachers."""
@@ -286,9 +309,7 @@ def _one_line(error: ValidationError) -> str:
 
 
 _DATA_MODELS: dict[str, type[Settings]] = {
-    source: model
-    for model in (DigitsData, ImageData, NpzData, CsvData)
-    for source in get_args(model.model_fields["source"].annotation)
+    source: model for model in get_args(DataSettings) for source in get_args(model.model_fields["source"].annotation)
 }
 _SOURCES = frozenset(_DATA_MODELS)
 _SECTIONS: dict[str, type[Settings]] = {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _SECONDS_BETWEEN_LINES = 10.0
+Update = Callable[..., None]
 
 
 class Console:
@@ -28,8 +29,8 @@ class Console:
             self.say(f"note (private): {text}")
 
     @contextmanager
-    def track(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yields a function that is told how many of `total` are done."""
+    def track(self, what: str, total: int) -> Iterator[Update]:
+        """Yields a function that is told how many of `total` are done, and perhaps a remark."""
         if self._rich.is_terminal:
             with self._bar(what, total) as update:
                 yield update
@@ -47,23 +48,28 @@ class Console:
             yield
 
     @contextmanager
-    def _bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    def _bar(self, what: str, total: int) -> Iterator[Update]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._rich, transient=True) as progress:
             task = progress.add_task(what, total=total)
-            yield lambda done: progress.update(task, completed=done)
 
-    def _lines(self, what: str, total: int) -> Callable[[int], None]:
+            def update(done: int, remark: str = "") -> None:
+                progress.update(task, completed=done, description=f"{what} {remark}".rstrip())
+
+            yield update
+
+    def _lines(self, what: str, total: int) -> Update:
         started = last = time.monotonic()
 
-        def update(done: int) -> None:
+        def update(done: int, remark: str = "") -> None:
             nonlocal last
             now = time.monotonic()
             if done and now - last >= _SECONDS_BETWEEN_LINES:
                 last = now
                 left = (now - started) / done * (total - done)
-                print(f"{what}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+                after = f"; {remark}" if remark else ""
+                print(f"{what}: {done} of {total}, about {left:.0f} s left{after}", file=sys.stderr, flush=True)
 
         return update

@@ -11,6 +11,7 @@ import typer
 from pate import __version__
 from pate.cli import ledger
 from pate.cli.accounting import account, plan
+from pate.cli.predict import predict
 from pate.cli.run import run
 from pate.errors import PateError
 
@@ -30,7 +31,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-for command in (run, account, plan):
+for command in (run, predict, account, plan):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 

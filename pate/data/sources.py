@@ -11,10 +11,10 @@ import numpy as np
 from pate.data.dataset import Dataset
 
 if TYPE_CHECKING:
-    from pate.config import CsvData, DigitsData, ImageData, NpzData
+    from pate.config import DataSettings
 
 
-def load(settings: DigitsData | ImageData | NpzData | CsvData, data_dir: Path | None, config_dir: Path) -> Dataset:
+def load(settings: DataSettings, data_dir: Path | None, config_dir: Path) -> Dataset:
     """The data set that the config's data section describes.
 
     Files are looked for below `data_dir` (the --data-dir option), else below $PATE_DATA; people's own files
@@ -34,7 +34,12 @@ def load(settings: DigitsData | ImageData | NpzData | CsvData, data_dir: Path | 
     from pate.data.images import load_images
 
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pate"
-    return load_images(settings.source, [given] if data_dir and given else [f for f in (given, cache) if f])
+    folders = [given] if data_dir and given else [f for f in (given, cache) if f]
+    if settings.source == "votes":
+        from pate.data.votes import with_votes
+
+        return with_votes(load_images(settings.images, folders), settings.votes, given or config_dir)
+    return load_images(settings.source, folders)
 
 
 def _digits() -> Dataset:
