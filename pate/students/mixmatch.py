@@ -19,14 +19,15 @@ class MixMatch(NeuralStudent):
     The labelled loss is cross-entropy, the unlabelled one a squared distance whose weight rises to
     `unlabelled_weight` over the first `ramp` of the steps.
 
-    `class_mix` is how often classes come up among unlabelled examples: 'even', as among the 'labels', or 'free' to be what
-    the network says; where it is known, guesses are scaled towards it. `distrust` is for wrong labels: as training goes on, a label is blended with the averaged network's own guess, by
-    up to that share. `patience` ends training when the unlabelled loss has not fallen for so many times 50 steps.
+    `class_mix` is how often classes come up among unlabelled examples: 'even', as among the 'labels', or 'free' to be
+    what the network says; where it is known, guesses are scaled towards it. `distrust` is for wrong labels: as
+    training goes on, a label is blended with the averaged network's own guess, by up to that share.
+    `patience` ends training when the unlabelled loss has not fallen for so many times 50 steps.
     """
 
     def __init__(
         self,
-        steps: int = 3000,
+        steps: int = 1500,
         batch_size: int = 32,
         views: int = 2,
         temperature: float = 0.5,
@@ -37,7 +38,7 @@ class MixMatch(NeuralStudent):
         weight_decay: float = 0.02,
         ema: float = 0.998,
         label_smoothing: float = 0.0,
-        distrust: float = 0.0,
+        distrust: float = 0.5,
         class_mix: str = "free",
         augmentation: dict[str, Any] | None = None,
         channels: int = 16,
