@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.aggregator import Aggregator, StoredVotes
-from pate.config import VotesData
+from pate.config import load_config
 from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.ledger import Ledger, Limits
@@ -37,16 +37,14 @@ ROWS: dict[str, tuple[str, Mechanism, int]] = {
     "mnist-confident": ("mnist", ConfidentGNMax(200.0, 150.0, 40.0), 640),
     "svhn": ("svhn", LNMax(10.0), 1000),
 }
-SPREADING = {
-    "estimator": "sklearn.semi_supervised.LabelSpreading",
-    "params": {"kernel": "knn", "n_neighbors": 10, "alpha": 0.5, "max_iter": 200},
-    "unlabelled": "mark",
-}
-PARAMS: dict[str, dict[str, Any]] = {
-    "gan": {"class_mix": "even"},
-    "mixmatch": {"class_mix": "even"},
+NETWORKS = ("gan", "mixmatch")  # with the parameters of configs/IMAGES_votes.yaml
+OTHERS: dict[str, dict[str, Any]] = {
     "supervised": {"estimator": "sklearn.svm.SVC", "params": {"C": 10}},
-    "spreading": SPREADING,
+    "spreading": {
+        "estimator": "sklearn.semi_supervised.LabelSpreading",
+        "params": {"kernel": "knn", "n_neighbors": 10, "alpha": 0.5, "max_iter": 200},
+        "unlabelled": "mark",
+    },
 }
 
 
@@ -66,12 +64,9 @@ def released(data: Dataset, mechanism: Mechanism, asked: int) -> NDArray[np.int6
     return labels
 
 
-def trained(name: str, data: Dataset, labels: NDArray[np.int64], seed: int, steps: int | None) -> dict[str, Any]:
+def trained(name: str, params: dict[str, Any], data: Dataset, labels: NDArray[np.int64], seed: int) -> dict[str, Any]:
     """Train one student; its test accuracy, seconds, and the curve at ten moments on the way."""
-    params = dict(PARAMS[name])
-    if steps is not None and name in ("gan", "mixmatch"):
-        params["steps"] = steps
-    student = build_student("supervised" if name == "spreading" else name, params, seed)
+    student = build_student(name if name in NETWORKS else "supervised", OTHERS.get(name, params), seed)
     clock, cores, looking = time.perf_counter(), time.process_time(), 0.0
     curve: list[tuple[int, float]] = []
 
@@ -82,7 +77,7 @@ def trained(name: str, data: Dataset, labels: NDArray[np.int64], seed: int, step
             curve.append((round(before - clock - looking), accuracy(student, data)))
             looking += time.perf_counter() - before
 
-    further: dict[str, Any] = {"progress": look} if name in ("gan", "mixmatch") else {}
+    further: dict[str, Any] = {"progress": look} if name in NETWORKS else {}
     student.fit(data.X_public[: len(labels)], labels, data.X_public[len(labels) :], **further)
     return {
         "accuracy": accuracy(student, data),
@@ -107,8 +102,9 @@ def main() -> None:
     options = parser.parse_args()
     images, mechanism, asked = ROWS[options.row]
     asked = options.labels or asked
-    votes = VotesData(source="votes", images=images, votes=f"votes/{images}_250_teachers.npy")  # type: ignore[arg-type]
-    data = load(votes, None, Path())
+    config = load_config(Path(__file__).parents[1] / "configs" / f"{images}_votes.yaml")
+    params = dict(config.student.params) | ({"steps": options.steps} if options.steps else {})
+    data = load(config.data, None, Path())
     found: dict[str, list[float]] = {}
     print(f"{options.row}: {mechanism}, {asked} queries; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for seed in map(int, options.seeds.split(",")):
@@ -117,7 +113,7 @@ def main() -> None:
         right = (labels == data.y_public[:asked])[answered].mean()  # type: ignore[index]
         print(f"seed {seed}: {answered.sum()} labels, {100 * right:.1f} % right", flush=True)
         for name in options.students.split(","):
-            result = trained(name, data, labels, seed, options.steps)
+            result = trained(name, params, data, labels, seed)
             found.setdefault(name, []).append(result["accuracy"])
             print("  " + json.dumps({"student": name, **result}), flush=True)
     for name, figures in found.items():

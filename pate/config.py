@@ -291,7 +291,9 @@ def _item(place: Any, name: str, key: str) -> Any:
 def _one_line(error: ValidationError) -> str:
     errors = error.errors(include_url=False)
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
-    path = [part for part in first["loc"] if part not in _SOURCES]
+    path = list(first["loc"])
+    if path[:1] == ["data"] and len(path) > 1 and path[1] in _SOURCES:
+        del path[1]  # which kind of data it was read as
     key = ".".join(map(str, path)) or "config"
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc']))}"
@@ -303,9 +305,12 @@ def _one_line(error: ValidationError) -> str:
     if first["type"] == "union_tag_not_found":
         return f"data.source: missing; known are {', '.join(sorted(_SOURCES))}"
     message = first["msg"].removeprefix("Value error, ")
+    message = f"{message[0].lower()}{message[1:]}"
+    if not path:
+        return message
     value = first["input"]
     shown = "" if isinstance(value, (dict, BaseModel)) else f" = {value!r}"
-    return f"{key}{shown}: {message[0].lower()}{message[1:]}"
+    return f"{key}{shown}: {message}"
 
 
 _DATA_MODELS: dict[str, type[Settings]] = {

@@ -28,7 +28,7 @@ class GAN(NeuralStudent):
 
     def __init__(
         self,
-        steps: int = 2000,
+        steps: int = 1500,
         batch_size: int = 32,
         noise: int = 64,
         unlabelled_weight: float = 1.0,

@@ -27,7 +27,7 @@ class MixMatch(NeuralStudent):
 
     def __init__(
         self,
-        steps: int = 1500,
+        steps: int = 1000,
         batch_size: int = 32,
         views: int = 2,
         temperature: float = 0.5,
