@@ -250,6 +250,18 @@ class AskWorkers:
         return partials
 
 
+class StoredVotes:
+    """Counts that were taken elsewhere, row by row for the examples that will be asked about."""
+
+    def __init__(self, counts: NDArray[np.int64], n_teachers: int) -> None:
+        self._counts, self._n_teachers = counts, n_teachers
+
+    def __call__(self, X: NDArray) -> list[PartialCounts]:
+        if len(X) != len(self._counts):
+            raise RunError(f"votes on {len(self._counts)} examples are stored, {len(X)} were asked for")
+        return [PartialCounts(tuple(range(self._n_teachers)), self._counts)]
+
+
 def aggregator_actor(name: str | None = None, **arguments: Any) -> Any:
     """An `Aggregator` as an actor on this node, where the run directory is. A restart comes back from the ledger.
 

@@ -45,6 +45,14 @@ class TableData(Settings):
     source: Literal["adult", "kddcup99"]
 
 
+class VotesData(Settings):
+    """Stored votes of teachers on a benchmark's public images: labels and a student without training teachers."""
+
+    source: Literal["votes"]
+    images: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
+    votes: str
+
+
 class NpzData(Settings):
     """NumPy archives; see pate/data/tables.py for the keys."""
 
@@ -77,7 +85,8 @@ class CsvData(Settings):
     categories: dict[str, tuple[Text, ...]] = {}
 
 
-DataSettings = Annotated[DigitsData | ImageData | TableData | NpzData | CsvData, Field(discriminator="source")]
+_AnyData = DigitsData | ImageData | TableData | VotesData | NpzData | CsvData
+DataSettings = Annotated[_AnyData, Field(discriminator="source")]
 
 
 class Component(Settings):
@@ -143,6 +152,7 @@ class Budget(Settings):
     delta: float = Field(default=1e-5, gt=0, lt=1)
     asked: int = Field(default=100, ge=1)
     answered: int | None = Field(default=None, ge=1)
+    order: Literal["given", "clusters"] = "given"
     epsilon: float | None = Field(default=None, gt=0)
     sanitise: Sanitise | None = None
     ledger: str | None = None
@@ -213,12 +223,23 @@ class Config(RunConfig):
     """One run of PATE."""
 
     n_teachers: int = Field(ge=2)
-    teachers: tuple[TeacherFamily, ...] = Field(min_length=1)
+    teachers: tuple[TeacherFamily, ...] = ()
     mechanism: dict[str, Any]
     budget: Budget = Budget()
     student: Component
     nonprivate: Model | None = None
     ray: RaySettings = RaySettings()
+
+    @model_validator(mode="after")
+    def _teachers_or_votes(self) -> Config:
+        if self.data.source != "votes":
+            if not self.teachers:
+                raise ValueError("teachers: missing; add at least one family to the config")
+        elif self.teachers or self.nonprivate is not None:
+            raise ValueError(
+                "data.source = 'votes': there are no private records, so leave out teachers and nonprivate"
+            )
+        return self
 
     def build_mechanism(self) -> Mechanism:
         """The configured mechanism, checked against the rest; MSamp is told the number of teachers."""
@@ -357,7 +378,9 @@ def _item(place: Any, name: str, key: str) -> Any:
 def _one_line(error: ValidationError, kind: type[Settings]) -> str:
     errors = error.errors(include_url=False)
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
-    path = [part for part in first["loc"] if part not in _SOURCES]
+    path = list(first["loc"])
+    if path[:1] == ["data"] and len(path) > 1 and path[1] in _SOURCES:
+        del path[1]  # which kind of data it was read as
     key = ".".join(map(str, path)) or "config"
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc'], kind))}"
@@ -369,15 +392,16 @@ def _one_line(error: ValidationError, kind: type[Settings]) -> str:
     if first["type"] == "union_tag_not_found":
         return f"data.source: missing; known are {', '.join(sorted(_SOURCES))}"
     message = first["msg"].removeprefix("Value error, ")
+    message = f"{message[0].lower()}{message[1:]}"
+    if not path:
+        return message
     value = first["input"]
     shown = "" if isinstance(value, (dict, BaseModel)) else f" = {value!r}"
-    return f"{key}{shown}: {message[0].lower()}{message[1:]}"
+    return f"{key}{shown}: {message}"
 
 
 _DATA_MODELS: dict[str, type[Settings]] = {
-    source: model
-    for model in (DigitsData, ImageData, TableData, NpzData, CsvData)
-    for source in get_args(model.model_fields["source"].annotation)
+    source: model for model in get_args(_AnyData) for source in get_args(model.model_fields["source"].annotation)
 }
 _SOURCES = frozenset(_DATA_MODELS)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _SECONDS_BETWEEN_LINES = 10.0
+Update = Callable[..., None]
 
 
 class Console:
@@ -28,8 +29,8 @@ class Console:
             self.say(f"note (private): {text}")
 
     @contextmanager
-    def track(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yields a function that is told how many of `total` are done."""
+    def track(self, what: str, total: int) -> Iterator[Update]:
+        """Yields a function that is told how many of `total` are done, and perhaps a remark."""
         if self._rich.is_terminal:
             with self._bar(what, total) as update:
                 yield update
@@ -47,7 +48,7 @@ class Console:
             yield
 
     @contextmanager
-    def _bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    def _bar(self, what: str, total: int) -> Iterator[Update]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         rate = TextColumn("{task.fields[rate]}")
@@ -56,25 +57,23 @@ class Console:
         with Progress(*columns, console=self._rich, transient=True) as progress:
             task = progress.add_task(what, total=total, rate="")
 
-            def update(done: int) -> None:
-                progress.update(task, completed=done, rate=f"{done / (time.monotonic() - started):.3g}/s")
+            def update(done: int, remark: str = "") -> None:
+                rate = f"{done / (time.monotonic() - started):.3g}/s"
+                progress.update(task, completed=done, description=f"{what} {remark}".rstrip(), rate=rate)
 
             yield update
 
-    def _lines(self, what: str, total: int) -> Callable[[int], None]:
+    def _lines(self, what: str, total: int) -> Update:
         started = last = time.monotonic()
 
-        def update(done: int) -> None:
+        def update(done: int, remark: str = "") -> None:
             nonlocal last
             now = time.monotonic()
             if done and now - last >= _SECONDS_BETWEEN_LINES:
                 last = now
                 rate = done / (now - started)
-                left = (total - done) / rate
-                print(
-                    f"{what}: {done} of {total}, {rate:.3g} a second, about {left:.0f} s left",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                left, after = (total - done) / rate, f"; {remark}" if remark else ""
+                text = f"{what}: {done} of {total}, {rate:.3g} a second, about {left:.0f} s left{after}"
+                print(text, file=sys.stderr, flush=True)
 
         return update

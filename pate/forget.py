@@ -152,7 +152,7 @@ def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:
 
 def _digest(data: Dataset, key: bytes) -> str:
     digest = blake2b(key=key, digest_size=16)
-    for array in (data.X_private, data.y_private, data.X_public):
+    for array in (data.X_private, data.y_private, data.X_public, *([] if data.votes is None else [data.votes])):
         digest.update(np.ascontiguousarray(array).data)
     for record_id in data.ids_private or ():
         digest.update(f"{len(record_id)}:{record_id}".encode())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,9 @@ from pate.report.page import render_page
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
 from pate.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from pate.networks.training import Progress
 
 BATCH = 50
 _RECORDS_TO_LEARN_FROM = 10
@@ -73,7 +78,7 @@ def run(
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
-    data = load(config.data, data_dir, config_dir)
+    data = _in_asking_order(load(config.data, data_dir, config_dir), config)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
@@ -102,9 +107,23 @@ def _check_components(config: Config, config_dir: Path) -> None:
     _build_student(config.student, config.seed)
 
 
+def _in_asking_order(data: Dataset, config: Config) -> Dataset:
+    """The examples that are asked about come first among the public ones."""
+    if config.budget.order == "given":
+        return data
+    from pate.data.order import by_clusters
+
+    return data.reordered(by_clusters(data.X_public, config.budget.asked, config.seed))
+
+
 def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -> None:
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
+    if data.votes is not None:
+        voters = int(data.votes[0].sum())
+        if voters != config.n_teachers:
+            raise ConfigError(f"n_teachers = {config.n_teachers}: the stored votes are those of {voters} teachers")
+        return
     mechanism = config.build_mechanism()
     share = mechanism.sampling_rate if isinstance(mechanism, MSamp) else 1 / config.n_teachers
     each = share * len(data.X_private)
@@ -144,7 +163,7 @@ def _release_labels(
     console: Console,
 ) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
-    from pate.aggregator import aggregator_actor, votes_collected
+    from pate.aggregator import StoredVotes, aggregator_actor, votes_collected
     from pate.ray_session import ray_session
 
     queries = data.X_public[: config.budget.asked]
@@ -163,7 +182,11 @@ def _release_labels(
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = _get(aggregator.stored_prefix.remote(queries)) == len(queries)
         if not answered and not votes_collected(queries, directory.private, directory.key):
-            _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
+            if data.votes is not None:
+                stored = StoredVotes(data.votes[: len(queries)], config.n_teachers)
+                _get(aggregator.collect.remote(queries, stored))
+            else:
+                _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
         with _stage("label", seconds):
             labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
         with _stage("account", seconds), console.working("accounting"):
@@ -286,7 +309,8 @@ def _train_student(
 
     def write_labels(path: Path) -> None:
         with path.open("wb") as file:
-            np.savez(file, labels=labels, classes=np.array(data.classes))
+            rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
+            np.savez(file, labels=labels, rows=rows, classes=np.array(data.classes))
 
     write_atomically(directory.labels, write_labels, mode=0o644)
     if (labels == UNANSWERED).all():
@@ -295,13 +319,14 @@ def _train_student(
             "mechanism.threshold or use teachers that agree more, in a new run whose ε adds to this one's"
         )
     if (directory.student / "student.json").exists():
-        return load_student(directory.student)
-    with _stage("student", seconds), console.working("training the student"):
+        return load_student(directory.student, trusted=[config.student.name])
+    with _stage("student", seconds):
         student = _build_student(config.student, config.seed)
-        student.fit(data.X_public[: len(labels)], labels, data.X_public[len(labels) :])
+        _fit(student, data.X_public, labels, directory.private / "student_checkpoint", console)
     card = {
         "classes": list(data.classes),
         "input": data.input,
+        "shape": list(data.X_public.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
         "epsilon": epsilon,
         "delta": config.budget.delta,
@@ -309,6 +334,22 @@ def _train_student(
     }
     save_student(student, directory.student, card)
     return student
+
+
+def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint: Path, console: Console) -> None:
+    """Train on the first public examples, labelled, and on the others; a network goes on from its checkpoint."""
+    examples = X_public[: len(labels)], labels, X_public[len(labels) :]
+    if "checkpoint" not in signature(student.fit).parameters:
+        with console.working("training the student"):
+            student.fit(*examples)
+        return
+    with console.track("training the student", student.steps) as update:
+
+        def progress(now: Progress) -> None:
+            update(now.step, f"loss {now.loss:.3f}, unlabelled {now.unlabelled_loss:.4f}")
+
+        student.fit(*examples, progress=progress, checkpoint=checkpoint)
+    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def _build_student(component: Component, seed: int) -> Any:

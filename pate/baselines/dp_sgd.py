@@ -189,7 +189,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.pca_ = weights.get("pca")
         self.network_ = self._build_network()
         self.network_.load_state_dict({k[2:]: torch.from_numpy(w) for k, w in weights.items() if k.startswith("w.")})
-        self.epsilon_, self.delta_ = float(self.epsilon or 0.0), self.delta
+        self.epsilon_, self.delta_ = math.nan if self.epsilon is None else self.epsilon, self.delta
         return self
 
     def _build_network(self) -> torch.nn.Module:

@@ -14,6 +14,7 @@ from pate.cli.accounting import account, plan
 from pate.cli.baseline import baseline
 from pate.cli.compare import compare
 from pate.cli.forget import forget
+from pate.cli.predict import predict
 from pate.cli.run import run
 from pate.errors import PateError
 
@@ -33,7 +34,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-for command in (run, account, plan, baseline, compare, forget):
+for command in (run, predict, account, plan, baseline, compare, forget):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 

@@ -154,7 +154,9 @@ def _from_config(config: Config, path: Path, data_dir: Path | None) -> tuple[dic
     data = load(config.data, data_dir, path.parent)
     budget = config.budget
     limits = Limits(budget.asked, budget.most_answered, budget.delta, len(data.classes))
-    seconds = expected_seconds(config, data.X_public, len(data.X_private) // config.n_teachers, len(data.classes))
+    seconds = None
+    if config.teachers:
+        seconds = expected_seconds(config, data.X_public, len(data.X_private) // config.n_teachers, len(data.classes))
     return dict(config.mechanism), limits, config.n_teachers, seconds
 
 

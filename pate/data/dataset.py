@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import numpy as np
@@ -19,7 +19,9 @@ class Dataset:
     Labels are positions in `classes`, which is configured or part of the source's definition, never discovered.
     `benchmark` marks public data that plays private: evaluation figures may then be shown. `y_public` is only
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
-    `input` and `features` tell the users of a student how its examples are written.
+    `input` and `features` tell the users of a student how its examples are written. `votes` are histograms on the
+    public examples that were counted elsewhere; private data may then be empty. `public_rows` says which row of the
+    source each public example was.
     """
 
     X_private: NDArray
@@ -33,6 +35,8 @@ class Dataset:
     benchmark: bool = False
     input: str = "as in the data files"
     features: tuple[str, ...] | None = None
+    votes: NDArray[np.int64] | None = None
+    public_rows: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         shape = self.X_private.shape[1:]
@@ -42,7 +46,7 @@ class Dataset:
                 continue
             if X.shape[1:] != shape:
                 raise DataError(f"{name} examples have shape {X.shape[1:]}, private ones {shape}: make them the same")
-            if len(X) == 0 and name != "test":
+            if len(X) == 0 and name != "test" and (name == "public" or self.votes is None):
                 raise DataError(f"the {name} data is empty")
             if not np.isfinite(X).all():
                 row = int(np.argwhere(~np.isfinite(X))[0][0])
@@ -65,6 +69,16 @@ class Dataset:
             digest.update(repr((array.shape, str(array.dtype))).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()[:16]
+
+    def reordered(self, rows: NDArray[np.int64]) -> Dataset:
+        """The same data with its public examples, and all that belongs to them, in the order of `rows`."""
+        return replace(
+            self,
+            X_public=self.X_public[rows],
+            y_public=None if self.y_public is None else self.y_public[rows],
+            votes=None if self.votes is None else self.votes[rows],
+            public_rows=rows if self.public_rows is None else self.public_rows[rows],
+        )
 
 
 def class_positions(labels: NDArray, classes: Sequence[object], where: str) -> NDArray[np.int64]:

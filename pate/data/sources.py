@@ -39,6 +39,10 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path) -> Dat
         return load_table(settings.source, folders)
     from pate.data.images import load_images
 
+    if settings.source == "votes":
+        from pate.data.votes import with_votes
+
+        return with_votes(load_images(settings.images, folders), settings.votes, given or config_dir)
     return load_images(settings.source, folders)
 
 

@@ -1,13 +1,18 @@
-"""A votes file: what people who only want the accounting have."""
+"""A votes file: what people have who only want the accounting, or who want to compare students without teachers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import DataError
+
+if TYPE_CHECKING:
+    from pate.data.dataset import Dataset
 
 
 def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
@@ -21,6 +26,27 @@ def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
     if not isinstance(votes, np.ndarray):
         raise DataError(f"{path}: an archive; give a .npy file with one array")
     return checked_votes(votes, str(path))[:first]
+
+
+def with_votes(images: Dataset, file: str, folder: Path) -> Dataset:
+    """The public and test images of a benchmark, and stored votes on the former in place of private records.
+
+    Row i of the file is the histogram of public image i; rows beyond the public images are left out.
+    """
+    from pate.data.tables import existing
+
+    path = existing(file, folder)
+    votes = load_votes(path)
+    if votes.shape[1] != len(images.classes):
+        raise DataError(f"{path}: has {votes.shape[1]} columns, but the images have {len(images.classes)} classes")
+    if len(votes) < len(images.X_public):
+        raise DataError(f"{path}: has {len(votes)} rows, but there are {len(images.X_public)} public images")
+    return replace(
+        images,
+        X_private=images.X_private[:0].copy(),  # a copy, so that the rest can be forgotten
+        y_private=images.y_private[:0].copy(),
+        votes=votes[: len(images.X_public)],
+    )
 
 
 def checked_votes(votes: NDArray, name: str) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Students: `fit(X, y, X_unlabelled) -> self`, `predict(X) -> int[n]`, on public data and released labels only."""
+"""Students: `fit(X, y, X_unlabelled) -> self`, `predict`, `predict_proba`, on public data and released labels only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from pate.errors import ConfigError
 from pate.naming import import_dotted, nearest, short_names
 
 
+def own_students() -> dict[str, type[BaseEstimator]]:
+    """The students of this folder, by short name."""
+    return {name: cls for name in short_names(__name__) if (cls := _class_in(name)) is not None}
+
+
 def build_student(name: str, params: dict[str, Any], random_state: int) -> Any:
     """The student a config names: a module of this folder, or a dotted path to a class with the same contract."""
     if "." in name:
         cls: Any = import_dotted(name, "student.name")
     else:
-        known = {n: c for n in short_names(__name__) if (c := _class_in(n)) is not None}
+        known = own_students()
         if name not in known:
             raise ConfigError(f"student.name = {name!r}: no such student; {nearest(name, known)}")
         cls = known[name]

@@ -1,4 +1,4 @@
-"""Distillation: any classifier, fitted to the released labels."""
+"""Distillation: any classifier, fitted to the released labels, and if wanted to its own surest guesses."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from pate.teachers.part import PartClassifier
 class Supervised(ClassifierMixin, BaseEstimator):
     """`estimator` is any teacher kind. Examples answered ⊥ are dropped, unless `unlabelled` is 'mark': then they,
     and the public examples nobody asked about, go along with label −1, as `sklearn.semi_supervised` wants them.
+
+    With `self_training` rounds, the estimator is fitted again on the released labels and on its own guesses about
+    unlabelled examples where it gives `threshold` or more; it needs `predict_proba` for that.
     """
 
     def __init__(
@@ -24,24 +27,49 @@ class Supervised(ClassifierMixin, BaseEstimator):
         estimator: str = "sklearn.svm.SVC",
         params: dict[str, Any] | None = None,
         unlabelled: str = "ignore",
+        self_training: int = 0,
+        threshold: float = 0.9,
         random_state: int = 0,
     ) -> None:
         self.estimator = estimator
         self.params = params
         self.unlabelled = unlabelled
+        self.self_training = self_training
+        self.threshold = threshold
         self.random_state = random_state
 
     def fit(self, X: NDArray, y: NDArray[np.int64], X_unlabelled: NDArray | None = None) -> Supervised:
         if self.unlabelled not in ("ignore", "mark"):
             raise ConfigError(f"student.params.unlabelled = {self.unlabelled!r}: must be 'ignore' or 'mark'")
-        inner = build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")
-        if self.unlabelled == "mark" and X_unlabelled is not None:
-            X = np.concatenate([X, X_unlabelled])
-            y = np.concatenate([y, np.full(len(X_unlabelled), UNANSWERED)])
-        elif self.unlabelled == "ignore":
+        pool = X[:0] if X_unlabelled is None else X_unlabelled
+        if self.unlabelled == "mark":
+            X = np.concatenate([X, pool])
+            y = np.concatenate([y, np.full(len(pool), UNANSWERED)])
+        else:
+            pool = np.concatenate([X[y == UNANSWERED], pool])
             X, y = X[y != UNANSWERED], y[y != UNANSWERED]
-        self.classifier_ = PartClassifier(inner).fit(X, y)
+        self._fit(X, y)
+        for _ in range(self.self_training):
+            if len(pool) == 0 or len(self.classes_) < 2:
+                break
+            if not hasattr(self.classifier_.estimator, "predict_proba"):
+                raise ConfigError(f"student.params.self_training: {self.estimator} has no predict_proba to go by")
+            sure = self.predict_proba(pool).max(1) >= self.threshold
+            self._fit(np.concatenate([X, pool[sure]]), np.concatenate([y, self.predict(pool[sure])]))
         return self
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
-        return self.classifier_.predict(X)
+        return self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
+
+    def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
+        """Probabilities, a column for each of `classes_`; all on the prediction where the estimator gives none."""
+        adapter = self.classifier_
+        if len(self.classes_) >= 2 and hasattr(adapter.estimator, "predict_proba") and len(X):
+            shares = np.asarray(adapter.estimator.predict_proba(adapter._shaped(X)), dtype=np.float64)
+            return np.where(np.isfinite(shares), shares, 1 / len(self.classes_))  # a spread that no label reached
+        return (self.predict(X)[:, None] == self.classes_).astype(np.float64)
+
+    def _fit(self, X: NDArray, y: NDArray[np.int64]) -> None:
+        inner = build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")
+        self.classifier_ = PartClassifier(inner).fit(X, y)
+        self.classes_ = self.classifier_.present_

@@ -1,69 +1,149 @@
-"""Students: contract, ⊥, and a round trip through files that run no code."""
+"""The contract of every student: ⊥, missing classes, seeds, and a round trip through files that run no code."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pate.errors import ConfigError, RunError
+from pate.errors import ConfigError, DataError, RunError
 from pate.mechanisms import UNANSWERED
-from pate.naming import short_names
-from pate.students import _class_in, build_student
+from pate.students import build_student, own_students
 from pate.students.storage import load_student, save_student
 
-KINDS = [
-    {"estimator": "sklearn.svm.SVC"},
-    {"estimator": "sklearn.semi_supervised.LabelSpreading", "params": {"kernel": "knn"}, "unlabelled": "mark"},
-    {"estimator": "network", "params": {"architecture": "cnn", "steps": 60, "channels": 4}},
-]
+QUICK = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
+GAN = QUICK | {"consistency_weight": 5.0}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "svc": ("supervised", {"estimator": "sklearn.svm.SVC"}),
+    "label spreading": (
+        "supervised",
+        {"estimator": "sklearn.semi_supervised.LabelSpreading", "params": {"kernel": "knn"}, "unlabelled": "mark"},
+    ),
+    "self-training": (
+        "supervised",
+        {"estimator": "sklearn.linear_model.LogisticRegression", "self_training": 2, "threshold": 0.6},
+    ),
+    "network": ("supervised", {"estimator": "network", "params": {"architecture": "mlp", "hidden": 32}}),
+    "mixmatch": ("mixmatch", QUICK),
+    "gan": ("gan", GAN),
+}
+SHAPES = [(10,), (8, 8), (28, 28), (32, 32, 3)]
+each_kind = pytest.mark.parametrize(("name", "params"), KINDS.values(), ids=KINDS)
 
 
-def public_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def public_data(shape: tuple[int, ...] = (8, 8), n: int = 120) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Examples of four kinds, their labels with some ⊥ among them, and the truth."""
     rng = np.random.default_rng(0)
-    y = np.arange(80) % 4
-    X = rng.random((80, 8, 8)).astype(np.float32)
-    X[np.arange(80), y, y] += 4
-    labels = y.copy()
+    truth = np.arange(n) % 4
+    patterns = rng.normal(size=(4, *shape))
+    if len(shape) > 1:  # large smooth blots: small warps must not change the kind
+        blots = rng.choice([-1.0, 1.0], size=(4, 2, 2, *shape[2:]))
+        patterns = blots.repeat(shape[0] // 2, 1).repeat(shape[1] // 2, 2)
+    X = (patterns[truth] + 0.3 * rng.normal(size=(n, *shape))).astype(np.float32)
+    labels = truth.copy()
     labels[::9] = UNANSWERED
-    return X, labels, y
+    return X, labels, truth
 
 
-def test_every_class_of_the_folder_is_tried() -> None:
-    assert [name for name in short_names("pate.students") if _class_in(name)] == ["supervised"]
+def fitted(name: str, params: dict[str, Any], shape: tuple[int, ...] = (8, 8), seed: int = 3) -> Any:
+    X, labels, _ = public_data(shape)
+    return build_student(name, params, seed).fit(X[:60], labels[:60], X[60:])
 
 
-@pytest.mark.parametrize("params", KINDS, ids=lambda params: params["estimator"])
-def test_learns_is_deterministic_and_survives_a_round_trip(params: dict, tmp_path: Path) -> None:
-    X, labels, y = public_data()
-    first, second = (build_student("supervised", params, 3).fit(X[:60], labels[:60], X[60:]) for _ in range(2))
-    np.testing.assert_array_equal(first.predict(X), second.predict(X))
-    assert (first.predict(X) == y).mean() > 0.8
+def test_every_student_of_the_folder_is_tried() -> None:
+    assert set(own_students()) == {name for name, _ in KINDS.values()}
+
+
+@each_kind
+def test_learns_is_deterministic_and_survives_a_round_trip(name: str, params: dict, tmp_path: Path) -> None:
+    X, _, truth = public_data()
+    first, second = fitted(name, params), fitted(name, params)
+    np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
+    assert (first.predict(X) == truth).mean() > 0.8
     save_student(first, tmp_path, {"classes": list("abcd"), "epsilon": 1.0})
-    np.testing.assert_array_equal(load_student(tmp_path).predict(X), first.predict(X))
-    card = json.loads((tmp_path / "student.json").read_text())
-    assert card["epsilon"] == 1.0
-    assert not list(tmp_path.glob("*.pkl"))
+    restored = load_student(tmp_path)
+    np.testing.assert_array_equal(restored.predict(X), first.predict(X))
+    np.testing.assert_array_equal(restored.predict_proba(X), first.predict_proba(X))
+    assert json.loads((tmp_path / "student.json").read_text())["epsilon"] == 1.0
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".json", ".safetensors", ".skops"}
 
 
-def test_one_released_class_gives_a_constant_student(tmp_path: Path) -> None:
+@each_kind
+def test_probabilities_belong_to_the_classes_that_were_seen(name: str, params: dict) -> None:
+    X, labels, _ = public_data()
+    labels[labels == 2] = UNANSWERED
+    student = build_student(name, params, 0).fit(X, labels, None)
+    shares = student.predict_proba(X)
+    assert student.classes_.tolist() == [0, 1, 3]
+    assert shares.shape == (len(X), 3)
+    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-5)
+    assert set(student.predict(X)) <= {0, 1, 3}
+    assert student.predict(X[:0]).shape == (0,)
+
+
+@each_kind
+def test_one_released_class_gives_a_constant_student(name: str, params: dict, tmp_path: Path) -> None:
     X, _, _ = public_data()
-    student = build_student("supervised", {}, 0).fit(X, np.full(80, 2), None)
+    student = build_student(name, params, 0).fit(X, np.where(np.arange(len(X)) % 2, 2, UNANSWERED), None)
     save_student(student, tmp_path, {})
-    assert set(load_student(tmp_path).predict(X)) == {2}
+    restored = load_student(tmp_path)
+    assert set(restored.predict(X)) == {2}
+    assert restored.predict_proba(X).shape == (len(X), 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["mixmatch", "gan"])
+def test_networks_take_tables_and_images(name: str, shape: tuple[int, ...]) -> None:
+    X, _, truth = public_data(shape)
+    student = fitted(name, KINDS[name][1] | {"steps": 40}, shape)
+    assert (student.predict(X) == truth).mean() > 0.5
+    with pytest.raises(DataError, match="shape"):
+        student.predict(X[:, :-1])
+
+
+@pytest.mark.parametrize("mix", ["even", "labels", "free"])
+@pytest.mark.parametrize("name", ["mixmatch", "gan"])
+def test_wanted_mix_of_classes(name: str, mix: str) -> None:
+    X, _, truth = public_data()
+    student = fitted(name, KINDS[name][1] | {"class_mix": mix, "label_smoothing": 0.1, "distrust": 0.3})
+    assert (student.predict(X) == truth).mean() > 0.8
+
+
+@pytest.mark.parametrize("name", ["mixmatch", "gan"])
+def test_unanswered_examples_count_as_unlabelled(name: str) -> None:
+    """An example answered ⊥ may as well have come with the unlabelled ones."""
+    X, labels, _ = public_data()
+    answered = labels != UNANSWERED
+    X, labels = np.concatenate([X[answered], X[~answered]]), np.concatenate([labels[answered], labels[~answered]])
+    n = int(answered.sum())
+    params = KINDS[name][1] | {"steps": 5}
+    apart = build_student(name, params, 0).fit(X[:n], labels[:n], X[n:])
+    among = build_student(name, params, 0).fit(X, labels, None)
+    np.testing.assert_array_equal(apart.predict_proba(X), among.predict_proba(X))
 
 
 def test_mistakes_are_clear(tmp_path: Path) -> None:
+    X, labels, _ = public_data()
     with pytest.raises(ConfigError, match="did you mean 'supervised'"):
         build_student("supervized", {}, 0)
     with pytest.raises(ConfigError, match=r"student\.params"):
         build_student("supervised", {"estimater": "x"}, 0)
-    X, labels, _ = public_data()
     with pytest.raises(ConfigError, match="unlabelled"):
         build_student("supervised", {"unlabelled": "maybe"}, 0).fit(X, labels, None)
+    with pytest.raises(ConfigError, match="predict_proba"):
+        build_student("supervised", {"self_training": 1}, 0).fit(X, labels, X)
+    with pytest.raises(ConfigError, match="class_mix"):
+        build_student("mixmatch", {"class_mix": "odd"}, 0).fit(X, labels, None)
+    with pytest.raises(ConfigError, match="did you mean 'rotate'"):
+        build_student("gan", {"augmentation": {"rotat": 1}}, 0).fit(X, labels, None)
+    with pytest.raises(ConfigError, match="device"):
+        build_student("gan", {"device": "abacus"}, 0).fit(X, labels, None)
+    with pytest.raises(DataError, match="nothing to learn from"):
+        build_student("mixmatch", {}, 0).fit(X, np.full(len(X), UNANSWERED), None)
     with pytest.raises(RunError, match="no readable student"):
         load_student(tmp_path)
 
@@ -77,3 +157,43 @@ def test_a_foreign_type_in_a_saved_student_is_refused(tmp_path: Path) -> None:
     skops.io.dump(argparse.Namespace(a=1), tmp_path / "model.skops")
     with pytest.raises(RunError, match="Namespace"):
         load_student(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "student.json"])
+def test_a_damaged_student_is_one_line(name: str, tmp_path: Path) -> None:
+    save_student(fitted("mixmatch", QUICK | {"steps": 2}), tmp_path, {})
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RunError) as caught:
+        load_student(tmp_path)
+    assert "\n" not in str(caught.value)
+    (tmp_path / name).unlink()
+    with pytest.raises(RunError):
+        load_student(tmp_path)
+
+
+class Custom:
+    """A student of somebody else's making."""
+
+    def __init__(self, random_state: int = 0) -> None:
+        self.random_state = random_state
+
+    def get_params(self) -> dict[str, Any]:
+        return {"random_state": self.random_state}
+
+    def fit(self, X: np.ndarray, y: np.ndarray, X_unlabelled: np.ndarray | None = None) -> Custom:
+        self.answer = int(y[0])
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return np.full(len(X), self.answer)
+
+
+def test_a_student_by_dotted_path_is_trusted_only_by_name(tmp_path: Path) -> None:
+    X, _, _ = public_data()
+    path = f"{Custom.__module__}.Custom"
+    student = build_student(path, {}, 0).fit(X, np.ones(len(X), dtype=int))
+    save_student(student, tmp_path, {})
+    with pytest.raises(RunError, match="Custom"):
+        load_student(tmp_path)
+    assert set(load_student(tmp_path, trusted=[path]).predict(X)) == {1}

@@ -1,0 +1,76 @@
+"""pate predict: the student at work. Needs neither Ray nor anything private."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pate.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="run directory, or a student folder taken from one")],
+    input_: Annotated[Path, typer.Option("--input", help=".npz with an array X, or .npy: the examples")],
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Name the class of each example, one a line."""
+    from pate.students.storage import load_card, load_student
+
+    folder = run if (run / "student.json").exists() else run / "student"
+    card = load_card(folder)
+    X = read_examples(input_, card)
+    student = load_student(folder)
+    sure = student.predict_proba(X).max(1, initial=0.0)
+    names = [str(card["classes"][label]) for label in student.predict(X)]
+    if as_json:
+        content = {key: card.get(key) for key in ("student", "epsilon", "delta", "mechanism", "classes")}
+        print(json.dumps(content | {"labels": names, "probabilities": [round(float(p), 6) for p in sure]}))
+    else:
+        print("\n".join(names))
+
+
+def read_examples(path: Path, card: dict[str, Any]) -> NDArray:
+    """The array in `path`, checked against what the student was trained on; never unpickled."""
+    import numpy as np
+
+    X = _array(path)
+    if X.dtype.kind not in "fiub":
+        raise DataError(f"{path}: holds {X.dtype}, not numbers")
+    shape = tuple(card.get("shape") or X.shape[1:])
+    if X.shape == shape:
+        raise DataError(f"{path}: has shape {X.shape}, a single example; give {(1, *shape)}")
+    if X.ndim < 2 or X.shape[1:] != shape:
+        raise DataError(f"{path}: has shape {X.shape}; this student takes (examples, {', '.join(map(str, shape))})")
+    if len(X) == 0:
+        raise DataError(f"{path}: holds no examples")
+    if not np.isfinite(X).all():
+        row = int(np.argwhere(~np.isfinite(X))[0][0])
+        raise DataError(f"{path}: NaN or infinity in row {row} (counted from 0)")
+    if len(shape) > 1 and X.dtype.kind in "iu":
+        raise DataError(f"{path}: holds whole numbers ({X.dtype}); this student takes {card.get('input', 'floats')}")
+    return X.astype(np.float32)
+
+
+def _array(path: Path) -> NDArray:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            return content
+        with content:
+            if "X" not in content and len(content.files) != 1:
+                raise DataError(f"{path}: has no array X; there are {', '.join(content.files) or 'none'}")
+            return np.asarray(content["X" if "X" in content else content.files[0]])
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a .npz or .npy file of plain numbers ({error})") from None

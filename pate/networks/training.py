@@ -1,0 +1,206 @@
+"""The loop every network student trains in: progress, checkpoints, an early stop, and averaged weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pate.errors import ConfigError
+from pate.files import write_atomically
+
+WINDOW = 50  # steps between two looks at the loss
+_SECONDS_BETWEEN_CHECKPOINTS = 30.0
+_LEAST_IMPROVEMENT = 0.01
+_MIX_RATE = 0.02
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is; losses are means over the last few steps."""
+
+    step: int
+    steps: int
+    loss: float
+    unlabelled_loss: float
+    seconds: float
+    seconds_left: float
+
+
+Module = TypeVar("Module", bound=nn.Module)
+ProgressCallback = Callable[[Progress], None]
+
+
+@dataclass
+class Training:
+    """All that changes while a network trains, so that it can be put aside and taken up again."""
+
+    modules: dict[str, nn.Module]
+    optimisers: Mapping[str, torch.optim.Optimizer]
+    generator: torch.Generator
+    best: float = math.inf
+    stalled: int = 0  # windows since the best unlabelled loss
+
+    def run(
+        self,
+        step: Callable[[int], tuple[Tensor, Tensor]],
+        steps: int,
+        *,
+        watch_from: int,
+        patience: int | None,
+        progress: ProgressCallback | None,
+        checkpoint: Path | None,
+        identity: str,
+    ) -> int:
+        """Call `step(number)`, which returns a labelled and an unlabelled loss, `steps` times or until it stalls.
+
+        It stalls when the unlabelled loss has not fallen by 1 % within `patience` windows, counted from step
+        `watch_from`. With a folder `checkpoint`, state is stored there now and then and taken up again if
+        `identity` is the same. Returns the steps done.
+        """
+        first = self._take_up(checkpoint, identity) if checkpoint is not None else 0
+        started = saved = time.monotonic()
+        window: list[Tensor] = []
+        for number in range(first, steps):
+            window.append(torch.stack([loss.detach() for loss in step(number)]))
+            done = number + 1
+            if done % WINDOW and done < steps:
+                continue
+            loss, unlabelled = torch.stack(window).mean(0).tolist()
+            window = []
+            if done > watch_from:
+                improved = unlabelled < self.best * (1 - _LEAST_IMPROVEMENT)
+                self.best, self.stalled = (unlabelled, 0) if improved else (self.best, self.stalled + 1)
+            now = time.monotonic()
+            if checkpoint is not None and (now - saved >= _SECONDS_BETWEEN_CHECKPOINTS or done == steps):
+                self._put_aside(checkpoint, identity, done)
+                saved = now
+            if progress is not None:
+                left = (now - started) / (done - first) * (steps - done)
+                progress(Progress(done, steps, loss, unlabelled, now - started, left))
+            if patience is not None and self.stalled >= patience:
+                return done
+        return steps
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, module in self.modules.items():
+            yield from ((f"{name}.{key}", value) for key, value in module.state_dict().items())
+        for name, optimiser in self.optimisers.items():
+            for index, state in optimiser.state_dict()["state"].items():
+                yield from ((f"{name}/{index}/{key}", value) for key, value in state.items())
+
+    def _put_aside(self, folder: Path, identity: str, done: int) -> None:
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self._tensors()}
+        tensors["generator"] = self.generator.get_state()
+        notes = {"identity": identity, "done": str(done), "best": str(self.best), "stalled": str(self.stalled)}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "checkpoint.safetensors", lambda path: save_file(tensors, path, notes))
+
+    def _take_up(self, folder: Path, identity: str) -> int:
+        """Steps already done; 0 if there is no checkpoint of this very training."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(folder / "checkpoint.safetensors", "pt") as file:
+                notes = file.metadata()
+                if notes.get("identity") != identity:
+                    return 0
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError):
+            return 0
+        for name, module in self.modules.items():
+            prefix = f"{name}."
+            module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        for name, optimiser in self.optimisers.items():
+            states: dict[int, dict[str, Tensor]] = {}
+            for key, value in tensors.items():
+                if key.startswith(f"{name}/"):
+                    _, index, field = key.split("/")
+                    states.setdefault(int(index), {})[field] = value
+            optimiser.load_state_dict(optimiser.state_dict() | {"state": states})
+        self.generator.set_state(tensors["generator"])
+        self.best, self.stalled = float(notes["best"]), int(notes["stalled"])
+        return int(notes["done"])
+
+
+def averaged_copy(module: Module) -> Module:
+    """A copy to hold the running average of the weights; it is what predicts."""
+    return copy.deepcopy(module).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, module: nn.Module, decay: float, number: int) -> None:
+    """One step of the exponential moving average; early steps count for more, so that it starts near the weights."""
+    weight = 1 - min(decay, (1 + number) / (10 + number))
+    torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), weight)
+    for ours, theirs in zip(average.buffers(), module.buffers(), strict=True):
+        ours.copy_(theirs)
+
+
+def cosine_rate(optimiser: torch.optim.Optimizer, rate: float, number: int, steps: int) -> None:
+    """The learning rate falls along half a cosine, to a hundredth."""
+    factor = 0.01 + 0.99 * (1 + math.cos(math.pi * number / steps)) / 2
+    for group in optimiser.param_groups:
+        group["lr"] = rate * factor
+
+
+def resolve_device(device: str) -> torch.device:
+    """'auto' is CUDA where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def draw_batch(n: int, size: int, generator: torch.Generator) -> Tensor:
+    """Row numbers of a random batch, with repeats only where there are fewer than `size` rows."""
+    if n >= size:
+        return torch.randperm(n, generator=generator)[:size]
+    return torch.randint(n, (size,), generator=generator)
+
+
+def seeded(build: Callable[[], Module], seed: int) -> Module:
+    """What `build` makes, its random initial weights from `seed`; the global generator is left as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build()
+
+
+class ClassMix(nn.Module):
+    """How often each class should come up among unlabelled examples, and how often the network has lately said so.
+
+    `mix` is 'even' (all classes alike), 'labels' (as among the labels, each class counted once more), or 'free'.
+    """
+
+    wanted: Tensor
+    seen: Tensor
+
+    def __init__(self, mix: str, labels: Tensor, n_classes: int) -> None:
+        super().__init__()
+        known = {
+            "even": torch.ones(n_classes),
+            "labels": labels.bincount(minlength=n_classes).cpu() + 1.0,
+            "free": None,
+        }
+        if mix not in known:
+            raise ConfigError(f"student.params.class_mix = {mix!r}: must be 'even', 'labels' or 'free'")
+        wanted = known[mix]
+        self.fixed = wanted is not None
+        self.register_buffer("wanted", torch.ones(n_classes) if wanted is None else wanted / wanted.sum())
+        self.register_buffer("seen", torch.full((n_classes,), 1 / n_classes))
+
+    def align(self, guess: Tensor) -> Tensor:
+        """Guesses scaled so that their mean over time comes near the wanted mix (Berthelot et al., 2020)."""
+        if not self.fixed:
+            return guess
+        self.seen.lerp_(guess.mean(0), _MIX_RATE)
+        scaled = guess * (self.wanted / self.seen)
+        return scaled / scaled.sum(1, keepdim=True)

@@ -1,0 +1,157 @@
+"""What the network students share: the contract around a training loop, and prediction with averaged weights."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from pate.errors import ConfigError, DataError
+from pate.mechanisms import UNANSWERED
+
+if TYPE_CHECKING:
+    import torch
+
+    from pate.networks.layers import Classifier
+    from pate.networks.training import ProgressCallback
+
+_PREDICTED_AT_ONCE = 1024
+
+
+class NeuralStudent(ClassifierMixin, BaseEstimator):
+    """A network that learns from few labels and many unlabelled examples; subclasses bring the training.
+
+    Images (height × width, or × channels, 8 pixels a side or more) go through convolutions, anything else through a
+    dense net. Deterministic for given data and `random_state` on one kind of machine.
+    """
+
+    accepts_images = True
+    normed = "batch"
+    channels: int
+    hidden: int
+    device: str
+    random_state: int
+
+    def fit(
+        self,
+        X: NDArray,
+        y: NDArray[np.int64],
+        X_unlabelled: NDArray | None = None,
+        *,
+        progress: ProgressCallback | None = None,
+        checkpoint: Path | None = None,
+    ) -> Self:
+        """Learn from `X` with labels `y`, where −1 counts as unlabelled, and from `X_unlabelled`.
+
+        `progress` is told step, losses and time left. With a folder `checkpoint`, an interrupted fit on the same
+        data and parameters goes on from there and ends in the same weights.
+        """
+        import torch
+
+        X, y = np.asarray(X, dtype=np.float32), np.asarray(y)
+        pool = X if X_unlabelled is None else np.concatenate([X, np.asarray(X_unlabelled, dtype=np.float32)])
+        answered = y != UNANSWERED
+        if not answered.any():
+            raise DataError("no example has a label: there is nothing to learn from")
+        self.classes_, coded = np.unique(y[answered], return_inverse=True)
+        self.shape_ = list(X.shape[1:])
+        self._standardise_by(pool)
+        if len(self.classes_) < 2:
+            return self
+        labels = torch.from_numpy(coded.reshape(-1)).to(self._device())
+        identity = self._identity(X, y, pool)
+        self._train(self._tensor(X[answered]), labels, self._tensor(pool), progress, checkpoint, identity)
+        return self
+
+    def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
+        """Probabilities, a column for each of `classes_`."""
+        import torch
+
+        X = np.asarray(X, dtype=np.float32)
+        if list(X.shape[1:]) != self.shape_:
+            raise DataError(f"examples have shape {X.shape[1:]}, this student learned from {tuple(self.shape_)}")
+        if len(self.classes_) < 2 or len(X) == 0:
+            return np.ones((len(X), len(self.classes_)), dtype=np.float32)
+        with torch.no_grad():
+            rows = [self.network_(block).softmax(1).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
+        return torch.cat(rows).numpy()
+
+    def predict(self, X: NDArray) -> NDArray[np.int64]:
+        return self.classes_[self.predict_proba(X).argmax(1)].astype(np.int64)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The averaged weights, by name; none if there was one class only."""
+        if len(self.classes_) < 2:
+            return {}
+        return {name: value.contiguous().cpu() for name, value in self.network_.state_dict().items()}
+
+    def learned(self) -> dict[str, Any]:
+        """All else that prediction needs, as plain values."""
+        return {
+            "classes": self.classes_.tolist(),
+            "shape": self.shape_,
+            "mean": self.mean_.tolist(),
+            "scale": self.scale_.tolist(),
+        }
+
+    def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Self:
+        """The fitted student again, from `weights()` and `learned()`."""
+        self.classes_, self.shape_ = np.asarray(learned["classes"], dtype=np.int64), list(learned["shape"])
+        self.mean_, self.scale_ = (np.asarray(learned[name], dtype=np.float32) for name in ("mean", "scale"))
+        if len(self.classes_) >= 2:
+            self.network_ = self._build().eval().requires_grad_(False)
+            self.network_.load_state_dict(weights)
+        return self
+
+    def _train(
+        self,
+        labelled: torch.Tensor,
+        labels: torch.Tensor,
+        pool: torch.Tensor,
+        progress: ProgressCallback | None,
+        checkpoint: Path | None,
+        identity: str,
+    ) -> None:
+        """Set `network_` and train it."""
+        raise NotImplementedError
+
+    def _build(self) -> Classifier:
+        from pate.networks.layers import Classifier
+
+        return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed).to(self._device())
+
+    def _device(self) -> torch.device:
+        from pate.networks.training import resolve_device
+
+        try:
+            return resolve_device(self.device)
+        except RuntimeError:
+            raise ConfigError(f"student.params.device = {self.device!r}: use auto, cpu or cuda") from None
+
+    def _standardise_by(self, pool: NDArray) -> None:
+        """Mean and deviation of the public examples: of each feature of a table, of each channel of images."""
+        from pate.networks.layers import looks_like_images
+
+        axes = (0, 1, 2) if looks_like_images(self.shape_) else (0,)
+        deviation = np.asarray(pool.std(axes, dtype=np.float64))
+        self.mean_ = np.asarray(pool.mean(axes, dtype=np.float64), dtype=np.float32)
+        self.scale_ = np.asarray(np.where(deviation > 1e-6, deviation, 1.0), dtype=np.float32)
+
+    def _tensor(self, X: NDArray) -> torch.Tensor:
+        import torch
+
+        from pate.networks.layers import example_tensor
+
+        X = X if X.flags.writeable else X.copy()  # arrays from Ray are read-only
+        return example_tensor(X, torch.from_numpy(self.mean_), torch.from_numpy(self.scale_)).to(self._device())
+
+    def _identity(self, *arrays: NDArray) -> str:
+        """What a checkpoint belongs to."""
+        digest = blake2b(repr((type(self).__name__, sorted(self.get_params().items()))).encode(), digest_size=16)
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()

@@ -1,0 +1,151 @@
+"""Semi-supervised GAN (Salimans et al., 2016): a classifier whose classes also tell real examples from made ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pate.students._neural import NeuralStudent
+
+if TYPE_CHECKING:
+    import torch
+
+    from pate.networks.training import ProgressCallback
+
+
+class GAN(NeuralStudent):
+    """The discriminator has K logits; 'made' is an implicit further class with logit 0, so that an example counts
+    as real by the sum of its exponentiated logits. The generator matches the mean features of real examples.
+    Weights are normalised (weight norm) and averaged for prediction.
+
+    Beyond the paper, so that 100 labels of which some are wrong do: the discriminator is drawn towards the averaged
+    network's guess on another augmentation of the same unlabelled example, with a weight that rises to
+    `consistency_weight` over the first `ramp` of the steps; 0 leaves that out. `class_mix`, `distrust` and `patience`
+    are as in MixMatch.
+    """
+
+    normed = "weight"
+
+    def __init__(
+        self,
+        steps: int = 1500,
+        batch_size: int = 32,
+        noise: int = 64,
+        unlabelled_weight: float = 1.0,
+        consistency_weight: float = 50.0,
+        temperature: float = 0.5,
+        ramp: float = 0.3,
+        learning_rate: float = 1e-3,
+        ema: float = 0.998,
+        label_smoothing: float = 0.0,
+        distrust: float = 0.5,
+        class_mix: str = "free",
+        augmentation: dict[str, Any] | None = None,
+        channels: int = 16,
+        hidden: int = 128,
+        patience: int | None = None,
+        device: str = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.steps = steps
+        self.batch_size = batch_size
+        self.noise = noise
+        self.unlabelled_weight = unlabelled_weight
+        self.consistency_weight = consistency_weight
+        self.temperature = temperature
+        self.ramp = ramp
+        self.learning_rate = learning_rate
+        self.ema = ema
+        self.label_smoothing = label_smoothing
+        self.distrust = distrust
+        self.class_mix = class_mix
+        self.augmentation = augmentation
+        self.channels = channels
+        self.hidden = hidden
+        self.patience = patience
+        self.device = device
+        self.random_state = random_state
+
+    def _train(
+        self,
+        labelled: torch.Tensor,
+        labels: torch.Tensor,
+        pool: torch.Tensor,
+        progress: ProgressCallback | None,
+        checkpoint: Path | None,
+        identity: str,
+    ) -> None:
+        import torch
+        from torch.nn.functional import softplus
+
+        from pate.networks.augment import Strength, augmentation
+        from pate.networks.layers import Generator, looks_like_images
+        from pate.networks.training import (
+            ClassMix,
+            Training,
+            averaged_copy,
+            cosine_rate,
+            draw_batch,
+            seeded,
+            update_average,
+        )
+        from pate.students.mixmatch import sharpened, smoothed
+
+        generator = torch.Generator().manual_seed(self.random_state)
+        augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)
+        network = seeded(self._build, self.random_state).train()
+        self.network_ = averaged_copy(network)
+        sizes = self.noise, max(4, self.channels // 2), self.hidden
+        maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)
+        maker = maker.to(pool.device).train()
+        optimisers = {
+            "discriminator": torch.optim.Adam(
+                network.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True
+            ),
+            "generator": torch.optim.Adam(maker.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True),
+        }
+        targets = smoothed(labels, len(self.classes_), self.label_smoothing)
+        mix = ClassMix(self.class_mix, labels, len(self.classes_)).to(pool.device)
+
+        def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+            for optimiser in optimisers.values():
+                cosine_rate(optimiser, self.learning_rate, number, self.steps)
+            rise = min(1.0, number / max(1.0, self.ramp * self.steps))
+            rows = draw_batch(len(labelled), self.batch_size, generator)
+            few, given = augment(labelled[rows]), targets[rows]
+            many = pool[draw_batch(len(pool), self.batch_size, generator)]
+            real = augment(many)
+            made = maker(torch.randn(self.batch_size, self.noise, generator=generator).to(pool.device))
+            with torch.no_grad():
+                own, guess = self.network_(torch.cat([few, augment(many)])).softmax(1).split(self.batch_size)
+                guess = sharpened(mix.align(guess), self.temperature)
+                given = torch.lerp(given, own, self.distrust * rise)
+            features = network.features(torch.cat([few, real, made.detach()]))
+            on_few, on_real, on_made = network.logits(features).split(self.batch_size)
+            loss = -(given * on_few.log_softmax(1)).sum(1).mean()
+            is_real, is_made = on_real.logsumexp(1), on_made.logsumexp(1)
+            unlabelled = softplus(-is_real).mean() + softplus(is_made).mean()
+            distance = (on_real.softmax(1) - guess).square().mean()
+            total = loss + self.unlabelled_weight * unlabelled + rise * self.consistency_weight * distance
+            optimisers["discriminator"].zero_grad()
+            total.backward()
+            optimisers["discriminator"].step()
+            network.requires_grad_(False)
+            wanted = features.detach()[self.batch_size : -self.batch_size].mean(0)
+            optimisers["generator"].zero_grad()
+            (network.features(made).mean(0) - wanted).square().mean().backward()
+            optimisers["generator"].step()
+            network.requires_grad_(True)
+            update_average(self.network_, network, self.ema, number)
+            return loss, unlabelled
+
+        modules = {"network": network, "average": self.network_, "generator": maker, "mix": mix}
+        self.steps_done_ = Training(modules, optimisers, generator).run(
+            step,
+            self.steps,
+            watch_from=self.steps // 2,
+            patience=self.patience,
+            progress=progress,
+            checkpoint=checkpoint,
+            identity=identity,
+        )

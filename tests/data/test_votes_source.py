@@ -1,0 +1,146 @@
+"""Stored votes in place of teachers, and the order of asking."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate import pipeline, ray_session
+from pate.aggregator import StoredVotes
+from pate.config import parse_config
+from pate.data import images
+from pate.data.dataset import Dataset
+from pate.data.order import by_clusters
+from pate.data.sources import load
+from pate.data.votes import with_votes
+from pate.errors import ConfigError, DataError, RunError
+
+CONTENT = {
+    "name": "stored",
+    "n_teachers": 30,
+    "data": {"source": "votes", "images": "mnist", "votes": "votes.npy"},
+    "mechanism": {"name": "lnmax", "scale": 2},
+    "budget": {"asked": 60},
+    "student": {"name": "supervised", "params": {"estimator": "sklearn.neighbors.KNeighborsClassifier"}},
+}
+
+
+def benchmark_images() -> Dataset:
+    """A stand-in for MNIST: ten kinds of 8×8 images."""
+    rng = np.random.default_rng(0)
+    patterns = rng.random((10, 8, 8))
+
+    def some(n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.integers(10, size=n)
+        return (patterns[y] + 0.1 * rng.random((n, 8, 8))).astype(np.float32), y
+
+    (X, y), (X_public, y_public), (X_test, y_test) = some(20), some(200), some(50)
+    names = tuple(str(digit) for digit in range(10))
+    return Dataset(X, y, X_public, names, None, y_public, X_test, y_test, benchmark=True)
+
+
+def stored(data: Dataset, folder: Path, n_teachers: int = 30, rows: int = 250) -> None:
+    votes = np.zeros((rows, 10), dtype=np.int64)
+    votes[np.arange(rows), np.resize(data.y_public, rows)] = n_teachers  # type: ignore[arg-type]
+    np.save(folder / "votes.npy", votes)
+
+
+def test_a_whole_run_on_stored_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_ray: None) -> None:
+    data = benchmark_images()
+    stored(data, tmp_path)
+    monkeypatch.setattr(images, "load_images", lambda source, folders: data)
+    monkeypatch.setattr(ray_session, "ray_session", lambda address, settings: nullcontext())
+    for order in ("given", "clusters"):
+        config = parse_config(CONTENT | {"budget": {"asked": 60, "order": order}})
+        out = tmp_path / order
+        outcome = pipeline.run(config, out, data_dir=tmp_path)
+        assert outcome.report.queries.answered == 60
+        assert outcome.report.benchmark is not None
+        assert outcome.report.benchmark.label_accuracy == 1.0
+        assert outcome.report.student.accuracy is not None
+        assert outcome.report.student.accuracy > 0.9
+        with np.load(out / "labels.npz") as released:
+            assert data.y_public is not None
+            np.testing.assert_array_equal(released["labels"], data.y_public[released["rows"]])
+        assert not (out / "private" / "failures.json").exists()
+
+
+def test_rows_beyond_the_public_images_are_left_out_and_private_data_is_empty(tmp_path: Path) -> None:
+    data = benchmark_images()
+    stored(data, tmp_path)
+    with_them = with_votes(data, "votes.npy", tmp_path)
+    assert with_them.votes is not None
+    assert with_them.votes.shape == (200, 10)
+    assert len(with_them.X_private) == 0
+    with pytest.raises(DataError, match="private data is empty"):
+        replace(with_them, votes=None)
+
+
+@pytest.mark.parametrize(
+    ("votes", "words"),
+    [
+        (np.ones((100, 10), dtype=int), "100 rows"),
+        (np.ones((200, 3), dtype=int), "3 columns"),
+        (None, "no such file"),
+    ],
+    ids=["rows", "columns", "missing"],
+)
+def test_votes_that_do_not_fit_the_images(votes: np.ndarray | None, words: str, tmp_path: Path) -> None:
+    if votes is not None:
+        np.save(tmp_path / "votes.npy", votes)
+    with pytest.raises(DataError, match=words):
+        with_votes(benchmark_images(), "votes.npy", tmp_path)
+
+
+def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = benchmark_images()
+    stored(data, tmp_path)
+    monkeypatch.setattr(images, "load_images", lambda source, folders: data)
+    with pytest.raises(ConfigError, match="n_teachers = 20: the stored votes are those of 30"):
+        pipeline.run(parse_config(CONTENT | {"n_teachers": 20}), tmp_path / "run", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"teachers": [{"name": "network"}]}, "leave out teachers"),
+        ({"nonprivate": {"name": "network"}}, "leave out teachers and nonprivate"),
+        ({"data": {"source": "digits"}}, "teachers: missing"),
+        ({"data": {"source": "votes", "images": "mnits", "votes": "v.npy"}}, "data.images = 'mnits'"),
+        ({"data": {"source": "votes", "images": "mnist"}}, "data.votes: missing"),
+        ({"budget": {"order": "random"}}, "budget.order = 'random'"),
+    ],
+)
+def test_config_mistakes(change: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        parse_config(CONTENT | change)
+    assert "\n" not in str(caught.value)
+
+
+def test_stored_votes_are_for_the_examples_they_were_counted_on() -> None:
+    with pytest.raises(RunError, match="3 examples"):
+        StoredVotes(np.ones((3, 2), dtype=np.int64), 2)(np.zeros((4, 1)))
+
+
+def test_clusters_come_first_and_every_row_once() -> None:
+    rng = np.random.default_rng(0)
+    kind = rng.integers(5, size=300)
+    X = (10 * np.eye(5)[kind] + rng.normal(size=(300, 5)) / 10).astype(np.float32)
+    order = by_clusters(X, 5, seed=0)
+    assert sorted(order) == list(range(300))
+    assert set(kind[order[:5]]) == set(range(5))
+    np.testing.assert_array_equal(order, by_clusters(X, 5, seed=0))
+
+
+def test_authors_votes_follow_the_images(real_data: Path) -> None:
+    from pate.config import VotesData
+
+    settings = VotesData(source="votes", images="mnist", votes="votes/mnist_250_teachers.npy")
+    data = load(settings, real_data, Path())
+    assert data.votes is not None
+    assert data.y_public is not None
+    assert abs((data.votes.argmax(1) == data.y_public).mean() - 0.9437) < 0.001

@@ -1,0 +1,95 @@
+"""The training loop: resuming, stopping early, telling how far it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pate.networks import training
+from pate.networks.training import ClassMix, Progress
+from pate.students import build_student
+
+PARAMS = {"steps": 200, "batch_size": 16, "channels": 4, "hidden": 16, "class_mix": "even"}
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    y = np.arange(40) % 3
+    return (rng.normal(size=(3, 8, 8))[y] + rng.normal(size=(40, 8, 8)) / 2).astype(np.float32), y
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["mixmatch", "gan"])
+def test_resumed_equals_uninterrupted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    X, y = data()
+    whole = build_student(name, PARAMS, 5).fit(X[:20], y[:20], X[20:])
+
+    def die(now: Progress) -> None:
+        if now.step == 100:
+            raise Killed
+
+    with pytest.raises(Killed):
+        build_student(name, PARAMS, 5).fit(X[:20], y[:20], X[20:], progress=die, checkpoint=tmp_path)
+    seen: list[int] = []
+    again = build_student(name, PARAMS, 5)
+    again.fit(X[:20], y[:20], X[20:], progress=lambda now: seen.append(now.step), checkpoint=tmp_path)
+    assert seen == [150, 200]
+    for key, value in whole.weights().items():
+        assert torch.equal(value, again.weights()[key]), key
+
+
+@pytest.mark.parametrize("damage", ["other seed", "other data", "half a file"])
+def test_a_checkpoint_of_another_training_is_left_alone(damage: str, tmp_path: Path) -> None:
+    X, y = data()
+    short = PARAMS | {"steps": 50}
+    build_student("mixmatch", short, 5).fit(X, y, None, checkpoint=tmp_path)
+    file = tmp_path / "checkpoint.safetensors"
+    if damage == "half a file":
+        file.write_bytes(file.read_bytes()[:100])
+    seen: list[int] = []
+    student = build_student("mixmatch", short, 6 if damage == "other seed" else 5)
+    student.fit(X + (damage == "other data"), y, None, progress=lambda now: seen.append(now.step), checkpoint=tmp_path)
+    assert seen == [50]
+
+
+@pytest.mark.parametrize("name", ["mixmatch", "gan"])
+def test_stops_when_the_unlabelled_loss_stalls(name: str) -> None:
+    X, y = data()
+    student = build_student(name, PARAMS | {"steps": 1000, "patience": 1, "learning_rate": 0.0, "channels": 2}, 0)
+    student.fit(X[:20], y[:20], X[20:])
+    assert 500 * (name == "gan") < student.steps_done_ < 1000
+
+
+def test_progress_tells_loss_and_time_left() -> None:
+    X, y = data()
+    seen: list[Progress] = []
+    build_student("mixmatch", PARAMS, 0).fit(X, y, None, progress=seen.append)
+    assert [now.step for now in seen] == [50, 100, 150, 200]
+    assert all(np.isfinite([now.loss, now.unlabelled_loss]).all() for now in seen)
+    assert seen[0].seconds_left > seen[-1].seconds_left == 0
+
+
+def test_training_leaves_the_global_generator_alone() -> None:
+    X, y = data()
+    before = torch.get_rng_state()
+    for name in ("mixmatch", "gan"):
+        build_student(name, PARAMS | {"steps": 3}, 0).fit(X, y, None)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_alignment_brings_guesses_to_the_wanted_mix() -> None:
+    mix = ClassMix("even", torch.tensor([0, 0, 0, 1]), 2)
+    skewed = torch.tensor([[0.9, 0.1], [0.7, 0.3]])
+    for _ in range(400):
+        aligned = mix.align(skewed)
+    np.testing.assert_allclose(aligned.sum(1).numpy(), 1, atol=1e-6)
+    assert abs(float(aligned[:, 0].mean()) - 0.5) < 0.04
+    assert ClassMix("free", torch.tensor([0, 1]), 2).align(skewed) is skewed
+    np.testing.assert_allclose(ClassMix("labels", torch.tensor([0, 0, 0, 1]), 2).wanted.numpy(), [4 / 6, 2 / 6])
