@@ -39,10 +39,10 @@ def driver(folder: Path, seed: int) -> None:
     from ray.exceptions import RayActorError, RayTaskError
 
     from pate.aggregator import AskWorkers, aggregator_actor
-    from pate.config import TeacherFamily
-    from pate.ensemble import Worker
+    from pate.ensemble import Job, Worker
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
+    from pate.teachers import Recipe
 
     ray.init(address="auto", namespace="chaos", log_to_driver=False, logging_level="ERROR")
     limits = Limits(N_QUERIES, N_QUERIES, "GNMax(2)")
@@ -50,13 +50,11 @@ def driver(folder: Path, seed: int) -> None:
 
     def hire() -> tuple[Any, Any]:
         """A teacher worker, trained, and an aggregator; their process ids are written down for the harness."""
-        worker = (
-            ray.remote(Worker).options(num_cpus=0).remote([TeacherFamily(name="sklearn.naive_bayes.GaussianNB")], 3, 0)
-        )
+        worker = ray.remote(Worker).options(num_cpus=0).remote([Recipe("sklearn.naive_bayes.GaussianNB", {})], 3, 0)
         records = np.random.default_rng(0)
         for part in range(N_TEACHERS):
             y = np.arange(30) % 3
-            worker.train.remote(part, 0, records.normal(y[:, None], 1.0, (30, 2)), y)
+            worker.train.remote(Job(0, (part,)), {part: (records.normal(y[:, None], 1.0, (30, 2)), y)})
         aggregator = aggregator_actor(
             mechanism=GNMax(2.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
         )
