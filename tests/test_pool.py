@@ -75,7 +75,9 @@ def test_pool_counts_what_one_worker_would(undisturbed: np.ndarray) -> None:
     np.testing.assert_array_equal(votes(pool), undisturbed)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.1, marks=pytest.mark.slow), 0.5, pytest.param(0.9, marks=pytest.mark.slow)]
+)
 def test_a_worker_killed_in_training_costs_nothing_finished(
     share: float, undisturbed: np.ndarray, tmp_path: Path
 ) -> None:
