@@ -70,7 +70,9 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     [
         ("{name: mstab, epsilon: 1, query_delta: 1e-7}", 80),
         pytest.param("{name: msamp, epsilon: 1, query_delta: 1e-7, sampling_rate: 0.012}", 80, marks=pytest.mark.slow),
-        ("{name: msvec, epsilon: 40, delta: 1e-6, unstable: 10, max_queries: 100}", 220),
+        pytest.param(
+            "{name: msvec, epsilon: 40, delta: 1e-6, unstable: 10, max_queries: 100}", 220, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_every_mechanism_runs_by_config(mechanism: str, n_teachers: int, tmp_path: Path) -> None:
