@@ -55,6 +55,15 @@ def short_names(package: str) -> list[str]:
     return [module.name for module in pkgutil.iter_modules(folder.__path__) if not module.name.startswith("_")]
 
 
+def class_in(package: str, module_name: str, base: type[T]) -> type[T] | None:
+    """The first class of its own that a component's file holds."""
+    module = importlib.import_module(f"{package}.{module_name}")
+    for _, cls in inspect.getmembers(module, inspect.isclass):
+        if cls.__module__ == module.__name__ and issubclass(cls, base):
+            return cls
+    return None
+
+
 def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
     """The class that `name` means: a class of `package` by its short `name` attribute, or one by dotted path."""
     if "." in name:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from pate.checkpoints import TeacherFiles
 from pate.config import Component, Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.data.sources import load
+from pate.data.sources import data_root, load
 from pate.errors import BudgetExceeded, ConfigError, PateError, RunError
 from pate.files import write_atomically
 from pate.forget import parts_of, remembered
@@ -85,9 +84,7 @@ def run(
     seconds: dict[str, float] = {}
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
-        directory.note(
-            "places.json", {"data_dir": _absolute(data_dir or _data_root()), "config_dir": _absolute(config_dir)}
-        )
+        directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         released = _release_labels(config, mechanism, data, directory, address, config_dir, seconds, console)
         student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
         report = _report(config, data, released, epsilon, student, seconds, console)
@@ -398,10 +395,6 @@ def _report(
             ),
             benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
         )
-
-
-def _data_root() -> Path | None:
-    return Path(os.environ["PATE_DATA"]) if os.environ.get("PATE_DATA") else None
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -22,7 +22,7 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path) -> Dat
     """
     if settings.source == "digits":
         return _digits()
-    given = data_dir or (Path(os.environ["PATE_DATA"]) if os.environ.get("PATE_DATA") else None)
+    given = data_root(data_dir)
     if settings.source == "npz":
         from pate.data.tables import load_npz
 
@@ -44,6 +44,11 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path) -> Dat
 
         return with_votes(load_images(settings.images, folders), settings.votes, given or config_dir)
     return load_images(settings.source, folders)
+
+
+def data_root(data_dir: Path | None) -> Path | None:
+    """The folder people named for their data, by option or by $PATE_DATA."""
+    return data_dir or (Path(os.environ["PATE_DATA"]) if os.environ.get("PATE_DATA") else None)
 
 
 def _digits() -> Dataset:

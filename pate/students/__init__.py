@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from typing import Any
 
 from sklearn.base import BaseEstimator
 
 from pate.errors import ConfigError
-from pate.naming import import_dotted, nearest, short_names
+from pate.naming import class_in, import_dotted, nearest, short_names
 
 
 def own_students() -> dict[str, type[BaseEstimator]]:
@@ -33,8 +31,4 @@ def build_student(name: str, params: dict[str, Any], random_state: int) -> Any:
 
 
 def _class_in(module_name: str) -> type[BaseEstimator] | None:
-    module = importlib.import_module(f"{__name__}.{module_name}")
-    for _, cls in inspect.getmembers(module, inspect.isclass):
-        if cls.__module__ == module.__name__ and issubclass(cls, BaseEstimator):
-            return cls
-    return None
+    return class_in(__name__, module_name, BaseEstimator)

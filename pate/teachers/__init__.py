@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 
 from pate.errors import ConfigError
 from pate.features import Features, build_features
-from pate.naming import import_dotted, nearest, short_names
+from pate.naming import class_in, import_dotted, nearest, short_names
 
 if TYPE_CHECKING:
     from pate.config import Model, TeacherFamily
@@ -181,8 +181,4 @@ def _own_class(name: str, key: str) -> type[BaseEstimator]:
 
 
 def _class_in(module_name: str) -> type[BaseEstimator] | None:
-    module = importlib.import_module(f"{__name__}.{module_name}")
-    for _, cls in inspect.getmembers(module, inspect.isclass):
-        if cls.__module__ == module.__name__ and issubclass(cls, BaseEstimator):
-            return cls
-    return None
+    return class_in(__name__, module_name, BaseEstimator)

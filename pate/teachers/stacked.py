@@ -42,7 +42,7 @@ def fit_alone(network: Network, X: NDArray, coded: NDArray[np.int64]) -> None:
             optimiser.zero_grad(set_to_none=True)
             cross_entropy(network.network_(moved), targets[rows]).backward()
             optimiser.step()
-    if not _finite(network):
+    if diverged(network):
         raise Diverged
 
 
@@ -88,13 +88,9 @@ def fit_stack(networks: Sequence[Network], data: Sequence[tuple[NDArray, NDArray
         network.restore(own, list(range(len(present))), list(shape))
 
 
-def _finite(network: Network) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in network.network_.state_dict().values())
-
-
 def diverged(network: Network) -> bool:
     """Whether a trained network's weights are no numbers any more."""
-    return not _finite(network)
+    return not all(bool(tensor.isfinite().all()) for tensor in network.network_.state_dict().values())
 
 
 class _Batches:
