@@ -130,11 +130,16 @@ class Aggregator:
         spent = self._ledger.spent()
         return mechanism.stream(spent.unstable, spent.asked)
 
-    def account(self, X: NDArray, delta: float) -> None:
-        """The exact data-dependent ε of the examples asked so far: written under `private/`, returned to nobody."""
+    def account(self, X: NDArray, delta: float, adaptive: bool = False) -> None:
+        """The exact data-dependent ε of the examples asked so far: written under `private/`, returned to nobody.
+
+        There is none where the list of queries was `adaptive`: it is defined for a list that was fixed beforehand.
+        """
         ids = [query for query in self._ledger.stored(query_ids(X, self._key)) if query in self._votes]
         figures: dict[str, Any] = {"private": "do not publish", "delta": delta, "queries": len(ids)}
-        if self._ledger.from_earlier_ensembles():
+        if adaptive:
+            figures |= {"epsilon_data_dependent": None, "why": "queries were chosen by earlier answers"}
+        elif self._ledger.from_earlier_ensembles():
             figures |= {"epsilon_data_dependent": None, "why": "votes behind some answers were erased by forgetting"}
         elif self._mechanism.votes_per_record == 1 and not self._mechanism.charged_as_stream and ids:
             exact = exact_epsilon(self._mechanism, np.array([self._votes[query] for query in ids]), delta)

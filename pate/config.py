@@ -152,7 +152,8 @@ class Budget(Settings):
     delta: float = Field(default=1e-5, gt=0, lt=1)
     asked: int = Field(default=100, ge=1)
     answered: int | None = Field(default=None, ge=1)
-    order: Literal["given", "clusters"] = "given"
+    order: Literal["given", "clusters", "doubt"] = "given"
+    rounds: int = Field(default=4, ge=2)
     epsilon: float | None = Field(default=None, gt=0)
     sanitise: Sanitise | None = None
     ledger: str | None = None
@@ -167,6 +168,19 @@ class Budget(Settings):
         if self.ledger is not None and self.sanitise is not None:
             raise ValueError("a shared ledger does not count what sanitise costs; use one or the other")
         return self
+
+    @model_validator(mode="after")
+    def _rounds_fit(self) -> Budget:
+        if self.adaptive and self.sanitise is not None:
+            raise ValueError("order 'doubt' has no data-dependent cost that sanitise could bound; use one or the other")
+        if self.adaptive and self.rounds > self.asked:
+            raise ValueError(f"rounds = {self.rounds}: more than the {self.asked} queries to ask")
+        return self
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether later queries depend on earlier answers."""
+        return self.order == "doubt"
 
     @property
     def most_answered(self) -> int:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate import __version__
+from pate.asking import WorkerLost, ask, ask_in_rounds, get
 from pate.budget import ledger_opener, publishable_epsilon
 from pate.checkpoints import TeacherFiles
-from pate.config import Component, Config
+from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
-from pate.errors import BudgetExceeded, ConfigError, PateError, RunError
+from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.files import write_atomically
 from pate.forget import parts_of, remembered
+from pate.learning import new_student, train_student
 from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.naming import make_importable
@@ -34,10 +34,6 @@ from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, S
 from pate.report.words import privacy_statement
 from pate.run_directory import RunDirectory
 
-if TYPE_CHECKING:
-    from pate.networks.training import Progress
-
-BATCH = 50
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
 _VOTE_ATTEMPTS = 3
@@ -55,8 +51,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Released:
-    """What came out of the trust boundary, all of it stored and paid for."""
+    """What came out of the trust boundary, stored and paid for; `rows` are the public examples asked about."""
 
+    rows: NDArray[np.int64]
     labels: NDArray[np.int64]
     spent: Charge
     sanitised: dict[str, Any] | None
@@ -86,7 +83,9 @@ def run(
         data = remembered(data, directory)
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         released = _release_labels(config, mechanism, data, directory, address, config_dir, seconds, console)
-        student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
+        data = data.asked_first(released.rows)
+        with _stage("student", seconds):
+            student = train_student(config, data, released.labels, directory, epsilon, console)
         report = _report(config, data, released, epsilon, student, seconds, console)
         _write(directory, report, config, seconds)
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
@@ -101,12 +100,12 @@ def _check_components(config: Config, config_dir: Path) -> None:
     for recipe in kinds + ([recipe_of(config.nonprivate, "nonprivate")] if config.nonprivate else []):
         recipe.estimator(config.seed)
         recipe.build_features()
-    _build_student(config.student, config.seed)
+    new_student(config)
 
 
 def _in_asking_order(data: Dataset, config: Config) -> Dataset:
     """The examples that are asked about come first among the public ones."""
-    if config.budget.order == "given":
+    if config.budget.order != "clusters":
         return data
     from pate.data.order import by_clusters
 
@@ -163,7 +162,8 @@ def _release_labels(
     from pate.aggregator import StoredVotes, aggregator_actor, votes_collected
     from pate.ray_session import ray_session
 
-    queries = data.X_public[: config.budget.asked]
+    adaptive = config.budget.adaptive
+    queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
     with ExitStack() as stack:
         with _stage("start", seconds), console.working("starting Ray"):
             stack.enter_context(ray_session(address, config.ray))
@@ -175,26 +175,31 @@ def _release_labels(
                 key=directory.key,
                 n_teachers=config.n_teachers,
             )
-        if not _get(aggregator.stored_prefix.remote(queries[:1])) and not _get(aggregator.room.remote()):
+        if not get(aggregator.spent.remote()).asked and not get(aggregator.room.remote()):
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
-        answered = _get(aggregator.stored_prefix.remote(queries)) == len(queries)
+        answered = not adaptive and get(aggregator.stored_prefix.remote(queries)) == len(queries)
         if not answered and not votes_collected(queries, directory.private, directory.key):
             if data.votes is not None:
                 stored = StoredVotes(data.votes[: len(queries)], config.n_teachers)
-                _get(aggregator.collect.remote(queries, stored))
+                get(aggregator.collect.remote(queries, stored))
             else:
                 _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
         with _stage("label", seconds):
-            labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
+            if adaptive:
+                rows, labels = ask_in_rounds(queries, config, lambda X: ask(aggregator, X, console), directory, console)
+                queries = queries[rows]
+            else:
+                rows, labels = np.arange(len(queries)), ask(aggregator, queries, console)
+            spent = get(aggregator.spent.remote())
         with _stage("account", seconds), console.working("accounting"):
-            _get(aggregator.account.remote(queries, config.budget.delta))
+            get(aggregator.account.remote(queries, config.budget.delta, adaptive))
             sanitised = None
             if config.budget.sanitise is not None:
-                sanitised = _get(aggregator.sanitise.remote(queries, config.budget.sanitise, config.budget.delta))
+                sanitised = get(aggregator.sanitise.remote(queries, config.budget.sanitise, config.budget.delta))
                 if sanitised is None:
                     console.say("note: no sanitised ε: votes behind some answers were erased by forgetting")
-            _get(aggregator.close.remote())
-        return Released(labels, spent, sanitised)
+            get(aggregator.close.remote())
+        return Released(rows, labels, spent, sanitised)
 
 
 def _train_and_vote(
@@ -229,12 +234,12 @@ def _train_and_vote(
     with _stage("vote", seconds), console.working("counting votes"):
         for _ in range(_VOTE_ATTEMPTS):
             try:
-                ask = AskWorkers(pool.workers)
-                _get(aggregator.collect.remote(queries, ask))
+                voters = AskWorkers(pool.workers)
+                get(aggregator.collect.remote(queries, voters))
                 if data.benchmark and data.y_public is not None:
-                    _get(aggregator.evaluate.remote(data.X_public, data.y_public, ask))
+                    get(aggregator.evaluate.remote(data.X_public, data.y_public, voters))
                 break
-            except _WorkerLost:
+            except WorkerLost:
                 pool.forget_dead()
                 _train(pool, data, parts, console)
         else:
@@ -248,111 +253,6 @@ def _train_and_vote(
 def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], console: Console) -> None:
     with console.track("training teachers", len(parts)) as update:
         pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), update)
-
-
-def _ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int64]:
-    """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
-
-    Examples that were never asked, because the limit on answers was reached, count as unanswered.
-    """
-    labels = np.full(len(queries), UNANSWERED, dtype=np.int64)
-    done = 0
-    with console.track("labelling", len(queries)) as update:
-        while done < len(queries):
-            stored = _get(aggregator.stored_prefix.remote(queries[done:]))
-            size = stored or min(BATCH, _get(aggregator.room.remote()), len(queries) - done)
-            if size == 0:
-                break
-            labels[done : done + size] = _get(aggregator.label.remote(queries[done : done + size])).labels
-            done += size
-            update(done)
-    return labels
-
-
-class _WorkerLost(Exception):
-    """A teacher worker died while it was asked for votes."""
-
-
-def _get(reference: Any) -> Any:
-    """`ray.get`, with errors that are fit to show: ours as they are, others by kind only."""
-    import ray
-    from ray.exceptions import RayActorError, RayTaskError
-
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, PateError):
-            raise error.cause from None
-        if isinstance(error.cause, RayActorError):
-            raise _WorkerLost from None
-        raise RunError(
-            f"the aggregator failed ({type(error.cause).__name__}); nothing was released; go on with --resume"
-        ) from None
-    except RayActorError:
-        raise RunError("the aggregator died and could not be restarted; go on with --resume") from None
-
-
-def _train_student(
-    config: Config,
-    data: Dataset,
-    labels: NDArray[np.int64],
-    directory: RunDirectory,
-    epsilon: float,
-    seconds: dict[str, float],
-    console: Console,
-) -> Any:
-    """A student from public data and released labels; outside the trust boundary."""
-    from pate.students.storage import load_student, save_student
-
-    def write_labels(path: Path) -> None:
-        with path.open("wb") as file:
-            rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
-            np.savez(file, labels=labels, rows=rows, classes=np.array(data.classes))
-
-    write_atomically(directory.labels, write_labels, mode=0o644)
-    if (labels == UNANSWERED).all():
-        raise RunError(
-            f"none of the {len(labels)} queries was answered, so there is nothing to learn from: lower "
-            "mechanism.threshold or use teachers that agree more, in a new run whose ε adds to this one's"
-        )
-    if (directory.student / "student.json").exists():
-        return load_student(directory.student, trusted=[config.student.name])
-    with _stage("student", seconds):
-        student = _build_student(config.student, config.seed)
-        _fit(student, data.X_public, labels, directory.private / "student_checkpoint", console)
-    card = {
-        "classes": list(data.classes),
-        "input": data.input,
-        "shape": list(data.X_public.shape[1:]),
-        "features": list(data.features) if data.features is not None else None,
-        "epsilon": epsilon,
-        "delta": config.budget.delta,
-        "mechanism": dict(config.mechanism),
-    }
-    save_student(student, directory.student, card)
-    return student
-
-
-def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint: Path, console: Console) -> None:
-    """Train on the first public examples, labelled, and on the others; a network goes on from its checkpoint."""
-    examples = X_public[: len(labels)], labels, X_public[len(labels) :]
-    if "checkpoint" not in signature(student.fit).parameters:
-        with console.working("training the student"):
-            student.fit(*examples)
-        return
-    with console.track("training the student", student.steps) as update:
-
-        def progress(now: Progress) -> None:
-            update(now.step, f"loss {now.loss:.3f}, unlabelled {now.unlabelled_loss:.4f}")
-
-        student.fit(*examples, progress=progress, checkpoint=checkpoint)
-    shutil.rmtree(checkpoint, ignore_errors=True)
-
-
-def _build_student(component: Component, seed: int) -> Any:
-    from pate.students import build_student
-
-    return build_student(component.name, dict(component.params), seed)
 
 
 def _report(
@@ -379,6 +279,7 @@ def _report(
                 answered=released.spent.answered,
                 limit_asked=config.budget.asked,
                 limit_answered=config.budget.most_answered,
+                adaptive=config.budget.adaptive,
             ),
             privacy=Privacy(
                 epsilon=epsilon,

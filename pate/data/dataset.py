@@ -70,6 +70,12 @@ class Dataset:
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()[:16]
 
+    def asked_first(self, rows: NDArray[np.int64]) -> Dataset:
+        """The same data with the public examples `rows` before the others."""
+        if np.array_equal(rows, np.arange(len(rows))):
+            return self
+        return self.reordered(np.concatenate([rows, np.setdiff1d(np.arange(len(self.X_public)), rows)]))
+
     def reordered(self, rows: NDArray[np.int64]) -> Dataset:
         """The same data with its public examples, and all that belongs to them, in the order of `rows`."""
         return replace(

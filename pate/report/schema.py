@@ -18,6 +18,7 @@ class Queries(_Section):
     answered: int = Field(description="queries that got a label; the others got ⊥")
     limit_asked: int = Field(description="most queries that could be asked, fixed before the first")
     limit_answered: int = Field(description="most queries that could be answered, fixed before the first")
+    adaptive: bool = Field(default=False, description="whether later queries were chosen by earlier answers")
 
 
 class Sanitised(_Section):

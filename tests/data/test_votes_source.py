@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,16 @@ import pytest
 
 from pate import pipeline, ray_session
 from pate.aggregator import StoredVotes
+from pate.asking import ask_in_rounds
 from pate.config import parse_config
+from pate.console import Console
 from pate.data import images
 from pate.data.dataset import Dataset
 from pate.data.order import by_clusters
 from pate.data.sources import load
 from pate.data.votes import with_votes
 from pate.errors import ConfigError, DataError, RunError
+from pate.run_directory import RunDirectory
 
 CONTENT = {
     "name": "stored",
@@ -54,7 +58,7 @@ def test_a_whole_run_on_stored_votes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     stored(data, tmp_path)
     monkeypatch.setattr(images, "load_images", lambda source, folders: data)
     monkeypatch.setattr(ray_session, "ray_session", lambda address, settings: nullcontext())
-    for order in ("given", "clusters"):
+    for order in ("given", "clusters", "doubt"):
         config = parse_config(CONTENT | {"budget": {"asked": 60, "order": order}})
         out = tmp_path / order
         outcome = pipeline.run(config, out, data_dir=tmp_path)
@@ -67,6 +71,41 @@ def test_a_whole_run_on_stored_votes(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert data.y_public is not None
             np.testing.assert_array_equal(released["labels"], data.y_public[released["rows"]])
         assert not (out / "private" / "failures.json").exists()
+        figures = json.loads((out / "private" / "epsilon.json").read_text())
+        assert (figures["epsilon_data_dependent"] is None) == outcome.report.queries.adaptive == (order == "doubt")
+
+
+def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_path: Path) -> None:
+    """Two blobs and a few examples between them: those come in the second round, once each."""
+    rng = np.random.default_rng(1)
+    X = np.concatenate([rng.normal(-3, 0.1, (40, 2)), rng.normal(3, 0.1, (40, 2)), rng.normal(0, 0.1, (20, 2))])
+    student = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
+    budget = {"asked": 12, "order": "doubt", "rounds": 2}
+    config = parse_config(CONTENT | {"budget": budget, "student": student})
+    asked: list[np.ndarray] = []
+
+    def ask_about(queries: np.ndarray) -> np.ndarray:
+        asked.append(queries)
+        return (queries[:, 0] > 0).astype(np.int64)
+
+    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+        rows, labels = ask_in_rounds(X, config, ask_about, directory, Console())
+        again = ask_in_rounds(X, config, ask_about, directory, Console())
+    assert len(set(rows)) == len(labels) == 12
+    assert [len(queries) for queries in asked] == [6, 6, 6, 6]
+    assert (
+        np.abs(asked[1][:, 0]) < 1
+    ).sum() >= 5  # with no doubt to lead it, a round would hold about one in five of these
+    np.testing.assert_array_equal(again[0], rows)
+
+
+def test_rounds_without_any_answer_go_on_by_clusters(tmp_path: Path) -> None:
+    X = np.random.default_rng(2).random((50, 3))
+    config = parse_config(CONTENT | {"budget": {"asked": 10, "order": "doubt", "rounds": 5}})
+    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+        rows, labels = ask_in_rounds(X, config, lambda queries: np.full(len(queries), -1), directory, Console())
+    assert len(set(rows)) == 10
+    assert (labels == -1).all()
 
 
 def test_rows_beyond_the_public_images_are_left_out_and_private_data_is_empty(tmp_path: Path) -> None:
@@ -112,6 +151,8 @@ def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatc
         ({"data": {"source": "digits"}}, "teachers: missing"),
         ({"data": {"source": "votes", "images": "mnits", "votes": "v.npy"}}, "data.images = 'mnits'"),
         ({"data": {"source": "votes", "images": "mnist"}}, "data.votes: missing"),
+        ({"budget": {"order": "doubt", "sanitise": {"order": 5, "beta": 0.04}}}, "order 'doubt'"),
+        ({"budget": {"asked": 3, "order": "doubt"}}, "rounds = 4"),
         ({"budget": {"order": "random"}}, "budget.order = 'random'"),
     ],
 )

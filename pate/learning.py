@@ -1,0 +1,84 @@
+"""The student's stage: from public data and released labels to a saved student. Outside the trust boundary."""
+
+from __future__ import annotations
+
+import shutil
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.config import Config
+from pate.console import Console
+from pate.data.dataset import Dataset
+from pate.errors import RunError
+from pate.files import write_atomically
+from pate.mechanisms import UNANSWERED
+from pate.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from pate.networks.training import Progress
+
+
+def train_student(
+    config: Config,
+    data: Dataset,
+    labels: NDArray[np.int64],
+    directory: RunDirectory,
+    epsilon: float,
+    console: Console,
+) -> Any:
+    """The saved student, trained unless it is there already; `epsilon` goes on its card."""
+    from pate.students.storage import load_student, save_student
+
+    def write_labels(path: Path) -> None:
+        with path.open("wb") as file:
+            rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
+            np.savez(file, labels=labels, rows=rows, classes=np.array(data.classes))
+
+    write_atomically(directory.labels, write_labels, mode=0o644)
+    if (labels == UNANSWERED).all():
+        raise RunError(
+            f"none of the {len(labels)} queries was answered, so there is nothing to learn from: lower "
+            "mechanism.threshold or use teachers that agree more, in a new run whose ε adds to this one's"
+        )
+    if (directory.student / "student.json").exists():
+        return load_student(directory.student, trusted=[config.student.name])
+    student = new_student(config)
+    _fit(student, data.X_public, labels, directory.private / "student_checkpoint", console)
+    card = {
+        "classes": list(data.classes),
+        "input": data.input,
+        "shape": list(data.X_public.shape[1:]),
+        "features": list(data.features) if data.features is not None else None,
+        "epsilon": epsilon,
+        "delta": config.budget.delta,
+        "mechanism": dict(config.mechanism),
+    }
+    save_student(student, directory.student, card)
+    return student
+
+
+def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint: Path, console: Console) -> None:
+    """Train on the first public examples, labelled, and on the others; a network goes on from its checkpoint."""
+    examples = X_public[: len(labels)], labels, X_public[len(labels) :]
+    if "checkpoint" not in signature(student.fit).parameters:
+        with console.working("training the student"):
+            student.fit(*examples)
+        return
+    with console.track("training the student", student.steps) as update:
+
+        def progress(now: Progress) -> None:
+            update(now.step, f"loss {now.loss:.3f}, unlabelled {now.unlabelled_loss:.4f}")
+
+        student.fit(*examples, progress=progress, checkpoint=checkpoint)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def new_student(config: Config) -> Any:
+    """The student that `config` names, untrained."""
+    from pate.students import build_student
+
+    return build_student(config.student.name, dict(config.student.params), config.seed)
