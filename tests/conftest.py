@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 REPOSITORY = Path(__file__).parent.parent
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices are faster so
+_PATE_DATA = os.environ.pop("PATE_DATA", None)  # for the fixtures here; what is tested must not depend on it
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +29,7 @@ def local_ray() -> Iterator[None]:
 
 
 def _real_data() -> Path | None:
-    named = os.environ.get("PATE_DATA")
-    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    folder = Path(_PATE_DATA) if _PATE_DATA else REPOSITORY.parent / "shared" / "data"
     return folder if folder.is_dir() else None
 
 
@@ -51,3 +53,9 @@ def votes() -> Path:
     if folder is None or not (folder / "votes").is_dir():
         pytest.skip("no vote histograms: set PATE_DATA to a folder that holds votes/*.npy")
     return folder / "votes"
+
+
+@pytest.fixture(scope="session")
+def authors_votes(votes: Path) -> Callable[[str], NDArray[np.int64]]:
+    """The papers' votes by data set, `mnist` or `svhn`: a row for each public example."""
+    return lambda name: np.load(votes / f"{name}_250_teachers.npy", allow_pickle=False).astype(np.int64)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 
 import mpmath as mp
 import numpy as np
@@ -265,26 +263,12 @@ def test_nonsense_is_refused(call):
 # The papers' figures, from the authors' own votes.
 
 
-@pytest.fixture(scope="module")
-def votes():
-    beside_the_repository = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-    folder = Path(os.environ.get("PATE_DATA", beside_the_repository)) / "votes"
-
-    def load(name: str) -> np.ndarray:
-        path = folder / f"{name}_250_teachers.npy"
-        if not path.is_file():
-            pytest.skip(f"the authors' votes are missing: {path} (PATE_DATA names the folder with votes/)")
-        return np.load(path, allow_pickle=False).astype(np.int64)
-
-    return load
-
-
 @pytest.mark.parametrize(
     ("name", "queries", "scale", "delta", "epsilon"),
     [("mnist", 100, 20.0, 1e-5, 2.043), ("svhn", 500, 10.0, 1e-6, 5.041), ("svhn", 1000, 10.0, 1e-6, 8.192)],
 )
-def test_lnmax_figures_of_2017(votes, name, queries, scale, delta, epsilon):
-    got = bounds.lnmax_epsilon(votes(name)[:queries], scale, delta, lambda_max=8)
+def test_lnmax_figures_of_2017(authors_votes, name, queries, scale, delta, epsilon):
+    got = bounds.lnmax_epsilon(authors_votes(name)[:queries], scale, delta, lambda_max=8)
     assert got == pytest.approx(epsilon, abs=0.002)
 
 
@@ -292,16 +276,16 @@ def test_lnmax_figures_of_2017(votes, name, queries, scale, delta, epsilon):
     ("name", "queries", "threshold", "sigma1", "delta", "epsilon", "tolerance"),
     [("mnist", 640, 200.0, 150.0, 1e-5, 2.00, 0.01), ("svhn", 8500, 300.0, 200.0, 1e-6, 4.92, 0.02)],
 )
-def test_confident_gnmax_figures_of_2018(votes, name, queries, threshold, sigma1, delta, epsilon, tolerance):
-    counts, orders = votes(name)[:queries], bounds.DEFAULT_ORDERS
+def test_confident_gnmax_figures_of_2018(authors_votes, name, queries, threshold, sigma1, delta, epsilon, tolerance):
+    counts, orders = authors_votes(name)[:queries], bounds.DEFAULT_ORDERS
     total = bounds.confident_gnmax_expected_rdp(counts, threshold, sigma1, 40.0, orders).sum(axis=0)
     got, order = bounds.epsilon_from_rdp(orders, total, delta)
     assert got == pytest.approx(epsilon, abs=tolerance)
     assert orders[0] < order < orders[-1]
 
 
-def test_expected_answers_on_mnist(votes):
+def test_expected_answers_on_mnist(authors_votes):
     """282.7 with continuous noise. Integer noise passes half a vote more easily, and answers 283.5."""
-    counts = votes("mnist")[:640]
+    counts = authors_votes("mnist")[:640]
     assert bounds.expected_answered(counts, 200.0, 150.0) == pytest.approx(282.72, abs=0.01)
     assert bounds.expected_answered(counts, 199.5, 150.0) == pytest.approx(283.54, abs=0.01)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -320,16 +319,7 @@ def test_composition_of_a_loss_too_rare_for_untilted_floating_point() -> None:
 
 # The table of the design, on the votes that the papers' authors published
 
-
-def authors_votes(name: str, queries: int) -> NDArray[np.float64]:
-    folders = [Path(os.environ["PATE_DATA"])] if "PATE_DATA" in os.environ else []
-    folders.append(Path(__file__).resolve().parents[3] / "shared" / "data")
-    for folder in folders:
-        path = folder / "votes" / f"{name}_250_teachers.npy"
-        if path.exists():
-            votes: NDArray[np.float64] = np.load(path)[:queries]
-            return votes
-    pytest.skip(f"no votes/{name}_250_teachers.npy in {' or '.join(map(str, folders))}; set PATE_DATA")
+Votes = Callable[[str], NDArray[np.int64]]
 
 
 @pytest.mark.parametrize(
@@ -341,16 +331,18 @@ def authors_votes(name: str, queries: int) -> NDArray[np.float64]:
         ("mnist", 640, 1e-5, ConfidentGNMax(200.0, 150.0, 40.0), 0.9236, 0.931),
     ],
 )
-def test_authors_votes(name: str, queries: int, delta: float, mechanism: Mechanism, rdp: float, pld: float) -> None:
-    found = exact_epsilon(mechanism, authors_votes(name, queries), delta)
+def test_authors_votes(
+    authors_votes: Votes, name: str, queries: int, delta: float, mechanism: Mechanism, rdp: float, pld: float
+) -> None:
+    found = exact_epsilon(mechanism, authors_votes(name)[:queries], delta)
     assert found.rdp == pytest.approx(rdp, rel=5e-3)
     assert found.pld == pytest.approx(pld, rel=5e-3)
     assert found.epsilon == min(found.rdp, found.pld)
 
 
 @pytest.mark.slow
-def test_authors_votes_svhn_confident() -> None:
-    found = exact_epsilon(ConfidentGNMax(300.0, 200.0, 40.0), authors_votes("svhn", 8500), 1e-6)
+def test_authors_votes_svhn_confident(authors_votes: Votes) -> None:
+    found = exact_epsilon(ConfidentGNMax(300.0, 200.0, 40.0), authors_votes("svhn")[:8500], 1e-6)
     assert found.rdp == pytest.approx(2.66, rel=1e-2)
     assert found.pld == pytest.approx(2.841, rel=5e-3)
 
@@ -365,9 +357,11 @@ def test_authors_votes_svhn_confident() -> None:
         ("mnist", 100, 1e-8, ConfidentGNMax(200.0, 150.0, 40.0)),
     ],
 )
-def test_more_orders_would_not_help(name: str, queries: int, delta: float, mechanism: Mechanism) -> None:
+def test_more_orders_would_not_help(
+    authors_votes: Votes, name: str, queries: int, delta: float, mechanism: Mechanism
+) -> None:
     """Half the step, and ten times the range at either end."""
-    votes = authors_votes(name, queries)
+    votes = authors_votes(name)[:queries]
     finer = 1 + 2.0 ** (np.arange(-530, 811) / 40)
     few, many = (exact_cost(mechanism, votes, orders).epsilon(delta) for orders in (EXACT_ORDERS, finer))
     assert few == pytest.approx(many, rel=5e-4)

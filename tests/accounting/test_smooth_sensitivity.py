@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
+from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -240,17 +239,9 @@ def test_malformed_parameters_are_refused() -> None:
         ss.gnmax_cost([[3, 1]], 1.0, 2.0).smooth_sensitivity(0.0)
 
 
-def votes(name: str) -> np.ndarray:
-    root = Path(os.environ.get("PATE_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-    path = root / "votes" / name
-    if not path.exists():
-        pytest.skip(f"{path} is missing; set PATE_DATA")
-    return np.asarray(np.load(path), dtype=np.int64)
-
-
-def test_mnist_votes() -> None:
+def test_mnist_votes(authors_votes: Callable[[str], np.ndarray]) -> None:
     """The setting of Papernot et al. 2018, Table 2: ConfidentGNMax, T = 200, sigma1 = 150, sigma2 = 40."""
-    counts = votes("mnist_250_teachers.npy")[:640]
+    counts = authors_votes("mnist")[:640]
     answered = np.random.default_rng(0).random(640) < 0.44
     cost = ss.confident_gnmax_cost(counts, answered, 200, 150.0, 40.0, 14.0)
     assert 0 < cost.rdp < cost.worst_case_rdp
