@@ -37,7 +37,7 @@ ROWS: dict[str, tuple[str, Mechanism, int]] = {
     "mnist-confident": ("mnist", ConfidentGNMax(200.0, 150.0, 40.0), 640),
     "svhn": ("svhn", LNMax(10.0), 1000),
 }
-NETWORKS = ("gan", "mixmatch")  # with the parameters of configs/IMAGES_votes.yaml
+NETWORKS = ("gan", "mixmatch")  # with the parameters of configs/IMAGES_votes.yaml, a gan with steps of its own
 OTHERS: dict[str, dict[str, Any]] = {
     "supervised": {"estimator": "sklearn.svm.SVC", "params": {"C": 10}},
     "spreading": {
@@ -103,7 +103,7 @@ def main() -> None:
     images, mechanism, asked = ROWS[options.row]
     asked = options.labels or asked
     config = load_config(Path(__file__).parents[1] / "configs" / f"{images}_votes.yaml")
-    params = dict(config.student.params) | ({"steps": options.steps} if options.steps else {})
+    params, further = dict(config.student.params), {"steps": options.steps} if options.steps else {}
     data = load(config.data, None, Path())
     found: dict[str, list[float]] = {}
     print(f"{options.row}: {mechanism}, {asked} queries; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -113,7 +113,8 @@ def main() -> None:
         right = (labels == data.y_public[:asked])[answered].mean()  # type: ignore[index]
         print(f"seed {seed}: {answered.sum()} labels, {100 * right:.1f} % right", flush=True)
         for name in options.students.split(","):
-            result = trained(name, params, data, labels, seed)
+            own = {key: value for key, value in params.items() if key != "steps" or name == config.student.name}
+            result = trained(name, own | further, data, labels, seed)
             found.setdefault(name, []).append(result["accuracy"])
             print("  " + json.dumps({"student": name, **result}), flush=True)
     for name, figures in found.items():
