@@ -426,6 +426,7 @@ def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console
 
 def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
     """The share of test examples that `model`, trained on all private records together, gets right."""
+    assert data.X_test is not None
     from pate.teachers import recipe_of
     from pate.teachers.part import PartClassifier
 

@@ -11,7 +11,9 @@ PRIVATE = "private: do not publish"
 
 def public_lines(public: dict[str, Any]) -> list[str]:
     """Rows of the papers and ours, with the ε that holds for every data set."""
-    cells = [("row", "paper: ε", "right", "ours: ε", "sanitised", "δ", "asked", "answered", "labels right", "student")]
+    cells: list[tuple[str, ...]] = [
+        ("row", "paper: ε", "right", "ours: ε", "sanitised", "δ", "asked", "answered", "labels right", "student")
+    ]
     for row in public["rows"]:
         paper = row["paper"]
         cells.append(
@@ -47,7 +49,9 @@ def public_lines(public: dict[str, Any]) -> list[str]:
 
 def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
     """The same rows with data-dependent ε, as the papers have them, and figures 2 and 3."""
-    cells = [("row", "paper: ε", "by its bound", "exact ε", "student", "votes right", "lead", "seconds")]
+    cells: list[tuple[str, ...]] = [
+        ("row", "paper: ε", "by its bound", "exact ε", "student", "votes right", "lead", "seconds")
+    ]
     for row, inside in zip(public["rows"], private["rows"], strict=True):
         paper = row["paper"]
         cells.append(
