@@ -304,11 +304,11 @@ _Loader.add_implicit_resolver(
 )
 
 
-def default_config_path() -> Path:
-    """The embedded digits run, in the checkout or in the installed package."""
+def default_config_path(name: str = "digits") -> Path:
+    """A config that comes with the package, by default the embedded digits run; in the checkout or installed."""
     package = Path(__file__).parent
-    packaged = package / "configs" / "digits.yaml"
-    return packaged if packaged.exists() else package.parent / "configs" / "digits.yaml"
+    packaged = package / "configs" / f"{name}.yaml"
+    return packaged if packaged.exists() else package.parent / "configs" / f"{name}.yaml"
 
 
 def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:

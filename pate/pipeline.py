@@ -18,7 +18,7 @@ from pate import __version__
 from pate.asking import WorkerLost, ask, ask_in_rounds, get
 from pate.budget import ledger_opener, publishable_epsilon
 from pate.checkpoints import TeacherFiles
-from pate.config import Config
+from pate.config import Config, Model
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
@@ -69,12 +69,16 @@ def run(
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
+    data: Dataset | None = None,
 ) -> Outcome:
-    """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again."""
+    """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again.
+
+    `data` is the config's data where it was loaded before, perhaps with votes that were counted before.
+    """
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
-    data = _in_asking_order(load(config.data, data_dir, config_dir), config)
+    data = in_asking_order(data or load(config.data, data_dir, config_dir), config)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
@@ -103,7 +107,7 @@ def _check_components(config: Config, config_dir: Path) -> None:
     new_student(config)
 
 
-def _in_asking_order(data: Dataset, config: Config) -> Dataset:
+def in_asking_order(data: Dataset, config: Config) -> Dataset:
     """The examples that are asked about come first among the public ones."""
     if config.budget.order != "clusters":
         return data
@@ -308,24 +312,30 @@ def _accuracy(classifier: Any, data: Dataset) -> float:
 
 def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console: Console) -> Benchmark:
     """Figures that public data playing private may show."""
-    from pate.teachers import recipe_of
-    from pate.teachers.part import PartClassifier
-
     answered = labels != UNANSWERED
     right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
     nonprivate = None
     if config.nonprivate is not None and data.X_test is not None:
         with console.working("training without privacy, for comparison"):
-            recipe = recipe_of(config.nonprivate, "nonprivate")
-            features = recipe.build_features()
-            classifier = PartClassifier(recipe.estimator(config.seed))
-            classifier.fit(features.transform(data.X_private), data.y_private)
-            nonprivate = float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
+            nonprivate = nonprivate_accuracy(config.nonprivate, data, config.seed)
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",
         label_accuracy=None if right is None else float(right.mean()),
         nonprivate_accuracy=nonprivate,
     )
+
+
+def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
+    """The share of test examples that `model`, trained on all private records together, gets right."""
+    assert data.X_test is not None
+    from pate.teachers import recipe_of
+    from pate.teachers.part import PartClassifier
+
+    recipe = recipe_of(model, "nonprivate")
+    features = recipe.build_features()
+    classifier = PartClassifier(recipe.estimator(seed))
+    classifier.fit(features.transform(data.X_private), data.y_private)
+    return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
 
 
 def _write(directory: RunDirectory, report: Report, config: Config, seconds: dict[str, float]) -> None:

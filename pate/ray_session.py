@@ -22,6 +22,7 @@ NAMESPACE = "pate"
 @contextmanager
 def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
     """Join the cluster at `address` (or $RAY_ADDRESS, as in a submitted job), else start a local one and stop it.
+    Inside another session of this process, that one is used.
 
     A local Ray keeps its session, spill and token files in a directory that only the user can read, and which is
     removed afterwards.
@@ -30,7 +31,9 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = address or os.environ.get("RAY_ADDRESS")
-    if address:
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        yield
+    elif address:
         with _joined(address):
             yield
     else:

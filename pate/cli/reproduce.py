@@ -1,0 +1,47 @@
+"""pate reproduce."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pate.errors import ConfigError
+
+
+def reproduce(
+    data: Annotated[str, typer.Argument(help="mnist, svhn or adult")],
+    quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
+    votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
+    seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="else runs/reproduce-DATA; what is there is not run again")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
+    address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the publishable figures as one JSON object")] = False,
+) -> None:
+    """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
+    from pate.console import Console
+    from pate.reproduce import run, table
+    from pate.reproduce.rows import study
+
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: must be at least 1")
+    chosen = study(data, votes, quick)
+    out = run_dir or Path("runs") / f"reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
+    console = Console()
+    try:
+        result = run.reproduce(
+            chosen, out, seeds or (1 if quick else 3), data_dir=data_dir, address=address, console=console
+        )
+    except KeyboardInterrupt:
+        console.say("\ninterrupted; the same command goes on from here")
+        raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(result.public, ensure_ascii=False))
+        return
+    print("\n".join([*table.public_lines(result.public), "", *table.private_lines(result.public, result.private)]))
+    print(f"\nwritten: {out}/results.json, table.txt; under {out}/private (do not publish) the other figures")

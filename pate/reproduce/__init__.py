@@ -1,0 +1,1 @@
+"""What the papers ran, again: their tables beside ours."""

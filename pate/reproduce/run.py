@@ -1,0 +1,260 @@
+"""Run the rows: teachers once a seed, then every row as an ordinary run on their votes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import statistics
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate import pipeline
+from pate.accounting.summary import published_epsilon
+from pate.config import Config, Model, RaySettings
+from pate.console import Console
+from pate.data.dataset import Dataset
+from pate.data.sources import load
+from pate.errors import DataError, RunError
+from pate.files import locked, write_atomically
+from pate.reproduce import figures, table
+from pate.reproduce.rows import Row, Study
+from pate.reproduce.teaching import votes_of
+
+_FIGURE_EXAMPLES = 1000
+PRIVATE = "do not publish"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All figures: `public` may leave, `private` may not."""
+
+    public: dict[str, Any]
+    private: dict[str, Any]
+
+
+def reproduce(
+    study: Study, out: Path, seeds: int, *, data_dir: Path | None, address: str | None, console: Console
+) -> Reproduction:
+    """Run what is missing in `out`, and put all results together there. Repeating the call goes on."""
+    private = out / "private"
+    private.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(private / "lock", wait=False))
+        except BlockingIOError:
+            raise RunError(f"{out}: another pate is at work there; wait for it or choose another --run-dir") from None
+        data, remarks = _load(study, data_dir)
+        session = _Session(stack, address, study.rows[0].config(0).ray, console)
+        nonprivate = _nonprivate(study, data, private, console)
+        outcomes: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
+        ensembles: list[dict[str, Any]] = []
+        for seed in range(seeds):
+            known = _Votes(study, data, seed, private, session)
+            for row in study.rows:
+                console.say(f"— {study.data}: {row.name}, seed {seed} ({seed + 1} of {seeds})")
+                outcomes[row.name].append(_run_row(row, seed, known, out, session))
+            ensembles += known.figures()
+        result = _together(study, outcomes, ensembles, nonprivate, remarks, seeds)
+        _write(result, out, private, study.data)
+        return result
+
+
+class _Session:
+    """Ray, started when something first needs it and kept for all the rest."""
+
+    def __init__(self, stack: ExitStack, address: str | None, settings: RaySettings, console: Console) -> None:
+        self._stack, self._address, self._settings, self._up = stack, address, settings, False
+        self.console = console
+
+    def start(self) -> None:
+        from pate.ray_session import ray_session
+
+        if not self._up:
+            with self.console.working("starting Ray"):
+                self._stack.enter_context(ray_session(self._address, self._settings))
+            self._up = True
+
+
+class _Votes:
+    """The votes of one seed's teachers on every example that some row asks about."""
+
+    def __init__(self, study: Study, data: Dataset, seed: int, private: Path, session: _Session) -> None:
+        self._study, self._data, self._seed = study, data, seed
+        self._private, self._session = private, session
+        configs = [row.config(seed) for row in study.rows]
+        asked = [pipeline.in_asking_order(_numbered(data), config).public_rows for config in configs]
+        self._wanted: dict[int, NDArray[np.int64]] = {}
+        first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
+        for config, rows in zip(configs, asked, strict=True):
+            assert rows is not None
+            before = self._wanted.get(config.n_teachers, first)
+            self._wanted[config.n_teachers] = np.union1d(before, rows[: config.budget.asked])
+        for n_teachers in study.figure_teachers:
+            self._wanted.setdefault(n_teachers, first)
+
+    def on_data(self, config: Config) -> Dataset:
+        """The data with votes of the config's teachers; those that no row asks about stay empty."""
+        if self._data.votes is not None:
+            return self._data
+        rows = self._wanted[config.n_teachers]
+        votes = np.zeros((len(self._data.X_public), len(self._data.classes)), dtype=np.int64)
+        votes[rows] = self._count(config.n_teachers)[0]
+        return replace(self._data, votes=votes)
+
+    def seconds(self, config: Config) -> dict[str, float]:
+        return {} if self._data.votes is not None else self._count(config.n_teachers)[1]
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Figures 2 and 3 on the first public examples, for each size of ensemble."""
+        y = self._data.y_public
+        if y is None:
+            return []
+        first = min(_FIGURE_EXAMPLES, len(y))
+        if self._data.votes is not None:
+            return [figures.vote_figures(self._data.votes[:first], y[:first])] if self._seed == 0 else []
+        sizes = sorted({*self._study.figure_teachers, *self._wanted})
+        return [
+            {"seed": self._seed, **figures.vote_figures(self._count(n)[0][:first], y[:first])} for n in sizes
+        ]  # the first rows of the union are the first examples
+
+    def _count(self, n_teachers: int) -> tuple[NDArray[np.int64], dict[str, float]]:
+        config, rows = self._study.teachers(n_teachers, self._seed), self._wanted[n_teachers]
+        return votes_of(config, self._data, rows, self._private, self._session.start, self._session.console)
+
+
+def _numbered(data: Dataset) -> Dataset:
+    return replace(data, public_rows=np.arange(len(data.X_public)))
+
+
+def _load(study: Study, data_dir: Path | None) -> tuple[Dataset, list[str]]:
+    """The data, and what its loader had to remark about it."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("pate")
+    logger.addHandler(handler)
+    try:
+        data = load(study.rows[0].config(0).data, data_dir, Path())
+    finally:
+        logger.removeHandler(handler)
+    if not data.benchmark or data.y_public is None or data.y_test is None:
+        raise DataError(f"{study.data}: is not a benchmark with labels, there is nothing to compare")
+    unofficial = any("not the official file" in message for message in heard)
+    return data, ["the images are not the official files but cropped anew from the same photographs"] * unofficial
+
+
+def _nonprivate(study: Study, data: Dataset, private: Path, console: Console) -> float | None:
+    """Accuracy without privacy, trained once."""
+    if not study.base.get("nonprivate"):
+        return None
+    model = Model.model_validate(study.base["nonprivate"])
+    digest = hashlib.sha256(model.model_dump_json().encode()).hexdigest()[:12]
+    stored = private / f"nonprivate-{digest}.json"
+    if not stored.exists():
+        with console.working("training without privacy, for comparison"):
+            accuracy = pipeline.nonprivate_accuracy(model, data, 0)
+        write_atomically(stored, lambda path: path.write_text(json.dumps({"accuracy": accuracy})))
+    return float(json.loads(stored.read_text())["accuracy"])
+
+
+def _run_row(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -> dict[str, Any]:
+    """One run in a directory of its own, unless it is finished there; its figures, and those of its votes."""
+    config = row.config(seed)
+    folder = out / "rows" / f"{row.name}-seed-{seed}-{config.digest()[:8]}"
+    data = known.on_data(config)
+    if not (folder / "report.json").exists():
+        session.start()
+        begun = folder.exists() and any(folder.iterdir())
+        pipeline.run(config, folder, data=data, resume=begun, console=session.console)
+    report = json.loads((folder / "report.json").read_text())
+    inside = {name: json.loads((folder / "private" / f"{name}.json").read_text()) for name in ("epsilon", "seconds")}
+    asked = pipeline.in_asking_order(data, config)
+    assert asked.votes is not None
+    votes = asked.votes[: report["queries"]["asked"]]
+    return {
+        "folder": str(folder.relative_to(out)),
+        "report": report,
+        "epsilon": inside["epsilon"].get("epsilon_data_dependent"),
+        "published_bound": published_epsilon(config.build_mechanism(), votes, config.budget.delta),
+        "seconds": known.seconds(config) | inside["seconds"],
+        "votes": figures.vote_figures(votes, asked.y_public[: len(votes)]),  # type: ignore[index]
+    }
+
+
+def _together(
+    study: Study,
+    outcomes: dict[str, list[dict[str, Any]]],
+    ensembles: list[dict[str, Any]],
+    nonprivate: float | None,
+    remarks: list[str],
+    seeds: int,
+) -> Reproduction:
+    public_rows, private_rows = [], []
+    for row in study.rows:
+        found = outcomes[row.name]
+        reports = [outcome["report"] for outcome in found]
+        public_rows.append(
+            {
+                "row": row.name,
+                "paper": row.paper,
+                "differs": "; ".join([row.differs, *remarks]),
+                "mechanism": reports[0]["mechanism"],
+                "teachers": reports[0]["n_teachers"],
+                "order": row.content["budget"].get("order", "given"),
+                "delta": reports[0]["privacy"]["delta"],
+                "epsilon": reports[0]["privacy"]["epsilon"],
+                "epsilon_sanitised": _spread([(r["privacy"]["sanitised"] or {}).get("epsilon") for r in reports]),
+                "asked": _spread([r["queries"]["asked"] for r in reports]),
+                "answered": _spread([r["queries"]["answered"] for r in reports]),
+                "label_accuracy": _spread([r["benchmark"]["label_accuracy"] for r in reports]),
+                "student_accuracy": _spread([r["student"]["accuracy"] for r in reports]),
+                "test_examples": reports[0]["student"]["test_examples"],
+                "runs": [outcome["folder"] for outcome in found],
+            }
+        )
+        private_rows.append(
+            {
+                "row": row.name,
+                "epsilon_data_dependent": _spread([outcome["epsilon"] for outcome in found]),
+                "epsilon_by_the_paper's_bound": _spread([outcome["published_bound"] for outcome in found]),
+                "vote_accuracy": _spread([outcome["votes"]["plurality_accuracy"] for outcome in found]),
+                "vote_gap": _spread([outcome["votes"]["gap"] for outcome in found]),
+                "seconds": {name: _spread([o["seconds"].get(name) for o in found]) for name in found[0]["seconds"]},
+            }
+        )
+    head = {"data": study.data, "seeds": seeds}
+    public = {
+        "note": "Public data plays private here. Each row stands by itself: runs on the same private data add up.",
+        "nonprivate_accuracy": nonprivate,
+        "nonprivate_accuracy_of_the_paper": study.nonprivate_of_paper,
+        "rows": public_rows,
+    }
+    return Reproduction(head | public, {"private": PRIVATE} | head | {"rows": private_rows, "ensembles": ensembles})
+
+
+def _spread(values: list[Any]) -> dict[str, Any] | None:
+    """Mean and standard deviation over the seeds, and each of them."""
+    if any(value is None for value in values):
+        return None
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "deviation": deviation, "each": values}
+
+
+def _write(result: Reproduction, out: Path, private: Path, data: str) -> None:
+    for folder, content, mode in ((out, result.public, 0o644), (private, result.private, 0o600)):
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(folder / "results.json", lambda path, t=text: path.write_text(t), mode=mode)  # type: ignore[misc]
+    lines = "\n".join(table.public_lines(result.public)) + "\n"
+    write_atomically(out / "table.txt", lambda path: path.write_text(lines), mode=0o644)
+    inside = "\n".join(table.private_lines(result.public, result.private)) + "\n"
+    write_atomically(private / "table.txt", lambda path: path.write_text(inside))
+    if result.private["ensembles"]:
+        shown = [ensemble for ensemble in result.private["ensembles"] if ensemble.get("seed", 0) == 0]
+        plot = figures.draw(shown, data)
+        write_atomically(private / "figures_2_and_3.png", lambda path: path.write_bytes(plot))

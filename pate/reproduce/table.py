@@ -1,0 +1,114 @@
+"""The tables in plain text: what may be published, and apart from it what may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pate.report.words import percent
+
+PRIVATE = "private: do not publish"
+
+
+def public_lines(public: dict[str, Any]) -> list[str]:
+    """Rows of the papers and ours, with the ε that holds for every data set."""
+    cells: list[tuple[str, ...]] = [
+        ("row", "paper: ε", "right", "ours: ε", "sanitised", "δ", "asked", "answered", "labels right", "student")
+    ]
+    for row in public["rows"]:
+        paper = row["paper"]
+        cells.append(
+            (
+                row["row"],
+                f"{paper['epsilon']:.2f}" if paper else "ours",
+                percent(paper["accuracy"]) if paper else "",
+                f"{row['epsilon']:.2f}",
+                _number(row["epsilon_sanitised"], 2),
+                f"{row['delta']:g}",
+                _number(row["asked"], 0),
+                _number(row["answered"], 0),
+                _share(row["label_accuracy"]),
+                _share(row["student_accuracy"]),
+            )
+        )
+    own, papers = public["nonprivate_accuracy"], public["nonprivate_accuracy_of_the_paper"]
+    if own is not None or papers is not None:
+        known = "" if own is None else percent(own)
+        cells.append(("without privacy", "∞", "" if papers is None else percent(papers), "∞", *[""] * 5, known))
+    size = public["rows"][0]["test_examples"]
+    seeds = public["seeds"]
+    return [
+        f"{public['data']}: the papers' rows and ours ({_of_seeds(seeds)}; {size:,} test examples)",
+        "",
+        *columns(cells),
+        "",
+        "ours: ε is the cost of limits fixed beforehand, for every data set; the papers' ε depends on the votes.",
+        public["note"],
+        *(f"{row['row']}: {row['differs']}." for row in public["rows"]),
+    ]
+
+
+def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
+    """The same rows with data-dependent ε, as the papers have them, and figures 2 and 3."""
+    cells: list[tuple[str, ...]] = [
+        ("row", "paper: ε", "by its bound", "exact ε", "student", "votes right", "lead", "seconds")
+    ]
+    for row, inside in zip(public["rows"], private["rows"], strict=True):
+        paper = row["paper"]
+        cells.append(
+            (
+                row["row"],
+                f"{paper['epsilon']:.2f}" if paper else "ours",
+                _number(inside["epsilon_by_the_paper's_bound"], 2),
+                _number(inside["epsilon_data_dependent"], 3),
+                _share(row["student_accuracy"]),
+                _share(inside["vote_accuracy"]),
+                _share(inside["vote_gap"]),
+                f"{sum(s['mean'] for s in inside['seconds'].values() if s):.0f}",
+            )
+        )
+    lines = [f"{public['data']}, {PRIVATE}: figures that depend on the votes", "", *columns(cells), ""]
+    lines.append(
+        "by its bound: our votes, the paper's accounting; exact: the same labels, by the exact accountant. Seconds "
+        "include teachers, which rows share."
+    )
+    if private["ensembles"]:
+        gammas = [f"{point['epsilon_a_query']:g}" for point in private["ensembles"][0]["noisy_vote"]]
+        cells = [("teachers", "a teacher", "plurality", "lead", *(f"ε {gamma}" for gamma in gammas))]
+        cells += [
+            (
+                f"{found['teachers']}" + (f", seed {found['seed']}" if "seed" in found else ""),
+                percent(found["mean_teacher_accuracy"]),
+                percent(found["plurality_accuracy"]),
+                percent(found["gap"]),
+                *(percent(point["accuracy"]) for point in found["noisy_vote"]),
+            )
+            for found in private["ensembles"]
+        ]
+        lines += [
+            "",
+            f"Figures 2 and 3 of the 2017 paper, {PRIVATE}: how often the noisy vote is right, by ε a query",
+            "",
+        ]
+        lines += columns(cells)
+    return lines
+
+
+def columns(cells: list[tuple[str, ...]]) -> list[str]:
+    """Cells padded to columns of equal width."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _of_seeds(seeds: int) -> str:
+    return "one seed" if seeds == 1 else f"mean ± standard deviation of {seeds} seeds"
+
+
+def _number(spread: dict[str, Any] | None, digits: int) -> str:
+    return "" if spread is None else f"{spread['mean']:.{digits}f}"
+
+
+def _share(spread: dict[str, Any] | None) -> str:
+    if spread is None:
+        return ""
+    deviation = f" ± {100 * spread['deviation']:.1f}" if spread["deviation"] is not None else ""
+    return f"{percent(spread['mean']).removesuffix(' %')}{deviation} %"

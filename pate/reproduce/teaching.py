@@ -1,0 +1,93 @@
+"""Teachers trained once, and their votes kept for every row that asks them. All of it stays under `private/`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.checkpoints import TeacherFiles
+from pate.config import Config
+from pate.console import Console
+from pate.data.dataset import Dataset
+from pate.ensemble import sum_counts
+from pate.files import write_atomically
+from pate.forget import parts_of
+from pate.run_directory import KEY_BYTES
+
+
+def votes_of(
+    config: Config,
+    data: Dataset,
+    rows: NDArray[np.int64],
+    private: Path,
+    start_ray: Callable[[], None],
+    console: Console,
+) -> tuple[NDArray[np.int64], dict[str, float]]:
+    """Histograms int[rows, classes] of the config's teachers on public examples `rows`, and the seconds it took.
+
+    Counted once and stored below `private`, by what the teachers depend on; an interrupted training goes on.
+    `start_ray` is called if there is something to train.
+    """
+    folder = private / f"teachers-{config.n_teachers}-seed-{config.seed}-{_digest(config, rows)}"
+    stored, times = folder / "votes.npy", folder / "seconds.json"
+    if not (stored.exists() and times.exists()):
+        start_ray()
+        votes, seconds = _train_and_count(config, data, data.X_public[rows], folder, console)
+        text = json.dumps({"private": "do not publish", **seconds})
+        write_atomically(times, lambda path: path.write_text(text))
+        write_atomically(stored, lambda path: _save(path, votes))
+        shutil.rmtree(folder / "teachers", ignore_errors=True)
+    seconds = json.loads(times.read_text())
+    return np.load(stored, allow_pickle=False), {name: seconds[name] for name in ("train", "vote")}
+
+
+def _digest(config: Config, rows: NDArray[np.int64]) -> str:
+    content = config.model_dump(mode="json", include={"data", "teachers", "n_teachers", "seed"})
+    text = json.dumps(content, sort_keys=True).encode()
+    return hashlib.sha256(text + rows.astype("<i8").tobytes()).hexdigest()[:12]
+
+
+def _save(path: Path, votes: NDArray[np.int64]) -> None:
+    with path.open("wb") as file:
+        np.save(file, votes)
+
+
+def _train_and_count(
+    config: Config, data: Dataset, X: NDArray, folder: Path, console: Console
+) -> tuple[NDArray[np.int64], dict[str, float]]:
+    from pate.aggregator import AskWorkers
+    from pate.pool import Pool
+    from pate.teachers import assign_recipes, recipes
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (folder / "key").exists():
+        write_atomically(folder / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
+    key = (folder / "key").read_bytes()
+    parts = parts_of(config, data, key)
+    kinds = recipes(config.teachers)
+    started = time.perf_counter()
+    pool = Pool(
+        kinds,
+        assign_recipes(kinds, config.n_teachers),
+        len(data.classes),
+        config.seed,
+        config.ray,
+        TeacherFiles(folder, key),
+    )
+    with console.working(f"trying each kind of teacher, {len(data.X_private) // config.n_teachers} records each"):
+        pool.probe(data.X_public, len(data.X_private) // config.n_teachers)
+    with console.track(f"training {config.n_teachers} teachers", len(parts)) as update:
+        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), update)
+    trained = time.perf_counter()
+    with console.working(f"counting votes on {len(X)} examples"):
+        votes = sum_counts(AskWorkers(pool.workers)(X), config.n_teachers)
+    pool.close()
+    return votes, {"train": trained - started, "vote": time.perf_counter() - trained}
