@@ -60,7 +60,7 @@ def epsilon_curves(config: Config, mechanism: Mechanism, n_classes: int) -> dict
     The tight bound is taken at the one Rényi order that suits the limits: any order holds, and another takes seconds.
     """
     budget = config.budget
-    at = [int(n) for n in np.unique(np.linspace(1, budget.asked, 25).round().astype(int))]
+    at = [int(n) for n in np.unique((np.linspace(1, budget.asked**0.5, 15) ** 2).round().astype(int))]
 
     def curve(usable: Callable[[Guarantee], Guarantee]) -> dict[int, float]:
         guarantees = {n: mechanism.worst_case(n, min(n, budget.most_answered)) for n in at}

@@ -280,7 +280,8 @@ def _curves(report: AnyReport, svg: dict[str, str]) -> str:
             svg["epsilon"],
             "epsilon",
             alternative,
-            f"ε at δ = {small(report.privacy.delta)} against the number of label queries.",
+            f"ε at δ = {small(report.privacy.delta)} against the number of label queries."
+            + (" Both lines hold; the smaller one counts." if len(curves.epsilon) > 1 else ""),
             elements.table(("queries", *curves.epsilon), rows),
         ),
     )

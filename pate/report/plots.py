@@ -199,7 +199,8 @@ def histogram(values: NDArray[Any], xlabel: str, ylabel: str, bins: int = 30) ->
     """How often each value occurs."""
     figure, axes = _empty(3.2)
     axes.hist(values, bins=bins, color=SERIES[0])
-    axes.set(xlabel=xlabel, ylabel=ylabel, title="private: do not publish")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set_title("private: do not publish", color=SERIES[1])
     axes.grid(axis="y", color=LINE)
     return figure
 

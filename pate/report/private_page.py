@@ -99,7 +99,10 @@ def _gaps(counts: NDArray[np.int64]) -> str:
     figure = plots.histogram(gaps, "votes between first and second", "queries")
     return elements.section(
         "How much the teachers agree",
-        elements.table(("in votes", "least", "quarter", "half", "three quarters", "most"), rows),
+        elements.paragraph(
+            "Queries in order of agreement: the least, a quarter, half and three quarters up, the most."
+        ),
+        elements.table(("in votes", "least", "¼", "½", "¾", "most"), rows),
         elements.plot(
             plots.as_svg(figure, "gaps"),
             "gaps",

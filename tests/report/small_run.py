@@ -59,11 +59,8 @@ def released_in_process(
     return pipeline.Released(labels, spent, None)
 
 
-@pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run's directory; do not change it."""
-    out = tmp_path_factory.mktemp("report") / "digits"
+def make_run(out: Path) -> None:
+    """Run it in the directory `out`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "_release_labels", released_in_process)
         pipeline.run(parse_config(CONFIG), out)
-    return out
