@@ -299,14 +299,12 @@ def plane_points(report: AnyReport) -> list[plots.Point]:
 
 def paper_point(row: PaperRow) -> plots.Point:
     """A paper's row in the plane."""
-    return plots.Point(row.label, row.epsilon, row.accuracy, "data-dependent", hollow=True, own=False)
+    return plots.Point(row.label, row.epsilon, row.accuracy, row.kind, hollow=True, own=False)
 
 
 def paper_table_rows(rows: Sequence[PaperRow]) -> list[tuple[str, ...]]:
     """Method, ε, kind, δ, accuracy."""
-    return [
-        (row.label, f"{row.epsilon:.3g}", "data-dependent", small(row.delta), percent(row.accuracy)) for row in rows
-    ]
+    return [(row.label, f"{row.epsilon:.3g}", row.kind, small(row.delta), percent(row.accuracy)) for row in rows]
 
 
 def paper_sources(rows: Sequence[PaperRow]) -> str:
@@ -332,8 +330,8 @@ def _papers(report: AnyReport, svg: dict[str, str]) -> str:
         rows.append(("without privacy (benchmark)", "∞", "none", "–", percent(nonprivate)))
     text = "How right the student is against what it cost: up is more accurate, left is more private."
     unlike = (
-        "Mind the kinds of ε. The papers' figures (hollow marks) depend on their votes and were published as they "
-        "were; ours (filled) holds for every data set, and is larger for the same labels."
+        "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed from "
+        "the private votes. Ours (filled) holds for every data set, and is larger for the same labels."
     )
     heading = "Beside the papers" if papers else "Accuracy and privacy"
     return elements.section(

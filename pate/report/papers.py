@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
 
 class PaperRow(BaseModel):
-    """One row of a paper's table. Its ε is data-dependent, as the papers count."""
+    """One row of a paper's table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,6 +21,7 @@ class PaperRow(BaseModel):
     queries: int | None
     answered: int | None
     epsilon: float
+    kind: Literal["data-dependent", "as published"]
     delta: float
     accuracy: float
     nonprivate: float | None
