@@ -145,6 +145,9 @@ class Aggregator:
             exact = exact_epsilon(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
             figures |= {"epsilon_data_dependent": _or_null(exact.epsilon)}
             figures |= {"by_rdp": _or_null(exact.rdp), "by_pld": _or_null(exact.pld)}
+            shown = np.unique((np.linspace(1, len(ids) ** 0.5, 15) ** 2).round().astype(int))
+            after = [_or_null(float(epsilon)) for epsilon in exact.rdp_after[shown - 1]]
+            figures |= {"by_rdp_after": {"queries": shown.tolist(), "epsilon": after}}
         write_atomically(self._private / "epsilon.json", lambda path: path.write_text(json.dumps(figures, indent=2)))
 
     def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any] | None:

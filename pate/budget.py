@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
+from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee, rdp_epsilon
 from pate.accounting.sanitise import WithRelease
 from pate.accounting.summary import with_sampler
 from pate.accounting.worst_case import WorstCaseGuarantee
@@ -51,6 +52,39 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
         f"budget.epsilon = {budget.epsilon:g}: {budget.asked} queries cost {epsilon:.3g} with {mechanism}; "
         f"{fits} would fit: lower budget.asked, add noise, or raise it"
     )
+
+
+def epsilon_curves(config: Config, mechanism: Mechanism, n_classes: int) -> dict[str, dict[int, float]]:
+    """ε of the first labels for every data set, by way of counting; from public parameters alone.
+
+    The tight bound is taken at the one Rényi order that suits the limits: any order holds, and another takes seconds.
+    """
+    budget = config.budget
+    at = [int(n) for n in np.unique((np.linspace(1, budget.asked**0.5, 15) ** 2).round().astype(int))]
+
+    def curve(usable: Callable[[Guarantee], Guarantee]) -> dict[int, float]:
+        guarantees = {n: mechanism.worst_case(n, min(n, budget.most_answered)) for n in at}
+        return {n: with_sampler(usable(g), mechanism, n, budget.delta, n_classes) for n, g in guarantees.items()}
+
+    whole = mechanism.worst_case(budget.asked, budget.most_answered)
+    if not isinstance(whole, WorstCaseGuarantee):
+        return {"for every data set": curve(lambda guarantee: guarantee)}
+    closed_form = curve(lambda guarantee: RdpGuarantee(guarantee.rdp))  # type: ignore[attr-defined]
+    epsilon, order = whole.epsilon_and_order(budget.delta * (1 - SAMPLER_SHARES[0]))
+    if epsilon >= closed_form[budget.asked]:
+        return {"for every data set, closed form": closed_form}
+    tight = curve(lambda guarantee: _AtOneOrder(guarantee, order))  # type: ignore[arg-type]
+    smaller = {n: min(tight[n], closed_form[n]) for n in at}
+    return {"for every data set, as counted here": smaller, "for every data set, closed form": closed_form}
+
+
+@dataclass(frozen=True)
+class _AtOneOrder(Guarantee):
+    guarantee: WorstCaseGuarantee
+    order: float
+
+    def epsilon(self, delta: float) -> float:
+        return rdp_epsilon(np.array([self.order]), np.array([self.guarantee.rdp_at(self.order)]), delta)[0]
 
 
 def ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory) -> Callable[[], Ledger]:

@@ -29,7 +29,15 @@ from pate.errors import DataError, RunError
 from pate.mechanisms import MSamp
 from pate.run_directory import RunDirectory
 
-_MADE_FROM_TEACHERS = ("votes.npz", "votes.npz.partial", "evaluation.json", "epsilon.json", "failures.json")
+_MADE_FROM_TEACHERS = (
+    "votes.npz",
+    "votes.npz.partial",
+    "evaluation.json",
+    "epsilon.json",
+    "failures.json",
+    "report.html",
+    "report.html.partial",
+)
 
 
 class Ensemble(BaseModel):

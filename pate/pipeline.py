@@ -23,15 +23,22 @@ from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
 from pate.errors import BudgetExceeded, ConfigError, RunError
-from pate.files import write_atomically
 from pate.forget import parts_of, remembered
 from pate.learning import new_student, train_student
 from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.naming import make_importable
-from pate.report.page import render_page
+from pate.report.figures import (
+    confusion_of,
+    data_name,
+    publishable_curves,
+    save_examples,
+    software,
+    teacher_kinds,
+)
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
+from pate.report.writing import EXAMPLES, store_report, write_pages
 from pate.run_directory import RunDirectory
 
 _RECORDS_TO_LEARN_FROM = 10
@@ -90,8 +97,12 @@ def run(
         data = data.asked_first(released.rows)
         with _stage("student", seconds):
             student = train_student(config, data, released.labels, directory, epsilon, console)
-        report = _report(config, data, released, epsilon, student, seconds, console)
-        _write(directory, report, config, seconds)
+        report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
+        directory.note("seconds.json", seconds)
+        save_examples(out / EXAMPLES, data, released.labels)
+        store_report(out, report)
+        with console.working("drawing the report"):
+            write_pages(out)
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
@@ -262,13 +273,15 @@ def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], console: Co
 def _report(
     config: Config,
     data: Dataset,
+    mechanism: Mechanism,
     released: Released,
     epsilon: float,
     student: Any,
     seconds: dict[str, float],
     console: Console,
 ) -> Report:
-    tested = data.X_test is not None and data.y_test is not None
+    n_classes = len(data.classes)
+    predicted = student.predict(data.X_test) if data.X_test is not None and data.y_test is not None else None
     with _stage("report", seconds):
         unit = "record" if data.ids_private is None else "id"
         return Report(
@@ -295,19 +308,21 @@ def _report(
             student=Student(
                 name=config.student.name,
                 test_examples=len(data.X_test) if data.X_test is not None else 0,
-                accuracy=_accuracy(student, data) if tested else None,
+                accuracy=None if predicted is None else float((predicted == data.y_test).mean()),
                 test_digest=data.test_digest(),
+                confusion=confusion_of(predicted, data.y_test, n_classes),
             ),
             benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
+            data=data_name(config.data),
+            public_examples=len(data.X_public),
+            teachers=teacher_kinds(config),
+            curves=publishable_curves(config, mechanism, n_classes),
+            versions=software(),
         )
 
 
 def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.resolve())
-
-
-def _accuracy(classifier: Any, data: Dataset) -> float:
-    return float((classifier.predict(data.X_test) == data.y_test).mean())
 
 
 def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console: Console) -> Benchmark:
@@ -336,14 +351,6 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
     classifier = PartClassifier(recipe.estimator(seed))
     classifier.fit(features.transform(data.X_private), data.y_private)
     return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
-
-
-def _write(directory: RunDirectory, report: Report, config: Config, seconds: dict[str, float]) -> None:
-    directory.note("seconds.json", seconds)
-    text = report.model_dump_json(indent=2) + "\n"
-    write_atomically(directory.path / "report.json", lambda path: path.write_text(text), mode=0o644)
-    page = render_page(report, config.to_yaml())
-    write_atomically(directory.path / "report.html", lambda path: path.write_text(page), mode=0o644)
 
 
 def _private_figures(directory: RunDirectory) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,39 @@ def local_ray() -> Iterator[None]:
 
     with ray_session(None, RaySettings(workers=2)):
         yield
+
+
+def _words(path: Path) -> str:
+    """A file's text; of pages and drawings without images, styles and coordinates, whose digits mean nothing."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix not in (".html", ".svg"):
+        return text
+    text = re.sub(r"<style.*?</style>|base64,[^\"]*", "", text, flags=re.DOTALL)
+    named = " ".join(
+        re.findall(r'(?:alt|title|class|style)="([^"]*)"', re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL))
+    )
+    return re.sub(r"<!--.*?-->|<[^>]*>", " ", text, flags=re.DOTALL) + named
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a small run that tests of the report share; do not change it."""
+    from small_run import make_run  # in tests/report
+
+    out = tmp_path_factory.mktemp("report") / "digits"
+    make_run(out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def published() -> Callable[[Path], dict[str, str]]:
+    """What people can read in the files of a run that may leave it, by name."""
+
+    def texts(run: Path) -> dict[str, str]:
+        patterns = ("report.html", "report.json", "privacy.txt", "plots/*.svg", "student/*.json")
+        return {str(path.relative_to(run)): _words(path) for pattern in patterns for path in run.glob(pattern)}
+
+    return texts
 
 
 def _real_data() -> Path | None:

@@ -9,7 +9,7 @@ depend on the votes. What comes out depends on the private votes and is itself p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,6 +63,8 @@ class ExactEpsilon:
 
     rdp: float
     pld: float
+    rdp_after: Array = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    """By Rényi composition, of the first query, the first two, …"""
 
     @property
     def epsilon(self) -> float:
@@ -83,12 +85,13 @@ def exact_epsilon(mechanism: Mechanism, counts: Counts, delta: float) -> ExactEp
     Neighbouring relation: one vote moves. `counts` are private, and so is the result.
     """
     outcomes = neighbour_outcomes(mechanism, counts)
-    rdp = _cost(outcomes, EXACT_ORDERS).epsilon(delta)
+    cost = _cost(outcomes, EXACT_ORDERS)
+    rdp = cost.epsilon(delta)
     try:
         pld = pld_epsilon(outcomes, delta, guess=rdp)
     except (ValueError, OverflowError):  # losses of hundreds leave floating point: noise far below a vote
         pld = math.inf
-    return ExactEpsilon(rdp=rdp, pld=pld)
+    return ExactEpsilon(rdp=rdp, pld=pld, rdp_after=cost.cumulative_epsilon(delta))
 
 
 def _check(delta: float) -> None:

@@ -18,10 +18,10 @@ from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError
-from pate.files import write_atomically
-from pate.report.page import render_page
+from pate.report.figures import confusion_of, data_name, software
 from pate.report.schema import BaselineReport, Benchmark, Privacy, Student
 from pate.report.words import privacy_statement
+from pate.report.writing import store_report, write_pages
 from pate.run_directory import RunDirectory
 
 
@@ -61,9 +61,8 @@ def run_baseline(
         report = _report(config, data, model, planned, console)
         seconds["total"] = time.perf_counter() - started
         directory.note("seconds.json", seconds)
-        text, page = report.model_dump_json(indent=2) + "\n", render_page(report, config.to_yaml())
-        write_atomically(out / "report.html", lambda path: path.write_text(page), mode=0o644)
-        write_atomically(finished, lambda path: path.write_text(text), mode=0o644)
+        store_report(out, report)
+        write_pages(out)
         return BaselineOutcome(report, out, seconds)
 
 
@@ -149,7 +148,9 @@ def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
 
 
 def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, console: Console) -> BaselineReport:
-    tested = data.X_test is not None and data.y_test is not None
+    predicted = None
+    if data.X_test is not None and data.y_test is not None:
+        predicted = model.predict(_shaped(model, data.X_test))
     return BaselineReport(
         name=config.name,
         pate_version=__version__,
@@ -166,10 +167,13 @@ def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, co
         student=Student(
             name=config.baseline.name,
             test_examples=len(data.X_test) if data.X_test is not None else 0,
-            accuracy=_accuracy(model, data.X_test, data.y_test) if tested else None,
+            accuracy=None if predicted is None else float((predicted == data.y_test).mean()),
             test_digest=data.test_digest(),
+            confusion=confusion_of(predicted, data.y_test, len(data.classes)),
         ),
         benchmark=_benchmark(config, data, model, console) if data.benchmark else None,
+        data=data_name(config.data),
+        versions=software(),
     )
 
 

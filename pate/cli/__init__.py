@@ -15,6 +15,7 @@ from pate.cli.baseline import baseline
 from pate.cli.compare import compare
 from pate.cli.forget import forget
 from pate.cli.predict import predict
+from pate.cli.report import report
 from pate.cli.reproduce import reproduce
 from pate.cli.run import run
 from pate.errors import PateError
@@ -35,7 +36,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-for command in (run, predict, account, plan, baseline, compare, forget, reproduce):
+for command in (run, predict, report, account, plan, baseline, compare, reproduce, forget):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 

@@ -11,7 +11,7 @@ import typer
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="run directories of `pate run` and `pate baseline`")],
-    out: Annotated[Path, typer.Option(help="folder for comparison.html and comparison.png")] = Path("comparison"),
+    out: Annotated[Path, typer.Option(help="folder for comparison.html, .svg and .png")] = Path("comparison"),
     with_private: Annotated[
         bool, typer.Option("--with-private", help="also data-dependent ε, which must not be published")
     ] = False,
@@ -19,12 +19,16 @@ def compare(
 ) -> None:
     """Accuracy against ε of several runs: one table, one plot. Runs that differ by seed only are put together."""
     from pate.report import comparison as report
+    from pate.report.plots import as_png, as_svg
 
     compared = report.compare_runs(runs, with_private)
-    plot = report.draw(compared)
+    figure = report.draw(compared)
+    svg = as_svg(figure, "comparison")
     out.mkdir(parents=True, exist_ok=True)
     mode = 0o600 if with_private else 0o644
-    for name, content in (("comparison.png", plot), ("comparison.html", report.render(compared, plot).encode())):
+    page = report.render(compared, svg)
+    for name, content in (("png", as_png(figure)), ("svg", svg.encode()), ("html", page.encode())):
+        name = f"comparison.{name}"
         (out / name).write_bytes(content)
         (out / name).chmod(mode)
     if as_json:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pate.config import read_yaml
 from pate.errors import RunError
-from pate.report.page import STYLE
+from pate.report import elements
+from pate.report.page import paper_point, paper_sources, paper_table_rows
+from pate.report.papers import paper_rows
+from pate.report.plots import Point, accuracy_against_epsilon
 from pate.report.words import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WORST_CASE = "worst case"
 SANITISED = "sanitised"
@@ -50,6 +54,7 @@ class Comparison:
     nonprivate: float | None
     test_examples: int
     notes: tuple[str, ...]
+    data: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class _Run:
     test: tuple[int, str | None]
     classes: tuple[str, ...]
     nonprivate: float | None
+    data: str | None
 
 
 def compare_runs(paths: Sequence[Path], with_private: bool = False) -> Comparison:
@@ -87,7 +93,9 @@ def compare_runs(paths: Sequence[Path], with_private: bool = False) -> Compariso
     entries.sort(key=lambda entry: (order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
     known = [run.nonprivate for run in runs if run.nonprivate is not None]
     nonprivate = sum(known) / len(known) if known else None
-    return Comparison(tuple(entries), nonprivate, runs[0].test[0], _notes(entries, runs))
+    sources = {run.data for run in runs}
+    data = sources.pop() if len(sources) == 1 else None
+    return Comparison(tuple(entries), nonprivate, runs[0].test[0], _notes(entries, runs), data)
 
 
 def as_object(comparison: Comparison) -> dict[str, Any]:
@@ -110,70 +118,53 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
-def draw(comparison: Comparison) -> bytes:
-    """Accuracy against ε as a PNG; the marker says which ε it is."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    markers = dict(zip(_MEANING, ("o", "s", "x"), strict=True))
-    methods = sorted({entry.method for entry in comparison.entries})
-    for entry in comparison.entries:
-        axes.errorbar(
+def draw(comparison: Comparison) -> Figure:
+    """Accuracy against ε; marks of data-dependent ε are hollow."""
+    points = [
+        Point(
+            f"{entry.method}, δ = {entry.delta:g}",
             entry.epsilon,
-            100 * entry.accuracy,
-            yerr=None if entry.deviation is None else 100 * entry.deviation,
-            fmt=markers[entry.epsilon_kind],
-            color=f"C{methods.index(entry.method) % 10}",
-            capsize=4,
-            label=f"{entry.method}, {entry.epsilon_kind} ε at δ = {entry.delta:g}",
+            entry.accuracy,
+            entry.epsilon_kind,
+            entry.deviation,
+            hollow=entry.epsilon_kind == DATA_DEPENDENT,
         )
-    if comparison.nonprivate is not None:
-        axes.axhline(100 * comparison.nonprivate, linestyle="--", color="grey", label="without privacy")
-    axes.set(xscale="log", xlabel="ε", ylabel="right on the test examples, %")
-    handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    axes.legend(unique.values(), unique.keys(), fontsize=8)
-    if any(entry.epsilon_kind == DATA_DEPENDENT for entry in comparison.entries):
-        axes.set_title("private: do not publish")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=150, format="png")
-    plt.close(figure)
-    return buffer.getvalue()
+        for entry in comparison.entries
+    ]
+    papers = [paper_point(row) for row in paper_rows(comparison.data)]
+    return accuracy_against_epsilon(points + papers, comparison.nonprivate, private=_is_private(comparison))
 
 
-def render(comparison: Comparison, plot: bytes) -> str:
-    """One self-contained page."""
+def render(comparison: Comparison, svg: str) -> str:
+    """One self-contained page; `svg` is the file of the plot that `draw` made."""
     header, *rows = table_rows(comparison)
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    papers = paper_rows(comparison.data)
+    shown = rows + [(*row, "") for row in paper_table_rows(papers)]
+    best = max(comparison.entries, key=lambda entry: entry.accuracy)
+    heading = '<p class="eyebrow">pate</p><h1>Comparison</h1>'
+    if _is_private(comparison):
+        heading += '<p class="warning" role="note">Private: do not publish.</p>'
+    alternative = f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}."
     notes = "\n".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
-    image = base64.b64encode(plot).decode()
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>pate: comparison</title>
-<style>{STYLE} img {{ max-width: 100%; }}</style>
-</head>
-<body>
-<h1>Comparison</h1>
-<table>
-<thead><tr>{head}</tr></thead>
-<tbody>
-{body}
-</tbody>
-</table>
-<ul>
-{notes}
-</ul>
-<img alt="accuracy against ε; the figures are those of the table" src="data:image/png;base64,{image}">
-</body>
-</html>
-"""
+    main = [
+        elements.section(
+            "Accuracy and privacy",
+            elements.plot(
+                svg,
+                "comparison",
+                alternative,
+                "Accuracy on test examples against ε; hollow marks are data-dependent ε.",
+                elements.table(header, shown, own=range(len(rows))),
+            ).replace("<details>", "<details open>"),
+            paper_sources(papers),
+        ),
+        elements.section("To keep in mind", f"<ul>\n{notes}\n</ul>"),
+    ]
+    return elements.document("pate: comparison", heading, main, "")
+
+
+def _is_private(comparison: Comparison) -> bool:
+    return any(entry.epsilon_kind == DATA_DEPENDENT for entry in comparison.entries)
 
 
 def _read(path: Path, with_private: bool) -> _Run:
@@ -204,6 +195,7 @@ def _read(path: Path, with_private: bool) -> _Run:
             test=(student["test_examples"], student.get("test_digest")),
             classes=tuple(report["classes"]),
             nonprivate=(report.get("benchmark") or {}).get("nonprivate_accuracy"),
+            data=report.get("data"),
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"{path}: report.json lacks {error}; it was made by another version") from None

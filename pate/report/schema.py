@@ -50,6 +50,27 @@ class Student(_Section):
     test_examples: int
     accuracy: float | None = Field(description="share of test examples it gets right; null without test labels")
     test_digest: str | None = Field(default=None, description="equal for equal test sets")
+    confusion: tuple[tuple[int, ...], ...] | None = Field(
+        default=None, description="test examples by true class (rows) and predicted class (columns)"
+    )
+
+
+class TeacherKind(_Section):
+    """Teachers that are made alike; how many there are follows from the configuration alone."""
+
+    name: str
+    params: dict[str, Any] = {}
+    features: tuple[str, ...] = Field(default=(), description="public features before the classifier")
+    teachers: int
+
+
+class EpsilonCurves(_Section):
+    """What the first queries cost at most, for every data set: from public parameters alone."""
+
+    queries: tuple[int, ...]
+    epsilon: dict[str, tuple[float | None, ...]] = Field(
+        description="by way of counting: after as many queries; null if infinite"
+    )
 
 
 class Benchmark(_Section):
@@ -79,6 +100,11 @@ class Report(_Section):
     privacy: Privacy
     student: Student
     benchmark: Benchmark | None
+    data: str | None = Field(default=None, description="name of the data source")
+    public_examples: int | None = Field(default=None, description="public examples, asked about or not")
+    teachers: tuple[TeacherKind, ...] = Field(default=(), description="empty where stored votes played the teachers")
+    curves: EpsilonCurves | None = None
+    versions: dict[str, str] = Field(default={}, description="software that the run was made with")
 
 
 class BaselineReport(_Section):
@@ -95,3 +121,5 @@ class BaselineReport(_Section):
     privacy: Privacy
     student: Student = Field(description="the released model")
     benchmark: Benchmark | None
+    data: str | None = Field(default=None, description="name of the data source")
+    versions: dict[str, str] = Field(default={}, description="software that the run was made with")

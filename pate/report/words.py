@@ -14,10 +14,23 @@ def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
     change = (
         "Adding or removing one record" if unit == "record" else "Adding, removing or changing all records of one id"
     )
-    factor = f"a factor of {math.exp(epsilon):,.3g}" if epsilon < 50 else f"a factor of e^{epsilon:.0f}"
-    return f"{change} changes the probability of anything published here by at most {factor} (e^ε)" + (
+    return f"{change} changes the probability of anything published here by at most {_factor(epsilon)}" + (
         f", except with probability about {delta:g} (δ)." if delta else "."
     )
+
+
+def _factor(epsilon: float) -> str:
+    """e^ε with three digits, rounded up.
+
+    >>> _factor(0.7), _factor(13)
+    ('a factor of 2.02 (e^ε)', 'a factor of 443,000 (e^ε)')
+    """
+    if epsilon > 18:
+        return f"a factor of e^{math.ceil(epsilon)}"
+    value = math.exp(epsilon)
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    up = math.ceil(value / step - 1e-9) * step
+    return f"a factor of {f'{up:.3g}' if up < 1000 else f'{up:,.0f}'} (e^ε)"
 
 
 def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row]:
@@ -63,6 +76,18 @@ def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
         rows.append(("ε sanitised", f"{sanitised.epsilon:.3g} at δ = {sanitised.delta:g}, for what was released here"))
     rows.append(("seconds", ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items())))
     return rows
+
+
+def small(delta: float) -> str:
+    """A probability such as δ, for people.
+
+    >>> small(1e-5), small(2.5e-6), small(0)
+    ('10⁻⁵', '2.5e-06', '0')
+    """
+    power = round(math.log10(delta)) if delta > 0 else 0
+    if power < 0 and math.isclose(delta, 10.0**power):
+        return "10" + f"{power}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{delta:g}"
 
 
 def percent(share: float | None) -> str:

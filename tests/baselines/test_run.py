@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / name for name in ("erm0", "erm1", "sgd")}
 
 
-def test_a_run_leaves_a_model_a_report_and_a_page(runs: dict[str, Path]) -> None:
+def test_a_run_leaves_a_model_a_report_and_a_page(
+    runs: dict[str, Path], published: Callable[[Path], dict[str, str]]
+) -> None:
     for name in ("erm0", "sgd"):
         run = runs[name]
         report = json.loads((run / "report.json").read_text())
@@ -69,7 +72,9 @@ def test_a_run_leaves_a_model_a_report_and_a_page(runs: dict[str, Path]) -> None
         assert report["privacy"]["epsilon"] <= {"erm0": 50, "sgd": 4}[name]
         assert report["student"]["accuracy"] > 0.5
         assert stat.S_IMODE((run / "private").stat().st_mode) == 0o700
-        assert "1197" not in (run / "report.html").read_text() or report["planned"]
+        assert "1197" not in published(run)["report.html"] or report["planned"]
+        assert "class by class" in published(run)["report.html"]
+        assert "Unit of privacy: one record" in published(run)["privacy.txt"]
         card = json.loads((run / "model" / "model.json").read_text())
         assert card["epsilon"] == report["privacy"]["epsilon"]
         model = load_model(run / "model")

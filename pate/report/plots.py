@@ -1,0 +1,249 @@
+"""The plots, as SVG and PNG files and within pages. Markers differ as well as colours (Okabe and Ito's, or darker)."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.mechanisms import UNANSWERED
+from pate.report.schema import EpsilonCurves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, LINE = "#1a1d23", "#59616e", "#dcdfe5"
+SERIES = ("#0072b2", "#d55e00", "#00805d", "#a8478a")
+CSS_COLOURS = {
+    INK: "--ink",
+    MUTED: "--muted",
+    LINE: "--line",
+    **{c: f"--c{i + 1}" for i, c in enumerate(SERIES)},
+}
+"""Each colour of a plot and the variable that stands for it in a page, where it follows light and dark."""
+
+WITHOUT_PRIVACY = "without privacy"
+_SOLID = ("o", "s", "D", "^", "v", "P")
+_WIDTH = 4.6  # inches: on a phone, which is about as wide, text keeps its size
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method in the accuracy–ε plane. `kind` says which ε it is; the marker is hollow if it is data-dependent."""
+
+    label: str
+    epsilon: float
+    accuracy: float
+    kind: str
+    deviation: float | None = None
+    hollow: bool = False
+    own: bool = True
+
+
+def as_svg(figure: Figure, name: str) -> str:
+    """The figure as an SVG file; text stays text. `name` keeps the ids of several plots in one page apart."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def as_png(figure: Figure) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=220, facecolor="white")
+    return buffer.getvalue()
+
+
+def accuracy_by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure:
+    """A dot for each class's accuracy, with its 95 % interval."""
+    figure, axes = _empty(0.7 + 0.24 * len(classes))
+    rows = class_accuracies(confusion)
+    for place, (accuracy, low, high, _) in enumerate(rows):
+        if accuracy is None:
+            continue
+        axes.plot([100 * low, 100 * high], [place, place], color=SERIES[0], alpha=0.45, linewidth=3)
+        axes.plot(100 * accuracy, place, "o", color=SERIES[0], markersize=7, clip_on=False)
+    known = [low for accuracy, low, _, _ in rows if accuracy is not None]
+    axes.set_xlim(min(90.0, 10 * math.floor(10 * min(known, default=0.0))), 100.5)
+    axes.set_yticks(range(len(classes)), list(classes))
+    axes.set_ylim(len(classes) - 0.4, -0.6)
+    axes.set_xlabel("right on its test examples, %")
+    axes.grid(axis="x", color=LINE)
+    return figure
+
+
+def class_accuracies(confusion: Sequence[Sequence[int]]) -> list[tuple[float | None, float, float, int]]:
+    """For each class: accuracy, its Wilson 95 % interval, and the number of test examples.
+
+    >>> [round(x, 2) for x in class_accuracies([[8, 2], [0, 0]])[0]]
+    [0.8, 0.49, 0.94, 10]
+    """
+    result: list[tuple[float | None, float, float, int]] = []
+    z = 1.96
+    for place, row in enumerate(confusion):
+        n = sum(row)
+        if n == 0:
+            result.append((None, 0.0, 1.0, 0))
+            continue
+        share = row[place] / n
+        middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+        result.append((share, max(0.0, middle - half), min(1.0, middle + half), n))
+    return result
+
+
+def confusion_matrix(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure:
+    """True class down, predicted class across; blue is right, orange is wrong."""
+    from matplotlib.patches import Rectangle
+
+    size = max(3.6, 0.42 * len(classes) + 1.3)
+    figure, axes = _empty(size, size)
+    for i, row in enumerate(confusion):
+        for j, number in enumerate(row):
+            if number:
+                share = number / sum(row)
+                colour, alpha = (SERIES[0], 0.05 + 0.55 * share) if i == j else (SERIES[1], 0.15 + 0.8 * share)
+                axes.add_patch(Rectangle((j - 0.47, i - 0.47), 0.94, 0.94, color=colour, alpha=alpha, linewidth=0))
+                axes.text(j, i, str(number), ha="center", va="center", color=INK, fontsize=9)
+    axes.set(
+        xlim=(-0.6, len(classes) - 0.4), ylim=(len(classes) - 0.4, -0.6), xlabel="student says", ylabel="true class"
+    )
+    turned = 45 if max(map(len, classes)) > 3 else 0
+    axes.set_xticks(range(len(classes)), list(classes), rotation=turned, ha="right" if turned else "center")
+    axes.set_yticks(range(len(classes)), list(classes))
+    axes.set_aspect("equal")
+    return figure
+
+
+def epsilon_by_queries(curves: EpsilonCurves, limit: int, epsilon: float, private: bool = False) -> Figure:
+    """ε after so many queries, a line a way of counting; the last point is what the run's limits cost."""
+    figure, axes = _empty(2.9 + 0.22 * len(curves.epsilon))
+    styles = ("-", "--", ":", "-.")
+    for number, (name, values) in enumerate(curves.epsilon.items()):
+        shown = [math.nan if value is None else value for value in values]
+        axes.plot(curves.queries, shown, styles[number % 4], color=SERIES[number % 4], linewidth=2, label=name)
+    axes.plot(limit, epsilon, "o", color=SERIES[0], markersize=8, label=f"this run's limit: ε = {epsilon:.3g}")
+    axes.set(xlabel="label queries", ylabel="ε", xlim=(0, None), ylim=(0, None))
+    axes.grid(color=LINE)
+    _legend(figure, axes)
+    if private:
+        axes.set_title("private: do not publish", color=SERIES[1])
+    return figure
+
+
+def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, private: bool = False) -> Figure:
+    """The accuracy–ε plane: up and to the left is better, among ε of one kind."""
+    labels = list(dict.fromkeys((point.label, point.kind) for point in points))
+    figure, axes = _empty(2.9 + 0.21 * (len(labels) + (nonprivate is not None)))
+    order = {label: number for number, label in enumerate(labels)}
+    for point in points:
+        number = order[point.label, point.kind]
+        colour = SERIES[number % 4] if point.own else MUTED
+        axes.errorbar(
+            point.epsilon,
+            100 * point.accuracy,
+            yerr=None if point.deviation is None else 100 * point.deviation,
+            fmt=_SOLID[number % len(_SOLID)],
+            color=colour,
+            markerfacecolor="none" if point.hollow else colour,
+            markeredgewidth=1.6,
+            markersize=11 if point.own else 8,
+            capsize=4,
+            label=f"{point.label}: {point.kind} ε",
+        )
+    if nonprivate is not None:
+        axes.axhline(100 * nonprivate, linestyle="--", color=MUTED, linewidth=1.2, label=WITHOUT_PRIVACY)
+    epsilons = [point.epsilon for point in points if point.epsilon > 0]
+    if epsilons:
+        axes.set_xscale("log")
+        low, high = min(epsilons) / 1.6, max(epsilons) * 1.6
+        axes.set_xlim(low, high)
+        ticks = [t for t in (0.01, 0.03, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if low <= t <= high]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set(xlabel="ε (smaller is more private)", ylabel="right, %")
+    axes.grid(color=LINE)
+    axes.margins(y=0.18)
+    _legend(figure, axes)
+    if private:
+        axes.set_title("private: do not publish", color=SERIES[1])
+    return figure
+
+
+def example_grid(images: NDArray[np.uint8], labels: Sequence[int], classes: Sequence[str]) -> Figure:
+    """Public examples with what was released about them."""
+    from matplotlib.figure import Figure
+
+    columns = 6
+    lines = max(1, math.ceil(len(images) / columns))
+    figure = Figure(figsize=(_WIDTH, 0.98 * lines), layout="constrained")
+    for place, axes in enumerate(figure.subplots(lines, columns, squeeze=False).flat):
+        axes.set_axis_off()
+        if place < len(images):
+            axes.imshow(images[place], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            label = labels[place]
+            axes.set_title("⊥" if label == UNANSWERED else classes[label], fontsize=10, color=INK)
+    return figure
+
+
+def histogram(values: NDArray[Any], xlabel: str, ylabel: str, bins: int = 30) -> Figure:
+    """How often each value occurs."""
+    figure, axes = _empty(3.2)
+    axes.hist(values, bins=bins, color=SERIES[0])
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set_title("private: do not publish", color=SERIES[1])
+    axes.grid(axis="y", color=LINE)
+    return figure
+
+
+def _empty(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_visible(False)
+    axes = figure.add_subplot()
+    axes.patch.set_visible(False)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(MUTED)
+    axes.tick_params(colors=INK, labelsize=10, length=3, color=MUTED)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.title.set_fontsize(10)
+    return figure, axes
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(sorted(zip(labels, handles, strict=True), key=lambda item: item[0] == WITHOUT_PRIVACY))
+    figure.legend(
+        unique.values(),
+        unique.keys(),
+        loc="outside lower left",
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9,
+        handlelength=1.6,
+        borderpad=0.1,
+        alignment="left",
+    )
+
+
+def png_of(picture: NDArray[np.uint8]) -> bytes:
+    """One image, grey or colour, pixel for pixel."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format="png", optimize=True)
+    return buffer.getvalue()

@@ -1,0 +1,124 @@
+"""A run in words: what people without a background in differential privacy read first."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pate.report.schema import BaselineReport, Report
+from pate.report.words import percent
+
+AnyReport = Report | BaselineReport
+
+_TITLES = {
+    "lnmax": "LNMax",
+    "gnmax": "GNMax",
+    "confident_gnmax": "Confident-GNMax",
+    "mstab": "MStab",
+    "msamp": "MSamp",
+    "msvec": "MSvec",
+}
+_RELEASED = {
+    "lnmax": "the class with most votes after integer Laplace noise of scale {scale:g} votes on each",
+    "gnmax": "the class with most votes after integer Gaussian noise of standard deviation {sigma:g} votes on each",
+    "confident_gnmax": (
+        "nothing (⊥) unless the largest count, with Gaussian noise of standard deviation {sigma1:g} votes, reaches "
+        "{threshold:g}; else the class with most votes after Gaussian noise of standard deviation {sigma2:g} votes"
+    ),
+    "mstab": "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)",
+    "msamp": "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)",
+    "msvec": "the class with most votes, if its lead passes a noisy threshold (sparse vector), else nothing (⊥)",
+}
+
+
+def headline(report: AnyReport) -> str:
+    """The result in one sentence."""
+    what = "student" if isinstance(report, Report) else "private model"
+    if report.student.accuracy is None:
+        return f"A {what} with a privacy guarantee of ε = {report.privacy.epsilon:.3g}"
+    right = percent(report.student.accuracy)
+    return f"A {what} that is right on {right} of the test examples, at ε = {report.privacy.epsilon:.3g}"
+
+
+def guarantee(report: AnyReport) -> list[str]:
+    """What was done and what it promises, a sentence or two each."""
+    privacy = report.privacy
+    whose = "one record was" if privacy.unit == "record" else "the records of one id (say, one person) were"
+    except_for = f", except with probability about {privacy.delta:g}" if privacy.delta else ""
+    return [
+        _what_was_done(report),
+        privacy.statement,
+        f"In other words: whoever thinks it an even chance that {whose} among the private data "
+        f"{how_sure(privacy.epsilon)} from everything published here{except_for}, whatever else they know.",
+    ]
+
+
+def how_sure(epsilon: float) -> str:
+    """How sure someone with even odds can become, rounded up.
+
+    >>> how_sure(1)
+    'can become at most 73.2 % sure of it'
+    >>> how_sure(12)
+    'may become all but sure of it (ε is large)'
+    """
+    share = math.ceil(1000 / (1 + math.exp(-epsilon)) - 1e-9) / 10
+    return (
+        f"can become at most {share:.1f} % sure of it" if share < 100 else "may become all but sure of it (ε is large)"
+    )
+
+
+def mechanism_title(mechanism: dict[str, Any]) -> str:
+    """The mechanism by the papers' name."""
+    name = str(mechanism.get("name"))
+    return _TITLES.get(name, short_name(name))
+
+
+def mechanism_in_words(mechanism: dict[str, Any]) -> str:
+    """What a query releases."""
+    try:
+        return _RELEASED[mechanism["name"]].format(**mechanism)
+    except (KeyError, ValueError):
+        return f"what the mechanism {mechanism.get('name')} releases"
+
+
+def parameters_in_words(settings: dict[str, Any]) -> str:
+    """Parameters beside a name, short ones only.
+
+    >>> parameters_in_words({"C": 10, "name": "x", "steps": [{"deep": 1}]})
+    'C 10'
+    """
+    shown = []
+    for key, value in settings.items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if key != "name" and "{" not in text and len(text) <= 40:
+            shown.append(f"{key.replace('_', ' ')} {text}")
+    return ", ".join(shown)
+
+
+def short_name(name: str) -> str:
+    """
+    >>> short_name("sklearn.svm.SVC")
+    'SVC'
+    """
+    return name.rpartition(".")[2]
+
+
+def _what_was_done(report: AnyReport) -> str:
+    if isinstance(report, BaselineReport):
+        return (
+            f"One model was trained on the private records by {report.method['name']}, which adds noise while it "
+            "learns; only that model left the trust boundary."
+        )
+    queries = report.queries
+    unanswered = queries.asked - queries.answered
+    declined = f"; {unanswered} got no answer" if unanswered else ""
+    trained = "each trained on its own part of the private records"
+    if report.mechanism.get("name") == "msamp":
+        trained = "each trained on a random subset of the private records"
+    elif not report.teachers:
+        trained = "whose votes were counted elsewhere"
+    return (
+        f"{report.n_teachers} teachers, {trained}, voted on {queries.asked} "
+        f"public examples. Noise hid the exact votes, and {queries.answered} labels were released{declined}. The "
+        "student learned from those labels and from public examples alone."
+    )

@@ -1,0 +1,71 @@
+"""The files of a report, made from what a finished run has stored: no data, no Ray, no training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pate.errors import RunError
+from pate.files import write_atomically
+from pate.report.figures import load_examples
+from pate.report.page import draw, render_page
+from pate.report.plots import as_png, as_svg
+from pate.report.private_page import render_private_page
+from pate.report.schema import BaselineReport, Report
+from pate.report.statement import render_statement
+from pate.report.summary import AnyReport
+
+EXAMPLES = Path("plots") / "examples.npz"
+
+
+def store_report(path: Path, report: AnyReport) -> None:
+    """`report.json`: what a run leaves, and what the pages are made from."""
+    text = report.model_dump_json(indent=2) + "\n"
+    write_atomically(path / "report.json", lambda file: file.write_text(text, encoding="utf-8"), mode=0o644)
+
+
+def read_report(path: Path) -> AnyReport:
+    """The stored report of a run or of a baseline."""
+    try:
+        content = json.loads((path / "report.json").read_text(encoding="utf-8"))
+        kind = BaselineReport if content.get("kind") == "baseline" else Report
+        return kind.model_validate(content)
+    except FileNotFoundError:
+        raise RunError(f"{path}: has no report.json; name the directory of a finished run") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "it"
+        raise RunError(f"{path}/report.json: {key}: {first['msg']}; was it made by another version?") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f"{path}/report.json: cannot be read ({error})") from None
+
+
+def write_pages(path: Path) -> AnyReport:
+    """`report.html`, `privacy.txt` and `plots/` from what is stored, and `private/report.html` if votes are."""
+    report = read_report(path)
+    try:
+        config_yaml = (path / "config.yaml").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RunError(f"{path}: has no config.yaml; name the directory of a finished run") from None
+    examples = load_examples(path / EXAMPLES)
+    drawn = draw(report, examples)
+    svg = {name: as_svg(figure, name) for name, figure in drawn.items()}
+    if drawn:
+        (path / "plots").mkdir(exist_ok=True)
+    for name, figure in drawn.items():
+        _write(path / "plots" / f"{name}.svg", svg[name].encode())
+        _write(path / "plots" / f"{name}.png", as_png(figure))
+    _write(path / "report.html", render_page(report, config_yaml, svg, examples).encode())
+    _write(path / "privacy.txt", render_statement(report).encode())
+    private = path / "private"
+    if isinstance(report, Report) and private.is_dir():
+        page = render_private_page(report, private)
+        if page is not None:
+            _write(private / "report.html", page.encode(), mode=0o600)
+    return report
+
+
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    write_atomically(path, lambda file: file.write_bytes(content), mode=mode, durable=False)
