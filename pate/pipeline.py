@@ -41,6 +41,7 @@ BATCH = 50
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
 _VOTE_ATTEMPTS = 3
+_SECONDS_BETWEEN_COPIES = 10.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Outcome:
     """A finished run: what it may publish, where it is, and how long its stages took (for the operator)."""
 
     report: Report
-    path: Path
+    path: Path | str
     seconds: dict[str, float]
     private_figures: dict[str, Any] = field(default_factory=dict)
 
@@ -64,7 +65,7 @@ class Released:
 
 def run(
     config: Config,
-    out: Path,
+    out: Path | str,
     *,
     data_dir: Path | None = None,
     config_dir: Path = Path(),
@@ -73,7 +74,7 @@ def run(
     force: bool = False,
     console: Console | None = None,
 ) -> Outcome:
-    """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again."""
+    """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again."""
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
@@ -87,8 +88,10 @@ def run(
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         released = _release_labels(config, mechanism, data, directory, address, config_dir, seconds, console)
         student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
+        directory.publish()
         report = _report(config, data, released, epsilon, student, seconds, console)
         _write(directory, report, config, seconds)
+        directory.publish()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
@@ -184,6 +187,7 @@ def _release_labels(
                 _get(aggregator.collect.remote(queries, stored))
             else:
                 _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
+        directory.publish()
         with _stage("label", seconds):
             labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
         with _stage("account", seconds), console.working("accounting"):
@@ -225,7 +229,7 @@ def _train_and_vote(
         console.say(
             f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
         )
-        _train(pool, data, parts, console)
+        _train(pool, data, parts, directory, console)
     with _stage("vote", seconds), console.working("counting votes"):
         for _ in range(_VOTE_ATTEMPTS):
             try:
@@ -236,7 +240,7 @@ def _train_and_vote(
                 break
             except _WorkerLost:
                 pool.forget_dead()
-                _train(pool, data, parts, console)
+                _train(pool, data, parts, directory, console)
         else:
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
         pool.close()
@@ -245,9 +249,15 @@ def _train_and_vote(
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
-def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], console: Console) -> None:
+def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], directory: RunDirectory, console: Console) -> None:
     with console.track("training teachers", len(parts)) as update:
-        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), update)
+
+        def done(count: int) -> None:
+            update(count)
+            directory.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
+
+        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), done)
+    directory.publish()
 
 
 def _ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int64]:
