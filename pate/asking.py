@@ -84,6 +84,7 @@ def ask_in_rounds(
             doubt = _doubt(X, rows, labels, config, console)
             chosen.append(_unlike(X, rows, doubt, int(size), config.seed).tolist())
             directory.note(path.name, chosen)
+            directory.publish()
         new = np.array(chosen[number], dtype=np.int64)
         rows, labels = np.concatenate([rows, new]), np.concatenate([labels, ask_about(X[new])])
     return rows, labels

@@ -20,6 +20,7 @@ from pate.forget import Ensemble
 from pate.ledger import Ledger, Limits, SharedBudget, shared_key
 from pate.mechanisms import Mechanism
 from pate.run_directory import RunDirectory
+from pate.stored_ledger import StoredLedger
 
 
 def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) -> float:
@@ -93,7 +94,12 @@ def ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory)
     limits, ensemble = Limits(budget.asked, budget.most_answered, repr(mechanism)), Ensemble.of(directory).version
     if budget.ledger is None:
         head = (directory.private / "ledger.head").resolve()
-        return partial(Ledger, directory.ledger.resolve(), directory.key, head, "run", limits, ensemble=ensemble)
+        own = (directory.ledger.resolve(), directory.key, head, "run", limits)
+        if directory.storage is None:
+            return partial(Ledger, *own, ensemble=ensemble)
+        return partial(StoredLedger, directory.storage.url, *own, ensemble=ensemble)
+    if directory.storage is not None:
+        raise ConfigError("budget.ledger: a ledger that runs share stays on one machine; give --out as a folder there")
     path = Path(budget.ledger).resolve()
     shared = SharedBudget(budget.ledger_order, float(budget.ledger_epsilon or 0), budget.ledger_delta)
     if shared.rdp <= 0:

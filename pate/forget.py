@@ -79,7 +79,7 @@ def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
 
 def _must_be(same: bool, directory: RunDirectory) -> None:
     if not same:
-        raise DataError(f"{directory.path}: was begun with other data; start a new run with another --out")
+        raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
 
 
 def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:

@@ -45,7 +45,8 @@ CREATE INDEX answers_by_charge ON answers (charge);
 CREATE TABLE chain (link INTEGER PRIMARY KEY, kind TEXT NOT NULL, number INTEGER NOT NULL, mac BLOB NOT NULL);
 """
 _ENSEMBLE_VERSIONS = "ALTER TABLE charges ADD COLUMN ensemble INTEGER NOT NULL DEFAULT 1"
-_MIGRATIONS = (_SCHEMA, _ENSEMBLE_VERSIONS)
+_OWNERS = "CREATE TABLE owners (owner INTEGER PRIMARY KEY, name TEXT NOT NULL, at TEXT NOT NULL)"
+_MIGRATIONS = (_SCHEMA, _ENSEMBLE_VERSIONS, _OWNERS)
 """Step i takes a file from schema version i to i + 1."""
 
 _TABLES = {
@@ -54,11 +55,12 @@ _TABLES = {
     "charges": "charge = NEW.charge",
     "answers": "run = NEW.run AND query = NEW.query",
     "sanitised": "run = NEW.run",
+    "owners": "owner = NEW.owner",
     "chain": "link = NEW.link",
 }
 """Tables, and which row a new one would take the place of: INSERT OR REPLACE fires no DELETE trigger."""
 
-_FIRST_LINK = b"pate ledger"
+FIRST_LINK = b"pate ledger"
 _CHARGE_COLUMNS = 7  # of the first schema
 
 
@@ -101,6 +103,17 @@ class SharedBudget:
         return self.epsilon - conversion
 
 
+@dataclass(frozen=True)
+class Link:
+    """A row, all that it says, and the code that vouches for it and for everything before it."""
+
+    link: int
+    kind: str
+    number: int
+    content: list[Any]
+    mac: bytes
+
+
 class Ledger:
     """One run's view of a ledger file. Writers of all runs take turns."""
 
@@ -123,8 +136,10 @@ class Ledger:
         self._db = connect(path)
         with self._transaction():
             self._migrate()
+            self._catch_up()
             self._agree_on_budget()
             self._run = self._enter(run)
+            self._take_over()
         self._check_head()
         self._write_head()
 
@@ -188,7 +203,7 @@ class Ledger:
         with self._named_errors():
             charge = self._db.execute(
                 "INSERT INTO charges (run, asked, answered, unstable, rdp, at, ensemble) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (self._run, *astuple(cost), rdp, _now(), self.ensemble),
+                (self._run, *astuple(cost), rdp, now(), self.ensemble),
             ).lastrowid
             rows = [(self._run, query, int(label), charge) for query, label in zip(query_ids, labels, strict=True)]
             self._db.executemany("INSERT INTO answers (run, query, label, charge) VALUES (?, ?, ?, ?)", rows)
@@ -200,7 +215,7 @@ class Ledger:
             row = self._db.execute("SELECT content FROM sanitised WHERE run = ?", (self._run,)).fetchone()
             content = json.dumps(draw()) if row is None else str(row[0])
             if row is None:
-                self._db.execute("INSERT INTO sanitised VALUES (?, ?, ?)", (self._run, content, _now()))
+                self._db.execute("INSERT INTO sanitised VALUES (?, ?, ?)", (self._run, content, now()))
                 self._link("sanitised", self._run)
         self._write_head()
         released: dict[str, Any] = json.loads(content)
@@ -218,7 +233,7 @@ class Ledger:
             raise RunError(f"{self.path}: made by a newer pate (schema {version}); use that one")
         for statement in filter(str.strip, ";".join(_MIGRATIONS[version:]).split(";")):
             self._db.execute(statement)
-        if version == 0:
+        if version < len(_MIGRATIONS):
             for table, key in _TABLES.items():
                 replaced = f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key})"
                 for name, event in (
@@ -227,7 +242,7 @@ class Ledger:
                     ("replace", replaced),
                 ):
                     self._db.execute(
-                        f"CREATE TRIGGER {table}_no_{name} BEFORE {event} "
+                        f"CREATE TRIGGER IF NOT EXISTS {table}_no_{name} BEFORE {event} "
                         "BEGIN SELECT RAISE(ABORT, 'the ledger is append only'); END"
                     )
         self._db.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
@@ -246,7 +261,7 @@ class Ledger:
         columns = "asked, answered, mechanism, rdp_asked, rdp_answered"
         row = self._db.execute(f"SELECT run, {columns} FROM runs WHERE name = ?", (name,)).fetchone()
         if row is None:
-            values = (name, *astuple(self.limits), _now())
+            values = (name, *astuple(self.limits), now())
             run = self._db.execute(
                 f"INSERT INTO runs (name, {columns}, at) VALUES (?, ?, ?, ?, ?, ?, ?)", values
             ).lastrowid
@@ -260,9 +275,20 @@ class Ledger:
         return int(row[0])
 
     def _link(self, kind: str, number: int) -> None:
-        last = self._db.execute("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1").fetchone() or (0, _FIRST_LINK)
-        mac = _mac(self._key, last[1], last[0] + 1, kind, row_content(self._db, kind, number))
+        last = self._db.execute("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1").fetchone() or (0, FIRST_LINK)
+        content = row_content(self._db, kind, number)
+        mac = link_mac(self._key, last[1], last[0] + 1, kind, content)
+        self._acknowledge(Link(last[0] + 1, kind, number, content, mac))
         self._db.execute("INSERT INTO chain VALUES (?, ?, ?, ?)", (last[0] + 1, kind, number, mac))
+
+    def _catch_up(self) -> None:
+        """Where links are also kept elsewhere: take over those that are missing here."""
+
+    def _take_over(self) -> None:
+        """Where links are also kept elsewhere: be the only one who can add to them from now on."""
+
+    def _acknowledge(self, link: Link) -> None:
+        """Where links are also kept elsewhere: have this one kept there before it counts here."""
 
     def _last_link(self) -> tuple[int, bytes]:
         link, mac = self._rows("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1")[0]
@@ -338,7 +364,7 @@ def row_content(db: sqlite3.Connection, kind: str, number: int) -> list[Any]:
     return [*(row or ()), *([run, bytes(query).hex(), label] for run, query, label in answers)]
 
 
-def _mac(key: bytes, before: bytes, link: int, kind: str, content: list[Any]) -> bytes:
+def link_mac(key: bytes, before: bytes, link: int, kind: str, content: list[Any]) -> bytes:
     message = before + json.dumps([link, kind, content]).encode()
     return hmac.digest(key, message, "sha256")
 
@@ -362,13 +388,13 @@ def verify(path: Path, key: bytes, head: Path) -> int:
     with named_errors(path):
         db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30, isolation_level=None)
         db.execute("BEGIN")  # one snapshot for all that follows
-        before, macs, seen = _FIRST_LINK, {}, set()
+        before, macs, seen = FIRST_LINK, {}, set()
         for expected, (link, kind, number, mac) in enumerate(db.execute("SELECT * FROM chain ORDER BY link"), start=1):
             if link != expected:
                 raise RunError(f"{path}: link {expected} of the chain is missing")
-            if kind not in ("budget", "runs", "charges", "sanitised"):
+            if kind not in ("budget", "runs", "charges", "sanitised", "owners"):
                 raise RunError(f"{path}: link {link} is of an unknown kind")
-            if not hmac.compare_digest(_mac(key, before, link, kind, row_content(db, kind, number)), bytes(mac)):
+            if not hmac.compare_digest(link_mac(key, before, link, kind, row_content(db, kind, number)), bytes(mac)):
                 raise RunError(f"{path}: {kind} row {number} (link {link}) was changed, removed or moved")
             before = macs[link] = bytes(mac)
             seen.add((kind, number))
@@ -376,6 +402,8 @@ def verify(path: Path, key: bytes, head: Path) -> int:
         rows |= {("runs", n) for (n,) in db.execute("SELECT run FROM runs")}
         rows |= {("charges", n) for (n,) in db.execute("SELECT charge FROM charges")}
         rows |= {("sanitised", n) for (n,) in db.execute("SELECT run FROM sanitised")}
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'owners'").fetchone():  # not before schema 3
+            rows |= {("owners", n) for (n,) in db.execute("SELECT owner FROM owners")}
         orphans = db.execute(
             "SELECT COUNT(*) FROM answers WHERE charge NOT IN (SELECT charge FROM charges)"
         ).fetchone()[0]
@@ -399,5 +427,5 @@ def shared_key(path: Path) -> bytes:
     return key.read_bytes()
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -44,6 +44,7 @@ from pate.run_directory import RunDirectory
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
 _VOTE_ATTEMPTS = 3
+_SECONDS_BETWEEN_COPIES = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Outcome:
     """A finished run: what it may publish, where it is, and how long its stages took (for the operator)."""
 
     report: Report
-    path: Path
+    path: Path | str
     seconds: dict[str, float]
     private_figures: dict[str, Any] = field(default_factory=dict)
 
@@ -68,7 +69,7 @@ class Released:
 
 def run(
     config: Config,
-    out: Path,
+    out: Path | str,
     *,
     data_dir: Path | None = None,
     config_dir: Path = Path(),
@@ -78,7 +79,7 @@ def run(
     console: Console | None = None,
     data: Dataset | None = None,
 ) -> Outcome:
-    """Run PATE as `config` says, in the directory `out`; stages already finished there are not done again.
+    """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
     `data` is the config's data where it was loaded before, perhaps with votes that were counted before.
     """
@@ -97,12 +98,14 @@ def run(
         data = data.asked_first(released.rows)
         with _stage("student", seconds):
             student = train_student(config, data, released.labels, directory, epsilon, console)
+        directory.publish()
         report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
         directory.note("seconds.json", seconds)
-        save_examples(out / EXAMPLES, data, released.labels)
-        store_report(out, report)
+        save_examples(directory.path / EXAMPLES, data, released.labels)
+        store_report(directory.path, report)
         with console.working("drawing the report"):
-            write_pages(out)
+            write_pages(directory.path)
+        directory.publish()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
@@ -199,6 +202,7 @@ def _release_labels(
                 get(aggregator.collect.remote(queries, stored))
             else:
                 _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
+        directory.publish()
         with _stage("label", seconds):
             if adaptive:
                 rows, labels = ask_in_rounds(queries, config, lambda X: ask(aggregator, X, console), directory, console)
@@ -245,7 +249,7 @@ def _train_and_vote(
         console.say(
             f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
         )
-        _train(pool, data, parts, console)
+        _train(pool, data, parts, directory, console)
     with _stage("vote", seconds), console.working("counting votes"):
         for _ in range(_VOTE_ATTEMPTS):
             try:
@@ -256,7 +260,7 @@ def _train_and_vote(
                 break
             except WorkerLost:
                 pool.forget_dead()
-                _train(pool, data, parts, console)
+                _train(pool, data, parts, directory, console)
         else:
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
         pool.close()
@@ -265,9 +269,15 @@ def _train_and_vote(
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
-def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], console: Console) -> None:
+def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], directory: RunDirectory, console: Console) -> None:
     with console.track("training teachers", len(parts)) as update:
-        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), update)
+
+        def done(count: int) -> None:
+            update(count)
+            directory.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
+
+        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), done)
+    directory.publish()
 
 
 def _report(

@@ -1,27 +1,44 @@
-"""Where a run lives. What may leave is at the top; everything private is under `private/`, for its owner only."""
+"""Where a run lives. What may leave is at the top; everything private is under `private/`, for its owner only.
+
+A run named by URL lives in storage (`pate.storage`). It is worked on in a local copy, which is made anew from storage
+whenever the run is opened and removed when it is closed: what counts is in storage.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from pate.config import RunConfig, parse_config, read_yaml
 from pate.errors import RunError
 from pate.files import locked, write_atomically
+from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
 
 KEY_BYTES = 32
+_LEDGER = "private/ledger"  # in storage: one object a link, see pate/stored_ledger.py
+_STAYS = ("ledger.db", "private/ledger.head", "private/lock", "private/student_checkpoint")  # on this machine
+_SIGNALS = ("student/student.json", "report.json")  # that they are there says that all before is
+_AT_ONCE = 64
 _FIRST_FILES = {"private", "config.yaml.partial"}  # all there is if a run was killed while it made its directory
 
 
 class RunDirectory:
     """`config.yaml`, `report.json`, `report.html`, `labels.npz`, `student/`, `ledger.db` and `private/`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, storage: Storage | None = None) -> None:
         self.path = path
+        self.storage = storage
+        self.place = storage.url if storage else str(path)
+        self._published: dict[str, tuple[int, int]] = {}
+        self._published_at = time.monotonic()
         self.private = path / "private"
         self.ledger = path / "ledger.db"
         self.labels = path / "labels.npz"
@@ -34,8 +51,13 @@ class RunDirectory:
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path, config: RunConfig, resume: bool) -> Iterator[RunDirectory]:
+    def open(cls, place: Path | str, config: RunConfig, resume: bool) -> Iterator[RunDirectory]:
         """Make the directory, or go on with one that belongs to the same config; locked while in use."""
+        if is_url(place):
+            with cls._open_stored(open_storage(str(place)), config, resume) as run:
+                yield run
+            return
+        path = Path(place)
         run = cls(path)
         try:
             run._prepare(config, resume)
@@ -47,6 +69,52 @@ class RunDirectory:
             except BlockingIOError:
                 raise RunError(f"{path}: another pate is at work there; wait for it or choose another --out") from None
             yield run
+
+    @classmethod
+    @contextmanager
+    def _open_stored(cls, storage: Storage, config: RunConfig, resume: bool) -> Iterator[RunDirectory]:
+        """A local copy of what is in storage. Only the ledger keeps two machines apart: see `StoredLedger`."""
+        folder = _working_copies() / blake2b(storage.url.encode(), digest_size=12).hexdigest()
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(folder.with_suffix(".lock"), wait=False))
+            except BlockingIOError:
+                raise RunError(f"{storage.url}: another pate on this machine is at work there; wait for it") from None
+            shutil.rmtree(folder, ignore_errors=True)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            pull(storage, folder, leave=_LEDGER)
+            run = cls(folder, storage)
+            run._prepare(config, resume)
+            check_exclusive(storage)
+            for name in ("private/key", "config.yaml"):
+                if not storage.create(name, (folder / name).read_bytes()):
+                    raise RunError(f"{storage.url}: another run was begun there this moment; choose another --out")
+            run._published = run._state()
+            yield run
+
+    def publish(self, at_least_every: float = 0.0) -> None:
+        """Bring to storage what has changed here, unless that was done less than so many seconds ago."""
+        if self.storage is None or time.monotonic() - self._published_at < at_least_every:
+            return
+        state = self._state()
+        changed = [name for name in state if state[name] != self._published.get(name)]
+        signals = [name for name in changed if name in _SIGNALS]
+        others = [name for name in changed if name not in _SIGNALS]
+        for names in (*(others[i : i + _AT_ONCE] for i in range(0, len(others), _AT_ONCE)), signals):
+            if names:
+                self.storage.write({name: (self.path / name).read_bytes() for name in names})
+        self._published, self._published_at = state, time.monotonic()
+
+    def _state(self) -> dict[str, tuple[int, int]]:
+        """Every file that belongs in storage, and what tells whether it has changed."""
+        result = {}
+        for path in self.path.rglob("*"):
+            name = path.relative_to(self.path).as_posix()
+            if path.is_file() and not name.endswith(".partial") and not name.startswith(_STAYS):
+                about = path.stat()
+                result[name] = about.st_mtime_ns, about.st_size
+        return result
 
     def note(self, name: str, content: Any) -> None:
         """Write a JSON file under `private/`."""
@@ -68,13 +136,13 @@ class RunDirectory:
         stored = self.path / "config.yaml"
         begun = self.path.exists() and any(self.path.iterdir())
         if begun and not resume:
-            raise RunError(f"{self.path}: is not empty; add --resume to go on with that run, or choose another --out")
+            raise RunError(f"{self.place}: is not empty; add --resume to go on with that run, or choose another --out")
         if begun and not stored.exists() and not {p.name for p in self.path.iterdir()} <= _FIRST_FILES:
-            raise RunError(f"{self.path}: is not a run directory; choose another --out")
+            raise RunError(f"{self.place}: is not a run directory; choose another --out")
         if resume and not begun:
-            raise RunError(f"{self.path}: there is no run to resume")
+            raise RunError(f"{self.place}: there is no run to resume")
         if stored.exists():
-            _must_match(config, parse_config(read_yaml(stored), type(config)), self.path)
+            _must_match(config, parse_config(read_yaml(stored), type(config)), self.place)
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.private.stat().st_mode & 0o077:
             raise RunError(f"{self.private}: others can read it; run: chmod -R go= {self.private}")
@@ -84,12 +152,17 @@ class RunDirectory:
             write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
 
 
-def _must_match(config: RunConfig, stored: RunConfig, path: Path) -> None:
+def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:
     if config.digest() == stored.digest():
         return
     ours, theirs = config.model_dump(mode="json"), stored.model_dump(mode="json")
     key = next(key for key in ours if key != "ray" and ours[key] != theirs[key])
     raise RunError(
-        f"{path}: belongs to another config ({key} is {theirs[key]!r} there, {ours[key]!r} here); "
+        f"{place}: belongs to another config ({key} is {theirs[key]!r} there, {ours[key]!r} here); "
         "choose another --out, or the config it was made with"
     )
+
+
+def _working_copies() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return cache / "pate" / "work"

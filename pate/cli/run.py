@@ -16,7 +16,9 @@ def run(
     config: Annotated[Path | None, typer.Argument(help="YAML file; the embedded digits run if left out")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, for example mechanism.sigma=30")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
-    out: Annotated[Path | None, typer.Option(help="run directory; else runs/NAME-TIME")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="run directory, or its URL (s3://, gs://, file://); else runs/NAME-TIME")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="go on with the run in --out, or the newest of this config")
     ] = False,

@@ -1,0 +1,69 @@
+"""`pate run --out URL`: the first machine is killed with SIGKILL, another one goes on from storage."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+from test_cli import PATE, SMALL
+
+from pate.stored_ledger import FOLDER
+
+FEW = [*SMALL, "--set", "budget.asked=400", "--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
+
+
+def machine(folder: Path) -> dict[str, str]:
+    """The environment of a machine of its own: another home, nothing of an earlier run."""
+    folder.mkdir()
+    return os.environ | {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def links(store: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted((store / FOLDER).glob("0*"))]
+
+
+def answers(records: list[dict]) -> dict[str, int]:
+    charges = [record["content"][7:] for record in records if record["kind"] == "charges"]
+    return {query: label for charge in charges for _, query, label in charge}
+
+
+def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    command = [*PATE, "run", *FEW, "--out", f"file://{store}", "--json"]
+    first, second = machine(tmp_path / "first"), machine(tmp_path / "second")
+    head = subprocess.Popen(
+        command, env=first, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + 200
+    while not any(record["kind"] == "charges" for record in links(store)):
+        assert head.poll() is None, head.communicate()[1].decode()
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    os.killpg(head.pid, signal.SIGKILL)
+    head.communicate(timeout=30)
+    paid = links(store)
+    begun = subprocess.run(command, env=second, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert begun.returncode == 2
+    assert "add --resume" in begun.stderr
+    shown = subprocess.run([*command, "--resume"], env=second, cwd=tmp_path, capture_output=True, timeout=240)
+    assert shown.returncode == 0, shown.stderr.decode()
+    assert "training will take" not in shown.stderr.decode()  # votes came from storage
+    after = links(store)
+    assert after[: len(paid)] == paid  # nothing of the history is ever rewritten
+    assert [record["kind"] for record in after].count("owners") == 2
+    assert answers(after).items() >= answers(paid).items()
+    content = json.loads(shown.stdout)
+    assert content["run"] == f"file://{store}"
+    assert content["queries"]["asked"] == len(answers(after)) == 400
+    with np.load(io.BytesIO((store / "labels.npz").read_bytes())) as released:
+        assert sorted(released["labels"]) == sorted(answers(after).values())
+    assert (store / "student" / "student.json").exists()
+    assert json.loads((store / "report.json").read_text())["queries"] == content["queries"]
+    assert not (store / "ledger.db").exists()
+    assert [path.suffix for path in (tmp_path / "second" / "cache" / "pate" / "work").iterdir()] == [".lock"]
