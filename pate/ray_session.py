@@ -38,10 +38,17 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
             yield
 
 
-@contextmanager
-def _joined(address: str) -> Iterator[None]:
+def use_token() -> None:
+    """Show the cluster's token where there is one; to be called before Ray is first imported."""
     if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    if address.startswith(("http://", "https://")):
+        raise RunError(f"--address {address}: is a jobs address; use `pate submit`, or the head's own HOST:6379")
+    use_token()
     import ray
 
     _check_reachable(address)

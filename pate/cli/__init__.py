@@ -13,9 +13,11 @@ from pate.cli import ledger
 from pate.cli.accounting import account, plan
 from pate.cli.baseline import baseline
 from pate.cli.compare import compare
+from pate.cli.doctor import doctor
 from pate.cli.forget import forget
 from pate.cli.predict import predict
 from pate.cli.run import run
+from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.errors import PateError
 
 app = typer.Typer(
@@ -34,7 +36,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-for command in (run, predict, account, plan, baseline, compare, forget):
+for command in (run, predict, account, plan, baseline, compare, forget, submit, jobs, logs, stop, fetch, doctor):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 
