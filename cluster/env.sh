@@ -3,7 +3,8 @@
 # certificates, and Ray's session directory (Ray makes its own directories open to everybody, so their parent is not).
 export PATE_RAY_HOME="${PATE_RAY_HOME:-$HOME/.ray}"
 mkdir -p "$PATE_RAY_HOME" && chmod 700 "$PATE_RAY_HOME"
-export RAY_USAGE_STATS_ENABLED=0
+export RAY_TMPDIR="$PATE_RAY_HOME" RAY_USAGE_STATS_ENABLED=0
+if [ -d "$HOME/pate-venv/bin" ]; then export PATH="$HOME/pate-venv/bin:$PATH"; fi
 
 # Who may talk to the cluster: a client or node without this token is refused.
 export RAY_AUTH_MODE=token

@@ -10,10 +10,8 @@ folder=${1:-$(mktemp -d /tmp/pate-XXXXXX)}  # a short path: Ray's sockets take a
 mkdir -p "$folder"
 export PATE_RAY_HOME="$folder" PATE_TLS="${PATE_TLS:-0}"
 umask 077
-[ -e "$folder/auth_token" ] || openssl rand -hex 32 >"$folder/auth_token"
-if [ "$PATE_TLS" = 1 ]; then
-    "$here/tls.sh" ca "$folder/tls" && "$here/tls.sh" node "$folder/tls" "$host"
-fi
+"$here/secrets.sh" "$folder"
+if [ "$PATE_TLS" = 1 ]; then "$here/tls.sh" node "$folder/tls" "$host"; fi
 # shellcheck source=cluster/env.sh
 . "$here/env.sh"
 
@@ -28,7 +26,11 @@ cpus=${CPUS:-1} nodes=()
 stop() {
     trap - EXIT INT TERM
     for node in "${nodes[@]}"; do kill -- "-$node" 2>/dev/null || true; done
-    wait
+    for _ in {1..30}; do
+        [ -n "$(jobs -r)" ] || break
+        sleep 0.1
+    done
+    for node in "${nodes[@]}"; do kill -KILL -- "-$node" 2>/dev/null || true; done
 }
 trap stop EXIT INT TERM
 

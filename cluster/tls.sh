@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Certificates for one cluster.
-#   cluster/tls.sh ca DIR          once, on your machine: a certificate authority for this cluster alone
-#   cluster/tls.sh node DIR [IP…]  on each node: a certificate for its addresses (all it has, unless named)
+#   cluster/tls.sh ca DIR            once, on your machine: a certificate authority for this cluster alone
+#   cluster/tls.sh node DIR [NAME…]  on each node: a certificate for its addresses, and for further addresses or names
 # DIR/ca.key makes members of the cluster: keep it as you keep the token.
 set -euo pipefail
 umask 077
@@ -12,17 +12,18 @@ mkdir -p "$folder"
 cd "$folder"
 case $what in
 ca)
-    if [ -e ca.key ]; then
-        echo "$folder/ca.key is there already" >&2
-        exit 0
-    fi
+    [ ! -e ca.key ] || exit 0
     openssl req -x509 -newkey rsa:3072 -sha256 -nodes -days 365 -subj "/CN=pate cluster" \
         -addext "keyUsage=critical,keyCertSign,cRLSign" -keyout ca.key -out ca.crt 2>/dev/null
     ;;
 node)
-    if [ $# -gt 0 ]; then addresses="$*"; else addresses="$(hostname -I)"; fi
     names="DNS:localhost,DNS:$(hostname)"
-    for address in 127.0.0.1 $addresses; do names="$names,IP:$address"; done
+    for name in 127.0.0.1 $(hostname -I) "$@"; do
+        case $name in
+        *:* | [0-9]*.*[0-9]) names="$names,IP:$name" ;;
+        *) names="$names,DNS:$name" ;;
+        esac
+    done
     openssl req -new -newkey rsa:3072 -sha256 -nodes -subj "/CN=pate node" -keyout node.key -out node.csr 2>/dev/null
     openssl x509 -req -sha256 -days 365 -in node.csr -CA ca.crt -CAkey ca.key -set_serial "0x$(openssl rand -hex 16)" \
         -extfile <(printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$names") \

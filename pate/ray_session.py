@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
         with _joined(address):
+            _make_room(settings)
             yield
     else:
         with _local(settings):
@@ -64,6 +66,27 @@ def _joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _make_room(settings: RaySettings) -> None:
+    """Ask an autoscaling cluster for room for all workers, and wait a while; a run begins with those it gets."""
+    if not settings.workers or not settings.wait_for_workers:
+        return
+    import ray
+    from ray.autoscaler.sdk import request_resources
+
+    each = {"CPU": settings.cpus_per_worker, "GPU": settings.gpus_per_worker}
+    bundle = {name: amount for name, amount in each.items() if amount}
+    request_resources(bundles=[bundle] * settings.workers)
+    try:
+        deadline = time.monotonic() + settings.wait_for_workers
+        while time.monotonic() < deadline:
+            there = ray.cluster_resources()
+            if all(there.get(name, 0) >= amount * settings.workers for name, amount in bundle.items()):
+                break
+            time.sleep(1)
+    finally:
+        request_resources(bundles=[])  # else the cluster would never shrink again
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from conftest import REPOSITORY
 from pate.report.schema import Report
 
 SMALL = ["--set", "n_teachers=10", "--set", "budget.asked=40", "--set", "mechanism.sigma=5", "--set", "nonprivate=null"]
+SMALL += ["--set", "ray.workers=1"]
 SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
 DIGITS = str(REPOSITORY / "configs" / "digits.yaml")
@@ -100,7 +101,7 @@ def test_submit_runs_follows_and_fetches(head: Head) -> None:
 
 def test_plain_ray_job_submit_joins_the_cluster_and_its_run_can_be_fetched(head: Head) -> None:
     command = ["ray", "job", "submit", "--address", head.jobs, "--submission-id", "plain", "--working-dir", "."]
-    shown = head.run(*command, "--", "pate", "run", "configs/digits.yaml", *(f"'{word}'" for word in SMALL))
+    shown = head.run(*command, "--", "pate", "run", "configs/digits.yaml", *SMALL)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "succeeded" in shown.stdout
     assert f"run directory: {head.folder}/home/pate-runs/digits-" in shown.stdout
@@ -148,7 +149,7 @@ def test_a_client_without_the_token_is_refused(head: Head, kind: str) -> None:
     assert shown.returncode == 2
     assert f"refused, {'no token' if kind == 'no' else 'the wrong token'} was sent" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
-    command = [sys.executable, "-m", "pate.cli", "run", "--address", head.gcs, "--out", str(head.folder / kind)]
+    command = [sys.executable, "-m", "pate.cli", "run", "--address", head.gcs, "--out", str(head.folder / f"run-{kind}")]
     joined = head.run(*command, **token)
     assert joined.returncode == 2
     assert "cannot join that Ray cluster" in joined.stderr
