@@ -189,11 +189,15 @@ class Budget(Settings):
 
 
 class RaySettings(Settings):
-    """Every Ray knob."""
+    """Every Ray knob.
+
+    With `wait_for_workers` seconds, a cluster that grows is asked for room for all `workers` before the run begins.
+    """
 
     workers: int | None = Field(default=None, ge=1)
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: float = Field(default=0.0, ge=0)
+    wait_for_workers: float = Field(default=0.0, ge=0)
     seconds_per_teacher: float | None = Field(default=None, gt=0)
 
 

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,16 +36,24 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
         yield
     elif address:
         with _joined(address):
+            _make_room(settings)
             yield
     else:
         with _local(settings):
             yield
 
 
-@contextmanager
-def _joined(address: str) -> Iterator[None]:
+def use_token() -> None:
+    """Show the cluster's token where there is one; to be called before Ray is first imported."""
     if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    if address.startswith(("http://", "https://")):
+        raise RunError(f"--address {address}: is a jobs address; use `pate submit`, or the head's own HOST:6379")
+    use_token()
     import ray
 
     _check_reachable(address)
@@ -60,6 +69,27 @@ def _joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _make_room(settings: RaySettings) -> None:
+    """Ask an autoscaling cluster for room for all workers, and wait a while; a run begins with those it gets."""
+    if not settings.workers or not settings.wait_for_workers:
+        return
+    import ray
+    from ray.autoscaler.sdk import request_resources
+
+    each = {"CPU": settings.cpus_per_worker, "GPU": settings.gpus_per_worker}
+    bundle = {name: amount for name, amount in each.items() if amount}
+    request_resources(bundles=[bundle] * settings.workers)
+    try:
+        deadline = time.monotonic() + settings.wait_for_workers
+        while time.monotonic() < deadline:
+            there = ray.cluster_resources()
+            if all(there.get(name, 0) >= amount * settings.workers for name, amount in bundle.items()):
+                break
+            time.sleep(1)
+    finally:
+        request_resources(bundles=[])  # else the cluster would never shrink again
 
 
 @contextmanager

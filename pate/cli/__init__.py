@@ -13,11 +13,13 @@ from pate.cli import ledger
 from pate.cli.accounting import account, plan
 from pate.cli.baseline import baseline
 from pate.cli.compare import compare
+from pate.cli.doctor import doctor
 from pate.cli.forget import forget
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
 from pate.cli.run import run
+from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.errors import PateError
 
 app = typer.Typer(
@@ -36,7 +38,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-for command in (run, predict, report, account, plan, baseline, compare, reproduce, forget):
+_LOCAL = (run, predict, report, account, plan, baseline, compare, reproduce, forget)
+_ELSEWHERE = (submit, jobs, logs, stop, fetch, doctor)
+for command in _LOCAL + _ELSEWHERE:
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 

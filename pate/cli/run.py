@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,7 @@ def run(
     from pate.console import Console
 
     settings = load_config(config, set_ or ())
-    directory = out or (_newest_run(settings) if resume else new_run(settings.name))
+    directory = out.expanduser() if out else (_newest_run(settings) if resume else new_run(settings.name))
     console = Console()
     try:
         outcome = pipeline.run(
@@ -87,17 +88,24 @@ def print_rows(rows: list[tuple[str, str]], last: str) -> None:
 
 def new_run(name: str) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path, number = Path("runs") / f"{name}-{stamp}", 2
+    path, number = _runs() / f"{name}-{stamp}", 2
     while path.exists():
-        path, number = Path("runs") / f"{name}-{stamp}-{number}", number + 1
+        path, number = _runs() / f"{name}-{stamp}-{number}", number + 1
     return path
+
+
+def _runs() -> Path:
+    """Where runs go that name no place: a submitted job's own folder is removed with it, so not there."""
+    if "PATE_RUNS" in os.environ:
+        return Path(os.environ["PATE_RUNS"])
+    return Path.home() / "pate-runs" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else Path("runs")
 
 
 def _newest_run(config: object) -> Path:
     from pate.config import Config, parse_config, read_yaml
 
     assert isinstance(config, Config)
-    for path in sorted(Path("runs").glob(f"{config.name}-*/config.yaml"), reverse=True):
+    for path in sorted(_runs().glob(f"{config.name}-*/config.yaml"), reverse=True):
         if parse_config(read_yaml(path)).digest() == config.digest():
             return path.parent
-    raise RunError(f"runs/{config.name}-*: no run of this config to resume; name its directory with --out")
+    raise RunError(f"{_runs()}/{config.name}-*: no run of this config to resume; name its directory with --out")

@@ -1,0 +1,64 @@
+"""pate doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pate.errors import RunError
+
+if TYPE_CHECKING:
+    from pate.cluster.checks import Finding
+
+_MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+def doctor(
+    address: Annotated[
+        str | None,
+        typer.Option(help="the head's jobs address (http://…) or, on a node, its HOST:PORT; else $RAY_ADDRESS"),
+    ] = None,
+    pack: Annotated[bool, typer.Option("--pack", help="send this pate along instead of using the cluster's")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Check a cluster: versions, token, TLS, dashboard, clocks, disk, memory, GPUs; status 2 if something fails."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        raise RunError("--address: name the cluster, for example --address http://127.0.0.1:8265")
+    findings = _through_a_job(address, pack) if address.startswith("http") else _joined(address)
+    if as_json:
+        print(json.dumps({"findings": [vars(finding) for finding in findings]}))
+    else:
+        for finding in findings:
+            print(f"{_MARKS[finding.level]}  {finding.what}: {finding.text}")
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(2)
+
+
+def _joined(address: str) -> list[Finding]:
+    from pate.cluster.checks import examine, judge
+    from pate.config import RaySettings
+    from pate.ray_session import ray_session
+
+    with ray_session(address, RaySettings()):
+        return judge(examine())
+
+
+def _through_a_job(address: str, pack: bool) -> list[Finding]:
+    """The same from elsewhere: a job on the head looks around and prints what it finds."""
+    from pate.cli.submit import connect
+    from pate.cluster.checks import Finding, own_token
+    from pate.cluster.jobs import ERRAND
+
+    jobs = connect(address)
+    print("looking around in a job on the head …", file=sys.stderr, flush=True)
+    job = jobs.start("python -m pate.cli doctor --json", {ERRAND: "doctor"}, pack=pack)
+    ended = jobs.follow(job, lambda _: None)
+    line = next((line for line in jobs.log(job).splitlines() if line.startswith('{"findings"')), None)
+    if line is None:
+        raise RunError(f"{job} could not look around: {jobs.reason(ended)}")
+    return [*own_token(), *(Finding(**finding) for finding in json.loads(line)["findings"])]

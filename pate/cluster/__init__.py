@@ -1,0 +1,1 @@
+"""A run on a cluster somewhere else: handing it in, following it, fetching what may leave, checking the cluster."""

@@ -1,0 +1,52 @@
+"""The part of a run directory that may leave, as text: it travels in a job's log, through the port all else uses.
+
+`python -m pate.cluster.bundle RUN` prints it, on the cluster; `unpack` writes it, where the user is.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+import tarfile
+from pathlib import Path
+
+from pate.errors import RunError
+
+PUBLIC = ("report.json", "report.html", "labels.npz", "student")
+MOST_BYTES = 256 * 2**20
+_BEGIN, _END = "-----BEGIN PATE RUN-----", "-----END PATE RUN-----"
+
+
+def pack(run: Path) -> str:
+    """Everything of the run that may leave; nothing else, above all not `private/`."""
+    if not (run / "report.json").exists():
+        raise RunError(f"{run}: there is no finished run")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name in PUBLIC:
+            if (run / name).exists():
+                archive.add(run / name, arcname=name)
+    if content.tell() > MOST_BYTES:
+        raise RunError(f"{run}: {content.tell() >> 20} MB are too much to send; copy it from the head yourself")
+    return "\n".join([_BEGIN, base64.encodebytes(content.getvalue()).decode().strip(), _END])
+
+
+def unpack(text: str, folder: Path) -> list[str]:
+    """Write what `pack` made, found anywhere in `text`; returns the names."""
+    _, begun, rest = text.partition(_BEGIN)
+    body, ended, _ = rest.partition(_END)
+    if not (begun and ended):
+        raise RunError("the run could not be read on the cluster")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(body)), mode="r:gz") as archive:
+        members = [member for member in archive if member.name.split("/")[0] in PUBLIC]
+        archive.extractall(folder, members=members, filter="data")
+    return [name for name in PUBLIC if (folder / name).exists()]
+
+
+if __name__ == "__main__":
+    try:
+        print(pack(Path(sys.argv[1]).expanduser()))
+    except RunError as error:
+        sys.exit(f"pate: error: {error}")

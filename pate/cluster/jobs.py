@@ -1,0 +1,218 @@
+"""Jobs on a Ray cluster, through the jobs port of its head."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pate.errors import RunError
+from pate.ray_session import use_token
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+RUN = "pate_run"  # in a job's metadata: where its run directory is, on the cluster
+ERRAND = "pate_errand"  # the same: a small job that fetches or checks something
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_OF_SILENCE = 60.0  # how long the head may not answer before following ends
+_OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray prefers these to an address it is given
+_TALKATIVE = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging")
+_ERROR = "pate: error: "
+
+
+def default_address() -> str:
+    """The jobs address in Ray's own variables, else the usual one on this machine (a tunnel's end, perhaps)."""
+    named = [os.environ.get(name, "") for name in _OVERRIDING]
+    return next((address for address in named if address.startswith("http")), DEFAULT_ADDRESS)
+
+
+def sends_token_in_the_clear(address: str) -> bool:
+    """Whether the token would cross a network unencrypted: the jobs port speaks plain HTTP."""
+    parts = urlsplit(address)
+    return parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is known of a job."""
+
+    id: str
+    status: str
+    entrypoint: str
+    message: str
+    metadata: dict[str, str]
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+
+    @property
+    def finished(self) -> bool:
+        return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run to hand in. Paths are the cluster's, but for `config`, which is sent along."""
+
+    config: Path
+    overrides: Sequence[str] = ()
+    data_dir: str | None = None
+    out: str | None = None
+    resume: bool = False
+    force: bool = False
+
+    @property
+    def entrypoint(self) -> str:
+        """The command line of the job."""
+        words = ["python", "-m", "pate.cli", "run", self.config.name]
+        for override in self.overrides:
+            words += ["--set", override]
+        for option, value in (("--data-dir", self.data_dir), ("--out", self.out)):
+            if value is not None:
+                words += [option, value]
+        words += ["--resume"] * self.resume + ["--force"] * self.force
+        return shlex.join(words)
+
+
+class Jobs:
+    """The jobs of the cluster whose jobs port is at `address`."""
+
+    def __init__(self, address: str) -> None:
+        for name in _OVERRIDING:
+            os.environ.pop(name, None)
+        use_token()
+        from ray.job_submission import JobSubmissionClient
+
+        for module in _TALKATIVE:
+            logging.getLogger(f"ray.{module}").setLevel(logging.ERROR)
+        self.address = address
+        with self._named_errors():
+            self._client = JobSubmissionClient(address)
+
+    def submit(self, request: Request, pack: bool = False) -> str:
+        """Hand a run in; returns the job's id."""
+        return self.start(request.entrypoint, {RUN: request.out or ""}, config=request.config, pack=pack)
+
+    def start(self, entrypoint: str, metadata: dict[str, str], config: Path | None = None, pack: bool = False) -> str:
+        """Start a command on the head with the config, Python files next to it and, with `pack`, this package."""
+        with tempfile.TemporaryDirectory(prefix="pate-submit-") as folder, self._named_errors():
+            lay_out(Path(folder), config, pack)
+            environment = {"working_dir": folder} if config is not None or pack else {}
+            return str(self._client.submit_job(entrypoint=entrypoint, runtime_env=environment, metadata=metadata))
+
+    def info(self, job: str) -> Job:
+        """What the head says of a job."""
+        with self._named_errors(job):
+            return _job(self._client.get_job_info(job))
+
+    def all(self) -> list[Job]:
+        """Every submitted job but this program's own errands, the oldest first."""
+        with self._named_errors():
+            found = [_job(details) for details in self._client.list_jobs() if details.submission_id]
+        return sorted((job for job in found if ERRAND not in job.metadata), key=lambda job: job.started or 0)
+
+    def log(self, job: str) -> str:
+        """All that the job has printed."""
+        with self._named_errors(job):
+            return str(self._client.get_job_logs(job))
+
+    def stop(self, job: str) -> bool:
+        """Ask a job to end; False if it had ended already."""
+        with self._named_errors(job):
+            return bool(self._client.stop_job(job))
+
+    def follow(self, job: str, show: Callable[[str], None]) -> Job:
+        """Show what the job prints until it ends; a head that is out of reach for a moment is asked again."""
+        shown, heard = 0, time.monotonic()
+        while True:
+            try:
+                now = self.info(job)
+                text = self.log(job) if now.status != "PENDING" else ""
+                heard = time.monotonic()
+            except RunError:
+                if time.monotonic() - heard > _SECONDS_OF_SILENCE:
+                    raise
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                continue
+            if len(text) > shown:
+                show(text[shown:])
+                shown = len(text)
+            if now.finished:
+                return now
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def reason(self, job: Job) -> str:
+        """Why it ended as it did, in a line."""
+        return reason(job, self.log(job.id))
+
+    @contextmanager
+    def _named_errors(self, job: str | None = None) -> Iterator[None]:
+        from ray.exceptions import AuthenticationError
+
+        try:
+            yield
+        except AuthenticationError as error:
+            kind = "the wrong token" if "invalid" in str(error).lower() else "no token"
+            raise RunError(
+                f"--address {self.address}: refused, {kind} was sent; name the file of the cluster's token in "
+                "RAY_AUTH_TOKEN_PATH"
+            ) from None
+        except ConnectionError:
+            raise RunError(
+                f"--address {self.address}: no Ray head answers there; for a cluster elsewhere first run "
+                "ssh -N -L 8265:127.0.0.1:8265 HEAD, or ray dashboard CLUSTER.yaml"
+            ) from None
+        except (RuntimeError, ValueError, OSError) as error:
+            if job is not None and "404" in str(error):
+                raise RunError(f"{job}: there is no such job; `pate jobs` lists them") from None
+            raise RunError(f"--address {self.address}: {_first_line(str(error))}") from None
+
+
+def lay_out(folder: Path, config: Path | None, pack: bool) -> None:
+    """What is sent to the cluster: never data, runs or anything else that happens to lie around."""
+    if config is not None:
+        for path in [config, *sorted(config.parent.glob("*.py"))]:
+            shutil.copy(path, folder / path.name)
+    if pack:
+        here = Path(__file__).parent.parent
+        shutil.copytree(here, folder / here.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def reason(job: Job, log: str) -> str:
+    """The line in which pate says what was wrong; else the last of what Ray says.
+
+    >>> job = Job("j", "FAILED", "", "Job entrypoint command failed with exit code 2, last lines: a\\nb", {}, 0, 1, 2)
+    >>> reason(job, "starting\\npate: error: n_teachers = 0: at least 1\\n")
+    'n_teachers = 0: at least 1'
+    >>> reason(job, "")
+    'Job entrypoint command failed with exit code 2, last lines: a b'
+    """
+    errors = [line.strip() for line in log.splitlines() if line.startswith(_ERROR)]
+    if errors and job.status == "FAILED":
+        return errors[-1].removeprefix(_ERROR)
+    return " ".join(job.message.split())[-400:] or job.status.lower()
+
+
+def _job(details: Any) -> Job:
+    return Job(
+        id=str(details.submission_id),
+        status=str(getattr(details.status, "value", details.status)),
+        entrypoint=details.entrypoint,
+        message=details.message or "",
+        metadata=dict(details.metadata or {}),
+        started=details.start_time / 1000 if details.start_time else None,
+        ended=details.end_time / 1000 if details.end_time else None,
+        exit_code=details.driver_exit_code,
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "failed")[:400]
