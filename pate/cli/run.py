@@ -33,7 +33,7 @@ def run(
     from pate.console import Console
 
     settings = load_config(config, set_ or ())
-    directory = out.expanduser() if out else (_newest_run(settings) if resume else new_run(settings.name))
+    directory = os.path.expanduser(out) if out else (_newest_run(settings) if resume else new_run(settings.name))
     console = Console()
     try:
         outcome = pipeline.run(
