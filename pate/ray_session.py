@@ -60,9 +60,8 @@ def _joined(address: str) -> Iterator[None]:
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RunError(
-            f"--address {address}: cannot join that Ray cluster ({reason}); if it takes a token, name its file in "
+            f"--address {address}: cannot join that Ray cluster ({_first_line(error)}); if it takes a token, name its file in "
             "RAY_AUTH_TOKEN_PATH"
         ) from None
     try:
@@ -105,14 +104,20 @@ def _local(settings: RaySettings) -> Iterator[None]:
 
     try:
         cpus = settings.workers * settings.cpus_per_worker if settings.workers else os.cpu_count()
-        ray.init(
-            num_cpus=max(1, int(cpus or 1)),
-            include_dashboard=False,
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=str(folder),
-        )
+        try:
+            ray.init(
+                num_cpus=max(1, int(cpus or 1)),
+                include_dashboard=False,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder),
+            )
+        except Exception as error:  # Ray raises bare ones
+            raise RunError(
+                f"Ray did not start on this machine ({_first_line(error)}); where it is busy or short of memory or disk, "
+                "make room and try again"
+            ) from None
         yield
     finally:
         ray.shutdown()
@@ -122,6 +127,11 @@ def _local(settings: RaySettings) -> Iterator[None]:
             else:
                 os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _check_reachable(address: str) -> None:
