@@ -61,8 +61,8 @@ def _joined(address: str) -> Iterator[None]:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
-            f"--address {address}: cannot join that Ray cluster ({_first_line(error)}); if it takes a token, name its file in "
-            "RAY_AUTH_TOKEN_PATH"
+            f"--address {address}: cannot join that Ray cluster ({_first_line(error)}); if it takes a token, name "
+            "its file in RAY_AUTH_TOKEN_PATH"
         ) from None
     try:
         yield
@@ -115,8 +115,8 @@ def _local(settings: RaySettings) -> Iterator[None]:
             )
         except Exception as error:  # Ray raises bare ones
             raise RunError(
-                f"Ray did not start on this machine ({_first_line(error)}); where it is busy or short of memory or disk, "
-                "make room and try again"
+                f"Ray did not start on this machine ({_first_line(error)}); where it is busy or short of memory or "
+                "disk, make room and try again"
             ) from None
         yield
     finally:

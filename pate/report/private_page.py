@@ -45,6 +45,8 @@ def _cost(report: Report, figures: dict[str, Any]) -> str:
     for name, key in (("exact, RDP (private)", "by_rdp"), ("exact, PLD (private)", "by_pld")):
         if key in figures:
             rows.append((name, "∞" if figures[key] is None else f"{figures[key]:.4g}"))
+    if figures.get("why"):
+        rows.append(("exact (private)", f"none: {figures['why']}"))
     table = elements.table((f"ε at δ = {report.privacy.delta:g}", "all queries"), rows)
     after = figures.get("by_rdp_after")
     if after is None or report.curves is None:
