@@ -303,8 +303,8 @@ def paper_point(row: PaperRow) -> plots.Point:
 
 
 def paper_table_rows(rows: Sequence[PaperRow]) -> list[tuple[str, ...]]:
-    """Method, ε, kind, δ, accuracy."""
-    return [(row.label, f"{row.epsilon:.3g}", row.kind, small(row.delta), percent(row.accuracy)) for row in rows]
+    """Method, ε, accuracy, kind of ε, δ."""
+    return [(row.label, f"{row.epsilon:.3g}", percent(row.accuracy), row.kind, small(row.delta)) for row in rows]
 
 
 def paper_sources(rows: Sequence[PaperRow]) -> str:
@@ -319,15 +319,15 @@ def _papers(report: AnyReport, svg: dict[str, str]) -> str:
         return ""
     papers, privacy = paper_rows(report.data), report.privacy
     right = percent(report.student.accuracy)
-    rows: list[tuple[str, ...]] = [("this run", f"{privacy.epsilon:.3g}", "worst-case", small(privacy.delta), right)]
+    rows: list[tuple[str, ...]] = [("this run", f"{privacy.epsilon:.3g}", right, "worst-case", small(privacy.delta))]
     if privacy.sanitised is not None:
         own = privacy.sanitised
-        rows.append(("this run", f"{own.epsilon:.3g}", "sanitised", small(own.delta), right))
+        rows.append(("this run", f"{own.epsilon:.3g}", right, "sanitised", small(own.delta)))
     n_own = len(rows)
     rows += paper_table_rows(papers)
     nonprivate = _nonprivate(report)
     if nonprivate is not None:
-        rows.append(("without privacy (benchmark)", "∞", "none", "–", percent(nonprivate)))
+        rows.append(("without privacy (benchmark)", "∞", percent(nonprivate), "none", "–"))
     text = "How right the student is against what it cost: up is more accurate, left is more private."
     unlike = (
         "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed from "
@@ -344,7 +344,7 @@ def _papers(report: AnyReport, svg: dict[str, str]) -> str:
             f"Accuracy against ε. This run: {right} at {privacy.epsilon:.3g}"
             + "".join(f"; {row.label}: {percent(row.accuracy)} at {row.epsilon:g}" for row in papers),
             "Accuracy on test examples against ε, which grows by equal factors to the right.",
-            elements.table(("method", "ε", "which ε", "δ", "right"), rows, own=range(n_own)),
+            elements.table(("method", "ε", "right", "which ε", "δ"), rows, own=range(n_own)),
         ),
         paper_sources(papers),
     )
