@@ -65,10 +65,10 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         _papers(report, svg),
         _repeat(report, config_yaml),
     ]
+    covered = "Nothing on this page depends on the private records except through what the guarantee covers"
     footer = (
-        "Nothing on this page depends on the private records except through what the guarantee covers. Votes, "
-        "teachers' accuracies and figures computed from them are not here. The guarantee in full is in privacy.txt, "
-        "beside this page."
+        f"{covered}{', and figures marked as benchmark' if report.benchmark else ''}. Votes, teachers' accuracies and "
+        "figures computed from them are not here. The guarantee in full is in privacy.txt, beside this page."
     )
     return elements.document(f"pate: {report.name}", heading, main, elements.paragraph(footer))
 
@@ -173,7 +173,7 @@ def _teachers(report: AnyReport) -> str:
             f'<td><span class="bar" style="width: {100 * kind.teachers / most:.0f}%"></span></td></tr>'
         )
     table = (
-        '<div class="scroll" tabindex="0"><table class="bars"><thead><tr><th scope="col">family</th>'
+        f'{elements.SCROLL}<table class="bars"><thead><tr><th scope="col">family</th>'
         '<th scope="col" class="number">teachers</th><td></td></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
@@ -224,7 +224,7 @@ def _confusion_table(confusion: Sequence[Sequence[int]], classes: Sequence[str])
         lines.append(f'<tr><th scope="row">{escape(classes[i])}</th>{"".join(cells)}</tr>')
     return (
         "<h3>Confusion matrix</h3>"
-        '<div class="scroll" tabindex="0"><table class="confusion"><caption>Rows: true class. Columns: what it said. '
+        f'{elements.SCROLL}<table class="confusion"><caption>Rows: true class. Columns: what it said. '
         "Off the diagonal (orange, bold) are the mistakes.</caption>"
         f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
