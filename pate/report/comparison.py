@@ -16,7 +16,7 @@ from pate.report import elements
 from pate.report.page import paper_point, paper_sources, paper_table_rows
 from pate.report.papers import paper_rows
 from pate.report.plots import Point, accuracy_against_epsilon
-from pate.report.words import percent
+from pate.report.words import percent, small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,14 +107,14 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
 
 def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Header and rows of the table."""
-    rows: list[tuple[str, ...]] = [("method", "ε", "which ε", "δ", "right", "runs")]
+    rows: list[tuple[str, ...]] = [("method", "ε", "right", "which ε", "δ", "runs")]
     for entry in comparison.entries:
         spread = f" ± {100 * entry.deviation:.1f}" if entry.deviation is not None else ""
         shown = f"{percent(entry.accuracy).removesuffix(' %')}{spread} %"
-        delta = f"{entry.delta:g}"
-        rows.append((entry.method, f"{entry.epsilon:.3g}", entry.epsilon_kind, delta, shown, str(entry.runs)))
+        delta = small(entry.delta)
+        rows.append((entry.method, f"{entry.epsilon:.3g}", shown, entry.epsilon_kind, delta, str(entry.runs)))
     if comparison.nonprivate is not None:
-        rows.append(("without privacy (benchmark)", "∞", "none", "", percent(comparison.nonprivate), ""))
+        rows.append(("without privacy (benchmark)", "∞", percent(comparison.nonprivate), "none", "", ""))
     return rows
 
 
@@ -122,7 +122,7 @@ def draw(comparison: Comparison) -> Figure:
     """Accuracy against ε; marks of data-dependent ε are hollow."""
     points = [
         Point(
-            f"{entry.method}, δ = {entry.delta:g}",
+            f"{entry.method}, δ = {small(entry.delta)}",
             entry.epsilon,
             entry.accuracy,
             entry.epsilon_kind,
@@ -154,7 +154,7 @@ def render(comparison: Comparison, svg: str) -> str:
                 "comparison",
                 alternative,
                 "Accuracy on test examples against ε; hollow marks are data-dependent ε.",
-                elements.table(header, shown, own=range(len(rows))),
+                elements.table(header, shown, own=range(len(comparison.entries))),
             ).replace("<details>", "<details open>"),
             paper_sources(papers),
         ),

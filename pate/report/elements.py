@@ -12,6 +12,10 @@ from pathlib import Path
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
+SCROLL = '<div class="scroll" tabindex="0" role="region" aria-label="table">'
+"""Opens a box that a wide table scrolls in, by touch or by keys."""
+
+
 def document(title: str, heading: str, main: Iterable[str], footer: str) -> str:
     """A whole page. Its content policy forbids it to load anything. `heading`, `main` and `footer` are HTML."""
     return f"""<!doctype html>
@@ -81,16 +85,13 @@ def table(
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     attribute = f' class="{kind}"' if kind else ""
     body = "\n".join(lines)
-    return (
-        f'<div class="scroll" tabindex="0"><table{attribute}>{title}<thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{body}\n</tbody></table></div>"
-    )
+    return f"{SCROLL}<table{attribute}>{title}<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>"
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
     """Names and values, one a row, without a header."""
     body = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
-    return f'<div class="scroll" tabindex="0"><table><tbody>\n{body}\n</tbody></table></div>'
+    return f"{SCROLL}<table><tbody>\n{body}\n</tbody></table></div>"
 
 
 def folded(summary: str, content: str) -> str:

@@ -65,10 +65,10 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         _papers(report, svg),
         _repeat(report, config_yaml),
     ]
+    covered = "Nothing on this page depends on the private records except through what the guarantee covers"
     footer = (
-        "Nothing on this page depends on the private records except through what the guarantee covers. Votes, "
-        "teachers' accuracies and figures computed from them are not here. The guarantee in full is in privacy.txt, "
-        "beside this page."
+        f"{covered}{', and figures marked as benchmark' if report.benchmark else ''}. Votes, teachers' accuracies and "
+        "figures computed from them are not here. The guarantee in full is in privacy.txt, beside this page."
     )
     return elements.document(f"pate: {report.name}", heading, main, elements.paragraph(footer))
 
@@ -173,7 +173,7 @@ def _teachers(report: AnyReport) -> str:
             f'<td><span class="bar" style="width: {100 * kind.teachers / most:.0f}%"></span></td></tr>'
         )
     table = (
-        '<div class="scroll" tabindex="0"><table class="bars"><thead><tr><th scope="col">family</th>'
+        f'{elements.SCROLL}<table class="bars"><thead><tr><th scope="col">family</th>'
         '<th scope="col" class="number">teachers</th><td></td></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
@@ -224,7 +224,7 @@ def _confusion_table(confusion: Sequence[Sequence[int]], classes: Sequence[str])
         lines.append(f'<tr><th scope="row">{escape(classes[i])}</th>{"".join(cells)}</tr>')
     return (
         "<h3>Confusion matrix</h3>"
-        '<div class="scroll" tabindex="0"><table class="confusion"><caption>Rows: true class. Columns: what it said. '
+        f'{elements.SCROLL}<table class="confusion"><caption>Rows: true class. Columns: what it said. '
         "Off the diagonal (orange, bold) are the mistakes.</caption>"
         f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
@@ -303,8 +303,8 @@ def paper_point(row: PaperRow) -> plots.Point:
 
 
 def paper_table_rows(rows: Sequence[PaperRow]) -> list[tuple[str, ...]]:
-    """Method, ε, kind, δ, accuracy."""
-    return [(row.label, f"{row.epsilon:.3g}", row.kind, small(row.delta), percent(row.accuracy)) for row in rows]
+    """Method, ε, accuracy, kind of ε, δ."""
+    return [(row.label, f"{row.epsilon:.3g}", percent(row.accuracy), row.kind, small(row.delta)) for row in rows]
 
 
 def paper_sources(rows: Sequence[PaperRow]) -> str:
@@ -319,15 +319,15 @@ def _papers(report: AnyReport, svg: dict[str, str]) -> str:
         return ""
     papers, privacy = paper_rows(report.data), report.privacy
     right = percent(report.student.accuracy)
-    rows: list[tuple[str, ...]] = [("this run", f"{privacy.epsilon:.3g}", "worst-case", small(privacy.delta), right)]
+    rows: list[tuple[str, ...]] = [("this run", f"{privacy.epsilon:.3g}", right, "worst-case", small(privacy.delta))]
     if privacy.sanitised is not None:
         own = privacy.sanitised
-        rows.append(("this run", f"{own.epsilon:.3g}", "sanitised", small(own.delta), right))
+        rows.append(("this run", f"{own.epsilon:.3g}", right, "sanitised", small(own.delta)))
     n_own = len(rows)
     rows += paper_table_rows(papers)
     nonprivate = _nonprivate(report)
     if nonprivate is not None:
-        rows.append(("without privacy (benchmark)", "∞", "none", "–", percent(nonprivate)))
+        rows.append(("without privacy (benchmark)", "∞", percent(nonprivate), "none", "–"))
     text = "How right the student is against what it cost: up is more accurate, left is more private."
     unlike = (
         "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed from "
@@ -344,7 +344,7 @@ def _papers(report: AnyReport, svg: dict[str, str]) -> str:
             f"Accuracy against ε. This run: {right} at {privacy.epsilon:.3g}"
             + "".join(f"; {row.label}: {percent(row.accuracy)} at {row.epsilon:g}" for row in papers),
             "Accuracy on test examples against ε, which grows by equal factors to the right.",
-            elements.table(("method", "ε", "which ε", "δ", "right"), rows, own=range(n_own)),
+            elements.table(("method", "ε", "right", "which ε", "δ"), rows, own=range(n_own)),
         ),
         paper_sources(papers),
     )

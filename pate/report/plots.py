@@ -74,7 +74,7 @@ def accuracy_by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]
         axes.plot(100 * accuracy, place, "o", color=SERIES[0], markersize=7, clip_on=False)
     known = [low for accuracy, low, _, _ in rows if accuracy is not None]
     axes.set_xlim(min(90.0, 10 * math.floor(10 * min(known, default=0.0))), 100.5)
-    axes.set_yticks(range(len(classes)), list(classes))
+    axes.set_yticks(range(len(classes)), _short(classes))
     axes.set_ylim(len(classes) - 0.4, -0.6)
     axes.set_xlabel("right on its test examples, %")
     axes.grid(axis="x", color=LINE)
@@ -118,8 +118,8 @@ def confusion_matrix(confusion: Sequence[Sequence[int]], classes: Sequence[str])
         xlim=(-0.6, len(classes) - 0.4), ylim=(len(classes) - 0.4, -0.6), xlabel="student says", ylabel="true class"
     )
     turned = 45 if max(map(len, classes)) > 3 else 0
-    axes.set_xticks(range(len(classes)), list(classes), rotation=turned, ha="right" if turned else "center")
-    axes.set_yticks(range(len(classes)), list(classes))
+    axes.set_xticks(range(len(classes)), _short(classes), rotation=turned, ha="right" if turned else "center")
+    axes.set_yticks(range(len(classes)), _short(classes))
     axes.set_aspect("equal")
     return figure
 
@@ -203,6 +203,10 @@ def histogram(values: NDArray[Any], xlabel: str, ylabel: str, bins: int = 30) ->
     axes.set_title("private: do not publish", color=SERIES[1])
     axes.grid(axis="y", color=LINE)
     return figure
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    return [name if len(name) <= 16 else f"{name[:14]}…" for name in names]
 
 
 def _empty(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:

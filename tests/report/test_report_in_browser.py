@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from pate.report.writing import write_pages
 
 sys.path.insert(0, str(Path(__file__).parent))
 from browser import Browser, browser, chromium
@@ -45,6 +49,23 @@ def test_page_overflows_nowhere_with_all_tables_open(tab: Browser, finished_run:
     tab.show(finished_run / "report.html", 390)
     tab.value("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert tab.value("document.documentElement.scrollWidth") <= 390
+
+
+def test_long_names_and_no_images_fit_too(tab: Browser, finished_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run, ignore=shutil.ignore_patterns("private", "plots"))
+    report = json.loads((run / "report.json").read_text())
+    report["classes"] = [f"a-rather-long-name-of-class-{name}" for name in report["classes"]]
+    report["data"] = "mnist"
+    report["teachers"][0] |= {"name": "a_package.with.a.very.long.name.AClassifierWithAVeryLongNameIndeed"}
+    (run / "report.json").write_text(json.dumps(report))
+    write_pages(run)
+    for width in (390, 1280):
+        tab.show(run / "report.html", width)
+        assert tab.value(_TOO_WIDE) == []
+        assert tab.value("document.documentElement.scrollWidth") <= width
+    assert "Private-kNN" in tab.value("document.body.innerText")
+    assert tab.complaints == []
 
 
 def test_page_prints(tab: Browser, finished_run: Path) -> None:
