@@ -25,7 +25,7 @@ _MEANING = {
     SANITISED: "bounds the cost of this run's answers; released with noise",
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
-_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray")
+_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "nonprivate")
 
 
 @dataclass(frozen=True)
@@ -111,33 +111,43 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def draw(comparison: Comparison) -> bytes:
-    """Accuracy against ε as a PNG; the marker says which ε it is."""
+    """Accuracy against ε as a PNG: a colour a method, a marker a kind of ε, lines between the ε of one method."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 4.8), layout="constrained")
     markers = dict(zip(_MEANING, ("o", "s", "x"), strict=True))
     methods = sorted({entry.method for entry in comparison.entries})
+    curves: dict[tuple[str, str, float], list[Entry]] = {}
     for entry in comparison.entries:
+        curves.setdefault((entry.method, entry.epsilon_kind, entry.delta), []).append(entry)
+    for (method, kind, delta), entries in curves.items():
         axes.errorbar(
-            entry.epsilon,
-            100 * entry.accuracy,
-            yerr=None if entry.deviation is None else 100 * entry.deviation,
-            fmt=markers[entry.epsilon_kind],
-            color=f"C{methods.index(entry.method) % 10}",
+            [entry.epsilon for entry in entries],
+            [100 * entry.accuracy for entry in entries],
+            yerr=[100 * (entry.deviation or 0.0) for entry in entries],
+            fmt=markers[kind],
+            linestyle="-" if kind == WORST_CASE else ":",
+            color=f"C{methods.index(method) % 10}",
             capsize=4,
-            label=f"{entry.method}, {entry.epsilon_kind} ε at δ = {entry.delta:g}",
+            label=f"{method}\n{kind} ε, δ = {delta:g}",
         )
     if comparison.nonprivate is not None:
-        axes.axhline(100 * comparison.nonprivate, linestyle="--", color="grey", label="without privacy")
-    axes.set(xscale="log", xlabel="ε", ylabel="right on the test examples, %")
-    handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    axes.legend(unique.values(), unique.keys(), fontsize=8)
-    if any(entry.epsilon_kind == DATA_DEPENDENT for entry in comparison.entries):
-        axes.set_title("private: do not publish")
+        shown = f"without privacy\n{percent(comparison.nonprivate)}"
+        axes.axhline(100 * comparison.nonprivate, linestyle="--", color="grey", label=shown)
+    epsilons = [entry.epsilon for entry in comparison.entries]
+    axes.set(xscale="log", xlabel="ε (smaller is more private)", ylabel="right on the test examples, %")
+    axes.set_xlim(min(epsilons) / 1.6, max(epsilons) * 1.6)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(alpha=0.3)
+    private = any(entry.epsilon_kind == DATA_DEPENDENT for entry in comparison.entries)
+    axes.set_title("private: do not publish" if private else f"{comparison.test_examples:,} test examples", fontsize=10)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False, labelspacing=1.0)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=150, format="png")
     plt.close(figure)
@@ -213,8 +223,15 @@ def _method(report: dict[str, Any]) -> str:
     if report.get("kind") != "baseline":
         return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
     method = report["method"]
-    chosen = [str(method[key]) for key in ("features", "model", "method", "loss") if key in method]
+    chosen = [_shown(method[key]) for key in ("prepare", "features", "model", "method", "loss") if method.get(key)]
     return ", ".join([method["name"], *chosen])
+
+
+def _shown(value: Any) -> str:
+    """A setting in a word: a component by its name, a list joined."""
+    if isinstance(value, list):
+        return " + ".join(_shown(part) for part in value)
+    return str(value["name"]) if isinstance(value, dict) else str(value)
 
 
 def _data_dependent(path: Path) -> tuple[tuple[str, float, float], ...]:
