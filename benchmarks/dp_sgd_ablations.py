@@ -21,8 +21,8 @@ from pate.data.dataset import Dataset
 from pate.data.images import load_images
 from pate.features import build_features
 
-FACTORS = (0.25, 0.5, 2.0, 4.0)
-HIDDEN = (200, 500, 2000)
+FACTORS = (0.25, 4.0)
+HIDDEN = (200,)
 
 
 def main() -> None:
