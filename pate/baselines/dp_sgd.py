@@ -23,6 +23,7 @@ from pate.baselines.pca import private_components, project, public_components
 from pate.baselines.per_example import clipped_sum
 from pate.baselines.sgd_accounting import History, check_budget, epsilon_of, noise_for, steps_within
 from pate.errors import ConfigError, DataError, RunError
+from pate.features import Features, build_features
 from pate.files import write_atomically
 from pate.random_draws import Entropy, bernoulli, gaussians
 
@@ -41,12 +42,13 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     number of steps and the divisor do not depend on how many records there are.
 
     Sensitivity: a record changes the sum by at most `clip_norm`, so a step is a Gaussian mechanism of noise multiplier
-    `sigma` on a Poisson sample of rate q. Preparation is per example (scattering, group normalisation), from
-    `X_public` (PCA), or noisy and counted (PCA with `pca_sigma`).
+    `sigma` on a Poisson sample of rate q. Preparation is per example (`prepare`: public features as teachers take;
+    scattering, group normalisation), from `X_public` (PCA), or noisy and counted (PCA with `pca_sigma`).
 
     Guarantee: `epsilon_` at `delta`, by the accountant named, for the network and everything before it, in real
     arithmetic with the operating system's entropy. It is the cost of all planned steps.
 
+    The learning rate goes in a straight line from `learning_rate` to `learning_rate_end` (none: stays).
     Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
     `checkpoint` is a safetensors file of weights pre-trained on public data. `state` in `fit` is a file that an
     interrupted run goes on from, with the accountant's history in it.
@@ -63,6 +65,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         classes: Sequence[Any],
         model: str = "cnn",
         model_params: dict[str, Any] | None = None,
+        prepare: str | Sequence[str | dict[str, Any]] = (),
         features: str = "none",
         groups: int = 27,
         components: int = 60,
@@ -71,6 +74,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         lot_size: int = 512,
         epochs: float = 40,
         learning_rate: float = 0.5,
+        learning_rate_end: float | None = None,
         momentum: float = 0.9,
         clip_norm: float = 0.1,
         micro_batch: int = 512,
@@ -86,6 +90,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.classes = classes
         self.model = model
         self.model_params = model_params
+        self.prepare = prepare
         self.features = features
         self.groups = groups
         self.components = components
@@ -94,6 +99,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.lot_size = lot_size
         self.epochs = epochs
         self.learning_rate = learning_rate
+        self.learning_rate_end = learning_rate_end
         self.momentum = momentum
         self.clip_norm = clip_norm
         self.micro_batch = micro_batch
@@ -135,6 +141,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = np.asarray(self.classes)
         X, targets = self._checked_data(X, y)
         resumed = _load_state(state, self._digest()) if state is not None and state.exists() else None
+        X = self._prepared(X)
         self._prepare_features(X, X_public, resumed)
         inputs = self._inputs(X)
         self.input_shape_ = tuple(inputs.shape[1:])
@@ -158,7 +165,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                     rows = torch.from_numpy(block)
                     for gradient, part in zip(gradients, total(inputs[rows], targets[rows]), strict=True):
                         gradient += part
-            self._update(parameters, gradients, velocity)
+            self._update(parameters, gradients, velocity, self._learning_rate_at(step / steps))
             _append_step(self.history_, self.sigma_, rate)
             if state is not None and ((step + 1) * _SAVES // steps > step * _SAVES // steps):
                 self._save_state(state, network, velocity, step + 1)
@@ -169,7 +176,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: NDArray) -> NDArray:
         self.network_.eval()
-        inputs = self._inputs(np.asarray(X))
+        inputs = self._inputs(self._prepared(np.asarray(X)))
         with torch.no_grad():
             blocks = [self.network_(block).argmax(1).numpy() for block in inputs.split(1024)]
         return self.classes_[np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)]
@@ -211,8 +218,11 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} = {value!r}: must be a finite number above 0")
+        self._transforms()
         if self.micro_batch < 1:
             raise ConfigError(f"micro_batch = {self.micro_batch!r}: must be at least 1")
+        if self.learning_rate_end is not None and not 0 <= self.learning_rate_end < math.inf:
+            raise ConfigError(f"learning_rate_end = {self.learning_rate_end!r}: must be a finite number, 0 or above")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
         if self.lot_size > self.n_records:
@@ -241,7 +251,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                 self.pca_ = private_components(X, self.components, self.pca_sigma, self.entropy)
                 self.history_ = [(self.pca_sigma, 1.0, 1)]
             elif X_public is not None:
-                self.pca_ = public_components(X_public, self.components)
+                self.pca_ = public_components(self._prepared(np.asarray(X_public)), self.components)
             else:
                 raise ConfigError(
                     "features = 'pca': needs public examples to find the components from, or pca_sigma, the noise of a "
@@ -249,6 +259,17 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                 )
         except ValueError as error:
             raise ConfigError(f"components: {error}") from None
+
+    def _prepared(self, X: NDArray) -> NDArray:
+        """Public features, fitted to nothing: each example by itself."""
+        return self._transforms().transform(X)
+
+    def _transforms(self) -> Features:
+        given = [self.prepare] if isinstance(self.prepare, str) else self.prepare
+        steps = [{"name": step} if isinstance(step, str) else step for step in given]
+        if any("name" not in step for step in steps):
+            raise ConfigError("prepare: each of its features is a name, or has `name` and `params`")
+        return build_features(steps, "prepare")
 
     def _inputs(self, X: NDArray) -> torch.Tensor:
         """What the network sees; each example is prepared by itself."""
@@ -267,8 +288,17 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             return tensor.permute(0, 3, 1, 2).contiguous()
         return tensor.unsqueeze(1) if tensor.ndim == 3 else tensor
 
+    def _learning_rate_at(self, share_done: float) -> float:
+        """Straight from `learning_rate` to `learning_rate_end` over the run, if there is one."""
+        end = self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
+        return self.learning_rate + share_done * (end - self.learning_rate)
+
     def _update(
-        self, parameters: Sequence[torch.Tensor], gradients: list[torch.Tensor], velocity: list[torch.Tensor]
+        self,
+        parameters: Sequence[torch.Tensor],
+        gradients: list[torch.Tensor],
+        velocity: list[torch.Tensor],
+        learning_rate: float,
     ) -> None:
         """Noise once, then a step of momentum; in place."""
         n_weights = sum(parameter.numel() for parameter in parameters)
@@ -279,7 +309,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                 part = noise[place : place + parameter.numel()].reshape(parameter.shape)
                 place += parameter.numel()
                 speed.mul_(self.momentum).add_((gradient + part).to(parameter.dtype) / self.lot_size)
-                parameter.sub_(self.learning_rate * speed)
+                parameter.sub_(learning_rate * speed)
 
     def _digest(self) -> str:
         """Equal for settings that a state can go on under."""

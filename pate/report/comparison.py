@@ -29,7 +29,7 @@ _MEANING = {
     SANITISED: "bounds the cost of this run's answers; released with noise",
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
-_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray")
+_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "nonprivate")
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,15 @@ def _method(report: dict[str, Any]) -> str:
     if report.get("kind") != "baseline":
         return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
     method = report["method"]
-    chosen = [str(method[key]) for key in ("features", "model", "method", "loss") if key in method]
+    chosen = [_shown(method[key]) for key in ("prepare", "features", "model", "method", "loss") if method.get(key)]
     return ", ".join([method["name"], *chosen])
+
+
+def _shown(value: Any) -> str:
+    """A setting in a word: a component by its name, a list joined."""
+    if isinstance(value, list):
+        return " + ".join(_shown(part) for part in value)
+    return str(value["name"]) if isinstance(value, dict) else str(value)
 
 
 def _data_dependent(path: Path) -> tuple[tuple[str, float, float], ...]:

@@ -18,6 +18,7 @@ from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.pca import private_components
 from pate.baselines.sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.errors import ConfigError, DataError, RunError
+from pate.features.upright import Upright
 from pate.random_draws import seeded_entropy
 
 FALSE_ALARM = 1e-6
@@ -56,6 +57,25 @@ def test_noise_is_added_once_a_lot_at_the_stated_scale() -> None:
     assert model.history_ == [(2.0, 0.1, 1)]
     weights = torch.cat([p.flatten() for p in model.network_.parameters()]).detach().numpy()
     assert stats.kstest(weights, stats.norm(scale=3.0 * 2.0 * 0.5 / 60).cdf).pvalue > FALSE_ALARM
+
+
+def test_the_learning_rate_goes_down_in_a_straight_line() -> None:
+    """Of four steps of noise alone, begun at rate 3 and meant to end at 1, the sum has that much spread; 1e-6."""
+    empty = np.zeros((0, 40, 40), dtype=np.float32)
+    settings = {"epochs": 0.4, "learning_rate": 3.0, "learning_rate_end": 1.0, "momentum": 0.0}
+    model = classifier(**settings).fit(empty, np.zeros(0, dtype=int))
+    weights = torch.cat([p.flatten() for p in model.network_.parameters()]).detach().numpy()
+    spread = np.sqrt(3.0**2 + 2.5**2 + 2.0**2 + 1.5**2) / 60
+    assert stats.kstest(weights, stats.norm(scale=spread).cdf).pvalue > FALSE_ALARM
+
+
+def test_public_features_come_first() -> None:
+    rng = np.random.default_rng(0)
+    X, y, public = rng.random((60, 12, 12)), rng.integers(0, 3, 60), rng.random((30, 12, 12))
+    settings: dict[str, Any] = {"n_records": 60, "lot_size": 30, "epochs": 1, "features": "pca", "components": 4}
+    model = classifier(prepare="upright", **settings).fit(X, y, public)
+    by_hand = classifier(**settings).fit(Upright().transform(X), y, Upright().transform(public))
+    np.testing.assert_array_equal(model.predict(X), by_hand.predict(Upright().transform(X)))
 
 
 def test_micro_batches_change_nothing() -> None:
@@ -246,6 +266,9 @@ def test_ones_own_module_by_dotted_path() -> None:
         ({"features": "hog"}, "features = 'hog'"),
         ({"accountant": "gdp"}, "accountant"),
         ({"micro_batch": 0}, "micro_batch"),
+        ({"learning_rate_end": -1.0}, "learning_rate_end = -1"),
+        ({"prepare": ["uprigt"]}, "did you mean 'upright'"),
+        ({"prepare": [{"params": {}}]}, "prepare: each"),
     ],
 )
 def test_mistakes_are_one_clear_line(settings: dict, words: str) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pate.baselines.networks import build_network
-from pate.baselines.per_example import clipped_sum
+from pate.baselines.per_example import clipped_sum, quickest
 from pate.errors import ConfigError, RunError
 
 
@@ -107,6 +107,14 @@ def test_nan_gradients_are_a_clear_line(way: str) -> None:
     inputs[1, 1] = torch.nan
     with pytest.raises(RunError, match="NaN or infinite gradients"):
         clipped_sum(way, nn.Linear(5, 3), 1.0)(inputs, torch.tensor([0, 1, 2]))
+
+
+def test_auto_takes_the_quickest_that_suits() -> None:
+    """As measured by `benchmarks/dp_sgd.py`: ghost but for large convolutions."""
+    cases = (("mlp", (60,), "ghost"), ("cnn", (1, 28, 28), "ghost"), ("deep_cnn", (3, 32, 32), "torch_func"))
+    for name, shape, way in cases:
+        assert quickest(build_network(name, {}, shape, 10, 0)) == way
+    assert quickest(WithGroupNorm()) == "opacus"
 
 
 def test_ghost_says_what_it_cannot_take() -> None:
