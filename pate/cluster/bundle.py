@@ -9,6 +9,7 @@ import base64
 import io
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 from pate.errors import RunError
@@ -36,12 +37,16 @@ def unpack(text: str, folder: Path) -> list[str]:
     """Write what `pack` made, found anywhere in `text`; returns the names."""
     _, begun, rest = text.partition(_BEGIN)
     body, ended, _ = rest.partition(_END)
-    if not (begun and ended):
-        raise RunError("the run could not be read on the cluster")
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(body)), mode="r:gz") as archive:
-        members = [member for member in archive if member.name.split("/")[0] in PUBLIC]
-        archive.extractall(folder, members=members, filter="data")
+    if begun and ended:
+        with (
+            suppress(tarfile.TarError, ValueError),
+            tarfile.open(fileobj=io.BytesIO(base64.b64decode(body)), mode="r:gz") as archive,
+        ):
+            members = [member for member in archive if member.name.split("/")[0] in PUBLIC]
+            archive.extractall(folder, members=members, filter="data")
+    if not (folder / "report.json").exists():
+        raise RunError("the run could not be read on the cluster")
     return [name for name in PUBLIC if (folder / name).exists()]
 
 

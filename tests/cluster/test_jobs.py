@@ -101,7 +101,8 @@ def test_submit_runs_follows_and_fetches(head: Head) -> None:
 
 def test_plain_ray_job_submit_joins_the_cluster_and_its_run_can_be_fetched(head: Head) -> None:
     command = ["ray", "job", "submit", "--address", head.jobs, "--submission-id", "plain", "--working-dir", "."]
-    shown = head.run(*command, "--", "pate", "run", "configs/digits.yaml", *SMALL)
+    wait = ["--set", "ray.workers=3", "--set", "ray.wait_for_workers=1"]  # this cluster does not grow: two will do
+    shown = head.run(*command, "--", "pate", "run", "configs/digits.yaml", *SMALL, *wait)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "succeeded" in shown.stdout
     assert f"run directory: {head.folder}/home/pate-runs/digits-" in shown.stdout
