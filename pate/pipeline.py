@@ -25,7 +25,7 @@ from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
 from pate.errors import BudgetExceeded, ConfigError, PateError, RunError
 from pate.files import write_atomically
-from pate.forget import parts_of, remembered
+from pate.forget import remembered
 from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.naming import make_importable
@@ -78,7 +78,7 @@ def run(
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
-    data = _in_asking_order(load(config.data, data_dir, config_dir), config)
+    data = _in_asking_order(load(config.data, data_dir, config_dir, by_workers=True), config)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
@@ -86,7 +86,7 @@ def run(
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
-        released = _release_labels(config, mechanism, data, directory, address, config_dir, seconds, console)
+        released = _release_labels(config, mechanism, data, directory, address, config_dir, force, seconds, console)
         student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
         directory.publish()
         report = _report(config, data, released, epsilon, student, seconds, console)
@@ -124,16 +124,21 @@ def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -
         if voters != config.n_teachers:
             raise ConfigError(f"n_teachers = {config.n_teachers}: the stored votes are those of {voters} teachers")
         return
+    if data.shards is None:
+        _check_records(config, len(data.X_private), len(data.classes), force, console)
+
+
+def _check_records(config: Config, n_records: int, n_classes: int, force: bool, console: Console) -> None:
     mechanism = config.build_mechanism()
     share = mechanism.sampling_rate if isinstance(mechanism, MSamp) else 1 / config.n_teachers
-    each = share * len(data.X_private)
+    each = share * n_records
     if each < _FEWEST_RECORDS and not force:
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: that is about {each:.1g} private records a teacher, too few to learn "
-            f"from; use about {len(data.X_private) / 4 / _FEWEST_RECORDS:.1g} teachers, or add --force"
+            f"from; use about {n_records / 4 / _FEWEST_RECORDS:.1g} teachers, or add --force"
         )
-    if each < max(_RECORDS_TO_LEARN_FROM, len(data.classes)):
-        console.say(f"note: parts of about {each:.2g} records are small for {len(data.classes)} classes")
+    if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
+        console.say(f"note: parts of about {each:.2g} records are small for {n_classes} classes")
 
 
 def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Console) -> None:
@@ -159,6 +164,7 @@ def _release_labels(
     directory: RunDirectory,
     address: str | None,
     config_dir: Path,
+    force: bool,
     seconds: dict[str, float],
     console: Console,
 ) -> Released:
@@ -186,7 +192,7 @@ def _release_labels(
                 stored = StoredVotes(data.votes[: len(queries)], config.n_teachers)
                 _get(aggregator.collect.remote(queries, stored))
             else:
-                _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
+                _train_and_vote(config, data, queries, aggregator, directory, config_dir, force, seconds, console)
         directory.publish()
         with _stage("label", seconds):
             labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
@@ -208,14 +214,19 @@ def _train_and_vote(
     aggregator: Any,
     directory: RunDirectory,
     config_dir: Path,
+    force: bool,
     seconds: dict[str, float],
     console: Console,
 ) -> None:
     from pate.aggregator import AskWorkers
     from pate.pool import Pool
+    from pate.readers import private_records
     from pate.teachers import assign_recipes, recipes
 
-    parts = parts_of(config, data, directory.key)
+    with console.working("splitting private records into parts"):
+        private = private_records(config, data, directory)
+    if data.shards is not None:
+        _check_records(config, private.n_records, len(data.classes), force, console)
     kinds = recipes(config.teachers)
     assignment = assign_recipes(kinds, config.n_teachers)
     store = TeacherFiles(directory.private, directory.key)
@@ -223,13 +234,13 @@ def _train_and_vote(
         n_classes, search_path = len(data.classes), [str(config_dir.resolve())]
         pool = Pool(kinds, assignment, n_classes, config.seed, config.ray, store, search_path)
         with console.working("trying each kind of teacher on public examples"):
-            expected = pool.probe(data.X_public, len(data.X_private) // config.n_teachers)
+            expected = pool.probe(data.X_public, private.n_records // config.n_teachers)
         if pool.lacks_gpu():
             console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
         console.say(
             f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
         )
-        _train(pool, data, parts, directory, console)
+        _train(pool, private, directory, console)
     with _stage("vote", seconds), console.working("counting votes"):
         for _ in range(_VOTE_ATTEMPTS):
             try:
@@ -240,23 +251,24 @@ def _train_and_vote(
                 break
             except _WorkerLost:
                 pool.forget_dead()
-                _train(pool, data, parts, directory, console)
+                _train(pool, private, directory, console)
         else:
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
         pool.close()
+        private.close()
     directory.note("failures.json", {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
-def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], directory: RunDirectory, console: Console) -> None:
-    with console.track("training teachers", len(parts)) as update:
+def _train(pool: Any, private: Any, directory: RunDirectory, console: Console) -> None:
+    with console.track("training teachers", private.n_parts) as update:
 
         def done(count: int) -> None:
             update(count)
             directory.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
 
-        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), done)
+        pool.train(private.of_part, done)
     directory.publish()
 
 

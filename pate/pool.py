@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pate.checkpoints import Store
 from pate.config import RaySettings
-from pate.ensemble import Job, Records, Worker, jobs_of
-from pate.errors import ConfigError, RunError
+from pate.ensemble import Job, Records, Unread, Worker, jobs_of
+from pate.errors import ConfigError, PateError, RunError
 from pate.teachers import Recipe
 from pate.teachers.checkpoint import constant, pack
 
@@ -24,6 +24,8 @@ _MOST_DEATHS = 10  # workers that may die without one teacher getting finished i
 _SECONDS_TO_START = 120
 _SECONDS_TO_TRY = 900
 _LOOK_EVERY = 1.0
+
+PartData = Callable[[int], Records | Unread]
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Pool:
         ray.wait([last[-1] for last in tries.values()], num_returns=len(tries), timeout=_SECONDS_TO_START)
         return sum(self._seconds[kind] for kind in self._assignment) / len(everyone)
 
-    def train(self, part_data: Callable[[int], Records], done: Callable[[int], None]) -> None:
+    def train(self, part_data: PartData, done: Callable[[int], None]) -> None:
         """Train every part that no live worker holds; the longest jobs first, so that no core idles at the end."""
         import ray
 
@@ -196,7 +198,7 @@ class Pool:
     def _expected(self, task: _Task) -> float:
         return self._seconds[task.job.recipe] * len(task.parts)
 
-    def _hand_out(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
+    def _hand_out(self, waiting: deque[_Task], part_data: PartData) -> None:
         """A job for each idle worker first; then a second one at hand, while there are enough for all."""
         for at_hand in range(_IN_FLIGHT):
             for worker, member in self._members.items():
@@ -204,7 +206,7 @@ class Pool:
                 if waiting and enough and len(member.tasks) <= at_hand:
                     self._hand_to(worker, member, waiting.popleft(), part_data)
 
-    def _hand_to(self, worker: Any, member: _Member, task: _Task, part_data: Callable[[int], Records]) -> None:
+    def _hand_to(self, worker: Any, member: _Member, task: _Task, part_data: PartData) -> None:
         missing = []
         for part in task.parts:
             payload = None if part in self._unreadable else self._store.load(part)
@@ -232,7 +234,9 @@ class Pool:
         member = self._members[worker]
         try:
             results = ray.get(reference)
-        except RayTaskError:  # its message could quote a record
+        except RayTaskError as error:  # its message could quote a record, unless it is ours
+            if isinstance(error.cause, PateError):
+                raise error.cause from None
             waiting.appendleft(self._failed(member.tasks.pop(reference)))
             member.busy_since = time.monotonic()
             return
@@ -276,7 +280,7 @@ class Pool:
                 "ray.workers, then go on with --resume"
             )
 
-    def _check_progress(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
+    def _check_progress(self, waiting: deque[_Task], part_data: PartData) -> None:
         """End jobs that hang, give up those that did so before, and do not wait for ever for a place to run."""
         for worker, member in list(self._members.items()):
             task = next(iter(member.tasks.values()), None)
@@ -287,7 +291,9 @@ class Pool:
             if len(task.parts) > 1:  # find out which of the stack it is
                 waiting.extend(_Task(task.job, (part,)) for part in task.parts)
             else:
-                stand_in = pack(constant(part_data(task.parts[0])[1], self._n_classes))
+                records = part_data(task.parts[0])
+                _, labels = records.fetch() if isinstance(records, Unread) else records
+                stand_in = pack(constant(labels, self._n_classes))
                 self._store.save(task.parts[0], stand_in, "GivenUp")
                 self._unreadable.discard(task.parts[0])
                 waiting.append(replace(task, strikes=0))
