@@ -28,6 +28,7 @@ from pate.files import write_atomically
 from pate.forget import remembered
 from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
+from pate.metrics import Metrics
 from pate.naming import make_importable
 from pate.report.page import render_page
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
@@ -86,7 +87,9 @@ def run(
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
-        released = _release_labels(config, mechanism, data, directory, address, config_dir, force, seconds, console)
+        released = _release_labels(
+            config, mechanism, data, directory, address, config_dir, force, seconds, epsilon, console
+        )
         student = _train_student(config, data, released.labels, directory, epsilon, seconds, console)
         directory.publish()
         report = _report(config, data, released, epsilon, student, seconds, console)
@@ -166,6 +169,7 @@ def _release_labels(
     config_dir: Path,
     force: bool,
     seconds: dict[str, float],
+    epsilon: float,
     console: Console,
 ) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
@@ -184,6 +188,8 @@ def _release_labels(
                 key=directory.key,
                 n_teachers=config.n_teachers,
             )
+        metrics = Metrics(config.name)
+        metrics.show(epsilon=epsilon)
         if not _get(aggregator.stored_prefix.remote(queries[:1])) and not _get(aggregator.room.remote()):
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = _get(aggregator.stored_prefix.remote(queries)) == len(queries)
@@ -192,10 +198,12 @@ def _release_labels(
                 stored = StoredVotes(data.votes[: len(queries)], config.n_teachers)
                 _get(aggregator.collect.remote(queries, stored))
             else:
-                _train_and_vote(config, data, queries, aggregator, directory, config_dir, force, seconds, console)
+                _train_and_vote(
+                    config, data, queries, aggregator, directory, config_dir, force, seconds, metrics, console
+                )
         directory.publish()
         with _stage("label", seconds):
-            labels, spent = _ask(aggregator, queries, console), _get(aggregator.spent.remote())
+            labels, spent = _ask(aggregator, queries, metrics, console), _get(aggregator.spent.remote())
         with _stage("account", seconds), console.working("accounting"):
             _get(aggregator.account.remote(queries, config.budget.delta))
             sanitised = None
@@ -216,6 +224,7 @@ def _train_and_vote(
     config_dir: Path,
     force: bool,
     seconds: dict[str, float],
+    metrics: Metrics,
     console: Console,
 ) -> None:
     from pate.aggregator import AskWorkers
@@ -240,7 +249,7 @@ def _train_and_vote(
         console.say(
             f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
         )
-        _train(pool, private, directory, console)
+        _train(pool, private, directory, metrics, console)
     with _stage("vote", seconds), console.working("counting votes"):
         for _ in range(_VOTE_ATTEMPTS):
             try:
@@ -251,7 +260,7 @@ def _train_and_vote(
                 break
             except _WorkerLost:
                 pool.forget_dead()
-                _train(pool, private, directory, console)
+                _train(pool, private, directory, metrics, console)
         else:
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
         pool.close()
@@ -261,18 +270,19 @@ def _train_and_vote(
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
-def _train(pool: Any, private: Any, directory: RunDirectory, console: Console) -> None:
+def _train(pool: Any, private: Any, directory: RunDirectory, metrics: Metrics, console: Console) -> None:
     with console.track("training teachers", private.n_parts) as update:
 
         def done(count: int) -> None:
             update(count)
+            metrics.show(teachers_trained=count)
             directory.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
 
         pool.train(private.of_part, done)
     directory.publish()
 
 
-def _ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int64]:
+def _ask(aggregator: Any, queries: NDArray, metrics: Metrics, console: Console) -> NDArray[np.int64]:
     """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
 
     Examples that were never asked, because the limit on answers was reached, count as unanswered.
@@ -288,6 +298,7 @@ def _ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int6
             labels[done : done + size] = _get(aggregator.label.remote(queries[done : done + size])).labels
             done += size
             update(done)
+            metrics.show(queries_asked=done, queries_answered=int((labels != UNANSWERED).sum()))
     return labels
 
 
