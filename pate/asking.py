@@ -15,6 +15,7 @@ from pate.data.order import by_clusters
 from pate.errors import ConfigError, PateError, RunError
 from pate.learning import new_student
 from pate.mechanisms import UNANSWERED
+from pate.metrics import Metrics
 from pate.run_directory import RunDirectory
 
 BATCH = 50
@@ -23,7 +24,7 @@ _DOUBTFUL = 3  # so many times the size of a round are looked at for examples un
 Ask = Callable[[NDArray], NDArray[np.int64]]
 
 
-def ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int64]:
+def ask(aggregator: Any, queries: NDArray, metrics: Metrics, console: Console) -> NDArray[np.int64]:
     """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
 
     Examples that were never asked, because the limit on answers was reached, count as unanswered.
@@ -39,6 +40,8 @@ def ask(aggregator: Any, queries: NDArray, console: Console) -> NDArray[np.int64
             labels[done : done + size] = get(aggregator.label.remote(queries[done : done + size])).labels
             done += size
             update(done)
+            spent = get(aggregator.spent.remote())
+            metrics.show(queries_asked=spent.asked, queries_answered=spent.answered)
     return labels
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
 
 _SECONDS_BETWEEN_LINES = 10.0
 Update = Callable[..., None]
@@ -77,3 +80,39 @@ class Console:
                 print(text, file=sys.stderr, flush=True)
 
         return update
+
+
+class JsonConsole(Console):
+    """The same as JSON lines on standard error, for whatever collects logs. Never what is for the operator alone."""
+
+    def say(self, text: str) -> None:
+        self._line("remark", text=text)
+
+    def say_privately(self, text: str) -> None:
+        pass
+
+    @contextmanager
+    def track(self, what: str, total: int) -> Iterator[Update]:
+        last = started = time.monotonic()
+
+        def update(done: int, remark: str = "") -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= _SECONDS_BETWEEN_LINES or done == total:
+                last = now
+                self._line("progress", what=what, done=done, total=total, seconds=round(now - started, 3))
+
+        self._line("begin", what=what, total=total)
+        yield update
+        self._line("end", what=what, seconds=round(time.monotonic() - started, 3))
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        self._line("begin", what=what)
+        yield
+        self._line("end", what=what, seconds=round(time.monotonic() - started, 3))
+
+    def _line(self, event: str, **content: Any) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        print(json.dumps({"at": at, "event": event} | content, ensure_ascii=False), file=sys.stderr, flush=True)

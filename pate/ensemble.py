@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,13 @@ def sum_counts(partials: Sequence[PartialCounts], n_teachers: int) -> NDArray[np
         raise RunError(f"votes of {len(parts)} parts came in where {n_teachers} were due once each: nothing was drawn")
     total: NDArray[np.int64] = np.sum([partial.counts for partial in partials], axis=0)
     return total
+
+
+@runtime_checkable
+class Unread(Protocol):
+    """Records that are still to be fetched, by whoever needs them."""
+
+    def fetch(self) -> Records: ...
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ class Worker:
         except Exception as error:
             return f"{kind.key}.name = {kind.name!r}: cannot be fitted: {error}"
 
-    def train(self, job: Job, data: Mapping[int, Records]) -> list[Trained]:
+    def train(self, job: Job, data: Mapping[int, Records | Unread]) -> list[Trained]:
         """Train the teachers of the parts whose records are given; the other slots of a stack stay blank.
 
         A teacher that fails is trained once more with another seed, then a constant stands in. The kind of
@@ -147,8 +154,9 @@ class Worker:
         """
         _one_torch_thread()
         result = []
-        made = self._train_stack(job, data) if len(job.parts) > 1 else {}
-        for part, records in data.items():
+        read = {part: records.fetch() if isinstance(records, Unread) else records for part, records in data.items()}
+        made = self._train_stack(job, read) if len(job.parts) > 1 else {}
+        for part, records in read.items():
             teacher, payload, failure = made.get(part) or self._train_one(job.recipe, part, records)
             self._teachers[part] = job.recipe, teacher
             result.append(Trained(part, payload, failure))

@@ -25,6 +25,7 @@ from pate.checkpoints import TeacherFiles
 from pate.config import Config
 from pate.data.dataset import Dataset
 from pate.data.partition import identities, keyed_digest, split_into_parts, subsample_parts
+from pate.data.shards import Split
 from pate.errors import DataError, RunError
 from pate.mechanisms import MSamp
 from pate.run_directory import RunDirectory
@@ -69,17 +70,25 @@ def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
         gone = np.isin(_digests(data, directory.key), ensemble.forgotten)
         data = _only(data, ~gone)
     if ensemble.pending is not None:
-        _must_be(ensemble.data_digest == _digest(data, directory.key), directory)
+        must_be(ensemble.data_digest == _digest(data, directory.key), directory)
         _erase(directory, ensemble.pending)
         directory.replace("data_digest", _digest(data, directory.key))
         ensemble.model_copy(update={"pending": None, "data_digest": None}).store(directory)
-    _must_be(directory.same_as_before("data_digest", _digest(data, directory.key)), directory)
+    must_be(directory.same_as_before("data_digest", _digest(data, directory.key)), directory)
     return data
 
 
-def _must_be(same: bool, directory: RunDirectory) -> None:
+def must_be(same: bool, directory: RunDirectory) -> None:
     if not same:
         raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
+
+
+def split_of(config: Config) -> Split:
+    """How records go to parts, for readers."""
+    mechanism = config.build_mechanism()
+    if isinstance(mechanism, MSamp):
+        return Split(config.n_teachers, mechanism.sampling_rate, mechanism.votes_per_record)
+    return Split(config.n_teachers)
 
 
 def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:

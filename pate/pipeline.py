@@ -23,10 +23,11 @@ from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
 from pate.errors import BudgetExceeded, ConfigError, RunError
-from pate.forget import parts_of, remembered
+from pate.forget import remembered
 from pate.learning import new_student, train_student
 from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
+from pate.metrics import Metrics
 from pate.naming import make_importable
 from pate.report.figures import (
     confusion_of,
@@ -86,7 +87,7 @@ def run(
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
-    data = in_asking_order(data or load(config.data, data_dir, config_dir), config)
+    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers=True), config)
     _check_sizes(config, data, force, console)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
@@ -94,7 +95,9 @@ def run(
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
-        released = _release_labels(config, mechanism, data, directory, address, config_dir, seconds, console)
+        released = _release_labels(
+            config, mechanism, data, directory, address, config_dir, force, seconds, epsilon, console
+        )
         data = data.asked_first(released.rows)
         with _stage("student", seconds):
             student = train_student(config, data, released.labels, directory, epsilon, console)
@@ -138,16 +141,21 @@ def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -
         if voters != config.n_teachers:
             raise ConfigError(f"n_teachers = {config.n_teachers}: the stored votes are those of {voters} teachers")
         return
+    if data.shards is None:
+        _check_records(config, len(data.X_private), len(data.classes), force, console)
+
+
+def _check_records(config: Config, n_records: int, n_classes: int, force: bool, console: Console) -> None:
     mechanism = config.build_mechanism()
     share = mechanism.sampling_rate if isinstance(mechanism, MSamp) else 1 / config.n_teachers
-    each = share * len(data.X_private)
+    each = share * n_records
     if each < _FEWEST_RECORDS and not force:
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: that is about {each:.1g} private records a teacher, too few to learn "
-            f"from; use about {len(data.X_private) / 4 / _FEWEST_RECORDS:.1g} teachers, or add --force"
+            f"from; use about {n_records / 4 / _FEWEST_RECORDS:.1g} teachers, or add --force"
         )
-    if each < max(_RECORDS_TO_LEARN_FROM, len(data.classes)):
-        console.say(f"note: parts of about {each:.2g} records are small for {len(data.classes)} classes")
+    if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
+        console.say(f"note: parts of about {each:.2g} records are small for {n_classes} classes")
 
 
 def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Console) -> None:
@@ -173,7 +181,9 @@ def _release_labels(
     directory: RunDirectory,
     address: str | None,
     config_dir: Path,
+    force: bool,
     seconds: dict[str, float],
+    epsilon: float,
     console: Console,
 ) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
@@ -193,6 +203,8 @@ def _release_labels(
                 key=directory.key,
                 n_teachers=config.n_teachers,
             )
+        metrics = Metrics(config.name)
+        metrics.show(epsilon=epsilon)
         if not get(aggregator.spent.remote()).asked and not get(aggregator.room.remote()):
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and get(aggregator.stored_prefix.remote(queries)) == len(queries)
@@ -201,14 +213,18 @@ def _release_labels(
                 stored = StoredVotes(data.votes[: len(queries)], config.n_teachers)
                 get(aggregator.collect.remote(queries, stored))
             else:
-                _train_and_vote(config, data, queries, aggregator, directory, config_dir, seconds, console)
+                _train_and_vote(
+                    config, data, queries, aggregator, directory, config_dir, force, seconds, metrics, console
+                )
         directory.publish()
         with _stage("label", seconds):
             if adaptive:
-                rows, labels = ask_in_rounds(queries, config, lambda X: ask(aggregator, X, console), directory, console)
+                rows, labels = ask_in_rounds(
+                    queries, config, lambda X: ask(aggregator, X, metrics, console), directory, console
+                )
                 queries = queries[rows]
             else:
-                rows, labels = np.arange(len(queries)), ask(aggregator, queries, console)
+                rows, labels = np.arange(len(queries)), ask(aggregator, queries, metrics, console)
             spent = get(aggregator.spent.remote())
         with _stage("account", seconds), console.working("accounting"):
             get(aggregator.account.remote(queries, config.budget.delta, adaptive))
@@ -228,14 +244,20 @@ def _train_and_vote(
     aggregator: Any,
     directory: RunDirectory,
     config_dir: Path,
+    force: bool,
     seconds: dict[str, float],
+    metrics: Metrics,
     console: Console,
 ) -> None:
     from pate.aggregator import AskWorkers
     from pate.pool import Pool
+    from pate.readers import private_records
     from pate.teachers import assign_recipes, recipes
 
-    parts = parts_of(config, data, directory.key)
+    with console.working("splitting private records into parts"):
+        private = private_records(config, data, directory)
+    if data.shards is not None:
+        _check_records(config, private.n_records, len(data.classes), force, console)
     kinds = recipes(config.teachers)
     assignment = assign_recipes(kinds, config.n_teachers)
     store = TeacherFiles(directory.private, directory.key)
@@ -243,13 +265,13 @@ def _train_and_vote(
         n_classes, search_path = len(data.classes), [str(config_dir.resolve())]
         pool = Pool(kinds, assignment, n_classes, config.seed, config.ray, store, search_path)
         with console.working("trying each kind of teacher on public examples"):
-            expected = pool.probe(data.X_public, len(data.X_private) // config.n_teachers)
+            expected = pool.probe(data.X_public, private.n_records // config.n_teachers)
         if pool.lacks_gpu():
             console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
         console.say(
             f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
         )
-        _train(pool, data, parts, directory, console)
+        _train(pool, private, directory, metrics, console)
     with _stage("vote", seconds), console.working("counting votes"):
         for _ in range(_VOTE_ATTEMPTS):
             try:
@@ -260,23 +282,25 @@ def _train_and_vote(
                 break
             except WorkerLost:
                 pool.forget_dead()
-                _train(pool, data, parts, directory, console)
+                _train(pool, private, directory, metrics, console)
         else:
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
         pool.close()
+        private.close()
     directory.note("failures.json", {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
-def _train(pool: Any, data: Dataset, parts: list[NDArray[np.int64]], directory: RunDirectory, console: Console) -> None:
-    with console.track("training teachers", len(parts)) as update:
+def _train(pool: Any, private: Any, directory: RunDirectory, metrics: Metrics, console: Console) -> None:
+    with console.track("training teachers", private.n_parts) as update:
 
         def done(count: int) -> None:
             update(count)
+            metrics.show(teachers_trained=count)
             directory.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
 
-        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), done)
+        pool.train(private.of_part, done)
     directory.publish()
 
 

@@ -6,14 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from numpy.typing import NDArray
 
 from pate.checkpoints import Store
 from pate.config import RaySettings
-from pate.ensemble import Job, Records, Worker, jobs_of
-from pate.errors import ConfigError, RunError
+from pate.ensemble import Job, Records, Unread, Worker, jobs_of
+from pate.errors import ConfigError, PateError, RunError
 from pate.teachers import Recipe
 from pate.teachers.checkpoint import constant, pack
 
@@ -24,6 +25,9 @@ _MOST_DEATHS = 10  # workers that may die without one teacher getting finished i
 _SECONDS_TO_START = 120
 _SECONDS_TO_TRY = 900
 _LOOK_EVERY = 1.0
+_SLOW_FACTOR, _SLOW_SECONDS = 4.0, 10.0  # beyond both, a job is also given to a worker that has nothing to do
+
+PartData = Callable[[int], Records | Unread]
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,10 @@ class Pool:
     """Worker actors sized to the cluster.
 
     A worker that dies is replaced: its finished teachers come back from the store, what it was working on is
-    handed out again and turns out the same. A job that takes its worker down again and again, or never ends, is
-    given up and a constant stands in for its teacher, so that no record can stop a run.
+    handed out again and turns out the same. A job that takes much longer than others of its kind is also given to a
+    worker that has nothing to do: the first result counts, and the slower worker is replaced. A job that takes its
+    worker down again and again, or never ends, is given up and a constant stands in for its teacher, so that no
+    record can stop a run. A lost node is no job's fault.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Pool:
         self._settings, self._store = settings, store
         self._jobs = jobs_of(kinds, assignment, stack_all=settings.gpus_per_worker > 0)
         self._seconds = [0.0] * len(kinds)
+        self._seen: list[list[float]] = [[] for _ in kinds]  # seconds a teacher of each kind took
         self._actor = ray.remote(Worker).options(
             num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker, max_restarts=0
         )
@@ -115,7 +122,7 @@ class Pool:
         ray.wait([last[-1] for last in tries.values()], num_returns=len(tries), timeout=_SECONDS_TO_START)
         return sum(self._seconds[kind] for kind in self._assignment) / len(everyone)
 
-    def train(self, part_data: Callable[[int], Records], done: Callable[[int], None]) -> None:
+    def train(self, part_data: PartData, done: Callable[[int], None]) -> None:
         """Train every part that no live worker holds; the longest jobs first, so that no core idles at the end."""
         import ray
 
@@ -133,6 +140,8 @@ class Pool:
                     self._finish(reference, waiting)
             done(len(self._held))
             self._check_progress(waiting, part_data)
+            if not waiting:
+                self._double_slow_ones(part_data)
 
     def forget_dead(self) -> None:
         """Drop workers that no longer answer, so that `train` makes up for what they held."""
@@ -142,8 +151,8 @@ class Pool:
         for worker in list(self._members):
             try:
                 ray.get(worker.__ray_ready__.remote())
-            except RayError:
-                self._bury(worker)
+            except RayError as error:
+                self._bury(worker, node_lost=_node_lost(error))
 
     def close(self) -> None:
         """End all workers; what they held is in the store."""
@@ -189,14 +198,14 @@ class Pool:
         try:
             ray.get(reference)
             self._members[worker] = _Member()
-        except RayError:
-            self._count_death()
+        except RayError as error:
+            self._count_death(_node_lost(error))
             self._start_worker()
 
     def _expected(self, task: _Task) -> float:
         return self._seconds[task.job.recipe] * len(task.parts)
 
-    def _hand_out(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
+    def _hand_out(self, waiting: deque[_Task], part_data: PartData) -> None:
         """A job for each idle worker first; then a second one at hand, while there are enough for all."""
         for at_hand in range(_IN_FLIGHT):
             for worker, member in self._members.items():
@@ -204,7 +213,7 @@ class Pool:
                 if waiting and enough and len(member.tasks) <= at_hand:
                     self._hand_to(worker, member, waiting.popleft(), part_data)
 
-    def _hand_to(self, worker: Any, member: _Member, task: _Task, part_data: Callable[[int], Records]) -> None:
+    def _hand_to(self, worker: Any, member: _Member, task: _Task, part_data: PartData) -> None:
         missing = []
         for part in task.parts:
             payload = None if part in self._unreadable else self._store.load(part)
@@ -232,20 +241,52 @@ class Pool:
         member = self._members[worker]
         try:
             results = ray.get(reference)
-        except RayTaskError:  # its message could quote a record
+        except RayTaskError as error:  # its message could quote a record, unless it is ours
+            if isinstance(error.cause, PateError):
+                raise error.cause from None
             waiting.appendleft(self._failed(member.tasks.pop(reference)))
             member.busy_since = time.monotonic()
             return
-        except RayError:  # a dead worker or node, its memory run out, a result that was lost
-            waiting.extendleft(self._bury(worker))
+        except RayError as error:  # a dead worker or node, its memory run out, a result that was lost
+            waiting.extendleft(self._missing(self._bury(worker, node_lost=_node_lost(error))))
+            return
+        if self._held & set(member.tasks[reference].parts):  # another was quicker
+            waiting.extendleft(self._missing(self._bury(worker, strikes=0)))
             return
         task = member.tasks.pop(reference)
+        if not task.restores:
+            self._seen[task.job.recipe].append((time.monotonic() - member.busy_since) / len(task.parts))
         member.busy_since = time.monotonic()
         for trained in results or ():
             self._store.save(trained.part, trained.payload, trained.failure)
             self._unreadable.discard(trained.part)
         member.parts.update(task.parts)
         self._deaths = 0
+        for other in [w for w, m in self._members.items() if any(t.parts == task.parts for t in m.tasks.values())]:
+            waiting.extendleft(self._missing(self._bury(other, strikes=0)))
+
+    def _missing(self, tasks: list[_Task]) -> list[_Task]:
+        """Those that nobody has finished or is working on."""
+        at_work = {part for m in self._members.values() for task in m.tasks.values() for part in task.parts}
+        return [task for task in tasks if not (self._held | at_work) & set(task.parts)]
+
+    def _double_slow_ones(self, part_data: PartData) -> None:
+        """Give what takes much longer than its like to workers that have nothing else to do."""
+        idle = [worker for worker, member in self._members.items() if not member.tasks]
+        tasks = [task for member in self._members.values() for task in member.tasks.values()]
+        for member in list(self._members.values()):
+            first = next(iter(member.tasks.values()), None)
+            if first is None or time.monotonic() - member.busy_since < self._slow(first):
+                continue
+            for task in list(member.tasks.values()):
+                if idle and not task.restores and tasks.count(task) == 1:
+                    worker = idle.pop()
+                    self._hand_to(worker, self._members[worker], task, part_data)
+
+    def _slow(self, task: _Task) -> float:
+        seen = self._seen[task.job.recipe]
+        usual = median(seen) if seen else self._seconds[task.job.recipe]
+        return max(_SLOW_SECONDS, _SLOW_FACTOR * usual * len(task.parts))
 
     def _failed(self, task: _Task) -> _Task:
         """A stored teacher that cannot be read is trained again; training that raises is a strike, or two."""
@@ -254,11 +295,15 @@ class Pool:
             return replace(task, restores=False)
         return replace(task, strikes=task.strikes + _HANGS)
 
-    def _bury(self, worker: Any, strikes: int = 1) -> list[_Task]:
-        """Replace a dead worker; returns what has to be done again, the job it died on with a strike against it."""
+    def _bury(self, worker: Any, strikes: int = 1, node_lost: bool = False) -> list[_Task]:
+        """Replace a dead worker; returns what has to be done again, the job it died on with a strike against it.
+
+        A node that is lost, as preemptible ones are, takes all its workers along: that is no job's fault.
+        """
         import ray
 
-        self._count_death()
+        strikes = 0 if node_lost else strikes
+        self._count_death(node_lost or strikes == 0)
         member = self._members.pop(worker)
         ray.kill(worker)
         self._start_worker()
@@ -268,15 +313,15 @@ class Pool:
         again = [_Task(job, tuple(p for p in job.parts if p in member.parts)) for job in self._jobs]
         return tasks + [task for task in again if task.parts]
 
-    def _count_death(self) -> None:
-        self._deaths += 1
+    def _count_death(self, nobodys_fault: bool = False) -> None:
+        self._deaths += not nobodys_fault
         if self._deaths > _MOST_DEATHS:
             raise RunError(
                 f"{self._deaths} teacher workers died in a row: give them more memory, or run fewer at a time with "
                 "ray.workers, then go on with --resume"
             )
 
-    def _check_progress(self, waiting: deque[_Task], part_data: Callable[[int], Records]) -> None:
+    def _check_progress(self, waiting: deque[_Task], part_data: PartData) -> None:
         """End jobs that hang, give up those that did so before, and do not wait for ever for a place to run."""
         for worker, member in list(self._members.items()):
             task = next(iter(member.tasks.values()), None)
@@ -287,7 +332,9 @@ class Pool:
             if len(task.parts) > 1:  # find out which of the stack it is
                 waiting.extend(_Task(task.job, (part,)) for part in task.parts)
             else:
-                stand_in = pack(constant(part_data(task.parts[0])[1], self._n_classes))
+                records = part_data(task.parts[0])
+                _, labels = records.fetch() if isinstance(records, Unread) else records
+                stand_in = pack(constant(labels, self._n_classes))
                 self._store.save(task.parts[0], stand_in, "GivenUp")
                 self._unreadable.discard(task.parts[0])
                 waiting.append(replace(task, strikes=0))
@@ -305,6 +352,11 @@ class Pool:
             f"{self._settings.cpus_per_worker:g} CPUs and {self._settings.gpus_per_worker:g} GPUs "
             "(ray.cpus_per_worker, ray.gpus_per_worker); go on with --resume when it has"
         )
+
+
+def _node_lost(error: Exception) -> bool:
+    """Whether a worker died with its node. Ray tells the two apart in words only."""
+    return "node has died" in str(error)
 
 
 def _pool_size(settings: RaySettings, n_jobs: int) -> int:

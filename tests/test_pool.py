@@ -210,3 +210,36 @@ def test_checkpoints_of_another_run_or_part_are_not_believed(tmp_path: Path) -> 
     store.erase(2)
     assert store.load(2) is None
     assert store.failures == {}
+
+
+class SlowOnce(BaseEstimator):
+    """Takes for ever where it is first asked to learn from part 2, as on a machine that limps; quick elsewhere."""
+
+    def __init__(self, flag: str = "") -> None:
+        self.flag = flag
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> SlowOnce:
+        if X[0, 0] == 7:
+            try:
+                Path(self.flag).touch(exist_ok=False)
+                time.sleep(600)
+            except FileExistsError:
+                pass
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return np.zeros(len(X))
+
+
+def test_a_job_that_hangs_on_one_machine_is_also_given_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pate.pool._SLOW_SECONDS", 2.0)
+    store = InMemory()
+    pool = pool_of([Recipe(f"{__name__}.SlowOnce", {"flag": str(tmp_path / "flag")})], 5, store)
+    X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])
+    pool.train(lambda part: ((X + 7 if part == 2 else X), y), lambda _: None)
+    assert (tmp_path / "flag").exists()
+    assert store.failures == {}
+    assert pool._deaths == 0
+    np.testing.assert_array_equal(votes(pool, 5), [[5, 0, 0]] * len(private_data()[0]))

@@ -26,15 +26,16 @@ def run(
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small to learn from")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
     from pate import pipeline
     from pate.config import load_config
-    from pate.console import Console
+    from pate.console import Console, JsonConsole
 
     settings = load_config(config, set_ or ())
     directory = os.path.expanduser(out) if out else (_newest_run(settings) if resume else new_run(settings.name))
-    console = Console()
+    console = JsonConsole() if log_json else Console()
     try:
         outcome = pipeline.run(
             settings,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import DataError
+
+if TYPE_CHECKING:
+    from pate.data.shards import Shards
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Dataset:
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
     `input` and `features` tell the users of a student how its examples are written. `votes` are histograms on the
     public examples that were counted elsewhere; private data may then be empty. `public_rows` says which row of the
-    source each public example was.
+    source each public example was. `shards` are private records that nobody has read yet; the private arrays are then
+    empty, and workers read them.
     """
 
     X_private: NDArray
@@ -37,6 +42,7 @@ class Dataset:
     features: tuple[str, ...] | None = None
     votes: NDArray[np.int64] | None = None
     public_rows: NDArray[np.int64] | None = None
+    shards: Shards | None = None
 
     def __post_init__(self) -> None:
         shape = self.X_private.shape[1:]
@@ -46,7 +52,7 @@ class Dataset:
                 continue
             if X.shape[1:] != shape:
                 raise DataError(f"{name} examples have shape {X.shape[1:]}, private ones {shape}: make them the same")
-            if len(X) == 0 and name != "test" and (name == "public" or self.votes is None):
+            if len(X) == 0 and name != "test" and (name == "public" or (self.votes is None and self.shards is None)):
                 raise DataError(f"the {name} data is empty")
             if not np.isfinite(X).all():
                 row = int(np.argwhere(~np.isfinite(X))[0][0])

@@ -64,7 +64,12 @@ def subsample_parts(
     return [np.array(rows, dtype=np.int64) for rows in members]
 
 
+def ranks(X: NDArray, y: NDArray, key: bytes) -> list[bytes]:
+    """What records of a part are ordered by: a keyed hash of each one's content."""
+    return [keyed_digest(key, b"order", record) for record in contents(X, y)]
+
+
 def _order(X: NDArray, y: NDArray, key: bytes) -> NDArray[np.int64]:
     """Row numbers in an order that depends on each record's own content, not on its place."""
-    rank = [keyed_digest(key, b"order", record) for record in contents(X, y)]
+    rank = ranks(X, y, key)
     return np.array(sorted(range(len(rank)), key=rank.__getitem__), dtype=np.int64)

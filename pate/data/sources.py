@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from pate.config import DataSettings
 
 
-def load(settings: DataSettings, data_dir: Path | None, config_dir: Path) -> Dataset:
+def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_workers: bool = False) -> Dataset:
     """The data set that the config's data section describes.
+
+    `by_workers`: leave private shards unread where the config says that workers read them.
 
     Files are looked for below `data_dir` (the --data-dir option), else below $PATE_DATA; people's own files
     else beside the config, benchmarks else in ~/.cache/pate, where a download also goes.
@@ -23,6 +25,10 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path) -> Dat
     if settings.source == "digits":
         return _digits()
     given = data_root(data_dir)
+    if settings.source in ("csv", "npz", "parquet") and settings.sharded:
+        from pate.data.shards import load_sharded
+
+        return load_sharded(settings, given or config_dir, by_workers)
     if settings.source == "npz":
         from pate.data.tables import load_npz
 

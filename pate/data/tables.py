@@ -10,8 +10,10 @@ numbers, or have their values listed under `categories` (one 0/1 feature a value
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +57,7 @@ def load_npz(settings: NpzData, folder: Path) -> Dataset:
 def load_csv(settings: CsvData, folder: Path) -> Dataset:
     rows: dict[str, list[dict[str, str]]] = {}
     if settings.split is not None:
-        if settings.private is None:
+        if not isinstance(settings.private, str):
             raise DataError("data.split needs data.private, the one file that holds all rows")
         for number, row in enumerate(_read_csv(existing(settings.private, folder)), start=2):
             part = row.get(settings.split)
@@ -119,23 +121,32 @@ def _dataset(
 
 
 def _read_npz(path: Path) -> dict[str, NDArray]:
+    return npz_arrays(path, str(path))
+
+
+def npz_arrays(file: Path | IO[bytes], name: str) -> dict[str, NDArray]:
+    """All arrays of an archive. Never unpickled."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, AttributeError) as error:
-        raise DataError(f"{path}: not a readable npz archive of plain arrays ({error})") from None
+    except (ValueError, OSError, AttributeError, BadZipFile) as error:
+        raise DataError(f"{name}: not a readable npz archive of plain arrays ({error})") from None
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return csv_rows(file, str(path))
+
+
+def csv_rows(file: Iterable[str], name: str) -> list[dict[str, str]]:
+    """All rows, each with as many fields as the header."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            rows = list(reader)
+        rows = list(csv.DictReader(file, skipinitialspace=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a UTF-8 csv file ({error})") from None
+        raise DataError(f"{name}: not a UTF-8 csv file ({error})") from None
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise DataError(f"{path} line {number}: not as many fields as the header has")
+            raise DataError(f"{name} line {number}: not as many fields as the header has")
     return rows
 
 
@@ -151,13 +162,14 @@ def _feature_matrix(
             known = np.array([str(c) for c in categories[column]])
             blocks.append((np.array(values)[:, None] == known[None, :]).astype(np.float32))
         else:
-            blocks.append(_numbers(values, column, part)[:, None])
+            blocks.append(numbers(values, column, part)[:, None])
     if not blocks:
         raise DataError(f"{part} data: no feature columns are left")
     return np.concatenate(blocks, axis=1)
 
 
-def _numbers(values: list[str], column: str, part: str) -> NDArray[np.float32]:
+def numbers(values: list[str], column: str, part: str) -> NDArray[np.float32]:
+    """A column of numbers; an empty cell is NaN."""
     try:
         return np.array([float(value) if value else np.nan for value in values], dtype=np.float32)
     except ValueError:

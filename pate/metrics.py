@@ -1,0 +1,33 @@
+"""Figures for Prometheus, through Ray's own exporter. Only what may be published: no votes, nothing that failed.
+
+`pate_teachers_trained`, `pate_queries_asked`, `pate_queries_answered` and `pate_epsilon`, the ε of the limits, which
+holds for every data set; each with the run's name as the tag `run`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_FIGURES = {
+    "pate_teachers_trained": "teachers that a live worker holds",
+    "pate_queries_asked": "queries asked so far, stored and paid for",
+    "pate_queries_answered": "queries answered so far, stored and paid for",
+    "pate_epsilon": "epsilon of the limits: what may be spent at most, true for every data set",
+}
+
+
+class Metrics:
+    """Gauges of one run. Made after Ray has been joined."""
+
+    def __init__(self, run: str) -> None:
+        from ray.util.metrics import Gauge
+
+        self._gauges: dict[str, Any] = {
+            name: Gauge(name, description=text, tag_keys=("run",)) for name, text in _FIGURES.items()
+        }
+        self._tags = {"run": run}
+
+    def show(self, **figures: float) -> None:
+        """Set some of them, by name without the prefix."""
+        for name, value in figures.items():
+            self._gauges[f"pate_{name}"].set(float(value), tags=self._tags)

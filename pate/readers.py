@@ -1,0 +1,96 @@
+"""Readers: actors that read private shards where they are, so that records do not pass the driver.
+
+Each shard is read once, by one reader; a worker asks all readers for the records of its own parts. The key that says
+which part a record belongs to stays with the readers, which run nothing but this package, and never goes to the
+workers, which run people's own classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pate.config import Config
+from pate.data.dataset import Dataset
+from pate.data.shards import Block, ShardReader, Shards, Split, Summary, digest_of
+from pate.ensemble import Records
+from pate.errors import DataError, RunError
+from pate.forget import must_be, parts_of, split_of
+from pate.run_directory import RunDirectory
+
+_MOST_READERS = 64
+
+
+@dataclass(frozen=True)
+class RemotePart:
+    """A part's records, for whoever fetches them."""
+
+    readers: tuple[Any, ...]
+    part: int
+
+    def fetch(self) -> Records:
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            blocks: list[Block] = ray.get([reader.part.remote(self.part) for reader in self.readers])
+        except RayError as error:
+            raise RunError(
+                f"private shards cannot be read any more ({type(error).__name__}); go on with --resume"
+            ) from None
+        return Block.merged(blocks)
+
+
+class Readers:
+    """All readers of a run, spread over the nodes. One that dies with its node reads its shards again elsewhere."""
+
+    def __init__(self, shards: Shards, key: bytes, split: Split) -> None:
+        import ray
+        from ray.exceptions import RayError
+
+        n = int(min(len(shards.paths), max(1, ray.cluster_resources().get("CPU", 1)), _MOST_READERS))
+        actor = ray.remote(ShardReader).options(
+            num_cpus=0, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1
+        )
+        self._actors = tuple(actor.remote(shards.paths[i::n], shards.format, key, split) for i in range(n))
+        try:
+            found: list[Summary | str] = ray.get([reader.load.remote() for reader in self._actors])
+        except RayError as error:
+            raise RunError(
+                f"private shards could not be read ({type(error).__name__}); is there enough memory?"
+            ) from None
+        for answer in found:
+            if isinstance(answer, str):
+                raise DataError(answer)
+        summaries = [answer for answer in found if isinstance(answer, Summary)]
+        self.records, self.digest = sum(summary.records for summary in summaries), digest_of(summaries)
+
+    def part(self, number: int) -> RemotePart:
+        return RemotePart(self._actors, number)
+
+    def close(self) -> None:
+        import ray
+
+        for reader in self._actors:
+            ray.kill(reader)
+
+
+@dataclass(frozen=True)
+class PrivateRecords:
+    """How many there are, those of each part, and what to do when they are no longer wanted."""
+
+    n_records: int
+    n_parts: int
+    of_part: Callable[[int], Any]
+    close: Callable[[], None] = lambda: None
+
+
+def private_records(config: Config, data: Dataset, directory: RunDirectory) -> PrivateRecords:
+    """Records by part: from here where the driver has read them, else from readers on the cluster."""
+    if data.shards is None:
+        rows, X, y = parts_of(config, data, directory.key), data.X_private, data.y_private
+        return PrivateRecords(len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]))
+    readers = Readers(data.shards, directory.key, split_of(config))
+    must_be(directory.same_as_before("shards_digest", readers.digest), directory)
+    return PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close)

@@ -1,0 +1,197 @@
+"""Private records in shards: who reads them changes nothing, and every mistake names its shard."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate.checkpoints import InMemory
+from pate.config import Config, RaySettings, parse_config
+from pate.data.dataset import Dataset
+from pate.data.partition import split_into_parts, subsample_parts
+from pate.data.shards import Block, ShardReader, Split, Summary, digest_of
+from pate.data.sources import load
+from pate.ensemble import Worker, jobs_of, sum_counts
+from pate.errors import ConfigError, DataError
+from pate.pool import Pool
+from pate.readers import Readers
+from pate.teachers import Recipe
+
+KEY = b"s" * 32
+N_PARTS = 7
+
+
+def table(n: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "who": np.array([f"p{i}" for i in rng.integers(0, 60, n)]),
+        "age": rng.normal(40, 10, n).round(2),
+        "sex": rng.choice(["f", "m"], n),
+        "sick": rng.choice(["no", "yes"], n),
+    }
+
+
+def write(folder: Path, source: str, n_shards: int = 4) -> dict:
+    """Shards, a public and a test file; returns the data section of a config."""
+    folder.mkdir(exist_ok=True)
+    files = {f"shard-{i}": table(30 + i, i) for i in range(n_shards)}
+    files["public"] = {key: table(20, 90)[key] for key in ("age", "sex")}
+    files["test"] = {key: table(10, 91)[key] for key in ("age", "sex", "sick")}
+    for name, columns in files.items():
+        save(folder / f"{name}.{source}", columns, source)
+    settings = {"source": source, "private": f"shard-*.{source}", "public": f"public.{source}"}
+    settings |= {"test": f"test.{source}", "classes": ["no", "yes"]}
+    if source == "npz":
+        return settings | {"ids": True}
+    return settings | {"label": "sick", "id": "who", "categories": {"sex": ["f", "m"]}}
+
+
+def save(path: Path, columns: dict[str, np.ndarray], source: str) -> None:
+    if source == "csv":
+        lines = zip(*columns.values(), strict=True)
+        path.write_text("\n".join([",".join(columns), *(",".join(map(str, line)) for line in lines)]) + "\n")
+    elif source == "parquet":
+        pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table(columns), path)
+    else:
+        X = np.stack([columns["age"], columns["sex"] == "f", columns["sex"] == "m"], axis=1)
+        names = {"y": "sick", "id": "who"}
+        arrays = {key: columns[name] for key, name in names.items() if name in columns}
+        np.savez(path, X=X, **arrays)
+
+
+def config(data: dict, **changes: object) -> Config:
+    return parse_config(
+        {
+            "n_teachers": N_PARTS,
+            "data": data,
+            "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+            "mechanism": {"name": "gnmax", "sigma": 5},
+            "student": {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC"}},
+            **changes,
+        }
+    )
+
+
+def both(folder: Path, data: dict) -> tuple[Dataset, Dataset]:
+    """What the driver reads, and what it leaves to the workers."""
+    by_workers = config(data | {"read_by": "workers"}).data
+    return load(config(data).data, None, folder, by_workers=True), load(by_workers, None, folder, by_workers=True)
+
+
+@pytest.mark.parametrize("source", ["csv", "npz", "parquet"])
+def test_parts_are_the_same_whoever_reads_them(source: str, tmp_path: Path) -> None:
+    read, left = both(tmp_path, write(tmp_path, source))
+    assert len(read.X_private) == 30 + 31 + 32 + 33
+    assert read.X_private.shape[1:] == (3,)
+    assert left.shards is not None
+    assert len(left.X_private) == 0
+    assert left.ids_private == []
+    np.testing.assert_array_equal(read.X_public, left.X_public)
+    for split in (Split(N_PARTS), Split(N_PARTS, rate=0.3, kappa=4)):
+        records = (read.X_private, read.y_private, read.ids_private, KEY, N_PARTS)
+        whole = split_into_parts(*records) if split.rate is None else subsample_parts(*records, split.rate, split.kappa)
+        paths = left.shards.paths
+        for spread in ([paths], [paths[:1], paths[1:]], [paths[1::2], paths[::2]]):
+            readers = [ShardReader(some, left.shards.format, KEY, split) for some in spread]
+            for part, rows in enumerate(whole):
+                X, y = Block.merged([reader.part(part) for reader in readers])
+                np.testing.assert_array_equal(X, read.X_private[rows])
+                np.testing.assert_array_equal(y, read.y_private[rows])
+
+
+def test_the_sources_agree_and_the_digest_knows_the_records_only(tmp_path: Path) -> None:
+    digests = set()
+    for number, source in enumerate(["csv", "npz", "csv"]):
+        folder = tmp_path / str(number)
+        _, left = both(folder, write(folder, source))
+        assert left.shards is not None
+        paths = left.shards.paths[::-1] if number else left.shards.paths
+        readers = [ShardReader(some, left.shards.format, KEY, Split(3)) for some in (paths[:1], paths[1:])]
+        summaries = [summary for reader in readers if isinstance(summary := reader.load(), Summary)]
+        assert sum(summary.records for summary in summaries) == 126
+        digests.add(digest_of(summaries))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("shard", "says"),
+    [
+        (None, r"shard-1\.csv: no such file on"),
+        ("age,who,sick\n1,a,no\n", r"shard-1\.csv: column 'sex' of the public file is missing"),
+        ("age,sex,who\n1,f,a\n", r"shard-1\.csv: no column 'sick', the label"),
+        ("age,sex,sick\n1,f,no\n", r"shard-1\.csv: no column 'who', the id"),
+        ("age,sex,who,sick,x\n1,f,a,no,1\n", r"shard-1\.csv: column 'x' is not in the public file"),
+        ("age,sex,who,sick\n1,f,a,maybe\n", r"shard-1\.csv: labels: label 'maybe'"),
+        ("age,sex,who,sick\nold,f,a,no\n", r"shard-1\.csv data: column 'age' holds 'old'"),
+        ("age,sex,who,sick\n,f,a,no\n", r"shard-1\.csv: NaN or infinity in row 0"),
+        ("age,sex,who,sick\n1,f\n", r"shard-1\.csv line 2: not as many fields"),
+        ("", r"shard-1\.csv: no rows"),
+    ],
+)
+def test_mistakes_name_their_shard(shard: str | None, says: str, tmp_path: Path) -> None:
+    data = write(tmp_path, "csv") | {"private": [f"shard-{i}.csv" for i in range(3)]}
+    _, left = both(tmp_path, data)
+    (tmp_path / "shard-1.csv").unlink() if shard is None else (tmp_path / "shard-1.csv").write_text(shard)
+    assert left.shards is not None
+    answer = ShardReader(left.shards.paths, left.shards.format, KEY, Split(3)).load()
+    assert isinstance(answer, str)
+    with pytest.raises(DataError, match=says):
+        raise DataError(answer)
+    with pytest.raises(DataError, match=says):
+        load(config(data).data, None, tmp_path)
+
+
+def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    data = write(tmp_path, "csv")
+    with pytest.raises(DataError, match="no file here matches"):
+        load(config(data | {"private": "none-*.csv"}).data, None, tmp_path)
+    with pytest.raises(DataError, match="listed twice"):
+        load(config(data | {"private": ["shard-0.csv", "shard-*.csv"]}).data, None, tmp_path)
+    with pytest.raises(ConfigError, match="need a 'public' file"):
+        config({key: value for key, value in data.items() if key != "public"})
+    with pytest.raises(ConfigError, match="split is for one file"):
+        config(data | {"split": "part"})
+    with pytest.raises(ConfigError, match="read_by"):
+        config(data | {"read_by": "nobody"})
+    npz = write(tmp_path, "npz") | {"ids": False}
+    with pytest.raises(DataError, match=r"shard-0\.npz: holds ids"):
+        load(config(npz).data, None, tmp_path)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path) -> None:
+    import ray
+
+    read, left = both(tmp_path, write(tmp_path, "csv"))
+    kinds, assignment = [Recipe("sklearn.naive_bayes.GaussianNB", {})], [0] * N_PARTS
+    parts = split_into_parts(read.X_private, read.y_private, read.ids_private, KEY, N_PARTS)
+    alone = Worker(kinds, 2, seed=0)
+    for job in jobs_of(kinds, assignment):
+        alone.train(job, {p: (read.X_private[parts[p]], read.y_private[parts[p]]) for p in job.parts})
+    assert left.shards is not None
+    readers = Readers(left.shards, KEY, Split(N_PARTS))
+    assert readers.records == len(read.X_private)
+    pool = Pool(kinds, assignment, 2, 0, RaySettings(workers=2), InMemory())
+    pid = ray.get(readers._actors[0].__ray_call__.remote(lambda self: os.getpid()))
+    killed = []
+
+    def done(count: int) -> None:
+        if not killed and count >= 2:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    pool.train(readers.part, done)
+    assert killed
+    counts = sum_counts(ray.get([worker.count.remote(read.X_public) for worker in pool.workers]), N_PARTS)
+    np.testing.assert_array_equal(counts, alone.count(read.X_public).counts)
+    pool.close()
+    readers.close()
+    (tmp_path / "shard-2.csv").unlink()
+    with pytest.raises(DataError, match=r"shard-2\.csv: no such file on"):
+        Readers(left.shards, KEY, Split(N_PARTS))
