@@ -1,6 +1,6 @@
 """A head and two workers as hosts of their own, with token and TLS; the link to one goes down while it trains.
 
-Run by test_partition.py inside namespaces that end with it: python three_hosts.py FOLDER REPOSITORY
+Run by test_hosts_cut_off.py inside namespaces that end with it: python three_hosts.py FOLDER REPOSITORY
 """
 
 from __future__ import annotations
