@@ -123,7 +123,14 @@ def test_a_failing_job_ends_with_its_status_and_one_line(head: Head) -> None:
 
 def test_ctrl_c_detaches_and_stop_ends_the_job(head: Head) -> None:
     command = [sys.executable, "-m", "pate.cli", "submit", DIGITS, *SMALL, "--address", head.jobs]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=head.environment) as process:
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=head.environment,
+        cwd=head.folder,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
+    ) as process:
         assert process.stderr is not None
         lines = [process.stderr.readline(), process.stderr.readline()]  # the job's id, and its first words
         process.send_signal(signal.SIGINT)

@@ -21,13 +21,14 @@ import yaml
 from conftest import REPOSITORY
 
 pytestmark = pytest.mark.root
-HEAD = "10.99.0.1"
+HEAD, WORKER = "10.99.0.1", "10.99.0.2"
 SMALL = ["--set", "n_teachers=10", "--set", "budget.asked=40", "--set", "mechanism.sigma=5", "--set", "nonprivate=null"]
-SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]", "--set", "ray.workers=1"]
+SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]", "--set", "ray.workers=2"]
+SMALL += ["--set", "ray.cpus_per_worker=1.5", "--set", "ray.wait_for_workers=90"]  # more than the head has
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
 
 SSHD = """Port 22
-ListenAddress {head}
+ListenAddress {address}
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
 StrictModes no
@@ -35,22 +36,24 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 UsePAM no
 PidFile none
-SetEnv HOME={folder}/home PYTHONPATH={folder}/home/pate
+SetEnv HOME={folder}/{host} PYTHONPATH={folder}/{host}/pate
 """
 
 SCRIPT = """
 set -euo pipefail
 mount -t tmpfs tmpfs /run && mkdir /run/sshd
+ip netns add worker
 ip link set lo up
-ip link add lan0 type veth peer name lan1
-ip address add {head}/24 dev lan0
-ip link set lan0 up && ip link set lan1 up
-ip route add default dev lan0
-/usr/sbin/sshd -f {folder}/sshd_config -E {folder}/sshd.log
+ip link add lan type veth peer name lan netns worker
+ip address add {head}/24 dev lan && ip -n worker address add {worker}/24 dev lan
+ip link set lan up && ip -n worker link set lan up && ip -n worker link set lo up
+ip route add default dev lan && ip -n worker route add default dev lan
+/usr/sbin/sshd -f {folder}/head_sshd -E {folder}/sshd.log
+ip netns exec worker unshare --pid --mount-proc --fork /usr/sbin/sshd -D -f {folder}/worker_sshd -E {folder}/sshd.log &
 step() {{ echo "== $1 after $SECONDS s"; }}
 ray up -y --no-config-cache {folder}/local.yaml; step up
-ray exec {folder}/local.yaml 'ray status && pate doctor --address auto' >{folder}/doctor.log 2>&1 || true; step doctor
 ray submit {folder}/local.yaml cluster/run.py configs/digits.yaml "$@"; step submit
+ray exec {folder}/local.yaml 'pate doctor --address auto' >{folder}/doctor.log 2>&1; step doctor
 ray down -y {folder}/local.yaml; step down
 ps -e -o args >{folder}/left
 """
@@ -71,10 +74,11 @@ def folder() -> Iterator[Path]:
 def test_up_submit_down(folder: Path) -> None:
     for name in ("host_key", "user_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    (folder / "sshd_config").write_text(SSHD.format(head=HEAD, folder=folder))
+    for host, address in (("head", HEAD), ("worker", WORKER)):
+        (folder / f"{host}_sshd").write_text(SSHD.format(address=address, folder=folder, host=host))
+        (folder / host / "pate-venv").mkdir(parents=True)
+        (folder / host / "pate-venv" / "bin").symlink_to(Path(sys.executable).parent)
     (folder / "local.yaml").write_text(yaml.safe_dump(config(folder)))
-    (folder / "home" / "pate-venv").mkdir(parents=True)
-    (folder / "home" / "pate-venv" / "bin").symlink_to(Path(sys.executable).parent)
     subprocess.run([str(REPOSITORY / "cluster" / "secrets.sh"), str(folder / "client" / ".ray")], check=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(folder / "client"), "RAY_TMPDIR": str(folder / "client"), "TMPDIR": str(folder)}
@@ -84,21 +88,28 @@ def test_up_submit_down(folder: Path) -> None:
         *own,
         "bash",
         "-c",
-        SCRIPT.format(head=HEAD, folder=folder),
+        SCRIPT.format(head=HEAD, worker=WORKER, folder=folder),
         "bash",
         *map(quote, SMALL),
     ]  # ray submit joins the words again
     shown = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=REPOSITORY, env=environment)
     print("\n".join(line for line in shown.stdout.splitlines() if line.startswith("== ")))
     assert shown.returncode == 0, shown.stdout[-5000:] + shown.stderr[-3000:]
-    reports = list((folder / "home" / "pate-runs").glob("digits-*/report.json"))
+    reports = list((folder / "head" / "pate-runs").glob("digits-*/report.json"))
     assert len(reports) == 1
     assert json.loads(reports[0].read_text())["queries"]["asked"] == 40
     doctor = (folder / "doctor.log").read_text()
-    for line in ("ok    token: wanted", "ok    TLS: between all nodes", "ok    dashboard: on 127.0.0.1:8265 only"):
+    for line in (
+        "nodes: 2 answer",
+        "ok    token: wanted",
+        "ok    TLS: between all nodes",
+        "ok    dashboard: on 127.0.0.1:8265 only",
+    ):
         assert line in doctor, doctor
     assert "FAIL" not in doctor
-    assert "raylet" not in (folder / "left").read_text()
+    left = (folder / "left").read_text()
+    assert "gcs_server" not in left
+    assert f"--node_ip_address={HEAD}" not in left
 
 
 def config(folder: Path) -> dict[str, object]:
@@ -107,9 +118,9 @@ def config(folder: Path) -> dict[str, object]:
     setup = content["setup_commands"]
     assert isinstance(setup, list)
     return content | {
-        "provider": {"type": "local", "head_ip": HEAD, "worker_ips": []},
+        "provider": {"type": "local", "head_ip": HEAD, "worker_ips": [WORKER]},
         "auth": {"ssh_user": "root", "ssh_private_key": str(folder / "user_key")},
-        "min_workers": 0,
-        "max_workers": 0,
+        "min_workers": 1,
+        "max_workers": 1,
         "setup_commands": [command for command in setup if "/uv " not in command],
     }
