@@ -28,10 +28,11 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pate.errors import RunError
-from pate.ledger import FIRST_LINK, Ledger, Link, link_mac, now, row_content
+from pate.ledger import FIRST_LINK, Ledger, Link, connect, link_mac, now, row_content
 from pate.storage import Storage, open_storage
 
 FOLDER = "private/ledger"
@@ -140,6 +141,22 @@ class StoredLedger(Ledger):
         except BaseException:
             self._stopped = self._sent
             raise
+
+
+class History(StoredLedger):
+    """A local copy of what is in storage, to look at: nothing is taken over or charged."""
+
+    def __init__(self, storage: Storage, path: Path, key: bytes, head: Path) -> None:
+        self.path, self._key, self._head, self._storage = path, key, head, storage
+        self._sent = self._stopped = False
+        self._db = connect(path)
+        with self._transaction():
+            self._migrate()
+            self._catch_up()
+        if not self._rows("SELECT 1 FROM chain"):
+            raise RunError(f"{storage.url}: there is no ledger yet")
+        self._write_head()
+        self.close()
 
 
 def _name(number: int) -> str:

@@ -1,4 +1,7 @@
-"""`pate run --out URL`: the first machine is killed with SIGKILL, another one goes on from storage."""
+"""`pate run --out URL`: the first machine is killed with SIGKILL, another one goes on from storage.
+
+Private records are in shards that the driver never opens.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,33 @@ import time
 from pathlib import Path
 
 import numpy as np
-from test_cli import PATE, SMALL
+import pytest
+import yaml
+from test_cli import PATE
 
 from pate.stored_ledger import FOLDER
 
-FEW = [*SMALL, "--set", "budget.asked=400", "--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
+
+def config(folder: Path, read_by: str) -> Path:
+    """Three kinds of points, private ones in shards."""
+    rng = np.random.default_rng(0)
+    for name, n in {"shard-0": 150, "shard-1": 200, "shard-2": 250, "public": 450}.items():
+        y = rng.integers(3, size=n)
+        rows = [
+            f"{a:.4f},{b:.4f},{label}" for (a, b), label in zip(rng.normal(3 * y[:, None], 1, (n, 2)), y, strict=True)
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
+    data = {"source": "csv", "private": "shard-*.csv", "public": "public.csv", "label": "kind", "classes": [0, 1, 2]}
+    content = {
+        "n_teachers": 20,
+        "data": data | {"read_by": read_by},
+        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+        "mechanism": {"name": "gnmax", "sigma": 20},
+        "budget": {"asked": 400},
+        "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
+    }
+    (folder / f"{read_by}.yaml").write_text(yaml.safe_dump(content))
+    return folder / f"{read_by}.yaml"
 
 
 def machine(folder: Path) -> dict[str, str]:
@@ -35,7 +60,7 @@ def answers(records: list[dict]) -> dict[str, int]:
 
 def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    command = [*PATE, "run", *FEW, "--out", f"file://{store}", "--json"]
+    command = [*PATE, "run", str(config(tmp_path, "workers")), "--out", f"file://{store}", "--json"]
     first, second = machine(tmp_path / "first"), machine(tmp_path / "second")
     head = subprocess.Popen(
         command, env=first, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -66,4 +91,25 @@ def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path) -> No
     assert (store / "student" / "student.json").exists()
     assert json.loads((store / "report.json").read_text())["queries"] == content["queries"]
     assert not (store / "ledger.db").exists()
+    assert content["privacy"]["unit"] == "record"
     assert [path.suffix for path in (tmp_path / "second" / "cache" / "pate" / "work").iterdir()] == [".lock"]
+
+
+@pytest.mark.slow
+def test_votes_are_those_of_the_run_where_the_driver_reads(tmp_path: Path) -> None:
+    """Two whole runs with one key: the same parts, teachers and votes, whoever reads."""
+    votes = []
+    for read_by in ("driver", "workers"):
+        out = tmp_path / read_by
+        (out / "private").mkdir(parents=True, mode=0o700)
+        (out / "private" / "key").write_bytes(b"k" * 32)
+        command = [*PATE, "run", str(config(tmp_path, read_by)), "--out", str(out), "--resume", "--log-json"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert shown.returncode == 0, shown.stderr
+        assert all(json.loads(line)["event"] for line in shown.stderr.splitlines())
+        with np.load(out / "private" / "votes.npz") as archive:
+            votes.append(
+                {bytes(i): counts.tolist() for i, counts in zip(archive["ids"], archive["counts"], strict=True)}
+            )
+    assert votes[0] == votes[1]
+    assert len(votes[0]) > 390

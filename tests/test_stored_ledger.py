@@ -132,6 +132,30 @@ def test_another_run_at_the_same_place_is_refused(tmp_path: Path) -> None:
         StoredLedger(storage, tmp_path / "c.db", b"x" * 32, tmp_path / "c.head", "run", LIMITS)
 
 
+def test_people_can_look_at_a_ledger_in_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pate.cli.ledger import show
+    from pate.cli.ledger import verify as verify_command
+
+    url = f"file://{tmp_path}/store"
+    storage = open_storage(url)
+    with pytest.raises(RunError, match="is not a run directory"):
+        show(url)
+    storage.create("private/key", KEY)
+    with pytest.raises(RunError, match="there is no ledger yet"):
+        show(url)
+    ledger = machine(url, tmp_path / "a")
+    pay(ledger, 1, 1, 2)
+    before = storage.names()
+    show(url, as_json=True)
+    content = json.loads(capsys.readouterr().out)
+    assert content["ledger"] == url
+    assert sum(charge["asked"] for charge in content["charges"]) == 2
+    verify_command(url)
+    assert capsys.readouterr().out == f"{url}: 4 links, unchanged\n"
+    assert storage.names() == before  # looking takes nothing over
+    pay(ledger, 1, 3)
+
+
 class Failing:
     """A store of which a given write fails, before or after it took effect."""
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pate.errors import RunError
+from pate.storage import is_url
 
 if TYPE_CHECKING:
     from pate.config import Config
 
-Run = Annotated[Path, typer.Argument(help="run directory")]
+Run = Annotated[str, typer.Argument(help="run directory, or its URL")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 app = typer.Typer(help="What was spent, and that nobody changed it.", no_args_is_help=True, rich_markup_mode=None)
@@ -25,15 +29,14 @@ def show(run: Run, as_json: AsJson = False) -> None:
     """Limits, charges and answers."""
     from pate.ledger import named_errors
 
-    path, _, _ = _places(run)
-    with named_errors(path):
+    with _places(run) as (path, _, _), named_errors(path):
         db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         db.row_factory = sqlite3.Row
         runs = [dict(row) for row in db.execute("SELECT * FROM runs")]
         charges = [dict(row) for row in db.execute("SELECT * FROM charges")]
         budget = dict(db.execute("SELECT * FROM budget").fetchone())
         declined = db.execute("SELECT COUNT(*) FROM answers WHERE label < 0").fetchone()[0]
-    content = {"ledger": str(path), "budget": budget, "runs": runs, "charges": charges, "unanswered": declined}
+    content = {"ledger": _shown(run, path), "budget": budget, "runs": runs, "charges": charges, "unanswered": declined}
     if as_json:
         print(json.dumps(content))
         return
@@ -45,16 +48,38 @@ def verify(run: Run, as_json: AsJson = False) -> None:
     """Check the chain of every run, charge and answer, and that it reaches its head."""
     from pate.ledger import verify as verify_chain
 
-    path, key, head = _places(run)
-    links = verify_chain(path, key, head)
+    with _places(run) as (path, key, head):
+        links = verify_chain(path, key, head)
     if as_json:
-        print(json.dumps({"ledger": str(path), "links": links, "unchanged": True}))
+        print(json.dumps({"ledger": _shown(run, path), "links": links, "unchanged": True}))
     else:
-        print(f"{path}: {links} links, unchanged")
+        print(f"{_shown(run, path)}: {links} links, unchanged")
 
 
-def _places(run: Path) -> tuple[Path, bytes, Path]:
-    """The ledger a run writes to, its key and its head."""
+def _shown(run: str, path: Path) -> str:
+    return run if is_url(run) else str(path)
+
+
+@contextmanager
+def _places(run: str) -> Iterator[tuple[Path, bytes, Path]]:
+    """The ledger a run writes to, its key and its head; a copy of them where the run is in storage."""
+    if not is_url(run):
+        yield _local_places(Path(run))
+        return
+    from pate.storage import open_storage
+    from pate.stored_ledger import History
+
+    storage = open_storage(run)
+    key = storage.read("private/key")
+    if key is None:
+        raise RunError(f"{run}: is not a run directory")
+    with TemporaryDirectory(prefix="pate-ledger-") as folder:  # mode 0700
+        path, head = Path(folder) / "ledger.db", Path(folder) / "ledger.head"
+        History(storage, path, key, head)
+        yield path, key, head
+
+
+def _local_places(run: Path) -> tuple[Path, bytes, Path]:
     from pate.config import parse_config, read_yaml
     from pate.ledger import shared_key
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.dataset import Dataset, class_positions
-from pate.data.partition import identities, keyed_digest, ranks, split_into_parts, subsample_parts
+from pate.data.partition import contents, identities, keyed_digest, ranks, split_into_parts, subsample_parts
 from pate.data.tables import csv_rows, npz_arrays, numbers
 from pate.errors import DataError
 from pate.storage import is_url
@@ -103,8 +103,8 @@ class ShardReader:
         else:
             self._rows = subsample_parts(*records, split.rate, split.kappa)
         names = identities(self._X, self._y, ids)
-        contents = names if ids is None else [a + b for a, b in zip(names, _contents(self._X, self._y), strict=True)]
-        digests = (keyed_digest(self._key, b"data", content) for content in contents)
+        whole = names if ids is None else [a + b for a, b in zip(names, contents(self._X, self._y), strict=True)]
+        digests = (keyed_digest(self._key, b"data", record) for record in whole)
         return Summary(len(names), sum(int.from_bytes(d, "little") for d in digests) % 2**_DIGEST_BITS)
 
     def part(self, number: int) -> Block:
@@ -115,10 +115,6 @@ class ShardReader:
         rows = self._rows[number]
         X, y = self._X[rows], self._y[rows]
         return Block(X, y, ranks(X, y, self._key))
-
-
-def _contents(X: NDArray, y: NDArray) -> list[bytes]:
-    return identities(X, y, None)
 
 
 def digest_of(summaries: Sequence[Summary]) -> str:
@@ -138,13 +134,8 @@ def load_sharded(settings: CsvData | NpzData | ParquetData, folder: Path, by_wor
     y_test = None
     if test is not None and format.label in test:
         y_test = class_positions(test[format.label], settings.classes, f"{settings.test}: labels")
-    shards = Shards(tuple(paths), format)
-    if by_workers and settings.read_by == "workers":
-        X, y = np.empty((0, *format.shape), dtype=np.float32), np.empty(0, dtype=np.int64)
-        ids: Sequence[str] | None = None if format.id is None else []
-    else:
-        X, y, ids = read_all(paths, format)
-        shards = None  # type: ignore[assignment]
+    left = by_workers and settings.read_by == "workers"
+    X, y, ids = read_all([] if left else paths, format)
     return Dataset(
         X_private=X,
         y_private=y,
@@ -154,7 +145,7 @@ def load_sharded(settings: CsvData | NpzData | ParquetData, folder: Path, by_wor
         X_test=X_test,
         y_test=y_test,
         features=_feature_names(format) if format.features else None,
-        shards=shards,
+        shards=Shards(tuple(paths), format) if left else None,
     )
 
 
