@@ -128,7 +128,7 @@ def draw(comparison: Comparison) -> bytes:
         axes.errorbar(
             [entry.epsilon for entry in entries],
             [100 * entry.accuracy for entry in entries],
-            yerr=[100 * (entry.deviation or 0.0) for entry in entries],
+            yerr=[math.nan if entry.deviation is None else 100 * entry.deviation for entry in entries],
             fmt=markers[kind],
             linestyle="-" if kind == WORST_CASE else ":",
             color=f"C{methods.index(method) % 10}",
