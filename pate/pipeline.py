@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -164,21 +165,25 @@ def _release_labels(
     console: Console,
 ) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
-    from pate.aggregator import StoredVotes, aggregator_actor, votes_collected
+    from pate.aggregator import InProcess, StoredVotes, aggregator_actor, votes_collected
     from pate.ray_session import ray_session
 
     queries = data.X_public[: config.budget.asked]
     with ExitStack() as stack:
-        with _stage("start", seconds), console.working("starting Ray"):
-            stack.enter_context(ray_session(address, config.ray))
-            aggregator = aggregator_actor(
-                name=f"aggregator-{blake2b(directory.key, digest_size=8).hexdigest()}",
-                mechanism=mechanism,
-                open_ledger=ledger_opener(config, mechanism, directory),
-                private=directory.private.resolve(),
-                key=directory.key,
-                n_teachers=config.n_teachers,
-            )
+        arguments: dict[str, Any] = {
+            "mechanism": mechanism,
+            "open_ledger": ledger_opener(config, mechanism, directory),
+            "private": directory.private.resolve(),
+            "key": directory.key,
+            "n_teachers": config.n_teachers,
+        }
+        if data.votes is not None:
+            aggregator: Any = InProcess(**arguments)
+        else:
+            with _stage("start", seconds), console.working("starting Ray"):
+                stack.enter_context(ray_session(address, config.ray))
+                name = f"aggregator-{blake2b(directory.key, digest_size=8).hexdigest()}"
+                aggregator = aggregator_actor(name, **arguments)
         if not _get(aggregator.stored_prefix.remote(queries[:1])) and not _get(aggregator.room.remote()):
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = _get(aggregator.stored_prefix.remote(queries)) == len(queries)
@@ -278,9 +283,17 @@ class _WorkerLost(Exception):
 
 
 def _get(reference: Any) -> Any:
-    """`ray.get`, with errors that are fit to show: ours as they are, others by kind only."""
+    """`ray.get`, with errors that are fit to show: ours as they are, others by kind only.
+
+    What an aggregator in this process said is there already.
+    """
+    if "ray" not in sys.modules:
+        return reference
     import ray
     from ray.exceptions import RayActorError, RayTaskError
+
+    if not isinstance(reference, ray.ObjectRef):
+        return reference
 
     try:
         return ray.get(reference)

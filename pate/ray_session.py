@@ -17,6 +17,7 @@ from pate.config import RaySettings
 from pate.errors import RunError
 
 NAMESPACE = "pate"
+_ATTEMPTS_TO_START = 4
 
 
 @contextmanager
@@ -75,14 +76,7 @@ def _local(settings: RaySettings) -> Iterator[None]:
 
     try:
         cpus = settings.workers * settings.cpus_per_worker if settings.workers else os.cpu_count()
-        ray.init(
-            num_cpus=max(1, int(cpus or 1)),
-            include_dashboard=False,
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=str(folder),
-        )
+        _start(max(1, int(cpus or 1)), folder)
         yield
     finally:
         ray.shutdown()
@@ -92,6 +86,29 @@ def _local(settings: RaySettings) -> Iterator[None]:
             else:
                 os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(cpus: int, folder: Path) -> None:
+    """Ray waits half a minute for its own processes, too little for a machine that is busy: so more than once."""
+    import ray
+
+    for attempt in range(_ATTEMPTS_TO_START):
+        try:
+            ray.init(
+                num_cpus=cpus,
+                include_dashboard=False,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder),
+            )
+            return
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+            if attempt + 1 == _ATTEMPTS_TO_START:
+                raise RunError("Ray did not start in time: the machine is too busy; try again later") from None
 
 
 def _check_reachable(address: str) -> None:
