@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
 from pate.ensemble import PartialCounts, sum_counts
-from pate.errors import RunError
+from pate.errors import PateError, RunError
 from pate.files import write_atomically
 from pate.ledger import Charge, Ledger
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
@@ -268,6 +269,27 @@ class StoredVotes:
         if len(X) != len(self._counts):
             raise RunError(f"votes on {len(self._counts)} examples are stored, {len(X)} were asked for")
         return [PartialCounts(tuple(range(self._n_teachers)), self._counts)]
+
+
+class InProcess:
+    """An `Aggregator` in this process, called as the actor is: where no teacher has to be asked, Ray is not needed."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._aggregator = Aggregator(**arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._aggregator, name)
+
+        def call(*arguments: Any) -> Any:
+            try:
+                return method(*arguments)
+            except (PateError, KeyboardInterrupt):
+                raise
+            except Exception as error:  # by kind only: a message could quote votes
+                kind = type(error).__name__
+            raise RunError(f"the aggregator failed ({kind}); nothing was released; go on with --resume")
+
+        return SimpleNamespace(remote=call)
 
 
 def aggregator_actor(name: str | None = None, **arguments: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -50,10 +51,17 @@ class WorkerLost(Exception):
 
 
 def get(reference: Any) -> Any:
-    """`ray.get`, with errors that are fit to show: ours as they are, others by kind only."""
+    """`ray.get`, with errors that are fit to show: ours as they are, others by kind only.
+
+    What an aggregator in this process said is there already.
+    """
+    if "ray" not in sys.modules:
+        return reference
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
+    if not isinstance(reference, ray.ObjectRef):
+        return reference
     try:
         return ray.get(reference)
     except RayTaskError as error:

@@ -6,6 +6,7 @@ holds for every data set; each with the run's name as the tag `run`.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 _FIGURES = {
@@ -17,17 +18,18 @@ _FIGURES = {
 
 
 class Metrics:
-    """Gauges of one run. Made after Ray has been joined."""
+    """Gauges of one run. Made after Ray has been joined; where a run needs none, nothing is shown."""
 
     def __init__(self, run: str) -> None:
-        from ray.util.metrics import Gauge
-
-        self._gauges: dict[str, Any] = {
-            name: Gauge(name, description=text, tag_keys=("run",)) for name, text in _FIGURES.items()
-        }
+        self._gauges: dict[str, Any] = {}
         self._tags = {"run": run}
+        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+            from ray.util.metrics import Gauge
+
+            for name, text in _FIGURES.items():
+                self._gauges[name] = Gauge(name, description=text, tag_keys=("run",))
 
     def show(self, **figures: float) -> None:
         """Set some of them, by name without the prefix."""
-        for name, value in figures.items():
+        for name, value in figures.items() if self._gauges else ():
             self._gauges[f"pate_{name}"].set(float(value), tags=self._tags)

@@ -187,22 +187,26 @@ def _release_labels(
     console: Console,
 ) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
-    from pate.aggregator import StoredVotes, aggregator_actor, votes_collected
+    from pate.aggregator import InProcess, StoredVotes, aggregator_actor, votes_collected
     from pate.ray_session import ray_session
 
     adaptive = config.budget.adaptive
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
     with ExitStack() as stack:
-        with _stage("start", seconds), console.working("starting Ray"):
-            stack.enter_context(ray_session(address, config.ray))
-            aggregator = aggregator_actor(
-                name=f"aggregator-{blake2b(directory.key, digest_size=8).hexdigest()}",
-                mechanism=mechanism,
-                open_ledger=ledger_opener(config, mechanism, directory),
-                private=directory.private.resolve(),
-                key=directory.key,
-                n_teachers=config.n_teachers,
-            )
+        arguments: dict[str, Any] = {
+            "mechanism": mechanism,
+            "open_ledger": ledger_opener(config, mechanism, directory),
+            "private": directory.private.resolve(),
+            "key": directory.key,
+            "n_teachers": config.n_teachers,
+        }
+        if data.votes is not None:
+            aggregator: Any = InProcess(**arguments)
+        else:
+            with _stage("start", seconds), console.working("starting Ray"):
+                stack.enter_context(ray_session(address, config.ray))
+                name = f"aggregator-{blake2b(directory.key, digest_size=8).hexdigest()}"
+                aggregator = aggregator_actor(name, **arguments)
         metrics = Metrics(config.name)
         metrics.show(epsilon=epsilon)
         if not get(aggregator.spent.remote()).asked and not get(aggregator.room.remote()):

@@ -18,6 +18,7 @@ from pate.config import RaySettings
 from pate.errors import RunError
 
 NAMESPACE = "pate"
+_ATTEMPTS_TO_START = 4
 
 
 @contextmanager
@@ -104,20 +105,7 @@ def _local(settings: RaySettings) -> Iterator[None]:
 
     try:
         cpus = settings.workers * settings.cpus_per_worker if settings.workers else os.cpu_count()
-        try:
-            ray.init(
-                num_cpus=max(1, int(cpus or 1)),
-                include_dashboard=False,
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=str(folder),
-            )
-        except Exception as error:  # Ray raises bare ones
-            raise RunError(
-                f"Ray did not start on this machine ({_first_line(error)}); where it is busy or short of memory or "
-                "disk, make room and try again"
-            ) from None
+        _start(max(1, int(cpus or 1)), folder)
         yield
     finally:
         ray.shutdown()
@@ -132,6 +120,31 @@ def _local(settings: RaySettings) -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def _start(cpus: int, folder: Path) -> None:
+    """Ray waits half a minute for its own processes, too little for a machine that is busy: so more than once."""
+    import ray
+
+    for attempt in range(_ATTEMPTS_TO_START):
+        try:
+            ray.init(
+                num_cpus=cpus,
+                include_dashboard=False,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder),
+            )
+            return
+        except Exception as error:
+            ray.shutdown()
+            if "timed out during startup" in str(error) and attempt + 1 < _ATTEMPTS_TO_START:
+                continue
+            raise RunError(
+                f"Ray did not start on this machine ({_first_line(error)}); where it is busy or short of memory or "
+                "disk, make room and try again"
+            ) from None
 
 
 def _check_reachable(address: str) -> None:

@@ -87,14 +87,15 @@ class _Votes:
     def __init__(self, study: Study, data: Dataset, seed: int, private: Path, session: _Session) -> None:
         self._study, self._data, self._seed = study, data, seed
         self._private, self._session = private, session
-        configs = [row.config(seed) for row in study.rows]
-        asked = [pipeline.in_asking_order(_numbered(data), config).public_rows for config in configs]
+        self._asked: dict[str, NDArray[np.int64]] = {}
         self._wanted: dict[int, NDArray[np.int64]] = {}
         first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
-        for config, rows in zip(configs, asked, strict=True):
-            assert rows is not None
+        for config in (row.config(seed) for row in study.rows):
+            order = pipeline.in_asking_order(_numbered(data), config).public_rows
+            assert order is not None
+            self._asked[config.name] = order[: config.budget.asked]
             before = self._wanted.get(config.n_teachers, first)
-            self._wanted[config.n_teachers] = np.union1d(before, rows[: config.budget.asked])
+            self._wanted[config.n_teachers] = np.union1d(before, self._asked[config.name])
         for n_teachers in study.figure_teachers:
             self._wanted.setdefault(n_teachers, first)
 
@@ -106,6 +107,10 @@ class _Votes:
         votes = np.zeros((len(self._data.X_public), len(self._data.classes)), dtype=np.int64)
         votes[rows] = self._count(config.n_teachers)[0]
         return replace(self._data, votes=votes)
+
+    def asked(self, config: Config, most: int) -> NDArray[np.int64]:
+        """Which public examples the row's run asked about, the first `most`."""
+        return self._asked[config.name][:most]
 
     def seconds(self, config: Config) -> dict[str, float]:
         return {} if self._data.votes is not None else self._count(config.n_teachers)[1]
@@ -169,21 +174,21 @@ def _run_row(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -
     folder = out / "rows" / f"{row.name}-seed-{seed}-{config.digest()[:8]}"
     data = known.on_data(config)
     if not (folder / "report.json").exists():
-        session.start()
         begun = folder.exists() and any(folder.iterdir())
         pipeline.run(config, folder, data=data, resume=begun, console=session.console)
     report = json.loads((folder / "report.json").read_text())
     inside = {name: json.loads((folder / "private" / f"{name}.json").read_text()) for name in ("epsilon", "seconds")}
-    asked = pipeline.in_asking_order(data, config)
-    assert asked.votes is not None
-    votes = asked.votes[: report["queries"]["asked"]]
+    rows = known.asked(config, report["queries"]["asked"])
+    assert data.votes is not None
+    assert data.y_public is not None
+    votes = data.votes[rows]
     return {
         "folder": str(folder.relative_to(out)),
         "report": report,
         "epsilon": inside["epsilon"].get("epsilon_data_dependent"),
         "published_bound": published_epsilon(config.build_mechanism(), votes, config.budget.delta),
         "seconds": known.seconds(config) | inside["seconds"],
-        "votes": figures.vote_figures(votes, asked.y_public[: len(votes)]),  # type: ignore[index]
+        "votes": figures.vote_figures(votes, data.y_public[rows]),
     }
 
 
