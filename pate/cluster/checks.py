@@ -21,6 +21,7 @@ _NOTICED_WITHIN = 15.0  # seconds until a silent node is given up
 _PACKAGES = ("ray", "pate", "torch")
 # Ray's own defaults for how often, how long and how many times the head asks a node (ms, ms, times)
 _HEALTH = {"period_ms": 3000, "timeout_ms": 10000, "failure_threshold": 5}
+_KEEPALIVE = {"time_ms": 300_000, "timeout_ms": 120_000}  # and for how long a call waits on a dead connection
 
 
 @dataclass(frozen=True)
@@ -309,9 +310,14 @@ def _open_to_others(path: Path) -> bool:
 
 
 def _seconds_to_notice() -> float:
-    """Until the head gives a silent node up: each check waits for its answer, and the next comes a period later."""
-    settings = {name: float(os.environ.get(f"RAY_health_check_{name}", default)) for name, default in _HEALTH.items()}
-    return settings["failure_threshold"] * (settings["period_ms"] + settings["timeout_ms"]) / 1000
+    """Until a silent node is given up, and until calls to it fail: the later of the two.
+
+    Each health check waits for its answer, and the next comes a period later.
+    """
+    health = {name: float(os.environ.get(f"RAY_health_check_{name}", usual)) for name, usual in _HEALTH.items()}
+    calls = [float(os.environ.get(f"RAY_grpc_client_keepalive_{name}", usual)) for name, usual in _KEEPALIVE.items()]
+    given_up = health["failure_threshold"] * (health["period_ms"] + health["timeout_ms"])
+    return max(given_up, sum(calls)) / 1000
 
 
 def _memory() -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -80,6 +81,17 @@ def test_an_open_dashboard_is_worse_without_a_token() -> None:
 def test_one_machine_may_go_without_tls() -> None:
     found = {f.what: f for f in findings(replace(WELL, tls=False), replace(WELL, tls=False))}
     assert found["TLS"].level == "warn"
+
+
+def test_rays_defaults_are_as_assumed() -> None:
+    import ray
+
+    from pate.cluster.checks import _HEALTH, _KEEPALIVE
+
+    for prefix, settings in (("health_check", _HEALTH), ("grpc_client_keepalive", _KEEPALIVE)):
+        for name, value in settings.items():
+            if f"RAY_{prefix}_{name}" not in os.environ:
+                assert getattr(ray._config, f"{prefix}_{name}")() == value
 
 
 def test_a_node_that_does_not_answer_fails() -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-FOLDER, REPOSITORY = Path(sys.argv[1]), Path(sys.argv[2])
+FOLDER, REPOSITORY = map(Path, sys.argv[1:3] if __name__ == "__main__" else ("", ""))
 HOSTS = {"head": "10.98.0.1", "one": "10.98.0.2", "two": "10.98.0.3", "client": "10.98.0.4"}
 GCS = f"{HOSTS['head']}:6379"
 TEACHERS = 45
