@@ -71,9 +71,9 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     pool.probe(X[:200], 50)
     while pool._starting:
         pool._welcome(ray.wait(list(pool._starting))[0][0])
-    started = time.perf_counter()
+    started, own = time.perf_counter(), time.process_time()
     pool.train(lambda part: (X[parts[part]], y[parts[part]]), lambda _: None)
-    train = time.perf_counter() - started
+    train, driver = time.perf_counter() - started, time.process_time() - own
     started = time.perf_counter()
     partials = ray.get([worker.count.remote(ray.put(X[:1000])) for worker in pool.workers])
     vote = time.perf_counter() - started
@@ -85,6 +85,7 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     return {
         "split": split,
         "train": train,
+        "driver": driver / n_teachers,
         "vote": vote,
         "bytes_stored": float(np.mean([len(payload) for payload in payloads])),
         "bytes_sent": float(np.mean([X[rows].nbytes + y[rows].nbytes for rows in parts])),
@@ -126,6 +127,7 @@ def main() -> None:
             print(
                 f"{kind:9s} {nodes} nodes: {figures['train']:.1f} s ({first / figures['train']:.2f} × the first), "
                 f"{1000 * overhead:.0f} ms a teacher {'not asleep' if asleep else 'of a worker'}; "
+                f"{1000 * figures['driver']:.1f} ms of the driver's CPU; "
                 f"votes on 1,000 queries {figures['vote']:.2f} s; {sent:.0f} kB of records and {kept:.1f} kB stored a "
                 f"teacher; splitting {figures['split']:.1f} s; load {os.getloadavg()[0]:.1f}",
                 flush=True,

@@ -25,6 +25,7 @@ _MOST_DEATHS = 10  # workers that may die without one teacher getting finished i
 _SECONDS_TO_START = 120
 _SECONDS_TO_TRY = 900
 _LOOK_EVERY = 1.0
+_SECONDS_TO_KNOW = 15.0  # until Ray has found out whether a node is lost
 _SLOW_FACTOR, _SLOW_SECONDS = 4.0, 10.0  # beyond both, a job is also given to a worker that has nothing to do
 
 PartData = Callable[[int], Records | Unread]
@@ -152,7 +153,7 @@ class Pool:
             try:
                 ray.get(worker.__ray_ready__.remote())
             except RayError as error:
-                self._bury(worker, node_lost=_node_lost(error))
+                self._bury(worker, node_lost=_node_lost(worker, error))
 
     def close(self) -> None:
         """End all workers; what they held is in the store."""
@@ -199,7 +200,7 @@ class Pool:
             ray.get(reference)
             self._members[worker] = _Member()
         except RayError as error:
-            self._count_death(_node_lost(error))
+            self._count_death(_node_lost(worker, error))
             self._start_worker()
 
     def _expected(self, task: _Task) -> float:
@@ -248,7 +249,7 @@ class Pool:
             member.busy_since = time.monotonic()
             return
         except RayError as error:  # a dead worker or node, its memory run out, a result that was lost
-            waiting.extendleft(self._missing(self._bury(worker, node_lost=_node_lost(error))))
+            waiting.extendleft(self._missing(self._bury(worker, node_lost=_node_lost(worker, error))))
             return
         if self._held & set(member.tasks[reference].parts):  # another was quicker
             waiting.extendleft(self._missing(self._bury(worker, strikes=0)))
@@ -354,8 +355,26 @@ class Pool:
         )
 
 
-def _node_lost(error: Exception) -> bool:
-    """Whether a worker died with its node. Ray tells the two apart in words only."""
+def _node_lost(worker: Any, error: Exception) -> bool:
+    """Whether a worker was lost with its node, or with the way to it. Ray tells that from its own death in words only.
+
+    A connection that broke says nothing yet: soon Ray knows what it was, and a dead worker's own node tells at once.
+    """
+    import ray
+    from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+
+    until = time.monotonic() + _SECONDS_TO_KNOW
+    while isinstance(error, ActorUnavailableError):
+        try:
+            ray.get(worker.pid.remote(), timeout=_SECONDS_TO_KNOW)
+            return True
+        except GetTimeoutError:
+            return True
+        except RayError as known:
+            error = known
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.2)
     return "node has died" in str(error)
 
 

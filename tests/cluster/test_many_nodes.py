@@ -112,6 +112,7 @@ cluster.shutdown()
 def test_two_nodes_and_the_aggregator_lost_cost_no_label_and_no_charge(tmp_path: Path) -> None:
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"}
     environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5"}
+    environment |= {"RAY_raylet_start_wait_time_s": "120"}
     command = [sys.executable, "-c", SCRIPT, "250", str(tmp_path)]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr[-3000:]
