@@ -189,7 +189,7 @@ def _read(path: Path, with_private: bool) -> _Run:
         return _Run(
             name=str(path),
             settings=json.dumps(settings, sort_keys=True, default=str),
-            method=_method(report),
+            method=method_name(report),
             epsilons=(*epsilons, *(_data_dependent(path) if with_private else ())),
             accuracy=student["accuracy"],
             test=(student["test_examples"], student.get("test_digest")),
@@ -201,7 +201,8 @@ def _read(path: Path, with_private: bool) -> _Run:
         raise RunError(f"{path}: report.json lacks {error}; it was made by another version") from None
 
 
-def _method(report: dict[str, Any]) -> str:
+def method_name(report: dict[str, Any]) -> str:
+    """A method in a few words, from its report."""
     if report.get("kind") != "baseline":
         return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
     method = report["method"]

@@ -20,7 +20,7 @@ from pate.cli import app
 from pate.config import BaselineConfig, DigitsData, load_baseline_config, load_config, parse_config
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError, PateError, RunError
-from pate.report.comparison import compare_runs
+from pate.report.comparison import compare_runs, method_name
 
 ERM = {
     "name": "erm",
@@ -56,8 +56,8 @@ def config_file(folder: Path, content: dict) -> Path:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two seeds of DP-ERM and one DP-SGD on the digits."""
     folder = tmp_path_factory.mktemp("runs")
-    for seed in (0, 1):
-        invoke("baseline", config_file(folder, ERM), "--set", f"seed={seed}", "--out", folder / f"erm{seed}")
+    for seed, more in ((0, []), (1, ["--set", "nonprivate=null"])):  # which is no part of the method
+        invoke("baseline", config_file(folder, ERM), "--set", f"seed={seed}", *more, "--out", folder / f"erm{seed}")
     invoke("baseline", config_file(folder, SGD), "--out", folder / "sgd")
     return {name: folder / name for name in ("erm0", "erm1", "sgd")}
 
@@ -147,6 +147,12 @@ def test_runs_on_other_tests_are_not_compared(runs: dict[str, Path], tmp_path: P
         compare_runs([imitate(tmp_path / "c", accuracy=None)])
     with pytest.raises(RunError, match=r"has no report\.json"):
         compare_runs([tmp_path])
+
+
+def test_a_method_is_named_by_its_settings() -> None:
+    report = {"kind": "baseline", "method": {"name": "dp_sgd", "prepare": ["upright", {"name": "hog"}], "model": "mlp"}}
+    assert method_name(report) == "dp_sgd, upright + hog, mlp"
+    assert method_name({"kind": "baseline", "method": {"name": "dp_sgd", "prepare": []}}) == "dp_sgd"
 
 
 def private_table(folder: Path, ids: list[str] | None = None) -> dict:
