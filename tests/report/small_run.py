@@ -56,7 +56,7 @@ def released_in_process(
     aggregator.account(queries, config.budget.delta)
     spent = aggregator.spent()
     aggregator.close()
-    return pipeline.Released(labels, spent, None)
+    return pipeline.Released(np.arange(len(labels)), labels, spent, None)
 
 
 def make_run(out: Path) -> None:
