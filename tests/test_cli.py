@@ -184,6 +184,7 @@ def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_
         (["--resume", "--out", "/nonexistent/run"], ["/nonexistent/run", "no run to resume"]),
         (["--out", "/proc/run"], ["/proc/run"]),
         (["--address", "127.0.0.1:1", "--out", "OUT"], ["--address 127.0.0.1:1", "cannot join"]),
+        (["--address", "http://127.0.0.1:8265", "--out", "OUT"], ["is a jobs address", "pate submit"]),
         (["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: -1}}]", "--out", "OUT"], ["teachers.0.name", "'C'"]),
     ],
 )

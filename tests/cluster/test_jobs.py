@@ -157,16 +157,9 @@ def test_a_client_without_the_token_is_refused(head: Head, kind: str) -> None:
     assert shown.returncode == 2
     assert f"refused, {'no token' if kind == 'no' else 'the wrong token'} was sent" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
-    command = [
-        sys.executable,
-        "-m",
-        "pate.cli",
-        "run",
-        "--address",
-        head.gcs,
-        "--out",
-        str(head.folder / f"run-{kind}"),
-    ]
+    if kind == "no":
+        return  # to be refused as a driver takes long: once will do here, test_partition.py has both
+    command = [sys.executable, "-m", "pate.cli", "run", "--address", head.gcs, "--out", str(head.folder / "run")]
     joined = head.run(*command, **token)
     assert joined.returncode == 2
     assert "cannot join that Ray cluster" in joined.stderr
