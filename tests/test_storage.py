@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pate.config import load_config
 from pate.errors import RunError
+from pate.run_directory import RunDirectory
 from pate.storage import Storage, check_exclusive, open_storage, pull
 
 
@@ -81,6 +83,34 @@ def test_of_many_that_create_one_succeeds(storage: Storage) -> None:
     assert won.count(True) == 1
     assert storage.read("private/raced") == b"%d" % won.index(True)
     assert storage.names() == ["private/once", "private/raced"]
+
+
+def test_a_ledger_and_a_run_directory_in_every_store(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_stored_ledger import machine, pay
+
+    first = machine(storage, tmp_path / "a")
+    assert pay(first, 4, 1, 2) == {1: 4, 2: 4}
+    second = machine(storage, tmp_path / "b")
+    assert pay(second, 5, 2, 3) == {2: 4, 3: 5}
+    with pytest.raises(RunError, match="has taken this run over"):
+        pay(first, 6, 4)
+    config = load_config()
+    for number, resume in enumerate([False, True]):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"machine-{number}"))
+        place = storage.url + "-directory"
+        with RunDirectory.open(place, config, resume) as run:
+            assert run.same_as_before("remark", "the same")
+            (run.path / "ledger.db").write_bytes(b"stays here")
+            run.publish()
+        assert not run.path.exists()
+    stored = open_storage(place)
+    assert stored.names() == ["config.yaml", "private/key", "private/remark"]
+    with pytest.raises(RunError, match="add --resume"), RunDirectory.open(place, config, resume=False):
+        pass
+    with pytest.raises(RunError, match="no run to resume"), RunDirectory.open(place + "2", config, resume=True):
+        pass
 
 
 def test_a_store_that_overwrites_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
