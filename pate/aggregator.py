@@ -159,9 +159,7 @@ class Aggregator:
 
         def draw() -> dict[str, Any]:
             if self._ledger.from_earlier_ensembles():
-                raise RunError(
-                    "budget.sanitise: votes behind some answers were erased by forgetting; none can be given"
-                )
+                raise _VotesErased
             stored = self._ledger.stored(query_ids(X, self._key))
             counts = np.array([self._votes[query] for query in stored])
             answered = np.array([label != UNANSWERED for label in stored.values()])

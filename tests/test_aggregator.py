@@ -19,10 +19,12 @@ from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
 KEY = b"q" * 32
 
 
-def make(folder: Path, mechanism: Mechanism | None = None, asked: int = 10, answered: int = 10) -> Aggregator:
+def make(
+    folder: Path, mechanism: Mechanism | None = None, asked: int = 10, answered: int = 10, ensemble: int = 1
+) -> Aggregator:
     mechanism = mechanism or GNMax(0.05)
     limits = Limits(asked, answered, repr(mechanism))
-    open_ledger = partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits)
+    open_ledger = partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits, ensemble=ensemble)
     return Aggregator(mechanism, open_ledger, folder, KEY, 20)
 
 
@@ -181,6 +183,14 @@ def test_a_sanitised_figure_is_released_once_through_the_ledger(tmp_path: Path) 
     with pytest.raises(RunError, match="too narrow"):
         other.sanitise(examples(2), settings, 1e-5)
     assert verify(narrow / "ledger.db", KEY, narrow / "ledger.head") == 3
+
+
+def test_no_figure_is_sanitised_from_votes_that_forgetting_erased(tmp_path: Path) -> None:
+    before = make(tmp_path, GNMax(6.0))
+    before.collect(examples(6), vote)
+    before.label(examples(6))
+    before.close()
+    assert make(tmp_path, GNMax(6.0), ensemble=2).sanitise(examples(6), Sanitise(order=6.0, beta=0.04), 1e-5) is None
 
 
 def test_confident_answers_are_sanitised_by_what_was_answered(tmp_path: Path) -> None:
