@@ -24,7 +24,7 @@ from pate.errors import DataError
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.config import CsvData, NpzData, ParquetData
+    from pate.data.settings import CsvData, NpzData, ParquetData
 
 Columns = dict[str, NDArray]
 _DIGEST_BITS = 128

@@ -11,7 +11,7 @@ import numpy as np
 from pate.data.dataset import Dataset
 
 if TYPE_CHECKING:
-    from pate.config import DataSettings
+    from pate.data.settings import DataSettings
 
 
 def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_workers: bool = False) -> Dataset:

@@ -22,7 +22,7 @@ from pate.data.dataset import Dataset, class_positions
 from pate.errors import DataError
 
 if TYPE_CHECKING:
-    from pate.config import CsvData, NpzData
+    from pate.data.settings import CsvData, NpzData
 
 _PARTS = ("private", "public", "test")
 

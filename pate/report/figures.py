@@ -17,8 +17,9 @@ from pate.files import write_atomically
 from pate.report.schema import EpsilonCurves, TeacherKind
 
 if TYPE_CHECKING:
-    from pate.config import Config, DataSettings
+    from pate.config import Config
     from pate.data.dataset import Dataset
+    from pate.data.settings import DataSettings
     from pate.mechanisms import Mechanism
 
 EXAMPLES_SHOWN = 24

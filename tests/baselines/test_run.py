@@ -17,7 +17,8 @@ from pate.baselines import build_baseline
 from pate.baselines.run import run_baseline
 from pate.baselines.storage import load_model
 from pate.cli import app
-from pate.config import BaselineConfig, DigitsData, load_baseline_config, load_config, parse_config
+from pate.config import BaselineConfig, load_baseline_config, load_config, parse_config
+from pate.data.settings import DigitsData
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.report.comparison import compare_runs, method_name

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.config import TableData
 from pate.data import benchmark_tables
 from pate.data.benchmark_tables import load_table
+from pate.data.settings import TableData
 from pate.data.sources import load
 from pate.errors import DataError
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pate.config import DigitsData, ImageData
 from pate.data.images import load_images
+from pate.data.settings import DigitsData, ImageData
 from pate.data.sources import load
 from pate.errors import DataError
 

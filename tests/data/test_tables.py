@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.config import CsvData, NpzData
+from pate.data.settings import CsvData, NpzData
 from pate.data.sources import load
 from pate.errors import DataError
 

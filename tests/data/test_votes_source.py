@@ -177,7 +177,7 @@ def test_clusters_come_first_and_every_row_once() -> None:
 
 
 def test_authors_votes_follow_the_images(real_data: Path) -> None:
-    from pate.config import VotesData
+    from pate.data.settings import VotesData
 
     settings = VotesData(source="votes", images="mnist", votes="votes/mnist_250_teachers.npy")
     data = load(settings, real_data, Path())
