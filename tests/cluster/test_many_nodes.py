@@ -78,13 +78,13 @@ def kill_aggregator():
     os.kill(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())), signal.SIGKILL)
 
 
-asked = pipeline._get
+asked = pipeline.get
 def listening(reference):
     answer = asked(reference)
     if hasattr(answer, "room"):
         told.extend(answer.labels.tolist())
     return answer
-pipeline._get = listening
+pipeline.get = listening
 
 begun = time.monotonic()
 outcome = pipeline.run(config, out, address=cluster.address, force=True, console=Watching())
