@@ -78,13 +78,14 @@ def kill_aggregator():
     os.kill(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())), signal.SIGKILL)
 
 
-asked = pipeline.get
+from pate import asking
+asked = asking.get
 def listening(reference):
     answer = asked(reference)
     if hasattr(answer, "room"):
         told.extend(answer.labels.tolist())
     return answer
-pipeline.get = listening
+asking.get = listening
 
 begun = time.monotonic()
 outcome = pipeline.run(config, out, address=cluster.address, force=True, console=Watching())
