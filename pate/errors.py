@@ -19,3 +19,9 @@ class RunError(PateError):
 
 class BudgetExceeded(PateError):
     """The charge does not fit into the limits that were fixed before the first query."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error of somebody else says, fit for one line of ours."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

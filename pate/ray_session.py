@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pate.config import RaySettings
-from pate.errors import RunError
+from pate.errors import RunError, first_line
 
 NAMESPACE = "pate"
 _ATTEMPTS_TO_START = 4
@@ -62,7 +62,7 @@ def _joined(address: str) -> Iterator[None]:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
-            f"--address {address}: cannot join that Ray cluster ({_first_line(error)}); if it takes a token, name "
+            f"--address {address}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name "
             "its file in RAY_AUTH_TOKEN_PATH"
         ) from None
     try:
@@ -117,11 +117,6 @@ def _local(settings: RaySettings) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
 def _start(cpus: int, folder: Path) -> None:
     """Ray waits half a minute for its own processes, too little for a machine that is busy: so more than once."""
     import ray
@@ -142,7 +137,7 @@ def _start(cpus: int, folder: Path) -> None:
             if "timed out during startup" in str(error) and attempt + 1 < _ATTEMPTS_TO_START:
                 continue
             raise RunError(
-                f"Ray did not start on this machine ({_first_line(error)}); where it is busy or short of memory or "
+                f"Ray did not start on this machine ({first_line(error)}); where it is busy or short of memory or "
                 "disk, make room and try again"
             ) from None
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from pate.errors import RunError
+from pate.errors import RunError, first_line
 from pate.files import sync_folder
 
 _EXCLUSIVE = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "memory": "fsspec"}
@@ -188,7 +188,7 @@ class _Objects:
             package = _EXCLUSIVE[protocol]
             raise RunError(f"{url}: {protocol}:// needs the package {package}: pip install {package}") from None
         except Exception as error:
-            raise RunError(f"{url}: cannot be opened ({_reason(error)})") from None
+            raise RunError(f"{url}: cannot be opened ({first_line(error)})") from None
         self._root = root.rstrip("/")
 
     def create(self, name: str, content: bytes) -> bool:
@@ -199,7 +199,7 @@ class _Objects:
             # Also where a library repeats a call whose first answer was lost: what is there tells.
             there = self.read(name)
             if there is None:
-                raise RunError(f"{self.url}: cannot be written ({_reason(error)})") from None
+                raise RunError(f"{self.url}: cannot be written ({first_line(error)})") from None
             return there == content
         return True
 
@@ -246,9 +246,4 @@ class _Objects:
         try:
             yield
         except Exception as error:
-            raise RunError(f"{self.url}: cannot be {done} ({_reason(error)})") from None
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+            raise RunError(f"{self.url}: cannot be {done} ({first_line(error)})") from None
