@@ -64,10 +64,11 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
         content["budget"] = {"delta": base["budget"]["delta"], **entry["budget"]}
         content["n_teachers"] = entry.get("n_teachers", base["n_teachers"])
         steps = {"steps": known["quick_steps"]} if quick and "quick_steps" in known else {}
-        student = base["student"]
-        content["student"] = student | {"params": student.get("params", {}) | entry.get("student", {}) | steps}
+        student = entry.get("student", known.get("student", base["student"]))
+        content["student"] = student | {"params": student.get("params", {}) | steps}
         content.pop("nonprivate", None)
-        remarks = [common, entry.get("differs"), f"a student of {steps['steps']} steps (--quick)" if steps else None]
+        remarks = [common, known["differs"].get(student["name"]), entry.get("differs")]
+        remarks += [f"a student of {steps['steps']} steps (--quick)"] if steps else []
         paper = _of_paper(data, entry["paper"], files[1]) if "paper" in entry else None
         rows.append(Row(entry["name"], content, paper, "; ".join(r for r in remarks if r)))
     sizes = () if votes else tuple(n for n in known["figure_teachers"] if not quick or n == base["n_teachers"])
