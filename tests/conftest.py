@@ -29,6 +29,14 @@ def local_ray() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The embedded run through the command line, as it stands, and what it printed; do not change its directory."""
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    command = [sys.executable, "-m", "pate.cli", "run", "--out", str(out), "--json"]
+    return out, subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=REPOSITORY)
+
+
 def _words(path: Path) -> str:
     """A file's text; of pages and drawings without images, styles and coordinates, whose digits mean nothing."""
     text = path.read_text(encoding="utf-8")

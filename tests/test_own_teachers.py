@@ -70,7 +70,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
 def test_seven_families_run(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, shown = finished
     assert shown.returncode == 0, shown.stderr
-    assert json.loads(shown.stdout)["student"]["accuracy"] > 0.8
+    content = json.loads(shown.stdout)
+    assert content["student"]["accuracy"] > 0.8
+    assert content["benchmark"] is None
+    assert content["privacy"]["unit"] == "id"
+    assert content["classes"] == ["cat", "dog"]
+    assert not (folder / "run" / "private" / "evaluation.json").exists()
     assert json.loads((folder / "run" / "private" / "failures.json").read_text())["teachers"] == {}
     kinds = recipes(load_config(folder / "own.yaml").teachers)
     assert len(kinds) == 8

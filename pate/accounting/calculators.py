@@ -15,9 +15,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-import dp_accounting
 import numpy as np
-from dp_accounting.pld import common, privacy_loss_distribution
 from scipy.optimize import minimize_scalar
 
 from pate.accounting.bounds import epsilon_from_rdp
@@ -132,6 +130,8 @@ def gaussian_sigma_analytic(epsilon: float, delta: float, sensitivity: float = 1
     >>> round(gaussian_sigma_analytic(1.0, 1e-5), 4)
     3.7306
     """
+    import dp_accounting  # costs 1.6 s: import where used
+
     _check_gaussian(epsilon, delta, sensitivity)
     return sensitivity * float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
@@ -169,6 +169,8 @@ def compose_optimal(epsilon: float, delta: float, k: int, total_delta: float) ->
     >>> round(compose_optimal(0.1, 0.0, 100, 1e-5).epsilon, 3)
     4.307
     """
+    from dp_accounting.pld import common, privacy_loss_distribution
+
     _check_guarantee(epsilon, delta)
     _check_positive("epsilon", epsilon)
     _check_count("k", k)
@@ -194,6 +196,8 @@ def moments_epsilon(
     >>> round(moments_epsilon(0.01, 4.0, 10_000, 1e-5), 2)
     1.26
     """
+    import dp_accounting
+
     _check_sgd(q, sigma, steps, delta)
     if conversion not in ("abadi", "tight"):
         raise ValueError(f"conversion must be 'abadi' or 'tight', got {conversion!r}")

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 if TYPE_CHECKING:  # mechanisms import the accountant
     from pate.mechanisms.noise import IntegerNoise
@@ -264,6 +263,8 @@ class _Outcomes:
     def _smooth(self, rows: Floats) -> Floats:
         if self._ratio == 0:
             return rows
+        from scipy.signal import lfilter  # slow to import, and only the exact plane needs it
+
         smoothed: Floats = lfilter([1 - self._ratio], [1, -self._ratio], rows, axis=1)
         return smoothed
 
