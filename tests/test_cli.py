@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -208,40 +207,6 @@ def test_a_directory_of_another_config_is_refused(embedded: tuple[Path, subproce
     other = pate("run", "--out", str(out), "--resume", "--set", "seed=5")
     assert other.returncode == 2
     assert "belongs to another config (seed is 0 there, 5 here)" in other.stderr
-
-
-_HEAD = """
-import ray, sys
-context = ray.init(num_cpus=2, include_dashboard=False, _temp_dir=sys.argv[1])
-print(context.address_info["gcs_address"], flush=True)
-sys.stdin.read()
-"""
-
-
-def test_joins_a_cluster_and_leaves_it_running(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    token.write_text("0123456789abcdef" * 4)
-    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    with tempfile.TemporaryDirectory(prefix="pate-head-") as folder:
-        head = subprocess.Popen(
-            [sys.executable, "-c", _HEAD, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        try:
-            assert head.stdout is not None
-            address = head.stdout.readline().strip()
-            command = [*PATE, "run", *SMALL, "--address", address, "--out", str(tmp_path / "run")]
-            shown = subprocess.run(
-                command, capture_output=True, text=True, timeout=240, cwd=REPOSITORY, env=environment
-            )
-            assert shown.returncode == 0, shown.stderr
-            assert head.poll() is None
-        finally:
-            head.communicate(input="", timeout=60)
 
 
 def test_two_runs_on_one_directory(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -58,13 +61,29 @@ student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticReg
 """
 
 
+CANARY = "0.8675309"
+KEEPS_RAYS_LOGS = """import sys, types
+import pate.ray_session as session
+session.shutil = types.SimpleNamespace(rmtree=lambda folder, **_: print("kept", folder, file=sys.stderr))
+from pate.cli import main
+main()
+"""
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One record is a canary; Ray logs at debug level."""
     folder = tmp_path_factory.mktemp("own")
     own_data(folder, n_private=700)
+    rows = (folder / "private.csv").read_text().splitlines()
+    rows[5] = f"{CANARY},{CANARY},cat,canary-person"
+    (folder / "private.csv").write_text("\n".join(rows) + "\n")
     (folder / "own.yaml").write_text(CONFIG)
     (folder / "centroid_teacher.py").write_text(CENTROID)
-    return folder, pate("run", str(folder / "own.yaml"), "--out", str(folder / "run"), "--json")
+    arguments = ["run", str(folder / "own.yaml"), "--out", str(folder / "run"), "--json"]
+    environment = os.environ | {"RAY_BACKEND_LOG_LEVEL": "debug"}
+    command = [sys.executable, "-c", KEEPS_RAYS_LOGS, *arguments]
+    return folder, subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
 
 
 def test_seven_families_run(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -83,6 +102,39 @@ def test_seven_families_run(finished: tuple[Path, subprocess.CompletedProcess[st
     assert set(shares.values()) == {2}
     assert len(shares) == 7
     assert len(list((folder / "run" / "private" / "teachers").iterdir())) == 14
+
+
+def test_nothing_private_is_in_any_log_or_report(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """Neither the canary nor vote counts: nowhere outside private/, Ray's own logs included."""
+    folder, shown = finished
+    kept = next(line for line in shown.stderr.splitlines() if line.startswith("kept "))
+    session = Path(kept.removeprefix("kept "))
+    try:
+        _nothing_private_in(folder / "run", session, shown.stdout + shown.stderr)
+    finally:
+        shutil.rmtree(session)
+
+
+def _nothing_private_in(run: Path, session: Path, printed: str) -> None:
+    with np.load(run / "private" / "votes.npz") as votes:
+        histograms = {" ".join(map(str, row)) for row in votes["counts"] if row.min() > 0}
+    histograms |= {text.replace(" ", ", ") for text in histograms}
+    secrets = [
+        CANARY.encode(),
+        b"canary-person",
+        np.float32(CANARY).tobytes(),
+        *(f"[{h}]".encode() for h in histograms),
+    ]
+    assert len(secrets) > 3
+    files = [*run.rglob("*"), *session.rglob("*")]
+    files = [path for path in files if path.is_file() and run / "private" not in path.parents]
+    assert len([path for path in files if path.suffix in (".log", ".out", ".err")]) > 3
+    for path in files:
+        content = path.read_bytes()
+        for secret in secrets:
+            assert secret not in content, (path, secret)
+    for secret in secrets:
+        assert secret not in printed.encode()
 
 
 def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pate.errors import RunError
 
-PUBLIC = ("report.json", "report.html", "labels.npz", "student")
+PUBLIC = ("report.json", "report.html", "privacy.txt", "plots", "labels.npz", "student")
 MOST_BYTES = 256 * 2**20
 _BEGIN, _END = "-----BEGIN PATE RUN-----", "-----END PATE RUN-----"
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -64,6 +66,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_a_removed_node_costs_only_its_unfinished_teachers(tmp_path: Path) -> None:
     environment = dict(os.environ, RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1")
     environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
