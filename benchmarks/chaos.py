@@ -106,8 +106,8 @@ def violations(folder: Path, spent_before: int) -> tuple[Counter[str], int]:
     import numpy as np
 
     from pate.aggregator import query_ids
+    from pate.chain import verify
     from pate.errors import PateError
-    from pate.ledger import verify
 
     wrong: Counter[str] = Counter()
     if not (folder / "ledger.head").exists():

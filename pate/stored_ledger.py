@@ -31,8 +31,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pate.chain import FIRST_LINK, Link, link_mac, row_content
 from pate.errors import RunError
-from pate.ledger import FIRST_LINK, Ledger, Link, connect, link_mac, now, row_content
+from pate.ledger import Ledger, connect, now
 from pate.storage import Storage, open_storage
 
 FOLDER = "private/ledger"

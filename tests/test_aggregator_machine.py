@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from test_aggregator import KEY, make, vote
 
 import pate.ledger
+from pate.chain import verify
 from pate.errors import BudgetExceeded
-from pate.ledger import Charge, verify
+from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, ConfidentGNMax
 
 EXAMPLES = st.lists(st.integers(0, 60), min_size=1, max_size=12)

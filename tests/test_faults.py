@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pate.ledger import Ledger, Limits, verify
+from pate.chain import verify
+from pate.ledger import Ledger, Limits
 
 _PAYS = """
 import sys

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 import pate.ledger
+from pate.chain import verify
 from pate.errors import BudgetExceeded, RunError
-from pate.ledger import Charge, Ledger, Limits, SharedBudget, shared_key, verify
+from pate.ledger import Charge, Ledger, Limits, SharedBudget, shared_key
 
 LIMITS = Limits(asked=100, answered=60, mechanism="GNMax(sigma=8.0)")
 KEY = b"k" * 32
@@ -416,9 +417,8 @@ def test_verify_is_not_fooled_by_a_writer_at_work(tmp_path: Path) -> None:
     assert links[-1] > links[0]
 
 
-def test_a_file_of_the_first_schema_is_taken_over_unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_the_first_schema_is_taken_over_unharmed(tmp_path: Path) -> None:
     """Charges made before answers had an ensemble's version still verify, and count as the first version."""
-    from pate import ledger as module
 
     path, key, head, limits = tmp_path / "old.db", b"k" * 32, tmp_path / "head", Limits(10, 10, "m")
     old = Ledger(path, key, head, "run", limits)
@@ -429,14 +429,14 @@ def test_a_file_of_the_first_schema_is_taken_over_unharmed(tmp_path: Path, monke
         db.execute("ALTER TABLE charges DROP COLUMN ensemble")
         db.execute("DROP TABLE owners")
         db.execute("PRAGMA user_version = 1")
-    assert module.verify(path, key, head) == 3
+    assert verify(path, key, head) == 3
     new = Ledger(path, key, head, "run", limits, ensemble=2)
     with new.batch(1):
         new.charge_and_store([b"r" * 16], [4], Charge(1, 1))
     assert new.from_earlier_ensembles()
     assert new.stored([b"q" * 16, b"r" * 16]) == {b"q" * 16: 3, b"r" * 16: 4}
     new.close()
-    assert module.verify(path, key, head) == 4
+    assert verify(path, key, head) == 4
 
 
 def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +451,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pyt
             ledger.charge_and_store([bytes([number]) * 16], [number], Charge(1, 1))
         assert ledger.spent().asked == number + 1
         ledger.close()
-    assert module.verify(path, key, head) == 5
+    assert verify(path, key, head) == 5
     ledger = Ledger(path, key, head, "run", limits)
     with pytest.raises(BudgetExceeded), ledger.batch(1):
         pass

@@ -239,7 +239,8 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
 
 
 def test_answers_keep_the_version_they_came_from(tmp_path: Path) -> None:
-    from pate.ledger import Charge, Ledger, Limits, verify
+    from pate.chain import verify
+    from pate.ledger import Charge, Ledger, Limits
 
     key, head, limits = b"k" * 32, tmp_path / "head", Limits(10, 10, "m")
     for version in (1, 2):

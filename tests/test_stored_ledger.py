@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from test_aggregator import examples, vote
 
 from pate.aggregator import Aggregator
+from pate.chain import verify
 from pate.errors import RunError
-from pate.ledger import Charge, Limits, verify
+from pate.ledger import Charge, Limits
 from pate.mechanisms import ConfidentGNMax, Mechanism
 from pate.storage import Storage, open_storage
 from pate.stored_ledger import FOLDER, Fenced, StoredLedger

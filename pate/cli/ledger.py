@@ -27,7 +27,7 @@ app = typer.Typer(help="What was spent, and that nobody changed it.", no_args_is
 @app.command()
 def show(run: Run, as_json: AsJson = False) -> None:
     """Limits, charges and answers."""
-    from pate.ledger import named_errors
+    from pate.chain import named_errors
 
     with _places(run) as (path, _, _), named_errors(path):
         db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -46,7 +46,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def verify(run: Run, as_json: AsJson = False) -> None:
     """Check the chain of every run, charge and answer, and that it reaches its head."""
-    from pate.ledger import verify as verify_chain
+    from pate.chain import verify as verify_chain
 
     with _places(run) as (path, key, head):
         links = verify_chain(path, key, head)

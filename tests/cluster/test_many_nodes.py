@@ -26,7 +26,7 @@ from pate.aggregator import query_ids
 from pate.config import parse_config
 from pate.console import Console
 from pate.data.sources import load
-from pate.ledger import verify
+from pate.chain import verify
 
 N, folder = int(sys.argv[1]), Path(sys.argv[2])
 out = folder / "run"
