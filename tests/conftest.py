@@ -19,6 +19,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices a
 _PATE_DATA = os.environ.pop("PATE_DATA", None)  # for the fixtures here; what is tested must not depend on it
 
 
+_TOGETHER = {
+    "Ray": """test_cli test_cli_ledger test_own_teachers test_pool test_run_in_storage test_chaos test_jobs
+    test_node_loss test_many_nodes test_shards test_reproduce test_launcher test_hosts_cut_off""",
+    "real data": "test_images test_votes_source test_benchmark_tables test_run",
+}
+_GROUPS = {stem: group for group, stems in _TOGETHER.items() for stem in stems.split()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Two processes run the tests, whole files each. Those that start Ray, or need real data, take turns in one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class WholeFiles(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", maxsplit=1)[0]
+            return _GROUPS.get(Path(file).stem, file)
+
+    return WholeFiles(config, log)
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A Ray of two CPUs that all ordinary tests share."""
