@@ -96,7 +96,7 @@ class _Votes:
             self._asked[config.name] = order[: config.budget.asked]
             before = self._wanted.get(config.n_teachers, first)
             self._wanted[config.n_teachers] = np.union1d(before, self._asked[config.name])
-        for n_teachers in study.figure_teachers:
+        for n_teachers in study.figure_teachers if seed == 0 else ():  # ensembles that only the figures need
             self._wanted.setdefault(n_teachers, first)
 
     def on_data(self, config: Config) -> Dataset:
@@ -123,9 +123,9 @@ class _Votes:
         first = min(_FIGURE_EXAMPLES, len(y))
         if self._data.votes is not None:
             return [figures.vote_figures(self._data.votes[:first], y[:first])] if self._seed == 0 else []
-        sizes = sorted({*self._study.figure_teachers, *self._wanted})
         return [
-            {"seed": self._seed, **figures.vote_figures(self._count(n)[0][:first], y[:first])} for n in sizes
+            {"seed": self._seed, **figures.vote_figures(self._count(n)[0][:first], y[:first])}
+            for n in sorted(self._wanted)
         ]  # the first rows of the union are the first examples
 
     def _count(self, n_teachers: int) -> tuple[NDArray[np.int64], dict[str, float]]:
