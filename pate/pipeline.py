@@ -200,8 +200,7 @@ def _release_labels(
             "key": directory.key,
             "n_teachers": config.n_teachers,
         }
-        collected = votes_collected(queries, directory.private, directory.key)
-        if data.votes is not None or (collected and address is None):  # no teacher is needed, so no Ray
+        if data.votes is not None:
             aggregator: Any = InProcess(**arguments)
         else:
             with _stage("start", seconds), console.working("starting Ray"):
@@ -213,7 +212,7 @@ def _release_labels(
         if not get(aggregator.spent.remote()).asked and not get(aggregator.room.remote()):
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and get(aggregator.stored_prefix.remote(queries)) == len(queries)
-        if not answered and not collected:
+        if not answered and not votes_collected(queries, directory.private, directory.key):
             if data.votes is not None:
                 stored = StoredVotes(data.votes[: len(queries)], config.n_teachers)
                 get(aggregator.collect.remote(queries, stored))
