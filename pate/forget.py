@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pate.checkpoints import TeacherFiles
 from pate.config import Config
+from pate.data.columns import IdType, canonical_id
 from pate.data.dataset import Dataset
 from pate.data.partition import identities, keyed_digest, split_into_parts, subsample_parts
 from pate.data.shards import Split
@@ -103,7 +104,7 @@ def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64
 def forget(config: Config, data: Dataset, directory: RunDirectory, ids: Sequence[str], rows: Sequence[int]) -> int:
     """Take records out and train their teachers again; returns how many teachers that were."""
     before, source_digests = Ensemble.of(directory), _digests(data, directory.key)
-    chosen = _chosen(data, ids, rows)
+    chosen = _chosen(data, ids, rows, getattr(config.data, "id_type", "text"))
     if set(source_digests[chosen]) <= set(before.forgotten):
         raise DataError("forgotten already; nothing was changed")
     known = remembered(data, directory)
@@ -135,13 +136,14 @@ def _retrain(config: Config, data: Dataset, directory: RunDirectory, parts: Sequ
                 store.save(trained.part, trained.payload, trained.failure)
 
 
-def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int]) -> list[int]:
+def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdType) -> list[int]:
     """Row numbers of the records to forget."""
     if ids and data.ids_private is None:
         raise DataError("--id: the data has no id column; name the record by its row with --row")
     chosen = []
     for wanted in ids:
-        found = [row for row, own in enumerate(data.ids_private or ()) if str(own) == wanted]
+        canonical = canonical_id(wanted, id_type)
+        found = [row for row, own in enumerate(data.ids_private or ()) if own == canonical]
         if not found:
             raise DataError("--id: no record has that id (was it removed from the source first?)")
         chosen += found

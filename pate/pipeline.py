@@ -260,6 +260,8 @@ def _train_and_vote(
 
     with console.working("splitting private records into parts"):
         private = private_records(config, data, directory)
+    if private.left_out:
+        console.say_privately(f"{private.left_out} records have no valid id and are left out; see docs/data.md")
     if data.shards is not None:
         _check_records(config, private.n_records, len(data.classes), force, console)
     kinds = recipes(config.teachers)

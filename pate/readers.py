@@ -13,6 +13,7 @@ from typing import Any
 
 from pate.config import Config
 from pate.data.dataset import Dataset
+from pate.data.records import no_valid_id
 from pate.data.shards import Block, ShardReader, Shards, Split, Summary, digest_of
 from pate.ensemble import Records
 from pate.errors import DataError, RunError
@@ -65,6 +66,9 @@ class Readers:
                 raise DataError(answer)
         summaries = [answer for answer in found if isinstance(answer, Summary)]
         self.records, self.digest = sum(summary.records for summary in summaries), digest_of(summaries)
+        self.left_out = sum(summary.left_out for summary in summaries)
+        if self.left_out and not self.records:
+            raise no_valid_id(shards.format.id_type)
 
     def part(self, number: int) -> RemotePart:
         return RemotePart(self._actors, number)
@@ -84,13 +88,23 @@ class PrivateRecords:
     n_parts: int
     of_part: Callable[[int], Any]
     close: Callable[[], None] = lambda: None
+    left_out: int = 0
 
 
 def private_records(config: Config, data: Dataset, directory: RunDirectory) -> PrivateRecords:
-    """Records by part: from here where the driver has read them, else from readers on the cluster."""
+    """Records by part: from here where the driver has read them, else from readers on the cluster.
+
+    How many were left out for want of a valid id is noted under `private/`: it may be what an operator looks for.
+    """
     if data.shards is None:
         rows, X, y = parts_of(config, data, directory.key), data.X_private, data.y_private
-        return PrivateRecords(len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]))
-    readers = Readers(data.shards, directory.key, split_of(config))
-    must_be(directory.same_as_before("shards_digest", readers.digest), directory)
-    return PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close)
+        found = PrivateRecords(
+            len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=data.left_out
+        )
+    else:
+        readers = Readers(data.shards, directory.key, split_of(config))
+        must_be(directory.same_as_before("shards_digest", readers.digest), directory)
+        found = PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close, readers.left_out)
+    if found.left_out:
+        directory.note("left_out.json", {"records_without_valid_id": found.left_out})
+    return found

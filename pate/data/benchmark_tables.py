@@ -1,6 +1,7 @@
 """UCI Adult and KDD Cup 1999 (10 % file): public tables that play private.
 
-Every column is prepared by a fixed rule: listed categories as 0 and 1, numbers divided by a fixed bound.
+Every column is prepared by a fixed rule: listed categories as 0 and 1 (an unknown one, '?', is all zeros), numbers
+divided by a fixed bound.
 Nothing is worked out from the records, so the same rules would do for private data.
 """
 
@@ -14,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.dataset import Dataset, class_positions
+from pate.data.columns import Column, one_hot
+from pate.data.dataset import Dataset
 from pate.errors import DataError
 
 Columns = list[tuple[str, ...]]
@@ -71,7 +73,13 @@ def load_table(source: str, folders: list[Path]) -> Dataset:
     for folder in folders:
         files = [folder / source / name for name in names]
         if all(path.is_file() for path in files):
-            return read(files)
+            try:
+                return read(files)
+            except DataError:
+                raise
+            except Exception as error:  # gzip, csv and numpy raise many kinds
+                reason = f"{' or '.join(names)} is damaged ({type(error).__name__})"
+                raise DataError(f"{source} below {folder}: {reason}; fetch it again from {home}") from None
     places = " or ".join(str(folder / source) for folder in folders)
     raise DataError(
         f"{source}: put {' and '.join(names)} from {home} into {places}, or name the folder with --data-dir"
@@ -93,9 +101,9 @@ def _adult_file(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     columns = list(zip(*rows, strict=True))
     blocks = [_bounded(columns[i], bound) for i, (_, bound) in _ADULT_NUMBERS.items()]
     blocks += [_logarithm(columns[i], _LARGEST_GAIN) for i in _ADULT_LOGARITHMS]
-    blocks += [_one_hot(columns[i], values) for i, (_, values) in _ADULT_CATEGORIES.items()]
-    labels = np.array([value.rstrip(".") for value in columns[14]])
-    return np.concatenate(blocks, axis=1), class_positions(labels, ("<=50K", ">50K"), str(path))
+    blocks += [one_hot(columns[i], values.split()) for i, (_, values) in _ADULT_CATEGORIES.items()]
+    labels = Column(f"{path}: labels", "cells", "text", [value.rstrip(".") for value in columns[14]])
+    return np.concatenate(blocks, axis=1), labels.labels(("<=50K", ">50K"))
 
 
 def _adult_features() -> tuple[str, ...]:
@@ -111,8 +119,8 @@ def _kddcup99(files: list[Path]) -> Dataset:
     blocks = [_bounded(columns[i], bound) for i, bound in _KDD_COUNTS.items()]
     blocks += [_bounded(columns[i], 1.0) for i in _KDD_FLAGS_AND_SHARES]
     blocks += [_logarithm(columns[i], bound) for i, bound in _KDD_LOGARITHMS.items()]
-    blocks += [_one_hot(columns[i], values) for i, values in _KDD_CATEGORIES.items()]
-    y = np.isin(np.array(columns[41]), _DENIAL_OF_SERVICE).astype(np.int64)
+    blocks += [one_hot(columns[i], values.split()) for i, values in _KDD_CATEGORIES.items()]
+    y = np.array([label in _DENIAL_OF_SERVICE for label in columns[41]], dtype=np.int64)
     X = np.concatenate(blocks, axis=1)
     shuffled = np.random.default_rng(0).permutation(len(X))  # part of the source's definition
     return _split(X[shuffled], y[shuffled], len(X) - 100_000, 50_000, ("other", "denial of service"), None)
@@ -121,6 +129,8 @@ def _kddcup99(files: list[Path]) -> Dataset:
 def _split(
     X: NDArray, y: NDArray, n_private: int, n_public: int, classes: tuple[str, ...], features: tuple[str, ...] | None
 ) -> Dataset:
+    if not 0 < n_private < len(X) - n_public:
+        raise ValueError("too few rows")
     public = slice(n_private, n_private + n_public)
     test = slice(n_private + n_public, None)
     return Dataset(
@@ -145,13 +155,6 @@ def _logarithm(column: tuple[str, ...], bound: float) -> NDArray[np.float32]:
     """log(1 + x), as a share of the bound's: for amounts that span many powers of ten."""
     shares = np.log1p(np.array(column, dtype=np.float64)) / np.log1p(bound)
     return np.clip(shares, 0, 1).astype(np.float32)[:, None]
-
-
-def _one_hot(column: tuple[str, ...], values: str) -> NDArray[np.float32]:
-    """A column for each listed value; an unknown one ('?') is all zeros."""
-    position = {value: i for i, value in enumerate(values.split())}
-    table = np.vstack([np.eye(len(position), dtype=np.float32), np.zeros(len(position), dtype=np.float32)])
-    return table[[position.get(value, len(position)) for value in column]]
 
 
 _READERS: dict[str, tuple[tuple[str, ...], str, Callable[[list[Path]], Dataset]]] = {

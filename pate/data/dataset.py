@@ -26,7 +26,8 @@ class Dataset:
     `input` and `features` tell the users of a student how its examples are written. `votes` are histograms on the
     public examples that were counted elsewhere; private data may then be empty. `public_rows` says which row of the
     source each public example was. `shards` are private records that nobody has read yet; the private arrays are then
-    empty, and workers read them.
+    empty, and workers read them. `ids_private` are canonical, equal for one person and no other (see
+    pate/data/columns.py); `left_out` records had none that is valid, and their number is private too.
     """
 
     X_private: NDArray
@@ -43,6 +44,7 @@ class Dataset:
     votes: NDArray[np.int64] | None = None
     public_rows: NDArray[np.int64] | None = None
     shards: Shards | None = None
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         shape = self.X_private.shape[1:]
@@ -60,7 +62,12 @@ class Dataset:
                     f"{name} data: NaN or infinity in row {row} (counted from 0); fill missing values before the run"
                 )
         if len(self.X_private) != len(self.y_private):
-            raise DataError(f"{len(self.X_private)} private records but {len(self.y_private)} labels")
+            raise DataError("private data: not as many labels as records")
+        if self.ids_private is not None:
+            if len(self.X_private) != len(self.ids_private):
+                raise DataError("private data: not as many ids as records")
+            if not all(isinstance(i, str) for i in self.ids_private):
+                raise DataError("private data: ids must all be text, one form for each person")
         if self.X_test is not None and self.y_test is not None and len(self.X_test) != len(self.y_test):
             raise DataError(f"{len(self.X_test)} test examples but {len(self.y_test)} labels")
         if len(self.classes) < 2:
@@ -91,24 +98,3 @@ class Dataset:
             votes=None if self.votes is None else self.votes[rows],
             public_rows=rows if self.public_rows is None else self.public_rows[rows],
         )
-
-
-def class_positions(labels: NDArray, classes: Sequence[object], where: str) -> NDArray[np.int64]:
-    """Map labels, of any type, to positions in the configured class list.
-
-    >>> class_positions(np.array(["no", "yes", "no"]), ["no", "yes"], "private labels")
-    array([0, 1, 0])
-    """
-    position = {str(name): i for i, name in enumerate(classes)}
-    if len(position) != len(classes):
-        raise DataError(f"data.classes: names repeat in {list(classes)}")
-    if np.issubdtype(labels.dtype, np.floating) and np.array_equal(labels, np.floor(labels)):
-        labels = labels.astype(np.int64)
-    distinct, inverse = np.unique(labels.astype(str), return_inverse=True)
-    for name in distinct:
-        if name not in position:
-            raise DataError(
-                f"{where}: label {str(name)!r} is not among data.classes {[str(c) for c in classes]}; "
-                "add it there or drop those rows"
-            )
-    return np.array([position[str(name)] for name in distinct], dtype=np.int64)[inverse.reshape(-1)]

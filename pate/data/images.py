@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.dataset import Dataset
-from pate.errors import DataError
+from pate.errors import DataError, first_line
 
 Images = tuple[NDArray, NDArray[np.int64]]
 
@@ -66,19 +66,28 @@ def _find(
 ) -> tuple[Images, Images]:
     for folder in folders:
         try:
-            return reader(folder, False)
+            return _checked(reader(folder, False), source)
         except FileNotFoundError:
             continue
         except Exception as error:  # torchvision raises many kinds
-            reason = str(error) or type(error).__name__
-            raise DataError(f"{source} below {folder}: {reason}; remove the damaged files") from None
+            raise DataError(f"{source} below {folder}: {first_line(error)}; remove the damaged files") from None
     try:
-        return reader(folders[-1], True)
+        return _checked(reader(folders[-1], True), source)
     except Exception as error:
         raise DataError(
             f"{source}: not below {', '.join(map(str, folders))}, and the download failed ({type(error).__name__}); "
             "put the files there, or give their folder with --data-dir or PATE_DATA"
         ) from None
+
+
+def _checked(splits: tuple[Images, Images], source: str) -> tuple[Images, Images]:
+    classes = _READERS[source][1]
+    for images, labels in splits:
+        if images.ndim < 3 or len(images) != len(labels):
+            raise ValueError("images and labels do not belong together")
+        if not np.isin(labels, np.arange(len(classes))).all():
+            raise ValueError("a label is none of the classes")
+    return splits
 
 
 def _mnist(cls_name: str, folder: Path, download: bool) -> tuple[Images, Images]:

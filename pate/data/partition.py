@@ -11,14 +11,20 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.errors import DataError
 from pate.mechanisms.stability import poisson_subsets
 
 
 def identities(X: NDArray, y: NDArray, ids: Sequence[str] | None) -> list[bytes]:
-    """A record's identity: its id where there is one (then privacy is per person), else its bytes."""
-    if ids is not None:
-        return [b"id:" + str(i).encode() for i in ids]
-    return contents(X, y)
+    """A record's identity: its id where there is one (then privacy is per person), else its bytes.
+
+    Ids are text in its canonical form: 1, 1.0 and b"1" would be three persons.
+    """
+    if ids is None:
+        return contents(X, y)
+    if len(ids) != len(X) or not all(isinstance(i, str) for i in ids):
+        raise DataError("private data: every record has one id, and ids are text")
+    return [b"id:" + i.encode() for i in ids]
 
 
 def contents(X: NDArray, y: NDArray) -> list[bytes]:

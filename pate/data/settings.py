@@ -42,12 +42,16 @@ class VotesData(Settings):
 
 
 class OwnData(Settings):
-    """People's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`."""
+    """People's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
+
+    `id_type`: what ids are in all of them; see pate/data/columns.py.
+    """
 
     private: str | tuple[str, ...] | None = None
     public: str | None = None
     test: str | None = None
     read_by: Literal["driver", "workers"] = "driver"
+    id_type: Literal["text", "integer"] = "text"
 
     @property
     def sharded(self) -> bool:
@@ -65,7 +69,7 @@ class OwnData(Settings):
 
 
 class NpzData(OwnData):
-    """NumPy archives; see pate/data/tables.py for the keys. `ids`: whether shards hold an array of ids."""
+    """NumPy archives; see pate/data/tables.py for the keys. `ids`: whether there is an array of ids."""
 
     source: Literal["npz"]
     classes: tuple[Text, ...]

@@ -7,7 +7,6 @@ teachers and votes are the same. Columns and classes come from the config and th
 from __future__ import annotations
 
 import glob
-import io
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,31 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.dataset import Dataset, class_positions
+from pate.data.dataset import Dataset
 from pate.data.partition import contents, identities, keyed_digest, ranks, split_into_parts, subsample_parts
-from pate.data.tables import csv_rows, npz_arrays, numbers
+from pate.data.records import Format, PrivateRecords, Table, features_of, labels_of, private_records, read_table
 from pate.errors import DataError
 from pate.storage import is_url
 
 if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData, ParquetData
 
-Columns = dict[str, NDArray]
 _DIGEST_BITS = 128
-
-
-@dataclass(frozen=True)
-class Format:
-    """How a shard is read: everything about it that is fixed before the first one is opened."""
-
-    source: str
-    classes: tuple[str | int, ...]
-    shape: tuple[int, ...]
-    label: str = "y"
-    id: str | None = None
-    features: tuple[str, ...] = ()
-    categories: tuple[tuple[str, tuple[str | int, ...]], ...] = ()
-    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +51,7 @@ class Summary:
 
     records: int
     digest: int
+    left_out: int = 0
 
 
 class Block:
@@ -94,9 +79,10 @@ class ShardReader:
     def load(self) -> Summary | str:
         """Read everything; what is wrong with a shard comes back as text, so that no log quotes it."""
         try:
-            self._X, self._y, ids = read_all(self._paths, self._format)
+            found = read_all(self._paths, self._format)
         except DataError as error:
             return str(error)
+        self._X, self._y, ids = found.X, found.y, found.ids
         records, split = (self._X, self._y, ids, self._key, self._split.n_parts), self._split
         if split.rate is None:
             self._rows = split_into_parts(*records)
@@ -105,7 +91,8 @@ class ShardReader:
         names = identities(self._X, self._y, ids)
         whole = names if ids is None else [a + b for a, b in zip(names, contents(self._X, self._y), strict=True)]
         digests = (keyed_digest(self._key, b"data", record) for record in whole)
-        return Summary(len(names), sum(int.from_bytes(d, "little") for d in digests) % 2**_DIGEST_BITS)
+        digest = sum(int.from_bytes(d, "little") for d in digests) % 2**_DIGEST_BITS
+        return Summary(len(names), digest, found.left_out)
 
     def part(self, number: int) -> Block:
         """This reader's records of a part."""
@@ -127,154 +114,51 @@ def load_sharded(settings: CsvData | NpzData | ParquetData, folder: Path, by_wor
     assert settings.private is not None  # checked by the config
     assert settings.public is not None
     paths = _expanded(settings.private, folder)
-    public = _read(_place(settings.public, folder), settings.source)
-    test = None if settings.test is None else _read(_place(settings.test, folder), settings.source)
-    format = _format(settings, public)
-    X_test = None if test is None else _features(test, format, settings.test or "")
-    y_test = None
-    if test is not None and format.label in test:
-        y_test = class_positions(test[format.label], settings.classes, f"{settings.test}: labels")
+    ignored = () if settings.source == "npz" else settings.ignore
+    public = read_table(_place(settings.public, folder), settings.source, {}, ignored)
+    format = (
+        Format.of_arrays(settings, public, settings.ids)
+        if settings.source == "npz"
+        else Format.of_columns(settings, public.columns, public.where)
+    )
+    test = None
+    if settings.test is not None:
+        test = _with_known_columns(read_table(_place(settings.test, folder), settings.source, {}, ignored), format)
     left = by_workers and settings.read_by == "workers"
-    X, y, ids = read_all([] if left else paths, format)
+    records = read_all([] if left else paths, format).checked(format.id_type)
     return Dataset(
-        X_private=X,
-        y_private=y,
-        X_public=_features(public, format, settings.public),
+        X_private=records.X,
+        y_private=records.y,
+        X_public=features_of(public, format),
         classes=tuple(str(name) for name in settings.classes),
-        ids_private=ids,
-        X_test=X_test,
-        y_test=y_test,
-        features=_feature_names(format) if format.features else None,
+        ids_private=records.ids,
+        X_test=None if test is None else features_of(test, format),
+        y_test=None if test is None else labels_of(test, format),
+        features=format.feature_names,
         shards=Shards(tuple(paths), format) if left else None,
+        left_out=records.left_out,
     )
 
 
-def read_all(paths: Sequence[str], format: Format) -> tuple[NDArray, NDArray[np.int64], list[str] | None]:
-    """Features, labels and ids of some shards, in the order given. Every mistake names its shard."""
-    X, y, ids = [np.empty((0, *format.shape), np.float32)], [np.empty(0, np.int64)], []
+def read_all(paths: Sequence[str], format: Format) -> PrivateRecords:
+    """The records of some shards, in the order given. Every mistake names its shard."""
+    needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
+    found = []
     for path in paths:
-        columns = _read(path, format.source)
-        if format.label not in columns:
-            raise DataError(f"{path}: no column {format.label!r}, the label; there are {', '.join(columns)}")
-        if format.id is not None and format.id not in columns:
-            raise DataError(f"{path}: no column {format.id!r}, the id; there are {', '.join(columns)}")
-        if format.source == "npz" and format.id is None and "id" in columns:
+        table = read_table(path, format.source, needed, format.ignore)
+        if format.source == "npz" and format.id is None and "id" in table.columns:
             raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
-        X.append(_features(columns, format, path))
-        y.append(class_positions(columns[format.label], format.classes, f"{path}: labels"))
-        if len(X[-1]) != len(y[-1]):
-            raise DataError(f"{path}: {len(X[-1])} records but {len(y[-1])} labels")
-        if format.id is not None:
-            ids += [str(i).strip() for i in columns[format.id]]
-    return np.concatenate(X), np.concatenate(y), ids if format.id is not None else None
+        found.append(private_records(_with_known_columns(table, format), format))
+    return PrivateRecords.joined(found, format)
 
 
-def _format(settings: CsvData | NpzData | ParquetData, public: Columns) -> Format:
-    if settings.source == "npz":
-        if "X" not in public:
-            raise DataError(f"{settings.public}: no array X; the keys are listed in docs/data.md")
-        return Format("npz", settings.classes, public["X"].shape[1:], id="id" if settings.ids else None)
-    special = {settings.label, settings.id, *settings.ignore}
-    features = tuple(column for column in public if column not in special)
-    if not features:
-        raise DataError(f"{settings.public}: no feature columns are left")
-    categories = tuple((column, settings.categories[column]) for column in features if column in settings.categories)
-    width = len(features) - len(categories) + sum(len(values) for _, values in categories)
-    return Format(
-        settings.source,
-        settings.classes,
-        (width,),
-        settings.label,
-        settings.id,
-        features,
-        categories,
-        tuple(settings.ignore),
-    )
-
-
-def _features(columns: Columns, format: Format, where: str) -> NDArray[np.float32]:
-    if format.source == "npz":
-        if "X" not in columns or columns["X"].dtype.kind not in "fiub":
-            raise DataError(f"{where}: no array X of numbers")
-        X = columns["X"].astype(np.float32)
-        if X.shape[1:] != format.shape:
-            raise DataError(f"{where}: examples of shape {X.shape[1:]}, those of the public file have {format.shape}")
-        return _finite(X, where)
-    categories = dict(format.categories)
-    extra = [c for c in columns if c not in (*format.features, *format.ignore, format.label, format.id)]
+def _with_known_columns(table: Table, format: Format) -> Table:
+    """The table, refused if it has columns that the public file has not: they would be left out unnoticed."""
+    known = {*format.features, *format.ignore, format.label, format.id}
+    extra = [] if format.source == "npz" else [name for name in table.columns if name not in known]
     if extra:
-        raise DataError(f"{where}: column {extra[0]!r} is not in the public file; add it there or to data.ignore")
-    blocks = []
-    for column in format.features:
-        if column not in columns:
-            raise DataError(f"{where}: column {column!r} of the public file is missing")
-        values = columns[column]
-        if column in categories:
-            known = np.array([str(value) for value in categories[column]])
-            blocks.append((values.astype(str)[:, None] == known[None, :]).astype(np.float32))
-        elif values.dtype.kind in "fiub":
-            blocks.append(values.astype(np.float32)[:, None])
-        else:
-            blocks.append(numbers(values.astype(str).tolist(), column, where)[:, None])
-    return _finite(np.concatenate(blocks, axis=1), where)
-
-
-def _feature_names(format: Format) -> tuple[str, ...]:
-    categories = dict(format.categories)
-    groups = ([f"{c}={v}" for v in categories[c]] if c in categories else [c] for c in format.features)
-    return tuple(name for group in groups for name in group)
-
-
-def _finite(X: NDArray[np.float32], where: str) -> NDArray[np.float32]:
-    if not np.isfinite(X).all():
-        row = int(np.argwhere(~np.isfinite(X))[0][0])
-        raise DataError(f"{where}: NaN or infinity in row {row} (counted from 0); fill missing values before the run")
-    return X
-
-
-def _read(path: str, source: str) -> Columns:
-    """A file's columns or arrays, by name."""
-    content = _bytes(path)
-    if source == "npz":
-        return npz_arrays(io.BytesIO(content), path)
-    if source == "parquet":
-        return _parquet(content, path)
-    rows = csv_rows(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline=""), path)
-    if not rows:
-        raise DataError(f"{path}: no rows")
-    return {column: np.array([row[column].strip() for row in rows]) for column in rows[0]}
-
-
-def _parquet(content: bytes, path: str) -> Columns:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(f"{path}: parquet needs the package pyarrow: pip install 'pate[parquet]'") from None
-    try:
-        table = pyarrow.parquet.read_table(io.BytesIO(content))
-        columns = {name: table[name].to_numpy() for name in table.column_names}
-    except (pyarrow.ArrowException, ValueError, OSError) as error:
-        raise DataError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from None
-    for name, values in columns.items():
-        if values.dtype == object and any(value is None for value in values):
-            raise DataError(f"{path}: column {name!r} has missing values; fill them before the run")
-    return columns
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        if not is_url(path):
-            return Path(path).read_bytes()
-        import fsspec
-
-        with fsspec.open(path, "rb") as file:
-            content: bytes = file.read()
-            return content
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file on {socket.gethostname()}, which has to read it") from None
-    except (OSError, ImportError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DataError(f"{path}: cannot be read on {socket.gethostname()} ({reason.splitlines()[0]})") from None
+        raise DataError(f"{table.where}: column {extra[0]!r} is not in the public file; add it there or to data.ignore")
+    return table
 
 
 def _expanded(private: str | tuple[str, ...], folder: Path) -> list[str]:

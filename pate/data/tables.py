@@ -1,4 +1,4 @@
-"""People's own data: NumPy archives and CSV files.
+"""People's own data in one file each, or all in one: NumPy archives and csv files.
 
 npz: either one file (`file:`) with the keys X_private, y_private, X_public and, if there are any, id_private,
 X_test, y_test; or a file each (`private:`, `public:`, `test:`) with the keys X, y and id. Never unpickled.
@@ -9,16 +9,12 @@ numbers, or have their values listed under `categories` (one 0/1 feature a value
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-from zipfile import BadZipFile
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pate.data.dataset import Dataset, class_positions
+from pate.data.dataset import Dataset
+from pate.data.formats import content_of, npz_arrays
+from pate.data.records import Format, Table, features_of, labels_of, npz_table, private_records, read_table
 from pate.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,153 +32,70 @@ def existing(path: str, folder: Path) -> Path:
 
 
 def load_npz(settings: NpzData, folder: Path) -> Dataset:
-    arrays: dict[str, NDArray] = {}
-    if settings.file is not None:
-        arrays = _read_npz(existing(settings.file, folder))
-    else:
-        for part in _PARTS:
-            path = getattr(settings, part)
-            if path is not None:
-                found = _read_npz(existing(path, folder))
-                arrays |= {f"{key}_{part}": found[key] for key in ("X", "y", "id") if key in found}
-    for key in ("X_private", "y_private", "X_public"):
-        if key not in arrays:
-            raise DataError(f"npz data: no array {key}; the keys are listed in docs/data.md")
-    for key in ("X_private", "X_public", "X_test"):
-        if key in arrays and arrays[key].dtype.kind not in "fiub":
-            raise DataError(f"npz data: {key} holds {arrays[key].dtype}, not numbers")
-    return _dataset(arrays, settings.classes)
+    tables = _npz_in_one(settings, folder) if settings.file is not None else _files(settings, folder)
+    format = Format.of_arrays(settings, tables["public"], settings.ids or "id" in tables["private"].columns)
+    return dataset(tables, format)
 
 
 def load_csv(settings: CsvData, folder: Path) -> Dataset:
-    rows: dict[str, list[dict[str, str]]] = {}
-    if settings.split is not None:
-        if not isinstance(settings.private, str):
-            raise DataError("data.split needs data.private, the one file that holds all rows")
-        for number, row in enumerate(_read_csv(existing(settings.private, folder)), start=2):
-            part = row.get(settings.split)
-            if part not in _PARTS:
-                raise DataError(
-                    f"{settings.private} line {number}: column {settings.split!r} says {part!r}, "
-                    "not private, public or test"
-                )
-            rows.setdefault(part, []).append(row)
-    else:
-        for part in _PARTS:
-            path = getattr(settings, part)
-            if path is not None:
-                rows[part] = _read_csv(existing(path, folder))
+    tables = _csv_in_one(settings, folder) if settings.split is not None else _files(settings, folder)
     for part in ("private", "public"):
-        if not rows.get(part):
+        if part not in tables or not len(tables[part]):
             raise DataError(f"data.{part}: no rows; a csv source needs private and public ones")
-    header = list(rows["private"][0])
-    for key in ("label", "id"):
-        column = getattr(settings, key)
-        if column is not None and column not in header:
-            raise DataError(f"data.{key} = {column!r}: no such column; there are {', '.join(header)}")
-    special = {settings.label, settings.id, settings.split, *settings.ignore}
-    features = [column for column in header if column not in special]
-    arrays = {}
-    for part, part_rows in rows.items():
-        arrays[f"X_{part}"] = _feature_matrix(part_rows, features, settings.categories, part)
-        if settings.label in part_rows[0] and part != "public":
-            arrays[f"y_{part}"] = np.array([row[settings.label].strip() for row in part_rows])
-        if settings.id is not None and part == "private":
-            arrays["id_private"] = np.array([row[settings.id].strip() for row in part_rows])
-    names = [_feature_names(column, settings.categories) for column in features]
-    return _dataset(arrays, settings.classes, tuple(name for group in names for name in group))
+    private = tables["private"]
+    return dataset(tables, Format.of_columns(settings, private.columns, private.where))
 
 
-def _feature_names(column: str, categories: dict[str, tuple[str | int, ...]]) -> list[str]:
-    return [f"{column}={value}" for value in categories[column]] if column in categories else [column]
-
-
-def _dataset(
-    arrays: dict[str, NDArray], classes: tuple[str | int, ...], feature_names: tuple[str, ...] | None = None
-) -> Dataset:
-    def features(key: str) -> NDArray | None:
-        return arrays[key].astype(np.float32) if key in arrays else None
-
-    X_private, X_public = features("X_private"), features("X_public")
-    assert X_private is not None  # both were checked by the loaders
-    assert X_public is not None
-    y_test = arrays.get("y_test")
-    ids = arrays.get("id_private")
+def dataset(tables: dict[str, Table], format: Format) -> Dataset:
+    """The data set made of a private, a public and perhaps a test table."""
+    records, test = private_records(tables["private"], format).checked(format.id_type), tables.get("test")
     return Dataset(
-        X_private=X_private,
-        y_private=class_positions(arrays["y_private"], classes, "private labels"),
-        X_public=X_public,
-        classes=tuple(str(name) for name in classes),
-        ids_private=None if ids is None else [str(i) for i in ids],
-        X_test=features("X_test"),
-        y_test=None if y_test is None else class_positions(y_test, classes, "test labels"),
-        features=feature_names,
+        X_private=records.X,
+        y_private=records.y,
+        X_public=features_of(tables["public"], format),
+        classes=tuple(str(name) for name in format.classes),
+        ids_private=records.ids,
+        X_test=None if test is None else features_of(test, format),
+        y_test=None if test is None else labels_of(test, format),
+        features=format.feature_names,
+        left_out=records.left_out,
     )
 
 
-def _read_npz(path: Path) -> dict[str, NDArray]:
-    return npz_arrays(path, str(path))
+def _files(settings: CsvData | NpzData, folder: Path) -> dict[str, Table]:
+    """A file for each part."""
+    named = {"label": getattr(settings, "label", None), "id": getattr(settings, "id", None)}
+    tables = {}
+    for part in _PARTS:
+        path = getattr(settings, part)
+        if path is not None:
+            needed = named if part == "private" else {}
+            place = str(existing(path, folder))
+            tables[part] = read_table(place, settings.source, needed, getattr(settings, "ignore", ()))
+    return tables
 
 
-def npz_arrays(file: Path | IO[bytes], name: str) -> dict[str, NDArray]:
-    """All arrays of an archive. Never unpickled."""
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, AttributeError, BadZipFile) as error:
-        raise DataError(f"{name}: not a readable npz archive of plain arrays ({error})") from None
+def _npz_in_one(settings: NpzData, folder: Path) -> dict[str, Table]:
+    path = str(existing(settings.file or "", folder))
+    names = [f"{key}_{part}" for key in ("X", "y", "id") for part in _PARTS]
+    arrays = npz_arrays(content_of(path), path, names)
+    parts = [part for part in _PARTS if part != "test" or "X_test" in arrays]
+    return {part: npz_table(arrays, f"{path} ({part})", f"_{part}") for part in parts}
 
 
-def _read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return csv_rows(file, str(path))
-
-
-def csv_rows(file: Iterable[str], name: str) -> list[dict[str, str]]:
-    """All rows, each with as many fields as the header."""
-    try:
-        rows = list(csv.DictReader(file, skipinitialspace=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{name}: not a UTF-8 csv file ({error})") from None
-    for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise DataError(f"{name} line {number}: not as many fields as the header has")
-    return rows
-
-
-def _feature_matrix(
-    rows: list[dict[str, str]], columns: list[str], categories: dict[str, tuple[str | int, ...]], part: str
-) -> NDArray[np.float32]:
-    blocks = []
-    for column in columns:
-        if column not in rows[0]:
-            raise DataError(f"{part} data: column {column!r} of the private data is missing")
-        values = [row[column].strip() for row in rows]
-        if column in categories:
-            known = np.array([str(c) for c in categories[column]])
-            blocks.append((np.array(values)[:, None] == known[None, :]).astype(np.float32))
-        else:
-            blocks.append(numbers(values, column, part)[:, None])
-    if not blocks:
-        raise DataError(f"{part} data: no feature columns are left")
-    return np.concatenate(blocks, axis=1)
-
-
-def numbers(values: list[str], column: str, part: str) -> NDArray[np.float32]:
-    """A column of numbers; an empty cell is NaN."""
-    try:
-        return np.array([float(value) if value else np.nan for value in values], dtype=np.float32)
-    except ValueError:
-        bad = next(value for value in values if not _is_number(value))
-        raise DataError(
-            f"{part} data: column {column!r} holds {bad!r}, not a number; list its values under "
-            f"data.categories.{column} or add it to data.ignore"
-        ) from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text or "nan")
-    except ValueError:
-        return False
-    return True
+def _csv_in_one(settings: CsvData, folder: Path) -> dict[str, Table]:
+    """One file whose rows say where they belong."""
+    if not isinstance(settings.private, str):
+        raise DataError("data.split needs data.private, the one file that holds all rows")
+    needed = {key: getattr(settings, key) for key in ("label", "id", "split")}
+    whole = read_table(str(existing(settings.private, folder)), "csv", needed, settings.ignore)
+    split = whole.columns[settings.split or ""]
+    rows: dict[str, list[int]] = {}
+    for row, part in enumerate(split.texts()):
+        if part not in _PARTS:
+            raise split.error(row, "says neither private nor public nor test")
+        rows.setdefault(part, []).append(row)
+    return {
+        part: Table(whole.where, {name: column.take(own) for name, column in whole.columns.items()})
+        for part, own in rows.items()
+    }

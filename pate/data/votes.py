@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.data.formats import content_of, npy_array
 from pate.errors import DataError
 
 if TYPE_CHECKING:
     from pate.data.dataset import Dataset
 
+_ZIP = b"PK"
+_MOST_VOTES = 2**31  # what sums of counts hold without a doubt
+
 
 def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
     """Vote histograms, int[queries, classes], from a .npy file; every row sums to the number of teachers."""
-    try:
-        votes = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path}: not a .npy file of plain numbers ({error})") from None
-    if not isinstance(votes, np.ndarray):
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    content = content_of(str(path))
+    if content.startswith(_ZIP):
         raise DataError(f"{path}: an archive; give a .npy file with one array")
-    return checked_votes(votes, str(path))[:first]
+    return checked_votes(npy_array(content, str(path)), str(path))[:first]
 
 
 def with_votes(images: Dataset, file: str, folder: Path) -> Dataset:
@@ -61,13 +62,16 @@ def checked_votes(votes: NDArray, name: str) -> NDArray[np.int64]:
         raise DataError(f"{name}: row {_first_row(~np.isfinite(votes))} holds NaN or infinity")
     if (votes < 0).any():
         raise DataError(f"{name}: row {_first_row(votes < 0)} holds a negative count")
+    if (votes > _MOST_VOTES).any():
+        raise DataError(f"{name}: row {_first_row(votes > _MOST_VOTES)} holds a count beyond {_MOST_VOTES}")
     if (votes != np.floor(votes)).any():
         raise DataError(f"{name}: row {_first_row(votes != np.floor(votes))} holds a count that is not whole")
+    votes = votes.astype(np.int64)
     totals = votes.sum(axis=1)
     if (totals != totals[0]).any():
         row = int(np.argmax(totals != totals[0]))
         raise DataError(f"{name}: row {row} sums to {totals[row]:g}, row 0 to {totals[0]:g}; every teacher votes once")
-    return votes.astype(np.int64)
+    return votes
 
 
 def _first_row(wrong: NDArray[np.bool_]) -> int:

@@ -1,0 +1,174 @@
+"""What cells mean: numbers, categories, labels and ids, each by a rule that looks at that cell alone.
+
+Guarantee: what a record becomes depends on its own cells and the configuration, whatever other records hold. Where a
+column's type could change because of one record (a missing value makes whole numbers floats, a word makes numbers
+text) the rules give the others the same result under either type, or refuse the file. Errors name file, column and
+row, never a value: the value is private.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.errors import DataError
+
+IdType = Literal["text", "integer"]
+Family = Literal["cells", "text", "integer", "real", "boolean", "nothing", "other"]
+_INTEGER = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a file: texts without surrounding blanks ('' where missing), or numbers.
+
+    `family` is "cells" in a csv file, whose cells have no type of their own. `missing` marks numbers that are not
+    there, and `rows` says which row of the file each value is from, where it is not the first, second and so on.
+    """
+
+    where: str
+    family: Family
+    stored_as: str
+    values: list[str] | NDArray
+    missing: NDArray[np.bool_] | None = None
+    rows: Sequence[int] | None = None
+
+    def take(self, rows: Sequence[int]) -> Column:
+        """The values of some rows of a column of texts."""
+        return replace(self, values=[self.values[row] for row in rows], rows=rows)
+
+    def error(self, row: int, text: str) -> DataError:
+        """What is wrong with the value in a row, which itself is not told."""
+        number = row if self.rows is None else self.rows[row]
+        return DataError(f"{self.where}, row {number} (counted from 0): {text}")
+
+    def texts(self) -> list[str]:
+        """The values as text, whole floats as whole numbers: 2, 2.0 and '2' are one label or category."""
+        if self.family == "other":
+            raise DataError(f"{self.where} holds {self.stored_as}: neither numbers nor text; save it as one of them")
+        if isinstance(self.values, list):
+            return self.values
+        texts = [_text(value) for value in self.values]
+        if self.missing is not None:
+            for row in np.flatnonzero(self.missing):
+                texts[row] = ""
+        return texts
+
+    def numbers(self) -> NDArray[np.float32]:
+        """Finite numbers; the first row that has none is refused."""
+        if self.family == "other" or isinstance(self.values, list):
+            wide = np.array([_number(text) for text in self.texts()], dtype=np.float64)
+        else:
+            wide = self.values.astype(np.float64)  # from any type by the same way, so that the last bit agrees too
+            if self.missing is not None:
+                wide[self.missing] = np.nan
+        with np.errstate(over="ignore"):
+            found = wide.astype(np.float32)
+        if not np.isfinite(found).all():
+            raise self.error(
+                int(np.argmin(np.isfinite(found))),
+                "not a finite number; fill missing values before the run, list the values of a column of words under "
+                "data.categories, or add the column to data.ignore",
+            )
+        return found
+
+    def labels(self, classes: Sequence[object]) -> NDArray[np.int64]:
+        """Positions in the configured list of classes, which is never added to."""
+        position = {str(name): i for i, name in enumerate(classes)}
+        if len(position) != len(classes):
+            raise DataError(f"data.classes: names repeat in {list(classes)}")
+        found = np.array([position.get(text, -1) for text in self.texts()], dtype=np.int64)
+        if (found < 0).any():
+            raise self.error(
+                int(np.argmax(found < 0)), "its label is not among data.classes; add it there or drop such rows"
+            )
+        return found
+
+    def ids(self, id_type: IdType) -> list[str | None]:
+        """Ids in their canonical form, None where there is no valid one.
+
+        All files declare one type. A column of another is refused, floats in any case: a missing value makes floats
+        of a whole column, and who was 17 would be 17.0 there.
+        """
+        if self.family not in ("cells", "nothing", id_type):
+            hint = f"; say data.id_type: {self.family}" if self.family in ("text", "integer") else ""
+            raise DataError(
+                f"{self.where} holds {self.stored_as}, but ids are declared as {id_type} (data.id_type){hint}; "
+                "they are whole numbers or text, the same in all files"
+            )
+        return [canonical_id(text, id_type) for text in self.texts()]
+
+
+def canonical_id(text: str, id_type: IdType) -> str | None:
+    """The one form of an id, the same for every way to write it; None if it is not a valid id.
+
+    Text: without surrounding white space, in Unicode's composed form (NFC), otherwise as it stands. Integer: decimal
+    digits after an optional sign, of any length.
+
+    >>> canonical_id(" Ann ", "text"), canonical_id("1.0", "text"), canonical_id("", "text")
+    ('Ann', '1.0', None)
+    >>> canonical_id("+017", "integer"), canonical_id("-0", "integer"), canonical_id("1.0", "integer")
+    ('17', '0', None)
+    """
+    text = text.strip()
+    if id_type == "integer":
+        match = _INTEGER.fullmatch(text)
+        if match is None:
+            return None
+        sign, digits = match.groups()
+        return f"-{digits}" if sign == "-" and digits != "0" else digits
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair is no character
+        return None
+    return unicodedata.normalize("NFC", text) or None
+
+
+def one_hot(texts: Sequence[str], categories: Sequence[object]) -> NDArray[np.float32]:
+    """A column of 0 and 1 for each category; a text that is not among them, or none, is all zeros.
+
+    >>> one_hot(["b", "", "a"], ["a", "b"]).tolist()
+    [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+    """
+    known = [str(category) for category in categories]
+    position = {text: i for i, text in enumerate(known)}
+    rows = np.array([[a == b for b in known] for a in (*known, None)], dtype=np.float32)
+    return rows[[position.get(text, len(known)) for text in texts]].reshape(len(texts), len(known))
+
+
+def array_features(X: NDArray, where: str) -> NDArray[np.float32]:
+    """Features that come as one array, first axis examples."""
+    if X.dtype.kind not in "fiub":
+        raise DataError(f"{where} holds {X.dtype}, not numbers")
+    if X.ndim < 2 or 0 in X.shape[1:]:
+        raise DataError(f"{where}: examples of shape {X.shape[1:]}; the first axis is examples, the others features")
+    if X.dtype.kind in "iu" and X.dtype.itemsize > 4:
+        X = X.astype(np.float64)  # as a column would be
+    with np.errstate(over="ignore"):
+        found = X.astype(np.float32)
+    if not np.isfinite(found).all():
+        row = int(np.argmin(np.isfinite(found).reshape(len(found), -1).all(axis=1)))
+        raise DataError(f"{where}, row {row} (counted from 0): NaN or infinity; fill missing values before the run")
+    return found
+
+
+def _text(value: np.generic) -> str:
+    """A number as text; NaN is a missing one."""
+    if not isinstance(value, np.floating):
+        return str(value)
+    if np.isnan(value):
+        return ""
+    return str(int(value)) if value.is_integer() else str(value)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
