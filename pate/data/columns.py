@@ -136,10 +136,12 @@ def one_hot(texts: Sequence[str], categories: Sequence[object]) -> NDArray[np.fl
     >>> one_hot(["b", "", "a"], ["a", "b"]).tolist()
     [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
     """
-    known = [str(category) for category in categories]
-    position = {text: i for i, text in enumerate(known)}
-    rows = np.array([[a == b for b in known] for a in (*known, None)], dtype=np.float32)
-    return rows[[position.get(text, len(known)) for text in texts]].reshape(len(texts), len(known))
+    position = {str(category): i for i, category in enumerate(categories)}
+    found = np.array([position.get(text, -1) for text in texts], dtype=np.int64)
+    features = np.zeros((len(texts), len(categories)), dtype=np.float32)
+    rows = np.flatnonzero(found >= 0)
+    features[rows, found[rows]] = 1
+    return features
 
 
 def array_features(X: NDArray, where: str) -> NDArray[np.float32]:

@@ -87,7 +87,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class PrivateRecords:
+class RecordsRead:
     """Private records with labels and, where they are the unit of privacy, ids."""
 
     X: NDArray[np.float32]
@@ -96,7 +96,7 @@ class PrivateRecords:
     left_out: int
 
     @classmethod
-    def joined(cls, several: Sequence[PrivateRecords], format: Format) -> PrivateRecords:
+    def joined(cls, several: Sequence[RecordsRead], format: Format) -> RecordsRead:
         """All of them, in the order given."""
         return cls(
             np.concatenate([np.empty((0, *format.shape), np.float32), *(records.X for records in several)]),
@@ -105,7 +105,7 @@ class PrivateRecords:
             sum(records.left_out for records in several),
         )
 
-    def checked(self, id_type: IdType) -> PrivateRecords:
+    def checked(self, id_type: IdType) -> RecordsRead:
         """The same; refused where there are records but no valid id: then it is the config that is wrong."""
         if self.left_out and not len(self.X):
             raise no_valid_id(id_type)
@@ -159,18 +159,21 @@ def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
     return table.columns[format.label].labels(format.classes) if format.label in table.columns else None
 
 
-def private_records(table: Table, format: Format) -> PrivateRecords:
+def records_of(table: Table, format: Format) -> RecordsRead:
     """The records of a private file, those without a valid id left out."""
     X, y = features_of(table, format), _needed(table, format.label).labels(format.classes)
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
     if format.id is None:
-        return PrivateRecords(X, y, None, 0)
+        return RecordsRead(X, y, None, 0)
     ids = _needed(table, format.id).ids(format.id_type)
     if len(X) != len(ids):
         raise DataError(f"{table.where}: not as many ids as records")
-    valid = [row for row, i in enumerate(ids) if i is not None]
-    return PrivateRecords(X[valid], y[valid], [i for i in ids if i is not None], len(ids) - len(valid))
+    kept = [i for i in ids if i is not None]
+    if len(kept) < len(ids):
+        valid = np.array([i is not None for i in ids])
+        X, y = X[valid], y[valid]
+    return RecordsRead(X, y, kept, len(ids) - len(kept))
 
 
 def _needed(table: Table, name: str) -> Column:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pate.data.dataset import Dataset
 from pate.data.partition import contents, identities, keyed_digest, ranks, split_into_parts, subsample_parts
-from pate.data.records import Format, PrivateRecords, Table, features_of, labels_of, private_records, read_table
+from pate.data.records import Format, RecordsRead, Table, features_of, labels_of, read_table, records_of
 from pate.errors import DataError
 from pate.storage import is_url
 
@@ -140,7 +140,7 @@ def load_sharded(settings: CsvData | NpzData | ParquetData, folder: Path, by_wor
     )
 
 
-def read_all(paths: Sequence[str], format: Format) -> PrivateRecords:
+def read_all(paths: Sequence[str], format: Format) -> RecordsRead:
     """The records of some shards, in the order given. Every mistake names its shard."""
     needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
     found = []
@@ -148,8 +148,8 @@ def read_all(paths: Sequence[str], format: Format) -> PrivateRecords:
         table = read_table(path, format.source, needed, format.ignore)
         if format.source == "npz" and format.id is None and "id" in table.columns:
             raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
-        found.append(private_records(_with_known_columns(table, format), format))
-    return PrivateRecords.joined(found, format)
+        found.append(records_of(_with_known_columns(table, format), format))
+    return RecordsRead.joined(found, format)
 
 
 def _with_known_columns(table: Table, format: Format) -> Table:

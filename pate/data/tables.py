@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pate.data.dataset import Dataset
 from pate.data.formats import content_of, npz_arrays
-from pate.data.records import Format, Table, features_of, labels_of, npz_table, private_records, read_table
+from pate.data.records import Format, Table, features_of, labels_of, npz_table, read_table, records_of
 from pate.errors import DataError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def load_csv(settings: CsvData, folder: Path) -> Dataset:
 
 def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     """The data set made of a private, a public and perhaps a test table."""
-    records, test = private_records(tables["private"], format).checked(format.id_type), tables.get("test")
+    records, test = records_of(tables["private"], format).checked(format.id_type), tables.get("test")
     return Dataset(
         X_private=records.X,
         y_private=records.y,
