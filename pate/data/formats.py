@@ -93,10 +93,10 @@ def parquet_columns(
     except ImportError:
         raise DataError(f"{where}: parquet needs the package pyarrow: pip install 'pate[parquet]'") from None
     try:
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), pre_buffer=False)
         if not 0 <= file.metadata.num_rows <= _ROWS_PER_BYTE * len(content):
             raise ValueError("it claims more rows than it can hold")
-        table = file.read()
+        table = file.read(use_threads=False)  # a damaged column ends the others' threads by a crash
         table.validate(full=True)
         names = list(table.column_names)
         _check_header(names, where, needed)

@@ -37,10 +37,10 @@ Placed = Counter[tuple[int, bytes, int]]
 
 
 def records(with_text_ids: bool) -> Records:
-    """Two records for each person; ages above 2⁵³ would show a second rounding."""
+    """Two records for each person; one age is rounded to another float if it was not a 64-bit float before."""
     rng = np.random.default_rng(3)
     who = [f"p{i // 2}" if with_text_ids else i // 2 for i in range(N_RECORDS)]
-    ages = [*rng.integers(2**53, 2**60, N_RECORDS - 6).tolist(), *range(20, 26)]
+    ages = [2**60 + 2**36 + 1, *range(20, 19 + N_RECORDS)]
     rows = zip(who, ages, rng.integers(10, 13, N_RECORDS).tolist(), rng.integers(0, 2, N_RECORDS).tolist(), strict=True)
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 

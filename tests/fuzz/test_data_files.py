@@ -237,6 +237,15 @@ def test_a_damaged_file_is_refused_in_one_line(kind: Callable[[Path], Callable[[
     fuzz()
 
 
+def test_an_array_is_all_there_is_in_its_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "votes.npy", np.array([[5, 2], [6, 1]]))
+    content = (tmp_path / "votes.npy").read_bytes()
+    for wrong in (content[:-1], content + b"\0"):
+        (tmp_path / "votes.npy").write_bytes(wrong)
+        with pytest.raises(DataError, match="not a whole npy file"):
+            load_votes(tmp_path / "votes.npy")
+
+
 def test_a_claim_is_not_an_allocation(tmp_path: Path) -> None:
     """Headers that claim 10¹² numbers, archives that claim gigabytes."""
     head = repr({"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}).encode() + b"\n"
