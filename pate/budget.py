@@ -23,6 +23,7 @@ from pate.mechanisms import Mechanism
 from pate.published import published_pins
 from pate.run_directory import RunDirectory
 from pate.shared_ledger import SharedLedger
+from pate.storage import is_url
 from pate.stored_ledger import StoredLedger
 
 
@@ -95,6 +96,16 @@ class _AtOneOrder(Guarantee):
         return rdp_epsilon(np.array([self.order]), np.array([self.guarantee.rdp_at(self.order)]), delta)[0]
 
 
+def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLedger | None:
+    """The ledger that a run in `out` shares with others; refused where it is not there, or cannot be used."""
+    named = config.budget.ledger
+    if named is None:
+        return None
+    if is_url(out):
+        raise ConfigError("budget.ledger: a ledger that runs share stays on one machine; give --out as a folder there")
+    return SharedLedger.at((config_dir / named.path).resolve(), named.id)
+
+
 def ledger_opener(
     config: Config,
     mechanism: Mechanism,
@@ -110,15 +121,13 @@ def ledger_opener(
     limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
     options: dict[str, Any] = {"ensemble": Ensemble.of(directory).version, "anchor": anchor}
     options["pins"] = published_pins(directory.path)
-    if budget.ledger is None:
+    shared = shared_ledger(config, directory.place, config_dir)
+    if shared is None:
         head = (directory.private / "ledger.head").resolve()
         own = (directory.ledger.resolve(), directory.key, head, "run", limits)
         if directory.storage is None:
             return partial(Ledger, *own, **options)
         return partial(StoredLedger, directory.storage.url, *own, **options)
-    if directory.storage is not None:
-        raise ConfigError("budget.ledger: a ledger that runs share stays on one machine; give --out as a folder there")
-    shared = SharedLedger.at((config_dir / budget.ledger.path).resolve(), budget.ledger.id)
     joint = shared.budget()
     tests, answers = (mechanism.worst_case(1, answered) for answered in (0, 1))
     if not isinstance(tests, WorstCaseGuarantee) or not isinstance(answers, WorstCaseGuarantee):

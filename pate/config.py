@@ -160,8 +160,11 @@ class RunConfig(Settings):
         """Raise ConfigError where values do not go together."""
 
     def digest(self) -> str:
-        """Equal for equal settings; what a run directory is known by. Where and how Ray runs is left out."""
-        content = self.model_dump(mode="json", exclude={"ray"})
+        """Equal for equal settings; what a run directory is known by.
+
+        Where and how Ray runs is left out, and where a shared ledger is: that it is the one, its identity says.
+        """
+        content = self.model_dump(mode="json", exclude={"ray": True, "budget": {"ledger": {"path"}}})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pate import __version__
 from pate.asking import WorkerLost, ask, ask_in_rounds, get
-from pate.budget import ledger_opener, publishable_epsilon
+from pate.budget import ledger_opener, publishable_epsilon, shared_ledger
 from pate.chain import Pin
 from pate.checkpoints import TeacherFiles
 from pate.config import Config, Model
@@ -94,6 +94,7 @@ def run(
     _check_components(config, config_dir)
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers=True), config)
     _check_sizes(config, data, force, console)
+    shared_ledger(config, out, config_dir)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}

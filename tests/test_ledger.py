@@ -160,11 +160,15 @@ def test_a_full_disk_stores_nothing(tmp_path: Path) -> None:
 
 
 def tampered(folder: Path, *statements: str) -> None:
+    """By somebody who leaves no trace of how: triggers are put back."""
     with sqlite3.connect(folder / "ledger.db") as db:
-        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
             db.execute(f"DROP TRIGGER {name}")
         for statement in statements:
             db.execute(statement)
+        for _, sql in triggers:
+            db.execute(sql)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +202,9 @@ def test_a_changed_ledger_is_found(tmp_path: Path, statements: list[str]) -> Non
     ledger.close()
     assert check(tmp_path) == 5
     tampered(tmp_path, *statements)
-    with pytest.raises(RunError, match=r"ledger\.db"):
-        check(tmp_path)
+    for look in (check, opened):
+        with pytest.raises(RunError, match=r"ledger\.db"):
+            look(tmp_path)
 
 
 def test_an_older_copy_of_the_file_is_found_and_not_used(tmp_path: Path) -> None:

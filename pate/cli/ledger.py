@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -86,7 +87,8 @@ def verify(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
         return
     print(f"{place.shown}: {links} links, unchanged")
     if is_url(run) and not place.pins:
-        print("nothing was published yet and there is no anchor: links missing at the end would not be noticed")
+        note = "note: nothing was published yet and there is no anchor, so links missing at the end are not noticed"
+        print(note, file=sys.stderr)
 
 
 @dataclass(frozen=True)
