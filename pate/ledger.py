@@ -108,7 +108,7 @@ class Ledger:
         self._anchor = None if anchor is None else open_anchor(anchor, identity(key))
         self._db = connect(path, make=shared is None)
         try:
-            with self._transaction():
+            with self._named_errors(), self._transaction():
                 ledger_schema.prepare(self._db, path)
                 self._catch_up()
                 self._check()
@@ -194,10 +194,10 @@ class Ledger:
     def release_once(self, draw: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The run's sanitised figure: drawn and stored by the first call, the stored one ever after."""
         with self._transaction():
-            row = self._db.execute("SELECT content FROM sanitised WHERE run = ?", (self._run,)).fetchone()
-            content = json.dumps(draw()) if row is None else str(row[0])
-            if row is None:
-                self._db.execute("INSERT INTO sanitised VALUES (?, ?, ?)", (self._run, content, now()))
+            rows = self._rows("SELECT content FROM sanitised WHERE run = ?", self._run)
+            content = str(rows[0][0]) if rows else json.dumps(draw())
+            if not rows:
+                self._rows("INSERT INTO sanitised VALUES (?, ?, ?)", self._run, content, now())
                 self._link("sanitised", self._run)
         self._write_head()
         released: dict[str, Any] = json.loads(content)

@@ -51,21 +51,25 @@ _SAME_ROW = {
 def prepare(db: sqlite3.Connection, path: Path) -> None:
     """Inside a transaction: make the tables of an empty file; refuse a file that has any others."""
     if db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] or _version(db):
-        check(db, path)
+        _check_schema(db, path)
     else:
         _make(db)
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """The file is whole as a database, and has our tables, indices and triggers, to the letter."""
+    """The file has our tables, indices and triggers, to the letter, and is whole as a database."""
+    _check_schema(db, path)
+    damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]  # also that an index finds every row
+    if damage != "ok":
+        raise RunError(f"{path}: is damaged ({' '.join(str(damage).split())[:100]})")
+
+
+def _check_schema(db: sqlite3.Connection, path: Path) -> None:
     version = _version(db)
     if version != VERSION:
         raise RunError(f"{path}: has schema {version}, this pate writes {VERSION}; use the pate it was made with")
     if _schema(db) != _own_schema():
         raise RunError(f"{path}: has other tables or triggers than a ledger; it was changed, or is none")
-    damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]  # also that an index finds every row
-    if damage != "ok":
-        raise RunError(f"{path}: is damaged ({' '.join(str(damage).split())[:100]})")
 
 
 def _make(db: sqlite3.Connection) -> None:

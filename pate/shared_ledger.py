@@ -86,7 +86,7 @@ class _Founding(Ledger):
     def __init__(self, place: SharedLedger, budget: SharedBudget) -> None:
         self.path, self.shared, self._key, self._head, self._anchor = place.db, budget, place.key, place.head, None
         self._db = connect(place.db)
-        with self._transaction():
+        with self._named_errors(), self._transaction():
             ledger_schema.prepare(self._db, place.db)
             self._agree_on_budget()
         self._write_head()

@@ -153,7 +153,7 @@ class History(StoredLedger):
         self.path, self._key, self._head, self._storage, self._anchor = path, key, head, storage, None
         self._sent = self._stopped = False
         self._db = connect(path)
-        with self._transaction():
+        with self._named_errors(), self._transaction():
             ledger_schema.prepare(self._db, path)
             self._catch_up()
         if not self._rows("SELECT 1 FROM chain"):
