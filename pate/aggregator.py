@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pate.accounting.exact import exact_epsilon
 from pate.accounting.sanitise import epsilon_sanitised
 from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost, gnmax_cost
+from pate.chain import Pin
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
 from pate.ensemble import PartialCounts, sum_counts
@@ -189,6 +190,16 @@ class Aggregator:
         ids = query_ids(X, self._key)
         stored = self._ledger.stored(ids)
         return next((i for i, query in enumerate(ids) if query not in stored), len(ids))
+
+    def must_have_told(self, X: NDArray, labels: NDArray[np.int64]) -> None:
+        """Refused unless what was published about these examples is what is stored."""
+        stored = self._ledger.stored(query_ids(X, self._key))
+        if [stored.get(query, UNANSWERED) for query in query_ids(X, self._key)] != labels.tolist():
+            raise RunError("labels.npz: differs from the answers in the ledger; put back what the run published")
+
+    def head(self) -> Pin:
+        """The ledger's last link, for what is published now to name."""
+        return self._ledger.head()
 
     def room(self) -> int:
         """How many new queries are sure to fit into the limits."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,15 @@ from pate.accounting.sanitise import WithRelease
 from pate.accounting.summary import with_sampler
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
+from pate.data.partition import keyed_digest
 from pate.errors import ConfigError
 from pate.forget import Ensemble
-from pate.ledger import Ledger, Limits, SharedBudget, shared_key
+from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
+from pate.published import published_pins
 from pate.run_directory import RunDirectory
+from pate.shared_ledger import SharedLedger
+from pate.storage import is_url
 from pate.stored_ledger import StoredLedger
 
 
@@ -92,30 +96,43 @@ class _AtOneOrder(Guarantee):
         return rdp_epsilon(np.array([self.order]), np.array([self.guarantee.rdp_at(self.order)]), delta)[0]
 
 
-def ledger_opener(config: Config, mechanism: Mechanism, directory: RunDirectory) -> Callable[[], Ledger]:
-    """How the aggregator opens its ledger: the run's own, or one that runs on the same data share."""
+def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLedger | None:
+    """The ledger that a run in `out` shares with others; refused where it is not there, or cannot be used."""
+    named = config.budget.ledger
+    if named is None:
+        return None
+    if is_url(out):
+        raise ConfigError("budget.ledger: a ledger that runs share stays on one machine; give --out as a folder there")
+    return SharedLedger.at((config_dir / named.path).resolve(), named.id)
+
+
+def ledger_opener(
+    config: Config,
+    mechanism: Mechanism,
+    directory: RunDirectory,
+    config_dir: Path = Path(),
+    anchor: str | None = None,
+) -> Callable[[], Ledger]:
+    """How the aggregator opens its ledger: the run's own, or one that runs on the same data share.
+
+    What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
+    """
     budget = config.budget
-    limits, ensemble = Limits(budget.asked, budget.most_answered, repr(mechanism)), Ensemble.of(directory).version
-    if budget.ledger is None:
+    limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
+    options: dict[str, Any] = {"ensemble": Ensemble.of(directory).version, "anchor": anchor}
+    options["pins"] = published_pins(directory.path)
+    shared = shared_ledger(config, directory.place, config_dir)
+    if shared is None:
         head = (directory.private / "ledger.head").resolve()
         own = (directory.ledger.resolve(), directory.key, head, "run", limits)
         if directory.storage is None:
-            return partial(Ledger, *own, ensemble=ensemble)
-        return partial(StoredLedger, directory.storage.url, *own, ensemble=ensemble)
-    if directory.storage is not None:
-        raise ConfigError("budget.ledger: a ledger that runs share stays on one machine; give --out as a folder there")
-    path = Path(budget.ledger).resolve()
-    shared = SharedBudget(budget.ledger_order, float(budget.ledger_epsilon or 0), budget.ledger_delta)
-    if shared.rdp <= 0:
-        raise ConfigError(
-            f"budget.ledger_epsilon = {shared.epsilon:g}: nothing is left of it at ledger_order = {shared.order:g} and "
-            f"ledger_delta = {shared.delta:g}; raise the order"
-        )
+            return partial(Ledger, *own, **options)
+        return partial(StoredLedger, directory.storage.url, *own, **options)
+    joint = shared.budget()
     tests, answers = (mechanism.worst_case(1, answered) for answered in (0, 1))
     if not isinstance(tests, WorstCaseGuarantee) or not isinstance(answers, WorstCaseGuarantee):
         raise ConfigError(f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger")
-    asked = tests.rdp_at(shared.order) if mechanism.may_decline else 0.0
-    limits = replace(limits, rdp_asked=asked, rdp_answered=answers.rdp_at(shared.order) - asked)
-    key = shared_key(path)
-    name = blake2b(str(directory.path.resolve()).encode(), key=directory.key, digest_size=16).hexdigest()
-    return partial(Ledger, path, key, path.with_name(path.name + ".head"), name, limits, shared, ensemble)
+    asked = tests.rdp_at(joint.order) if mechanism.may_decline else 0.0
+    limits = replace(limits, rdp_asked=asked, rdp_answered=answers.rdp_at(joint.order) - asked)
+    name = keyed_digest(directory.key, b"run", b"").hex()  # copies of a run are one run: they share its answers
+    return partial(Ledger, shared.db, shared.key, shared.head, name, limits, joint, **options)

@@ -77,6 +77,16 @@ class Sanitise(Settings):
     sigma_ss: float = Field(default=4.0, gt=0)
 
 
+class LedgerName(Settings):
+    """A ledger that runs on the same data share, as `pate ledger create` prints it.
+
+    The path is taken from the config's folder; the identity makes sure that it is that ledger.
+    """
+
+    path: str
+    id: str
+
+
 class Budget(Settings):
     """Limits that are fixed before the first query; their cost is the publishable ε."""
 
@@ -87,15 +97,22 @@ class Budget(Settings):
     rounds: int = Field(default=4, ge=2)
     epsilon: float | None = Field(default=None, gt=0)
     sanitise: Sanitise | None = None
-    ledger: str | None = None
-    ledger_epsilon: float | None = Field(default=None, gt=0)
-    ledger_delta: float = Field(default=1e-5, gt=0, lt=1)
-    ledger_order: float = Field(default=8.0, gt=1)
+    ledger: LedgerName | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_identity(cls, content: Any) -> Any:
+        if isinstance(content, Mapping):
+            old = next((key for key in ("ledger_epsilon", "ledger_delta", "ledger_order") if key in content), None)
+            if old or isinstance(content.get("ledger"), str):
+                raise ValueError(
+                    f"{old or 'ledger'}: a shared ledger holds its budget itself and is named by an id; make it once "
+                    "with `pate ledger create PATH --epsilon E --delta D --order A` and paste what that prints"
+                )
+        return content
 
     @model_validator(mode="after")
-    def _shared_ledger_has_a_budget(self) -> Budget:
-        if self.ledger is not None and self.ledger_epsilon is None:
-            raise ValueError("a shared ledger needs ledger_epsilon, the budget of all runs on the data together")
+    def _shared_ledger_counts_labels(self) -> Budget:
         if self.ledger is not None and self.sanitise is not None:
             raise ValueError("a shared ledger does not count what sanitise costs; use one or the other")
         return self
@@ -143,8 +160,11 @@ class RunConfig(Settings):
         """Raise ConfigError where values do not go together."""
 
     def digest(self) -> str:
-        """Equal for equal settings; what a run directory is known by. Where and how Ray runs is left out."""
-        content = self.model_dump(mode="json", exclude={"ray"})
+        """Equal for equal settings; what a run directory is known by.
+
+        Where and how Ray runs is left out, and where a shared ledger is: that it is the one, its identity says.
+        """
+        content = self.model_dump(mode="json", exclude={"ray": True, "budget": {"ledger": {"path"}}})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:

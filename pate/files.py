@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pate.errors import RunError
+
+KEY_BYTES = 32
+
 
 def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600, durable: bool = True) -> None:
     """The whole file or none of it, durably, whenever the machine stops.
@@ -43,3 +47,19 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
+
+
+def read_key(path: Path) -> bytes:
+    """A key that was drawn once and is for its owner only."""
+    try:
+        with path.open("rb") as file:
+            key, others = file.read(KEY_BYTES + 1), os.fstat(file.fileno()).st_mode & 0o077
+    except FileNotFoundError:
+        raise RunError(f"{path}: the key is gone, so what was made with it cannot be vouched for") from None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    if others:
+        raise RunError(f"{path}: others can read it; run: chmod go= {path}")
+    if len(key) != KEY_BYTES:
+        raise RunError(f"{path}: is damaged: a key has {KEY_BYTES} bytes")
+    return key

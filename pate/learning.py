@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.chain import Pin
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.errors import RunError
-from pate.files import write_atomically
 from pate.mechanisms import UNANSWERED
+from pate.published import Labels, in_letters, write_labels
 from pate.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -28,17 +29,14 @@ def train_student(
     labels: NDArray[np.int64],
     directory: RunDirectory,
     epsilon: float,
+    head: Pin,
     console: Console,
 ) -> Any:
-    """The saved student, trained unless it is there already; `epsilon` goes on its card."""
+    """The saved student, trained unless it is there already; `epsilon` goes on its card, and the ledger's `head`."""
     from pate.students.storage import load_student, save_student
 
-    def write_labels(path: Path) -> None:
-        with path.open("wb") as file:
-            rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
-            np.savez(file, labels=labels, rows=rows, classes=np.array(data.classes))
-
-    write_atomically(directory.labels, write_labels, mode=0o644)
+    rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
+    write_labels(directory.labels, Labels(labels, rows, head), data.classes)
     if (labels == UNANSWERED).all():
         raise RunError(
             f"none of the {len(labels)} queries was answered, so there is nothing to learn from: lower "
@@ -56,6 +54,7 @@ def train_student(
         "epsilon": epsilon,
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),
+        "ledger": in_letters(head),
     }
     save_student(student, directory.student, card)
     return student

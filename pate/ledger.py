@@ -1,9 +1,10 @@
 """Durable budget and answers on SQLite: label and charge are stored together, before anyone sees the label.
 
-One file may serve several runs on the same data. Append only: triggers refuse updates and deletes. Every run and
-every charge, with its answers, is a link of an HMAC chain under a key kept elsewhere, whose head is also kept in a
-second file: a changed, removed or reordered row, and an older copy of the file, are found by `verify`. The head
-is written after the commit and before the release, so what anyone saw is behind it.
+One file may serve several runs on the same data (`pate.shared_ledger`). Append only: triggers refuse updates and
+deletes. Every run and every charge, with its answers, is a link of an HMAC chain under a key kept elsewhere, whose head
+is also kept in a second file and, where there is one, in an anchor (`pate.anchor`). Opening a ledger checks all of it,
+so a changed, removed or reordered row, and an older copy of the file, are found before anything is charged. The head is
+written after the commit and before the release, so what anyone saw is behind it.
 
 A crash between noise and commit loses an answer that nobody saw; a crash after the commit loses nothing. The file
 is readable with any SQLite tool.
@@ -11,55 +12,34 @@ is readable with any SQLite tool.
 
 from __future__ import annotations
 
-import hmac
 import json
 import math
-import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pate.chain import FIRST_LINK, Link, link_mac, named_errors, read_head, row_content
+from pate import ledger_schema
+from pate.anchor import conflict, open_anchor
+from pate.chain import (
+    FIRST_LINK,
+    Link,
+    Pin,
+    identity,
+    json_pin,
+    link_mac,
+    named_errors,
+    read_chain,
+    read_head,
+    row_content,
+)
 from pate.errors import BudgetExceeded, RunError
 from pate.files import locked, write_atomically
 
-_SCHEMA = """
-CREATE TABLE budget (rdp_order REAL, epsilon REAL, delta REAL);
-CREATE TABLE runs (
-    run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, mechanism TEXT NOT NULL, asked INTEGER NOT NULL,
-    answered INTEGER NOT NULL, rdp_asked REAL NOT NULL, rdp_answered REAL NOT NULL, at TEXT NOT NULL
-);
-CREATE TABLE charges (
-    charge INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs (run), asked INTEGER NOT NULL,
-    answered INTEGER NOT NULL, unstable INTEGER NOT NULL, rdp REAL NOT NULL, at TEXT NOT NULL
-);
-CREATE TABLE answers (
-    run INTEGER NOT NULL REFERENCES runs (run), query BLOB NOT NULL, label INTEGER NOT NULL,
-    charge INTEGER NOT NULL REFERENCES charges (charge), PRIMARY KEY (run, query)
-) WITHOUT ROWID;
-CREATE TABLE sanitised (run INTEGER PRIMARY KEY REFERENCES runs (run), content TEXT NOT NULL, at TEXT NOT NULL);
-CREATE INDEX answers_by_charge ON answers (charge);
-CREATE TABLE chain (link INTEGER PRIMARY KEY, kind TEXT NOT NULL, number INTEGER NOT NULL, mac BLOB NOT NULL);
-"""
-_ENSEMBLE_VERSIONS = "ALTER TABLE charges ADD COLUMN ensemble INTEGER NOT NULL DEFAULT 1"
-_OWNERS = "CREATE TABLE owners (owner INTEGER PRIMARY KEY, name TEXT NOT NULL, at TEXT NOT NULL)"
-_MIGRATIONS = (_SCHEMA, _ENSEMBLE_VERSIONS, _OWNERS)
-"""Step i takes a file from schema version i to i + 1."""
-
-_TABLES = {
-    "budget": "1",
-    "runs": "run = NEW.run OR name = NEW.name",
-    "charges": "charge = NEW.charge",
-    "answers": "run = NEW.run AND query = NEW.query",
-    "sanitised": "run = NEW.run",
-    "owners": "owner = NEW.owner",
-    "chain": "link = NEW.link",
-}
-"""Tables, and which row a new one would take the place of: INSERT OR REPLACE fires no DELETE trigger."""
+_SECONDS_TO_WAIT = 30  # for another run that holds the ledger
 
 
 @dataclass(frozen=True)
@@ -104,6 +84,8 @@ class SharedBudget:
 class Ledger:
     """One run's view of a ledger file. Writers of all runs take turns."""
 
+    _keeps_head = True
+
     def __init__(
         self,
         path: Path,
@@ -113,22 +95,35 @@ class Ledger:
         limits: Limits,
         shared: SharedBudget | None = None,
         ensemble: int = 1,
+        pins: Mapping[str, Pin] | None = None,
+        anchor: str | None = None,
     ) -> None:
-        """Open the file, or make it, and enter the run. Limits or a budget other than the stored ones are refused.
+        """Open the file, check it whole and enter the run. A ledger that is not shared is made where there is none.
 
-        `ensemble` is the version of the teachers that new answers come from.
+        Limits or a budget other than the stored ones are refused. `ensemble` is the version of the teachers that new
+        answers come from, `pins` are the links that published files name, `anchor` is where links are kept besides.
         """
         self.path, self.limits, self.shared, self.ensemble = path, limits, shared, ensemble
-        self._key, self._head = key, head
-        self._db = connect(path)
-        with self._transaction():
-            self._migrate()
-            self._catch_up()
-            self._agree_on_budget()
-            self._run = self._enter(run)
-            self._take_over()
-        self._check_head()
-        self._write_head()
+        self._key, self._head, self._pins = key, head, pins or {}
+        self._anchor = None if anchor is None else open_anchor(anchor, identity(key))
+        self._db = connect(path, make=shared is None)
+        try:
+            with self._named_errors(), self._transaction():
+                ledger_schema.prepare(self._db, path)
+                self._catch_up()
+                self._check()
+                self._agree_on_budget()
+                self._run = self._enter(run)
+                self._check_anchored()
+                self._take_over()
+            self._write_head()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def head(self) -> Pin:
+        """The last link: what is published now may name it."""
+        return Pin(*self._rows("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1")[0])
 
     def spent(self) -> Charge:
         """Everything this run was charged."""
@@ -199,10 +194,10 @@ class Ledger:
     def release_once(self, draw: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The run's sanitised figure: drawn and stored by the first call, the stored one ever after."""
         with self._transaction():
-            row = self._db.execute("SELECT content FROM sanitised WHERE run = ?", (self._run,)).fetchone()
-            content = json.dumps(draw()) if row is None else str(row[0])
-            if row is None:
-                self._db.execute("INSERT INTO sanitised VALUES (?, ?, ?)", (self._run, content, now()))
+            rows = self._rows("SELECT content FROM sanitised WHERE run = ?", self._run)
+            content = str(rows[0][0]) if rows else json.dumps(draw())
+            if not rows:
+                self._rows("INSERT INTO sanitised VALUES (?, ?, ?)", self._run, content, now())
                 self._link("sanitised", self._run)
         self._write_head()
         released: dict[str, Any] = json.loads(content)
@@ -214,25 +209,24 @@ class Ledger:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
-    def _migrate(self) -> None:
-        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if version > len(_MIGRATIONS):
-            raise RunError(f"{self.path}: made by a newer pate (schema {version}); use that one")
-        for statement in filter(str.strip, ";".join(_MIGRATIONS[version:]).split(";")):
-            self._db.execute(statement)
-        if version < len(_MIGRATIONS):
-            for table, key in _TABLES.items():
-                replaced = f"INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key})"
-                for name, event in (
-                    ("update", f"UPDATE ON {table}"),
-                    ("delete", f"DELETE ON {table}"),
-                    ("replace", replaced),
-                ):
-                    self._db.execute(
-                        f"CREATE TRIGGER IF NOT EXISTS {table}_no_{name} BEFORE {event} "
-                        "BEGIN SELECT RAISE(ABORT, 'the ledger is append only'); END"
-                    )
-        self._db.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+    def _check(self) -> None:
+        """Everything in the file is as it was written, and goes as far as anything outside it says."""
+        chain = read_chain(self._db, self._key, self.path)
+        head = read_head(self._head)
+        if head is not None or self._keeps_head:
+            chain.must_reach(head, self._head)
+        chain.must_hold(self._pins)
+        kept = self._anchor.last() if self._anchor else None
+        if kept is not None and not chain.goes_through(kept):
+            raise conflict(str(self.path), kept.link)
+
+    def _check_anchored(self) -> None:
+        """An anchor that does not know the ledger is another one, unless nothing was released yet."""
+        if self._anchor and self._anchor.last() is None and self.spent().asked:
+            raise RunError(
+                f"{self.path}: its anchor holds nothing of it, so nothing vouches that it is not an older copy; name "
+                "the anchor it was begun with"
+            )
 
     def _agree_on_budget(self) -> None:
         wanted = (None, None, None) if self.shared is None else astuple(self.shared)
@@ -277,26 +271,19 @@ class Ledger:
     def _acknowledge(self, link: Link) -> None:
         """Where links are also kept elsewhere: have this one kept there before it counts here."""
 
-    def _last_link(self) -> tuple[int, bytes]:
-        link, mac = self._rows("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1")[0]
-        return int(link), bytes(mac)
-
-    def _check_head(self) -> None:
-        """What was released is behind the head: a file that does not reach it, or differs there, is not the one."""
-        head = read_head(self._head)
-        if head is not None:
-            rows = self._rows("SELECT mac FROM chain WHERE link = ?", head[0])
-            if not rows or not hmac.compare_digest(bytes(rows[0][0]), head[1]):
-                raise RunError(f"{self.path}: is not the ledger last written here (an older or changed copy?)")
+    def _links_from(self, number: int) -> list[Pin]:
+        return [Pin(*row) for row in self._rows("SELECT link, mac FROM chain WHERE link >= ? ORDER BY link", number)]
 
     def _write_head(self) -> None:
+        """Before the release of what was committed: nobody can go back behind it unnoticed."""
         try:
             with locked(self._head.with_name(self._head.name + ".lock")):  # runs that share the ledger take turns
-                link, mac = self._last_link()
-                content = json.dumps({"link": link, "mac": mac.hex()})
+                content = json_pin(self.head())
                 write_atomically(self._head, lambda path: path.write_text(content))
         except OSError as error:
             raise RunError(f"{self._head}: {error.strerror}; nothing was released") from error
+        if self._anchor:
+            self._anchor.extend(self._links_from)
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._named_errors():
@@ -321,26 +308,26 @@ class Ledger:
             yield
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """The file, for its owner only, with every commit on disk before it returns."""
+def connect(path: Path, make: bool = True) -> sqlite3.Connection:
+    """The file, for its owner only, with every commit on disk before it returns; made, if so asked, where it is not."""
     with named_errors(path):
-        db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
-        path.chmod(0o600)
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-            db.execute(f"PRAGMA {pragma}")
+        mode = "rwc" if make else "rw"
+        db = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=_SECONDS_TO_WAIT,
+            check_same_thread=False,
+        )
+        try:
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ledger_schema.LONGEST_VALUE)
+            path.chmod(0o600)
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+                db.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            db.close()
+            raise
     return db
-
-
-def shared_key(path: Path) -> bytes:
-    """The key of a ledger that several runs share, kept beside it for its owner only; made with the ledger."""
-    key = path.with_name(path.name + ".key")
-    if not key.exists():
-        if path.exists():
-            raise RunError(f"{path}: its key {key.name} is gone, so it cannot be vouched for; name another ledger")
-        write_atomically(key, lambda p: p.write_bytes(secrets.token_bytes(32)))
-    if key.stat().st_mode & 0o077:
-        raise RunError(f"{key}: others can read it; run: chmod go= {key}")
-    return key.read_bytes()
 
 
 def now() -> str:

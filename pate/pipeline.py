@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from pate import __version__
 from pate.asking import WorkerLost, ask, ask_in_rounds, get
-from pate.budget import ledger_opener, publishable_epsilon
+from pate.budget import ledger_opener, publishable_epsilon, shared_ledger
+from pate.chain import Pin
 from pate.checkpoints import TeacherFiles
 from pate.config import Config, Model
 from pate.console import Console
@@ -25,10 +26,11 @@ from pate.data.sources import data_root, load
 from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.forget import remembered
 from pate.learning import new_student, train_student
-from pate.ledger import Charge
+from pate.ledger import Charge, Ledger
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.metrics import Metrics
 from pate.naming import make_importable
+from pate.published import read_labels
 from pate.report.figures import (
     confusion_of,
     data_name,
@@ -66,6 +68,7 @@ class Released:
     labels: NDArray[np.int64]
     spent: Charge
     sanitised: dict[str, Any] | None
+    head: Pin
 
 
 def run(
@@ -77,30 +80,34 @@ def run(
     address: str | None = None,
     resume: bool = False,
     force: bool = False,
+    anchor: str | None = None,
     console: Console | None = None,
     data: Dataset | None = None,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
-    `data` is the config's data where it was loaded before, perhaps with votes that were counted before.
+    `anchor` is a file or URL where the ledger's links are kept besides. `data` is the config's data where it was loaded
+    before, perhaps with votes that were counted before.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers=True), config)
     _check_sizes(config, data, force, console)
+    shared_ledger(config, out, config_dir)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
+        open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
         released = _release_labels(
-            config, mechanism, data, directory, address, config_dir, force, seconds, epsilon, console
+            config, mechanism, data, directory, open_ledger, address, config_dir, force, seconds, epsilon, console
         )
         data = data.asked_first(released.rows)
         with _stage("student", seconds):
-            student = train_student(config, data, released.labels, directory, epsilon, console)
+            student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
         directory.publish()
         report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
         directory.note("seconds.json", seconds)
@@ -179,6 +186,7 @@ def _release_labels(
     mechanism: Mechanism,
     data: Dataset,
     directory: RunDirectory,
+    open_ledger: Callable[[], Ledger],
     address: str | None,
     config_dir: Path,
     force: bool,
@@ -195,7 +203,7 @@ def _release_labels(
     with ExitStack() as stack:
         arguments: dict[str, Any] = {
             "mechanism": mechanism,
-            "open_ledger": ledger_opener(config, mechanism, directory),
+            "open_ledger": open_ledger,
             "private": directory.private.resolve(),
             "key": directory.key,
             "n_teachers": config.n_teachers,
@@ -209,6 +217,9 @@ def _release_labels(
                 aggregator = aggregator_actor(name, **arguments)
         metrics = Metrics(config.name)
         metrics.show(epsilon=epsilon)
+        published = read_labels(directory.labels)
+        if published is not None:
+            get(aggregator.must_have_told.remote(published.examples(data), published.labels))
         if not get(aggregator.spent.remote()).asked and not get(aggregator.room.remote()):
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and get(aggregator.stored_prefix.remote(queries)) == len(queries)
@@ -237,8 +248,9 @@ def _release_labels(
                 sanitised = get(aggregator.sanitise.remote(queries, config.budget.sanitise, config.budget.delta))
                 if sanitised is None:
                     console.say("note: no sanitised ε: votes behind some answers were erased by forgetting")
+            head = get(aggregator.head.remote())
             get(aggregator.close.remote())
-        return Released(rows, labels, spent, sanitised)
+        return Released(rows, labels, spent, sanitised, head)
 
 
 def _train_and_vote(

@@ -17,12 +17,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from pate.anchor import absolute
 from pate.config import RunConfig, parse_config, read_yaml
 from pate.errors import RunError
-from pate.files import locked, write_atomically
+from pate.files import KEY_BYTES, locked, read_key, write_atomically
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
 
-KEY_BYTES = 32
 _LEDGER = "private/ledger"  # in storage: one object a link, see pate/stored_ledger.py
 _STAYS = ("ledger.db", "private/ledger.head", "private/lock", "private/student_checkpoint")  # on this machine
 _SIGNALS = ("student/student.json", "report.json")  # that they are there says that all before is
@@ -47,7 +47,7 @@ class RunDirectory:
     @property
     def key(self) -> bytes:
         """Drawn once a run; keys the partition and the digests of queries."""
-        return (self.private / "key").read_bytes()
+        return read_key(self.private / "key")
 
     @classmethod
     @contextmanager
@@ -59,15 +59,16 @@ class RunDirectory:
             return
         path = Path(place)
         run = cls(path)
-        try:
-            run._prepare(config, resume)
-        except OSError as error:
-            raise RunError(f"{error.filename or path}: {error.strerror}; choose another --out") from None
         with ExitStack() as stack:
             try:
+                run._check_place(config, resume)
+                run._make_private()
                 stack.enter_context(locked(run.private / "lock", wait=False))
+                run._prepare(config, resume)
             except BlockingIOError:
                 raise RunError(f"{path}: another pate is at work there; wait for it or choose another --out") from None
+            except OSError as error:
+                raise RunError(f"{error.filename or path}: {error.strerror}; choose another --out") from None
             yield run
 
     @classmethod
@@ -85,6 +86,8 @@ class RunDirectory:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             pull(storage, folder, leave=_LEDGER)
             run = cls(folder, storage)
+            run._check_place(config, resume)
+            run._make_private()
             run._prepare(config, resume)
             check_exclusive(storage)
             for name in ("private/key", "config.yaml"):
@@ -116,6 +119,15 @@ class RunDirectory:
                 result[name] = about.st_mtime_ns, about.st_size
         return result
 
+    def anchored(self, place: str | None) -> str | None:
+        """Where the ledger's links are kept besides: as the run was begun, which cannot be changed."""
+        path = self.private / "anchor"
+        if place is None:
+            return path.read_text() if path.exists() else None
+        if not self.same_as_before(path.name, absolute(place)):
+            raise RunError(f"--anchor {place}: this run was begun with the anchor {path.read_text()}; name that one")
+        return absolute(place)
+
     def note(self, name: str, content: Any) -> None:
         """Write a JSON file under `private/`."""
         write_atomically(self.private / name, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
@@ -132,24 +144,38 @@ class RunDirectory:
         write_atomically(path, lambda p: p.write_text(value))
         return True
 
-    def _prepare(self, config: RunConfig, resume: bool) -> None:
+    def _check_place(self, config: RunConfig, resume: bool) -> None:
+        """Before anything is written: there is nothing yet, or a run of this config that is to go on."""
         stored = self.path / "config.yaml"
         begun = self.path.exists() and any(self.path.iterdir())
         if begun and not resume:
-            raise RunError(f"{self.place}: is not empty; add --resume to go on with that run, or choose another --out")
+            raise self._not_empty()
         if begun and not stored.exists() and not {p.name for p in self.path.iterdir()} <= _FIRST_FILES:
             raise RunError(f"{self.place}: is not a run directory; choose another --out")
         if resume and not begun:
             raise RunError(f"{self.place}: there is no run to resume")
         if stored.exists():
             _must_match(config, parse_config(read_yaml(stored), type(config)), self.place)
+
+    def _make_private(self) -> None:
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.private.stat().st_mode & 0o077:
             raise RunError(f"{self.private}: others can read it; run: chmod -R go= {self.private}")
-        if not (self.private / "key").exists():
-            write_atomically(self.private / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
-        if not stored.exists():
-            write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
+
+    def _prepare(self, config: RunConfig, resume: bool) -> None:
+        """Under the lock, so that of several runs begun here at once one draws the key."""
+        stored, key = self.path / "config.yaml", self.private / "key"
+        if stored.exists():
+            if not resume:
+                raise self._not_empty()
+            read_key(key)
+            return
+        if not key.exists():
+            write_atomically(key, lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
+        write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
+
+    def _not_empty(self) -> RunError:
+        return RunError(f"{self.place}: is not empty; add --resume to go on with that run, or choose another --out")
 
 
 def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pate import ledger_schema
 from pate.chain import FIRST_LINK, Link, link_mac, row_content
 from pate.errors import RunError
 from pate.ledger import Ledger, connect, now
@@ -45,7 +46,6 @@ _INSERT = {
     "sanitised": "INSERT INTO sanitised VALUES (?, ?, ?)",
     "owners": "INSERT INTO owners VALUES (?, ?, ?)",
 }
-_FIRST_ENSEMBLE = 1
 
 
 class Fenced(RunError):
@@ -54,6 +54,8 @@ class Fenced(RunError):
 
 class StoredLedger(Ledger):
     """A ledger that stores every link at a URL before it counts."""
+
+    _keeps_head = False  # on another machine there is none yet: what counts is in storage
 
     def __init__(self, storage: Storage | str, *arguments: Any, **options: Any) -> None:
         """Read the history, take the run over and enter it; the rest is as for `Ledger`."""
@@ -65,7 +67,6 @@ class StoredLedger(Ledger):
                 super().__init__(*arguments, **options)
                 return
             except Fenced:  # somebody else was quicker; what was added is to be read first
-                self._db.close()
                 self._sent = self._stopped = False
         raise Fenced(f"{self._storage.url}: another aggregator keeps adding to the ledger; stop it, then --resume")
 
@@ -103,7 +104,7 @@ class StoredLedger(Ledger):
             record = json.loads(content)
             link = Link(number, record["kind"], record["number"], record["content"], bytes.fromhex(record["mac"]))
             known = link.kind in _INSERT and record["link"] == number and isinstance(link.number, int)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             known = False
         if not known:
             raise self._changed(number)
@@ -112,8 +113,6 @@ class StoredLedger(Ledger):
     def _copy(self, link: Link, before: bytes) -> None:
         try:
             row = [value for value in link.content if not isinstance(value, list)]
-            if link.kind == "charges" and len(row) == _INSERT["charges"].count("?") - 1:
-                row.append(_FIRST_ENSEMBLE)
             self._db.execute(_INSERT[link.kind], row)
             answers = [value for value in link.content if isinstance(value, list)]
             for run, query, label in answers:
@@ -145,14 +144,17 @@ class StoredLedger(Ledger):
 
 
 class History(StoredLedger):
-    """A local copy of what is in storage, to look at: nothing is taken over or charged."""
+    """A local copy of what is in storage, to look at: nothing is taken over or charged.
+
+    Its head is that of the copy, and vouches for nothing in storage: what was published and an anchor do.
+    """
 
     def __init__(self, storage: Storage, path: Path, key: bytes, head: Path) -> None:
-        self.path, self._key, self._head, self._storage = path, key, head, storage
+        self.path, self._key, self._head, self._storage, self._anchor = path, key, head, storage, None
         self._sent = self._stopped = False
         self._db = connect(path)
-        with self._transaction():
-            self._migrate()
+        with self._named_errors(), self._transaction():
+            ledger_schema.prepare(self._db, path)
             self._catch_up()
         if not self._rows("SELECT 1 FROM chain"):
             raise RunError(f"{storage.url}: there is no ledger yet")

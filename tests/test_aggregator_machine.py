@@ -1,4 +1,4 @@
-"""A state machine drives aggregator and ledger (ask again, crash, reopen, migrate, exceed) against a dictionary."""
+"""A state machine drives aggregator and ledger (ask again, crash, reopen, exceed) against a dictionary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from test_aggregator import KEY, make, vote
 
-import pate.ledger
 from pate.chain import verify
 from pate.errors import BudgetExceeded
 from pate.ledger import Charge
@@ -44,7 +43,6 @@ class AggregatorMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pate-aggregator-"))
         self.told: dict[int, int] = {}
-        self.migrations = pate.ledger._MIGRATIONS
         self.reopen()
         self.aggregator.collect(np.arange(61, dtype=np.float32)[:, None], vote)
 
@@ -83,12 +81,6 @@ class AggregatorMachine(RuleBasedStateMachine):
         if labels is not None:  # it needed fewer draws than that
             self.told |= dict(zip(examples, labels.tolist(), strict=True))
 
-    @rule()
-    def migrate(self) -> None:
-        number = len(pate.ledger._MIGRATIONS)
-        pate.ledger._MIGRATIONS = (*pate.ledger._MIGRATIONS, f"CREATE TABLE later{number} (text TEXT)")
-        self.reopen()
-
     @invariant()
     def ledger_agrees_with_what_was_told(self) -> None:
         answered = sum(label != UNANSWERED for label in self.told.values())
@@ -97,7 +89,6 @@ class AggregatorMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
-            pate.ledger._MIGRATIONS = self.migrations
             shutil.rmtree(self.folder)
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from test_cli import own_data, pate
 
 from pate import pipeline
-from pate.config import parse_config
+from pate.config import default_config_path, parse_config
 from pate.data.dataset import Dataset
 from pate.data.settings import DigitsData
 from pate.data.sources import load
@@ -61,12 +62,18 @@ def digits_with_votes(n_teachers: int) -> Dataset:
 
 def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     data = digits_with_votes(20)
+    made = pate("ledger", "create", str(tmp_path / "configs" / "shared"), "--epsilon", "3.2")
+    assert made.returncode == 0, made.stderr
+    named = yaml.safe_load(made.stdout)["budget"]["ledger"]
+    assert named["path"] == str(tmp_path / "configs" / "shared")
 
-    def run(name: str, seed: int, **budget: object) -> int:
-        shared = {"ledger": str(tmp_path / "shared.db"), "ledger_epsilon": 3.2, "asked": 100, **budget}
+    def run(name: str, seed: int, **ledger: object) -> int:
+        shared = {"ledger": {"path": "shared", "id": named["id"]} | ledger, "asked": 100}
         content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "seed": seed, "budget": shared}
         config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
-        return pipeline.run(config, tmp_path / name, data=data).report.queries.asked
+        out = name if "://" in name else tmp_path / name
+        outcome = pipeline.run(config, out, data=data, config_dir=tmp_path / "configs")
+        return outcome.report.queries.asked
 
     assert run("one", 0) == 100
     assert not (tmp_path / "one" / "ledger.db").exists()
@@ -77,8 +84,15 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     with pytest.raises(PateError, match="budget"):
         run("three", 2)
     assert pate("ledger", "verify", str(tmp_path / "two")).returncode == 0
-    with pytest.raises(PateError, match="cannot be changed"):
-        run("four", 3, ledger_order=4)
+    assert pate("ledger", "verify", str(tmp_path / "configs" / "shared")).returncode == 0
+    with pytest.raises(PateError, match="there is no shared ledger"):
+        run("four", 3, path="elsewhere")
+    assert not (tmp_path / "configs" / "elsewhere").exists()
+    assert not (tmp_path / "four").exists()
+    with pytest.raises(PateError, match=f"is the ledger {named['id']}, not ledger-00"):
+        run("five", 4, id="ledger-00")
+    with pytest.raises(PateError, match="stays on one machine"):
+        run(f"file://{tmp_path}/six", 5)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +132,9 @@ def test_a_run_by_samples_of_the_records(tmp_path: Path) -> None:
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-6, unstable: 2, max_queries: 10}", "mechanism.max_queries"),
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-3, unstable: 2, max_queries: 1000}", "budget.delta"),
         ("mechanism={name: mstab, epsilon: 1, query_delta: 1e-3}", "no finite ε"),
-        ("budget.ledger=/tmp/nowhere.db", "ledger_epsilon"),
+        ("budget.ledger=/tmp/nowhere.db", "pate ledger create PATH --epsilon E"),
+        ("budget.ledger_epsilon=3", "pate ledger create PATH --epsilon E"),
+        ("budget.ledger={path: nowhere, id: ledger-0}", "nowhere: there is no shared ledger"),
         ("budget.sanitise={order: 5, beta: 0.4}", "beta must lie between"),
         ("budget.sanitise={order: 5, bta: 0.4}", "did you mean 'beta'"),
     ],
@@ -127,3 +143,13 @@ def test_impossible_budgets_are_one_line(setting: str, words: str, tmp_path: Pat
     shown = pate("run", "--set", setting, "--out", str(tmp_path / "run"))
     assert shown.returncode == 2, shown.stderr
     assert words in shown.stderr
+
+
+def test_a_shared_ledger_does_not_go_to_a_cluster(tmp_path: Path) -> None:
+    """Refused before anybody is asked: the address is one where nothing listens."""
+    setting = f"budget.ledger={{path: {tmp_path}/shared, id: ledger-0}}"
+    shown = pate("submit", str(default_config_path()), "--set", setting, "--address", "http://127.0.0.1:9")
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("pate: error: budget.ledger:")
+    assert "stays on the machine" in shown.stderr
+    assert shown.stderr.count("\n") == 1

@@ -54,7 +54,7 @@ def links(store: Path) -> list[dict]:
 
 
 def answers(records: list[dict]) -> dict[str, int]:
-    charges = [record["content"][7:] for record in records if record["kind"] == "charges"]
+    charges = [record["content"][8:] for record in records if record["kind"] == "charges"]
     return {query: label for charge in charges for _, query, label in charge}
 
 

@@ -306,7 +306,7 @@ def live_together(plans: list[Plan], choose: Callable[[int], int], storage: Stor
     assert len(dict(told)) == len(set(told))
     assert pay(successor, 999, *dict(told)) == dict(told)
     links = [json.loads(content) for _, content in storage.read_all(storage.names(FOLDER))]
-    answered = [query for link in links if link["kind"] == "charges" for _, query, _ in link["content"][7:]]
+    answered = [query for link in links if link["kind"] == "charges" for _, query, _ in link["content"][8:]]
     assert len(answered) == len(set(answered)) == successor.spent().asked
     successor.close()
     return verify(folder / "successor" / "ledger.db", KEY, folder / "successor" / "ledger.head")

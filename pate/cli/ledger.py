@@ -1,11 +1,12 @@
-"""pate ledger show and pate ledger verify."""
+"""pate ledger create, pate ledger show and pate ledger verify."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,85 +17,163 @@ from pate.errors import RunError
 from pate.storage import is_url
 
 if TYPE_CHECKING:
+    from pate.chain import Pin
     from pate.config import Config
 
-Run = Annotated[str, typer.Argument(help="run directory, or its URL")]
+Run = Annotated[str, typer.Argument(help="run directory, its URL, or the folder of a shared ledger")]
+Anchor = Annotated[
+    str | None, typer.Option(help="file or URL where links were kept besides; else the one the run names")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 app = typer.Typer(help="What was spent, and that nobody changed it.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
-def show(run: Run, as_json: AsJson = False) -> None:
-    """Limits, charges and answers."""
-    from pate.chain import named_errors
+def create(
+    path: Annotated[Path, typer.Argument(help="folder to make; runs name it in their configs")],
+    epsilon: Annotated[float, typer.Option(help="what all runs on the data may cost together")],
+    delta: Annotated[float, typer.Option(help="at this δ")] = 1e-5,
+    order: Annotated[float, typer.Option(help="Rényi order of the filter")] = 8.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a ledger that runs on the same data share, and print the lines that name it in their configs."""
+    from pate.ledger import SharedBudget
+    from pate.shared_ledger import create as create_ledger
 
-    with _places(run) as (path, _, _), named_errors(path):
-        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        db.row_factory = sqlite3.Row
-        runs = [dict(row) for row in db.execute("SELECT * FROM runs")]
-        charges = [dict(row) for row in db.execute("SELECT * FROM charges")]
-        budget = dict(db.execute("SELECT * FROM budget").fetchone())
-        declined = db.execute("SELECT COUNT(*) FROM answers WHERE label < 0").fetchone()[0]
-    content = {"ledger": _shown(run, path), "budget": budget, "runs": runs, "charges": charges, "unanswered": declined}
+    made = create_ledger(path.expanduser().absolute(), SharedBudget(order, epsilon, delta))
+    name = {"path": str(made.folder), "id": made.id}
     if as_json:
-        print(json.dumps(content))
-        return
-    _print(content)
+        print(json.dumps({"ledger": name}))
+    else:
+        print(f"budget:\n  ledger: {{path: {json.dumps(name['path'])}, id: {made.id}}}")
 
 
 @app.command()
-def verify(run: Run, as_json: AsJson = False) -> None:
-    """Check the chain of every run, charge and answer, and that it reaches its head."""
+def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
+    """Limits, charges and answers, once they are found unchanged."""
+    from pate.chain import verified
+
+    with _place(run, anchor) as place, verified(place.path, place.key, place.head, place.pins) as (db, _):
+
+        def rows(query: str) -> list[dict[str, Any]]:
+            found = db.execute(query)
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found]
+
+        content = {
+            "ledger": place.shown,
+            "budget": (rows("SELECT * FROM budget") or [{"rdp_order": None}])[0],
+            "runs": rows("SELECT * FROM runs"),
+            "charges": rows("SELECT * FROM charges"),
+            "unanswered": rows("SELECT COUNT(*) AS n FROM answers WHERE label < 0")[0]["n"],
+        }
+    if as_json:
+        print(json.dumps(content))
+    else:
+        _print(content)
+
+
+@app.command()
+def verify(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
+    """Check every run, charge and answer, and that the chain reaches its head and all that was published."""
     from pate.chain import verify as verify_chain
 
-    with _places(run) as (path, key, head):
-        links = verify_chain(path, key, head)
+    with _place(run, anchor) as place:
+        links = verify_chain(place.path, place.key, place.head, place.pins)
     if as_json:
-        print(json.dumps({"ledger": _shown(run, path), "links": links, "unchanged": True}))
-    else:
-        print(f"{_shown(run, path)}: {links} links, unchanged")
+        pinned = {name: pin.link for name, pin in place.pins.items()}
+        print(json.dumps({"ledger": place.shown, "links": links, "pinned": pinned, "unchanged": True}))
+        return
+    print(f"{place.shown}: {links} links, unchanged")
+    if is_url(run) and not place.pins:
+        note = "note: nothing was published yet and there is no anchor, so links missing at the end are not noticed"
+        print(note, file=sys.stderr)
 
 
-def _shown(run: str, path: Path) -> str:
-    return run if is_url(run) else str(path)
+@dataclass(frozen=True)
+class _Place:
+    """A ledger, its key and head, and what vouches for it elsewhere."""
+
+    shown: str
+    path: Path
+    key: bytes
+    head: Path
+    pins: Mapping[str, Pin] = field(default_factory=dict)
 
 
 @contextmanager
-def _places(run: str) -> Iterator[tuple[Path, bytes, Path]]:
-    """The ledger a run writes to, its key and its head; a copy of them where the run is in storage."""
-    if not is_url(run):
-        yield _local_places(Path(run))
-        return
+def _place(run: str, anchor: str | None) -> Iterator[_Place]:
+    """The ledger a run writes to, or a shared one; a copy where the run is in storage."""
+    with TemporaryDirectory(prefix="pate-ledger-") as folder:  # mode 0700
+        place = _stored_place(run, Path(folder)) if is_url(run) else _local_place(Path(run))
+        named = anchor or _named_anchor(Path(folder) if is_url(run) else Path(run))
+        yield _anchored(place, named) if named else place
+
+
+def _stored_place(url: str, folder: Path) -> _Place:
+    from pate.published import CARD, LABELS, published_pins
     from pate.storage import open_storage
     from pate.stored_ledger import History
 
-    storage = open_storage(run)
+    storage = open_storage(url)
     key = storage.read("private/key")
     if key is None:
-        raise RunError(f"{run}: is not a run directory")
-    with TemporaryDirectory(prefix="pate-ledger-") as folder:  # mode 0700
-        path, head = Path(folder) / "ledger.db", Path(folder) / "ledger.head"
-        History(storage, path, key, head)
-        yield path, key, head
+        raise RunError(f"{url}: is not a run directory")
+    for name in (LABELS, CARD, "private/anchor"):
+        content = storage.read(name)
+        if content is not None:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content)
+    path, head = folder / "ledger.db", folder / "ledger.head"
+    History(storage, path, key, head)
+    return _Place(url, path, key, head, published_pins(folder))
 
 
-def _local_places(run: Path) -> tuple[Path, bytes, Path]:
+def _local_place(run: Path) -> _Place:
     from pate.config import parse_config, read_yaml
-    from pate.ledger import shared_key
+    from pate.files import read_key
+    from pate.forget import places
+    from pate.published import published_pins
+    from pate.shared_ledger import SharedLedger
 
     if not (run / "config.yaml").exists():
-        raise RunError(f"{run}: is not a run directory")
+        if (run / "key").exists():
+            return _shared_place(SharedLedger.at(run))
+        raise RunError(f"{run}: is not a run directory, nor a shared ledger")
     config: Config = parse_config(read_yaml(run / "config.yaml"))
-    path, head = run / "ledger.db", run / "private" / "ledger.head"
+    pins = published_pins(run)
     if config.budget.ledger is not None:
-        path = Path(config.budget.ledger)
-        head = path.with_name(path.name + ".head")
-    if not path.exists():
+        _, config_dir = places(run)
+        shared = SharedLedger.at(config_dir / config.budget.ledger.path, config.budget.ledger.id)
+        return _shared_place(shared, pins)
+    path = run / "ledger.db"
+    if not path.exists() and not pins:
         raise RunError(f"{path}: there is no ledger yet")
-    if config.budget.ledger is not None:
-        return path, shared_key(path), head
-    return path, (run / "private" / "key").read_bytes(), head
+    return _Place(str(path), path, read_key(run / "private" / "key"), run / "private" / "ledger.head", pins)
+
+
+def _shared_place(shared: Any, pins: Mapping[str, Pin] | None = None) -> _Place:
+    return _Place(str(shared.db), shared.db, shared.key, shared.head, pins or {})
+
+
+def _named_anchor(run: Path) -> str | None:
+    """The anchor that a run was begun with."""
+    from pate.run_directory import RunDirectory
+
+    return RunDirectory(run).anchored(None)
+
+
+def _anchored(place: _Place, anchor: str) -> _Place:
+    from dataclasses import replace
+
+    from pate.anchor import open_anchor
+    from pate.chain import identity
+
+    last = open_anchor(anchor, identity(place.key)).last()
+    if last is None:
+        raise RunError(f"{anchor}: the anchor holds nothing of this ledger")
+    return replace(place, pins={**place.pins, f"the anchor {anchor}": last})
 
 
 def _print(content: dict[str, Any]) -> None:

@@ -25,6 +25,9 @@ def run(
     ] = False,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small to learn from")] = False,
+    anchor: Annotated[
+        str | None, typer.Option(help="file or URL outside the run where the ledger's links are kept besides")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
@@ -45,6 +48,7 @@ def run(
             address=address,
             resume=resume,
             force=force,
+            anchor=anchor,
             console=console,
         )
     except KeyboardInterrupt:

@@ -46,6 +46,11 @@ def submit(
     from pate.config import load_config
 
     settings = load_config(config, set_ or ())
+    if settings.budget.ledger is not None:
+        raise RunError(
+            "budget.ledger: a ledger that runs share stays on the machine it was made on, where the cluster does not "
+            "see it; use `pate run --address` there"
+        )
     if resume and out is None:
         raise RunError("--resume: name the run directory on the cluster with --out; `pate jobs` shows it")
     jobs = connect(address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from pate import pipeline
 from pate.aggregator import Aggregator
-from pate.budget import ledger_opener
 from pate.config import Config, parse_config
 from pate.data.dataset import Dataset
 from pate.ensemble import PartialCounts
 from pate.forget import parts_of
+from pate.ledger import Ledger
 from pate.mechanisms import Mechanism
 from pate.run_directory import RunDirectory
 
@@ -35,11 +36,15 @@ CONFIG = {
 
 
 def released_in_process(
-    config: Config, mechanism: Mechanism, data: Dataset, directory: RunDirectory, *_: Any
+    config: Config,
+    mechanism: Mechanism,
+    data: Dataset,
+    directory: RunDirectory,
+    open_ledger: Callable[[], Ledger],
+    *_: Any,
 ) -> pipeline.Released:
     """What `pipeline._release_labels` does, without Ray."""
-    opener = ledger_opener(config, mechanism, directory)
-    aggregator = Aggregator(mechanism, opener, directory.private, directory.key, config.n_teachers)
+    aggregator = Aggregator(mechanism, open_ledger, directory.private, directory.key, config.n_teachers)
     parts = parts_of(config, data, directory.key)
     flat = data.X_private.reshape(len(data.X_private), -1)
     teachers = [KNeighborsClassifier(1).fit(flat[rows], data.y_private[rows]) for rows in parts]
@@ -54,9 +59,9 @@ def released_in_process(
     aggregator.evaluate(data.X_public, data.y_public, count_votes)
     labels = aggregator.label(queries).labels
     aggregator.account(queries, config.budget.delta)
-    spent = aggregator.spent()
+    spent, head = aggregator.spent(), aggregator.head()
     aggregator.close()
-    return pipeline.Released(np.arange(len(labels)), labels, spent, None)
+    return pipeline.Released(np.arange(len(labels)), labels, spent, None, head)
 
 
 def make_run(out: Path) -> None:

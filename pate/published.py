@@ -1,0 +1,109 @@
+"""What a run published pins its ledger: `labels.npz` and the student's card name the link they were released at.
+
+The link's number counts batches, which limits and released labels decide; its code is an HMAC under the run's key,
+which tells nothing to anybody without it. It is written in letters, so that no figure can be mistaken in it.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.chain import MAC_BYTES, Pin
+from pate.data.dataset import Dataset
+from pate.errors import RunError
+from pate.files import write_atomically
+
+LABELS, CARD = "labels.npz", "student/student.json"
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+_HEX = str.maketrans("ghijklmnop", "0123456789")
+
+
+class Labels(NamedTuple):
+    """The content of `labels.npz`: labels, and the rows of the public data they belong to."""
+
+    labels: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    pin: Pin
+
+    def examples(self, data: Dataset) -> NDArray:
+        """The public examples that were labelled."""
+        numbers = np.arange(len(data.X_public)) if data.public_rows is None else data.public_rows
+        order = np.argsort(numbers)
+        places = order[np.searchsorted(numbers[order], self.rows).clip(max=len(order) - 1)]
+        if not np.array_equal(numbers[places], self.rows):
+            raise RunError(f"{LABELS}: names public examples that are not there; put back what the run published")
+        return data.X_public[places]
+
+
+def write_labels(path: Path, content: Labels, classes: tuple[str, ...]) -> None:
+    """Write `labels.npz`, whole or not at all."""
+
+    def write(partial: Path) -> None:
+        link, code = in_letters(content.pin).values()
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                labels=content.labels,
+                rows=content.rows,
+                classes=np.array(classes),
+                ledger_link=np.int64(link),
+                ledger_code=np.array(code),
+            )
+
+    write_atomically(path, write, mode=0o644)
+
+
+def read_labels(path: Path) -> Labels | None:
+    """What a run has published; None where there is nothing yet."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            labels, rows = archive["labels"].astype(np.int64), archive["rows"].astype(np.int64)
+            pin = from_letters({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, RuntimeError):
+        pin = None
+    if pin is None or labels.ndim != 1 or labels.shape != rows.shape:
+        raise RunError(f"{path}: is damaged, or of another pate; put back what the run published")
+    return Labels(labels, rows, pin)
+
+
+def published_pins(run: Path) -> dict[str, Pin]:
+    """Where the ledger of the run in this folder was when each file was published."""
+    pins = {}
+    labels = read_labels(run / LABELS)
+    if labels is not None:
+        pins[LABELS] = labels.pin
+    if (run / CARD).exists():
+        pins[CARD] = _pin_of_card(run / CARD)
+    return pins
+
+
+def _pin_of_card(path: Path) -> Pin:
+    try:
+        pin = from_letters(json.loads(path.read_text(encoding="utf-8"))["ledger"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pin = None
+    if pin is None:
+        raise RunError(f"{path}: is damaged, or of another pate; put back what the run published")
+    return pin
+
+
+def in_letters(pin: Pin) -> dict[str, Any]:
+    """A pin as the published files carry it."""
+    return {"link": pin.link, "code": pin.mac.hex().translate(_LETTERS)}
+
+
+def from_letters(content: object) -> Pin | None:
+    """What `in_letters` wrote; None if it is anything else."""
+    try:
+        pin = Pin(content["link"], bytes.fromhex(content["code"].translate(_HEX)))  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return pin if type(pin.link) is int and pin.link > 0 and len(pin.mac) == MAC_BYTES else None

@@ -1,0 +1,111 @@
+"""A ledger that runs on the same data share: a folder with `ledger.db`, `key` and `head`, for its owner only.
+
+It is made once, by `pate ledger create`, and known by an identity that comes from its key. Runs name both path and
+identity, and are refused where that ledger is not: one made on the side would be a fresh budget.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+from pate import ledger_schema
+from pate.chain import identity, verified
+from pate.errors import ConfigError, RunError
+from pate.files import KEY_BYTES, read_key, sync_folder, write_atomically
+from pate.ledger import Ledger, SharedBudget, connect
+
+
+@dataclass(frozen=True)
+class SharedLedger:
+    """Where the parts of a shared ledger are, and its key."""
+
+    folder: Path
+    key: bytes
+
+    @property
+    def db(self) -> Path:
+        return self.folder / "ledger.db"
+
+    @property
+    def head(self) -> Path:
+        return self.folder / "head"
+
+    @property
+    def id(self) -> str:
+        return identity(self.key)
+
+    @classmethod
+    def at(cls, folder: Path, wanted: str | None = None) -> SharedLedger:
+        """The ledger in that folder, which has to be there and, where one is `wanted`, to be the one of that id."""
+        if not (folder / "ledger.db").is_file():
+            raise RunError(f"{folder}: there is no shared ledger; make one with `pate ledger create`, or mend the path")
+        found = cls(folder, read_key(folder / "key"))
+        if wanted is not None and found.id != wanted:
+            raise RunError(f"{folder}: is the ledger {found.id}, not {wanted}; mend path or id of budget.ledger")
+        return found
+
+    def budget(self) -> SharedBudget:
+        """The joint budget of all runs, from a file that was checked whole."""
+        with verified(self.db, self.key, self.head) as (db, _):
+            row = db.execute("SELECT rdp_order, epsilon, delta FROM budget").fetchone()
+        if row is None or row[0] is None:
+            raise RunError(f"{self.folder}: has no joint budget; make a shared ledger with `pate ledger create`")
+        return SharedBudget(*row)
+
+
+def create(folder: Path, budget: SharedBudget) -> SharedLedger:
+    """Make a ledger, whole or not at all; refused where anything is. Of any number at once, one succeeds."""
+    _check(budget)
+    if folder.exists():
+        raise _taken(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = SharedLedger(Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)), secrets.token_bytes(KEY_BYTES))
+    try:
+        write_atomically(made.folder / "key", lambda path: path.write_bytes(made.key))
+        _Founding(made, budget)
+        os.rename(made.folder, folder)  # fails where there is something: what is made here is never empty
+    except OSError as error:
+        if folder.exists():
+            raise _taken(folder) from None
+        raise RunError(f"{folder}: cannot be made ({error.strerror})") from None
+    finally:
+        shutil.rmtree(made.folder, ignore_errors=True)
+    sync_folder(folder.parent)
+    return SharedLedger(folder, made.key)
+
+
+class _Founding(Ledger):
+    """A ledger that no run has entered yet."""
+
+    def __init__(self, place: SharedLedger, budget: SharedBudget) -> None:
+        self.path, self.shared, self._key, self._head, self._anchor = place.db, budget, place.key, place.head, None
+        self._db = connect(place.db)
+        with self._named_errors(), self._transaction():
+            ledger_schema.prepare(self._db, place.db)
+            self._agree_on_budget()
+        self._write_head()
+        self.close()
+
+
+def _check(budget: SharedBudget) -> None:
+    if not 0 < budget.epsilon < math.inf:
+        raise ConfigError(f"--epsilon {budget.epsilon:g}: must be positive and finite")
+    if not 0 < budget.delta < 1:
+        raise ConfigError(f"--delta {budget.delta:g}: must lie between 0 and 1")
+    if not 1 < budget.order < math.inf:
+        raise ConfigError(f"--order {budget.order:g}: must be above 1 and finite")
+    if not 0 < budget.rdp < math.inf:
+        raise ConfigError(
+            f"--epsilon {budget.epsilon:g}: nothing is left of it at --order {budget.order:g} and --delta "
+            f"{budget.delta:g}; raise the order"
+        )
+
+
+def _taken(folder: Path) -> RunError:
+    return RunError(f"{folder}: is there already; use it as it is, or name another place")
