@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -112,12 +112,13 @@ def silence() -> None:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """The same for a while."""
+    """The same for a while; a notebook's streams, which are no files of the system, included."""
     _flush()
     kept = [(stream, os.dup(stream)) for stream in (1, 2)]
     silence()
     try:
-        yield
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            yield
     finally:
         _flush()
         for stream, copy in kept:

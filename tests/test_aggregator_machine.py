@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from test_aggregator import KEY, make, vote
 
 import pate.ledger
+from pate.boundary import Failed
 from pate.chain import verify
 from pate.errors import BudgetExceeded
 from pate.ledger import Charge
@@ -77,7 +78,7 @@ class AggregatorMachine(RuleBasedStateMachine):
         X = np.array(examples, dtype=np.float32)[:, None]
         try:
             labels = self.aggregator.label(X).labels
-        except ConnectionError:
+        except Failed:
             labels = None
         self.aggregator._entropy = os.urandom
         if labels is not None:  # it needed fewer draws than that

@@ -19,7 +19,7 @@ _AS_THEY_ARE = frozenset({"name", "seed", "n_teachers", "records"})
 _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers
-    "data": frozenset({"source", "images", "read_by", "ids"}),
+    "data": frozenset({"source", "images", "read_by", "ids", "id_type"}),
     "budget": frozenset(
         {"delta", "asked", "answered", "order", "rounds", "epsilon", "sanitise"}
         | {"ledger_epsilon", "ledger_delta", "ledger_order"}
