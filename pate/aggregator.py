@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from pate.accounting.exact import exact_epsilon
 from pate.accounting.sanitise import epsilon_sanitised
 from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost, gnmax_cost
+from pate.boundary import Failed, WorkerLost, guarded_class, kind_of, worded_by_us
 from pate.chain import Pin
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
 from pate.ensemble import PartialCounts, sum_counts
-from pate.errors import PateError, RunError
+from pate.errors import RunError
 from pate.files import write_atomically
 from pate.ledger import Charge, Ledger
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
@@ -47,6 +48,7 @@ class _VotesErased(Exception):
     """What a figure would be computed from is gone."""
 
 
+@guarded_class("the aggregator", then="; nothing was released; go on with --resume")
 class Aggregator:
     """Answers label queries within fixed limits. Asking again returns the stored answer, free."""
 
@@ -175,6 +177,8 @@ class Aggregator:
         except _VotesErased:
             return None
         except ValueError as error:
+            if not worded_by_us(error):
+                raise
             raise RunError(f"budget.sanitise: {error}") from None
 
     def _published_cost(self, counts: NDArray[np.int64], answered: NDArray[np.bool_], order: float) -> PrivateCost:
@@ -262,9 +266,18 @@ class AskWorkers:
 
     def __call__(self, X: NDArray) -> list[PartialCounts]:
         import ray
+        from ray.exceptions import RayActorError, RayTaskError
 
         data = ray.put(X)
-        partials: list[PartialCounts] = ray.get([worker.count.remote(data) for worker in self._workers])
+        try:
+            partials: list[PartialCounts] = ray.get([worker.count.remote(data) for worker in self._workers])
+        except RayActorError:
+            raise WorkerLost("a teacher worker died while it was asked for votes; go on with --resume") from None
+        except RayTaskError as error:
+            cause = error.cause
+            raise (
+                cause if isinstance(cause, Failed) else Failed(f"a teacher worker failed ({kind_of(cause)})")
+            ) from None
         return partials
 
 
@@ -281,24 +294,16 @@ class StoredVotes:
 
 
 class InProcess:
-    """An `Aggregator` in this process, called as the actor is: where no teacher has to be asked, Ray is not needed."""
+    """An `Aggregator` in this process, called as the actor is: where no teacher has to be asked, Ray is not needed.
+
+    What may cross in an error is seen to by `Aggregator` itself, here as in the actor.
+    """
 
     def __init__(self, **arguments: Any) -> None:
         self._aggregator = Aggregator(**arguments)
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._aggregator, name)
-
-        def call(*arguments: Any) -> Any:
-            try:
-                return method(*arguments)
-            except (PateError, KeyboardInterrupt):
-                raise
-            except Exception as error:  # by kind only: a message could quote votes
-                kind = type(error).__name__
-            raise RunError(f"the aggregator failed ({kind}); nothing was released; go on with --resume")
-
-        return SimpleNamespace(remote=call)
+        return SimpleNamespace(remote=getattr(self._aggregator, name))
 
 
 def aggregator_actor(name: str | None = None, **arguments: Any) -> Any:

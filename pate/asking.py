@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.boundary import kind_of
 from pate.config import Config
 from pate.console import Console
 from pate.data.order import by_clusters
@@ -46,10 +47,6 @@ def ask(aggregator: Any, queries: NDArray, metrics: Metrics, console: Console) -
     return labels
 
 
-class WorkerLost(Exception):
-    """A teacher worker died while it was asked for votes."""
-
-
 def get(reference: Any) -> Any:
     """`ray.get`, with errors that are fit to show: ours as they are, others by kind only.
 
@@ -67,11 +64,7 @@ def get(reference: Any) -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, PateError):
             raise error.cause from None
-        if isinstance(error.cause, RayActorError):
-            raise WorkerLost from None
-        raise RunError(
-            f"the aggregator failed ({type(error.cause).__name__}); nothing was released; go on with --resume"
-        ) from None
+        raise RunError(f"the aggregator failed ({kind_of(error.cause)}); go on with --resume") from None
     except RayActorError:
         raise RunError("the aggregator died and could not be restarted; go on with --resume") from None
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.boundary import guarded_class, kind_of, silence, worded_by_us
 from pate.config import Config
 from pate.errors import ConfigError, RunError
 from pate.features import Features
@@ -31,6 +32,7 @@ from pate.teachers.part import PartClassifier
 STACK = 25  # networks trained at once, where that is faster
 _ATTEMPTS = 2
 _QUERIES_AT_ONCE = 2000
+_EXAMPLES_TO_TRY = 4  # per class, to find out in words what is wrong with a recipe
 
 Records = tuple[NDArray, NDArray[np.int64]]
 _Made = tuple[PartClassifier, bytes, str | None]
@@ -87,6 +89,7 @@ class Trained:
     failure: str | None
 
 
+@guarded_class("a teacher worker")
 class Worker:
     """Owns the teachers of some parts."""
 
@@ -97,9 +100,12 @@ class Worker:
         seed: int,
         search_path: Sequence[str] = (),
         hide_gpus: bool = False,
+        silent: bool = False,
     ) -> None:
         from threadpoolctl import threadpool_limits
 
+        if silent:  # what people's own classes print would be in files of Ray's
+            silence()
         if hide_gpus:  # Ray leaves those visible that it gave to nobody
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         sys.path.extend(folder for folder in search_path if folder not in sys.path)
@@ -123,28 +129,35 @@ class Worker:
 
     def probe(self, recipe: int, X_public: NDArray, n_records: int, stack: int = 1) -> float | str:
         """Seconds a teacher, measured on public examples with made-up labels, or what is wrong with the recipe."""
-        rng = np.random.default_rng(0)
-        size = max(n_records, 2 * self._n_classes)
-        X, y = X_public[rng.integers(len(X_public), size=size)], np.arange(size) % self._n_classes
-        kind = self._kinds[recipe]
         try:
-            features = self._features(recipe)
-            teacher = PartClassifier(kind.estimator(0))
-            _quietly(lambda: teacher.fit(features.transform(X), y))  # and pay for what a first call loads
-            unpack(pack(teacher), kind)
-            _checked_votes(_quietly(lambda: teacher.predict(features.transform(X[:3]))), 3, self._n_classes)
-            _one_torch_thread()
-            started = time.perf_counter()
-            if stack > 1:
-                job = Job(recipe, tuple(range(stack)))
-                _quietly(lambda: self._fit_stack(job, dict.fromkeys(job.parts, (features.transform(X), y))))
-            else:
-                _quietly(lambda: teacher.fit(features.transform(X), y))
-            return (time.perf_counter() - started) / stack
-        except ConfigError as error:
-            return str(error)
+            return self._seconds_per_teacher(recipe, X_public, max(n_records, 2 * self._n_classes), stack)
+        except Exception as error:  # its text could tell how many records a part has
+            if isinstance(error, ConfigError) and worded_by_us(error):
+                return str(error)
+            kind, told = self._kinds[recipe], f"on as many examples as a part has ({kind_of(error)})"
+        try:
+            self._seconds_per_teacher(recipe, X_public, _EXAMPLES_TO_TRY * self._n_classes, stack)
         except Exception as error:
-            return f"{kind.key}.name = {kind.name!r}: cannot be fitted: {error}"
+            told = f"on {_EXAMPLES_TO_TRY * self._n_classes} public examples: {error}"
+        return f"{kind.key}.name = {kind.name!r}: cannot be fitted {told}"
+
+    def _seconds_per_teacher(self, recipe: int, X_public: NDArray, size: int, stack: int) -> float:
+        """Train on `size` public examples, once to pay for what a first call loads and once with a clock."""
+        rng = np.random.default_rng(0)
+        X, y = X_public[rng.integers(len(X_public), size=size)], np.arange(size) % self._n_classes
+        kind, features = self._kinds[recipe], self._features(recipe)
+        teacher = PartClassifier(kind.estimator(0))
+        _quietly(lambda: teacher.fit(features.transform(X), y))
+        unpack(pack(teacher), kind)
+        _checked_votes(_quietly(lambda: teacher.predict(features.transform(X[:3]))), 3, self._n_classes)
+        _one_torch_thread()
+        started = time.perf_counter()
+        if stack > 1:
+            job = Job(recipe, tuple(range(stack)))
+            _quietly(lambda: self._fit_stack(job, dict.fromkeys(job.parts, (features.transform(X), y))))
+        else:
+            _quietly(lambda: teacher.fit(features.transform(X), y))
+        return (time.perf_counter() - started) / stack
 
     def train(self, job: Job, data: Mapping[int, Records | Unread]) -> list[Trained]:
         """Train the teachers of the parts whose records are given; the other slots of a stack stay blank.

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from pate.boundary import silenced
 from pate.checkpoints import TeacherFiles
 from pate.config import Config
 from pate.data.columns import IdType, canonical_id
@@ -131,8 +132,9 @@ def _retrain(config: Config, data: Dataset, directory: RunDirectory, parts: Sequ
     for job in jobs_of(kinds, assign_recipes(kinds, config.n_teachers), config.ray.gpus_per_worker > 0):
         wanted = {p: (data.X_private[members[p]], data.y_private[members[p]]) for p in job.parts if p in parts}
         if wanted:
-            worker = Worker(kinds, len(data.classes), config.seed)
-            for trained in worker.train(job, wanted):
+            with silenced():
+                trained_again = Worker(kinds, len(data.classes), config.seed).train(job, wanted)
+            for trained in trained_again:
                 store.save(trained.part, trained.payload, trained.failure)
 
 

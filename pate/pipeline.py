@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import __version__
-from pate.asking import WorkerLost, ask, ask_in_rounds, get
+from pate.asking import ask, ask_in_rounds, get
+from pate.boundary import WorkerLost
 from pate.budget import ledger_opener, publishable_epsilon, shared_ledger
 from pate.chain import Pin
 from pate.checkpoints import TeacherFiles
@@ -43,6 +44,8 @@ from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, S
 from pate.report.words import privacy_statement
 from pate.report.writing import EXAMPLES, store_report, write_pages
 from pate.run_directory import RunDirectory
+
+Tell = Callable[[str], None]  # for what only those may hear who may know the private data
 
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
@@ -93,8 +96,9 @@ def run(
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers=True), config)
-    _check_sizes(config, data, force, console)
     shared_ledger(config, out, config_dir)
+    tell = console.say if data.benchmark else console.say_privately
+    _check_sizes(config, data, force, tell)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
@@ -140,7 +144,7 @@ def in_asking_order(data: Dataset, config: Config) -> Dataset:
     return data.reordered(by_clusters(data.X_public, config.budget.asked, config.seed))
 
 
-def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -> None:
+def _check_sizes(config: Config, data: Dataset, force: bool, tell: Tell) -> None:
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
     if data.votes is not None:
@@ -149,20 +153,23 @@ def _check_sizes(config: Config, data: Dataset, force: bool, console: Console) -
             raise ConfigError(f"n_teachers = {config.n_teachers}: the stored votes are those of {voters} teachers")
         return
     if data.shards is None:
-        _check_records(config, len(data.X_private), len(data.classes), force, console)
+        _check_records(config, len(data.X_private), len(data.classes), force, tell)
 
 
-def _check_records(config: Config, n_records: int, n_classes: int, force: bool, console: Console) -> None:
+def _check_records(config: Config, n_records: int, n_classes: int, force: bool, tell: Tell) -> None:
+    """Refuse parts that are too small. How many records there are is told to those who may know, not in the error."""
     mechanism = config.build_mechanism()
     share = mechanism.sampling_rate if isinstance(mechanism, MSamp) else 1 / config.n_teachers
     each = share * n_records
     if each < _FEWEST_RECORDS and not force:
+        enough = n_records / 4 / _FEWEST_RECORDS
+        tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")
         raise ConfigError(
-            f"n_teachers = {config.n_teachers}: that is about {each:.1g} private records a teacher, too few to learn "
-            f"from; use about {n_records / 4 / _FEWEST_RECORDS:.1g} teachers, or add --force"
+            f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
+            "fewer teachers, or add --force"
         )
     if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
-        console.say(f"note: parts of about {each:.2g} records are small for {n_classes} classes")
+        tell(f"parts of about {each:.2g} records are small for {n_classes} classes")
 
 
 def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Console) -> None:
@@ -274,8 +281,9 @@ def _train_and_vote(
         private = private_records(config, data, directory)
     if private.left_out:
         console.say_privately(f"{private.left_out} records have no valid id and are left out; see docs/data.md")
+    tell = console.say if data.benchmark else console.say_privately
     if data.shards is not None:
-        _check_records(config, private.n_records, len(data.classes), force, console)
+        _check_records(config, private.n_records, len(data.classes), force, tell)
     kinds = recipes(config.teachers)
     assignment = assign_recipes(kinds, config.n_teachers)
     store = TeacherFiles(directory.private, directory.key)
@@ -286,9 +294,7 @@ def _train_and_vote(
             expected = pool.probe(data.X_public, private.n_records // config.n_teachers)
         if pool.lacks_gpu():
             console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
-        console.say(
-            f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
-        )
+        tell(f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more")
         _train(pool, private, directory, metrics, console)
     with _stage("vote", seconds), console.working("counting votes"):
         for _ in range(_VOTE_ATTEMPTS):

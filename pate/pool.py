@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from pate.boundary import Failed
 from pate.checkpoints import Store
 from pate.config import RaySettings
 from pate.ensemble import Job, Records, Unread, Worker, jobs_of
@@ -80,7 +81,7 @@ class Pool:
         self._actor = ray.remote(Worker).options(
             num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker, max_restarts=0
         )
-        self._arguments = (list(kinds), n_classes, seed, list(search_path), settings.gpus_per_worker == 0)
+        self._arguments = (list(kinds), n_classes, seed, list(search_path), settings.gpus_per_worker == 0, True)
         self._trial: tuple[Any, ...] = ()
         self._unreadable: set[int] = set()
         self._members: dict[Any, _Member] = {}
@@ -242,8 +243,8 @@ class Pool:
         member = self._members[worker]
         try:
             results = ray.get(reference)
-        except RayTaskError as error:  # its message could quote a record, unless it is ours
-            if isinstance(error.cause, PateError):
+        except RayTaskError as error:  # teachers are no reason to stop, unreadable records are
+            if isinstance(error.cause, PateError) and not isinstance(error.cause, Failed):
                 raise error.cause from None
             waiting.appendleft(self._failed(member.tasks.pop(reference)))
             member.busy_since = time.monotonic()

@@ -11,16 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pate.boundary import guarded_class, kind_of
 from pate.config import Config
 from pate.data.dataset import Dataset
 from pate.data.records import no_valid_id
 from pate.data.shards import Block, ShardReader, Shards, Split, Summary, digest_of
 from pate.ensemble import Records
-from pate.errors import DataError, RunError
+from pate.errors import DataError, PateError, RunError
 from pate.forget import must_be, parts_of, split_of
 from pate.run_directory import RunDirectory
 
 _MOST_READERS = 64
+
+
+@guarded_class("a reader")
+class _Reader(ShardReader):
+    """As an actor: Ray keeps what an actor raises."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,7 @@ class RemotePart:
         try:
             blocks: list[Block] = ray.get([reader.part.remote(self.part) for reader in self.readers])
         except RayError as error:
-            raise RunError(
-                f"private shards cannot be read any more ({type(error).__name__}); go on with --resume"
-            ) from None
+            raise RunError(f"private shards cannot be read any more ({_why(error)}); go on with --resume") from None
         return Block.merged(blocks)
 
 
@@ -51,16 +55,14 @@ class Readers:
         from ray.exceptions import RayError
 
         n = int(min(len(shards.paths), max(1, ray.cluster_resources().get("CPU", 1)), _MOST_READERS))
-        actor = ray.remote(ShardReader).options(
+        actor = ray.remote(_Reader).options(
             num_cpus=0, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1
         )
         self._actors = tuple(actor.remote(shards.paths[i::n], shards.format, key, split) for i in range(n))
         try:
             found: list[Summary | str] = ray.get([reader.load.remote() for reader in self._actors])
         except RayError as error:
-            raise RunError(
-                f"private shards could not be read ({type(error).__name__}); is there enough memory?"
-            ) from None
+            raise RunError(f"private shards could not be read ({_why(error)}); is there enough memory?") from None
         for answer in found:
             if isinstance(answer, str):
                 raise DataError(answer)
@@ -78,6 +80,12 @@ class Readers:
 
         for reader in self._actors:
             ray.kill(reader)
+
+
+def _why(error: Exception) -> str:
+    """In our own words, where a reader came to say them."""
+    cause = getattr(error, "cause", None)
+    return str(cause) if isinstance(cause, PateError) else kind_of(error)
 
 
 @dataclass(frozen=True)

@@ -183,9 +183,12 @@ def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:
         return
     ours, theirs = config.model_dump(mode="json"), stored.model_dump(mode="json")
     key = next(key for key in ours if key != "ray" and ours[key] != theirs[key])
+    unlike = f"{key} is {theirs[key]!r} there, {ours[key]!r} here"
+    if key == "data":  # file names of another run have no place in a log
+        names = sorted({*ours[key], *theirs[key]})
+        unlike = f"other {', '.join(f'data.{n}' for n in names if ours[key].get(n) != theirs[key].get(n))}"
     raise RunError(
-        f"{place}: belongs to another config ({key} is {theirs[key]!r} there, {ours[key]!r} here); "
-        "choose another --out, or the config it was made with"
+        f"{place}: belongs to another config ({unlike}); choose another --out, or the config it was made with"
     )
 
 

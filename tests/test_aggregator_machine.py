@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from test_aggregator import KEY, make, vote
 
+from pate.boundary import Failed
 from pate.chain import verify
 from pate.errors import BudgetExceeded
 from pate.ledger import Charge
@@ -75,7 +76,7 @@ class AggregatorMachine(RuleBasedStateMachine):
         X = np.array(examples, dtype=np.float32)[:, None]
         try:
             labels = self.aggregator.label(X).labels
-        except ConnectionError:
+        except Failed:
             labels = None
         self.aggregator._entropy = os.urandom
         if labels is not None:  # it needed fewer draws than that

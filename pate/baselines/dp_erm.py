@@ -150,7 +150,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         """Examples as rows of norm at most 1, each worked out from its own example alone."""
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2:
-            raise DataError(f"examples have shape {X.shape}; needed is (records, features)")
+            raise DataError(f"an example has shape {X.shape[1:]}; needed is (features,)")
         if not np.isfinite(X).all():
             raise DataError("examples hold NaN or infinity; fill missing values first")
         if self.fourier_features:

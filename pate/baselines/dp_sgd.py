@@ -22,6 +22,7 @@ from pate.baselines.networks import build_network
 from pate.baselines.pca import private_components, project, public_components
 from pate.baselines.per_example import clipped_sum
 from pate.baselines.sgd_accounting import History, check_budget, epsilon_of, noise_for, steps_within
+from pate.boundary import worded_by_us
 from pate.errors import ConfigError, DataError, RunError
 from pate.features import Features, build_features
 from pate.files import write_atomically
@@ -258,6 +259,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                     "differentially private PCA"
                 )
         except ValueError as error:
+            if not worded_by_us(error):  # could tell how many records there are
+                raise
             raise ConfigError(f"components: {error}") from None
 
     def _prepared(self, X: NDArray) -> NDArray:
@@ -282,6 +285,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             try:
                 return torch.from_numpy(group_normalise(Scattering().transform(X), self.groups))
             except (ValueError, RuntimeError) as error:
+                if not worded_by_us(error):
+                    raise
                 raise ConfigError(f"features = 'scattering': {error}") from None
         tensor = torch.from_numpy(np.array(X, dtype=np.float32))
         if tensor.ndim == 4:

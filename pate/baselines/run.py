@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from pate import __version__
 from pate.baselines import build_baseline
 from pate.baselines.storage import save_model
+from pate.boundary import guarded, is_ours, silenced
 from pate.config import BaselineConfig
 from pate.console import Console
 from pate.data.dataset import Dataset
@@ -54,7 +56,10 @@ def run_baseline(
         if finished.exists():
             return BaselineOutcome(BaselineReport.model_validate_json(finished.read_text()), out)
         started = time.perf_counter()
-        _fit(model, data, directory, console)
+        if data.benchmark:
+            _fit(model, data, directory, console)
+        else:
+            _fit_on_private_data(model, data, directory, console)
         seconds = {"train": time.perf_counter() - started}
         chosen = config.baseline
         save_model(model, directory.path / "model", chosen.name, dict(chosen.params), _card(config, data))
@@ -131,6 +136,14 @@ def _fit(model: Any, data: Dataset, directory: RunDirectory, console: Console) -
         else:
             with console.working("training"):
                 model.fit(X, data.y_private)
+
+
+@guarded("the baseline")
+def _fit_on_private_data(model: Any, data: Dataset, directory: RunDirectory, console: Console) -> None:
+    """The same where a message, or what somebody else's class prints, could quote a record."""
+    somebody_elses = not is_ours(type(model).__module__) or "." in str(getattr(model, "model", ""))
+    with silenced() if somebody_elses else nullcontext():
+        _fit(model, data, directory, console)
 
 
 def _shaped(model: Any, X: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pate import __version__
+from pate.boundary import kind_of, place_of
 from pate.cli import ledger
 from pate.cli.accounting import account, plan
 from pate.cli.baseline import baseline
@@ -46,7 +47,11 @@ app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit status 2."""
+    """Entry point: a user's mistake is one line on standard error and exit status 2.
+
+    What nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in a log,
+    and its text could quote a record: there only its kind and place are.
+    """
     warnings.filterwarnings("ignore")
     try:
         app()
@@ -54,5 +59,12 @@ def main() -> None:
         print(f"pate: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        print(f"pate: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        reason = error.strerror if error.errno is not None else kind_of(error)
+        print(f"pate: error: {error.filename or 'system'}: {reason}", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        if sys.stderr.isatty():
+            raise
+        what = f"{kind_of(error)} in {place_of(error)}"
+        print(f"pate: error: {what}, a mistake in pate; the same command at a terminal shows more", file=sys.stderr)
+        sys.exit(1)

@@ -44,6 +44,7 @@ def submit(
     """Run a config on a cluster, follow it, and fetch what may leave the run."""
     from pate.cluster.jobs import Request
     from pate.config import load_config
+    from pate.report.writing import read_report
 
     settings = load_config(config, set_ or ())
     if settings.budget.ledger is not None:
@@ -68,7 +69,8 @@ def submit(
     folder = to or Path("runs") / (Path(place).name if out else stamp)
     names = _fetch(jobs, job, place, folder, pack)
     if as_json:
-        print(json.dumps(json.loads((folder / "report.json").read_text()) | {"job": job, "run": str(folder)}))
+        report = read_report(folder).model_dump(mode="json")
+        print(json.dumps(report | {"job": job, "run": str(folder)}))
     else:
         _print_report(folder, names)
 
@@ -79,14 +81,14 @@ def jobs(address: Address = None, as_json: AsJson = False) -> None:
 
     found = connect(address).all()
     if as_json:
-        print(json.dumps({"jobs": [vars(job) for job in found]}))
+        print(json.dumps({"jobs": [job.public() for job in found]}))
         return
     if not found:
         _say("no jobs yet")
     for job in found:
         started = f"{datetime.fromtimestamp(job.started):%Y-%m-%d %H:%M:%S}" if job.started else "not started"
         seconds = f"{(job.ended or time.time()) - job.started:6.0f} s" if job.started else ""
-        print(f"{job.id}  {job.status:9}  {started}  {seconds}  {job.metadata.get(RUN) or job.entrypoint}")
+        print(f"{job.id}  {job.status:9}  {started}  {seconds}  {job.metadata.get(RUN) or '–'}".rstrip())
 
 
 def logs(
@@ -192,8 +194,10 @@ def _print_report(folder: Path, names: list[str]) -> None:
     from pate.cli.run import print_rows
     from pate.report.schema import Report
     from pate.report.words import summary_rows
+    from pate.report.writing import read_report
 
-    report = Report.model_validate_json((folder / "report.json").read_text())
+    report = read_report(folder)
+    assert isinstance(report, Report)
     print_rows(summary_rows(report, {})[:-1], f"fetched to {folder}: {', '.join(names)}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import sys
 import tarfile
 from contextlib import suppress
@@ -15,6 +16,10 @@ from pathlib import Path
 from pate.errors import RunError
 
 PUBLIC = ("report.json", "report.html", "privacy.txt", "plots", "labels.npz", "student")
+_FILES = re.compile(
+    r"report\.(json|html)|privacy\.txt|labels\.npz|plots/(\w+\.(svg|png)|examples\.npz)"
+    r"|student/(student\.json|model\.(safetensors|skops))"
+)
 MOST_BYTES = 256 * 2**20
 _BEGIN, _END = "-----BEGIN PATE RUN-----", "-----END PATE RUN-----"
 
@@ -25,12 +30,18 @@ def pack(run: Path) -> str:
         raise RunError(f"{run}: there is no finished run")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for name in PUBLIC:
-            if (run / name).exists():
-                archive.add(run / name, arcname=name)
+        for path in sorted(run.rglob("*")):
+            name = path.relative_to(run).as_posix()
+            if _FILES.fullmatch(name) and path.is_file() and not path.is_symlink():
+                archive.add(path, arcname=name, filter=_anonymous)
     if content.tell() > MOST_BYTES:
         raise RunError(f"{run}: {content.tell() >> 20} MB are too much to send; copy it from the head yourself")
     return "\n".join([_BEGIN, base64.encodebytes(content.getvalue()).decode().strip(), _END])
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without who has the file on the cluster, and since when."""
+    return member.replace(mode=0o644, uid=0, gid=0, uname="", gname="", mtime=0, deep=False)
 
 
 def unpack(text: str, folder: Path) -> list[str]:
@@ -43,7 +54,7 @@ def unpack(text: str, folder: Path) -> list[str]:
             suppress(tarfile.TarError, ValueError),
             tarfile.open(fileobj=io.BytesIO(base64.b64decode(body)), mode="r:gz") as archive,
         ):
-            members = [member for member in archive if member.name.split("/")[0] in PUBLIC]
+            members = [member for member in archive if _FILES.fullmatch(member.name) and member.isfile()]
             archive.extractall(folder, members=members, filter="data")
     if not (folder / "report.json").exists():
         raise RunError("the run could not be read on the cluster")

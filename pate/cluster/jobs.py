@@ -26,6 +26,7 @@ _SECONDS_OF_SILENCE = 60.0  # how long the head may not answer before following 
 _OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray prefers these to an address it is given
 _TALKATIVE = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging")
 _ERROR = "pate: error: "
+_LISTED = ("id", "status", "started", "ended", "exit_code")
 
 
 def default_address() -> str:
@@ -56,6 +57,10 @@ class Job:
     @property
     def finished(self) -> bool:
         return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
+
+    def public(self) -> dict[str, Any]:
+        """What a listing may show: neither the command line, which names data, nor words out of the job's log."""
+        return {name: getattr(self, name) for name in _LISTED} | {"run": self.metadata.get(RUN) or None}
 
 
 @dataclass(frozen=True)
@@ -187,18 +192,20 @@ def lay_out(folder: Path, config: Path | None, pack: bool) -> None:
 
 
 def reason(job: Job, log: str) -> str:
-    """The line in which pate says what was wrong; else the last of what Ray says.
+    """The line in which pate says what was wrong; else where to look: Ray's words would quote its log.
 
     >>> job = Job("j", "FAILED", "", "Job entrypoint command failed with exit code 2, last lines: a\\nb", {}, 0, 1, 2)
     >>> reason(job, "starting\\npate: error: n_teachers = 0: at least 1\\n")
     'n_teachers = 0: at least 1'
     >>> reason(job, "")
-    'Job entrypoint command failed with exit code 2, last lines: a b'
+    'ended with status 2; `pate logs j` shows what it printed'
     """
     errors = [line.strip() for line in log.splitlines() if line.startswith(_ERROR)]
     if errors and job.status == "FAILED":
         return errors[-1].removeprefix(_ERROR)
-    return " ".join(job.message.split())[-400:] or job.status.lower()
+    if job.exit_code is None:  # it never began, or was stopped
+        return " ".join(job.message.split())[-400:] or job.status.lower()
+    return f"ended with status {job.exit_code}; `pate logs {job.id}` shows what it printed"
 
 
 def _job(details: Any) -> Job:

@@ -10,6 +10,7 @@ from pate.mechanisms import UNANSWERED
 from pate.report import elements, plots
 from pate.report.figures import Examples
 from pate.report.papers import PaperRow, paper_rows, source_of
+from pate.report.published_config import LEFT_OUT
 from pate.report.schema import BaselineReport, Report
 from pate.report.summary import (
     AnyReport,
@@ -46,7 +47,7 @@ def draw(report: AnyReport, examples: Examples | None) -> dict[str, Figure]:
 
 
 def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], examples: Examples | None = None) -> str:
-    """The page as HTML text; `svg` are the files that `draw` made."""
+    """The page as HTML text; `config_yaml` may be published, and `svg` are the files that `draw` made."""
     heading = "\n".join(
         [
             f'<p class="eyebrow">pate · {escape(report.name)}</p>',
@@ -363,6 +364,9 @@ def _repeat(report: AnyReport, config_yaml: str) -> str:
             "Save the configuration as config.yaml and run the command. The noise is fresh each time: labels and "
             "accuracy will differ a little, ε will not."
         ),
+        elements.paragraph(f"Names of files, columns and places are not published: {LEFT_OUT} stands for them.")
+        if LEFT_OUT in config_yaml
+        else "",
         f"<pre>{command} config.yaml</pre>",
         elements.folded("Configuration", f"<pre>{escape(config_yaml)}</pre>"),
         "<h3>Versions</h3>",

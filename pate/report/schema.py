@@ -1,10 +1,19 @@
-"""`report.json`: what a run may publish. Documented field by field."""
+"""`report.json`: what a run may publish. Documented field by field.
+
+This is the list of what leaves: a field that is not here is refused, and parameters, whose names are people's own, are
+numbers, words and names of classes (`pate.report.published_config`), whoever puts them in.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from pate.report.published_config import published_method, published_params
+
+Params = Annotated[dict[str, Any], BeforeValidator(published_params)]
+Method = Annotated[dict[str, Any], BeforeValidator(published_method)]
 
 
 class _Section(BaseModel):
@@ -59,7 +68,7 @@ class TeacherKind(_Section):
     """Teachers that are made alike; how many there are follows from the configuration alone."""
 
     name: str
-    params: dict[str, Any] = {}
+    params: Params = {}
     features: tuple[str, ...] = Field(default=(), description="public features before the classifier")
     teachers: int
 
@@ -95,7 +104,7 @@ class Report(_Section):
     config_digest: str
     n_teachers: int
     classes: tuple[str, ...]
-    mechanism: dict[str, Any]
+    mechanism: Method
     queries: Queries
     privacy: Privacy
     student: Student
@@ -116,8 +125,8 @@ class BaselineReport(_Section):
     pate_version: str
     config_digest: str
     classes: tuple[str, ...]
-    method: dict[str, Any] = Field(description="the baseline's name and parameters")
-    planned: dict[str, Any] = Field(description="noise, sampling rate and steps, worked out before training")
+    method: Method = Field(description="the baseline's name and parameters")
+    planned: Params = Field(description="noise, sampling rate and steps, worked out before training")
     privacy: Privacy
     student: Student = Field(description="the released model")
     benchmark: Benchmark | None

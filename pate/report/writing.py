@@ -7,12 +7,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pate.config import read_yaml
 from pate.errors import RunError
 from pate.files import write_atomically
 from pate.report.figures import load_examples
 from pate.report.page import draw, render_page
 from pate.report.plots import as_png, as_svg
 from pate.report.private_page import render_private_page
+from pate.report.published_config import published_yaml
 from pate.report.schema import BaselineReport, Report
 from pate.report.statement import render_statement
 from pate.report.summary import AnyReport
@@ -45,10 +47,9 @@ def read_report(path: Path) -> AnyReport:
 def write_pages(path: Path) -> AnyReport:
     """`report.html`, `privacy.txt` and `plots/` from what is stored, and `private/report.html` if votes are."""
     report = read_report(path)
-    try:
-        config_yaml = (path / "config.yaml").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RunError(f"{path}: has no config.yaml; name the directory of a finished run") from None
+    if not (path / "config.yaml").exists():
+        raise RunError(f"{path}: has no config.yaml; name the directory of a finished run")
+    config_yaml = published_yaml(read_yaml(path / "config.yaml"))
     examples = load_examples(path / EXAMPLES)
     drawn = draw(report, examples)
     svg = {name: as_svg(figure, name) for name, figure in drawn.items()}

@@ -30,6 +30,23 @@ def test_nothing_private_travels(tmp_path: Path) -> None:
     assert found == {"report.json", "labels.npz", "student/student.json"}
 
 
+def test_only_known_files_travel_and_nobodys_name(tmp_path: Path) -> None:
+    """Not what somebody or a crash left beside them, nor what a link leads to, nor who has the files there."""
+    run = a_run(tmp_path / "run")
+    (run / "plots").mkdir()
+    known = ("report.html", "privacy.txt", "plots/plane.svg", "plots/examples.npz", "student/model.skops")
+    for name in (*known, "student/records.csv", "student/student.json.partial", "plots/notes.txt", "plots/a/b.svg"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text(name)
+    (run / "plots" / "link.svg").symlink_to(run / "private" / "key")
+    text = pack(run)
+    unpack(text, tmp_path / "here")
+    found = {str(path.relative_to(tmp_path / "here")) for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    assert found == {*known, "report.json", "labels.npz", "student/student.json"}
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(text.splitlines()[1:-1])))) as archive:
+        assert {(m.uname, m.gname, m.uid, m.gid, m.mtime) for m in archive} == {("", "", 0, 0, 0)}
+
+
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no finished run"):
         pack(tmp_path)

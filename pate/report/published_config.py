@@ -1,0 +1,92 @@
+"""The part of a config that may be published: keys on a list, and values that cannot name a file, a place or a person.
+
+A key that nobody has thought of is left out, and so is a text that is more than a word or the path of a class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+LEFT_OUT = "<left out>"
+"""Stands where a value is not published."""
+
+_TEXT = re.compile(r"[A-Za-z0-9_+-]{1,40}|([A-Za-z_]\w*\.)+[A-Z]\w*")  # rbf, l2, sklearn.svm.SVC; not patients.csv
+_AS_THEY_ARE = frozenset({"name", "seed", "n_teachers", "records"})
+_MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
+_SECTIONS = {
+    "mechanism": None,  # every key: they are the mechanism's own, and numbers
+    "data": frozenset({"source", "images", "read_by", "ids", "id_type"}),
+    "budget": frozenset(
+        {"delta", "asked", "answered", "order", "rounds", "epsilon", "sanitise"}
+        | {"ledger_epsilon", "ledger_delta", "ledger_order"}
+    ),
+    "ray": frozenset({"workers", "cpus_per_worker", "gpus_per_worker", "wait_for_workers", "seconds_per_teacher"}),
+}
+_ON_THE_STUDENTS_CARD = frozenset({"classes", "label", "categories"})  # of data: published with the student in any case
+
+
+def published_yaml(config: Mapping[str, Any]) -> str:
+    """The settings that may be published, as a config is written."""
+    return yaml.safe_dump(published_config(config), sort_keys=False, allow_unicode=True)
+
+
+def published_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    >>> published_config({"seed": 1, "data": {"source": "csv", "private": "hiv.csv"}, "notes": "of Mrs Smith"})
+    {'seed': 1, 'data': {'source': 'csv', 'private': '<left out>'}, 'notes': '<left out>'}
+    """
+    return {key: _published(key, value) for key, value in config.items()}
+
+
+def published_params(params: Any) -> Any:
+    """Parameters of a model: numbers, words and paths of classes, however deep they are.
+
+    >>> published_params({"C": 10, "kernel": "rbf", "table": "hiv.csv", "steps": [["svc", {"name": "svm.SVC"}]]})
+    {'C': 10, 'kernel': 'rbf', 'table': '<left out>', 'steps': [['svc', {'name': 'svm.SVC'}]]}
+    """
+    if isinstance(params, Mapping):
+        return {published_params(key): published_params(value) for key, value in params.items()}
+    if isinstance(params, list | tuple):
+        return [published_params(item) for item in params]
+    if params is None or isinstance(params, bool | int | float):
+        return params
+    return params if isinstance(params, str) and _TEXT.fullmatch(params) else LEFT_OUT
+
+
+def published_method(method: Any) -> Any:
+    """A component written flat: its own name, and its parameters."""
+    if not isinstance(method, Mapping):
+        return method
+    return {key: value if key == "name" else published_params(value) for key, value in method.items()}
+
+
+def _published(key: str, value: Any) -> Any:
+    if not value or key in _AS_THEY_ARE:  # nothing was said
+        return value
+    if key in _MODELS:
+        return [_model(item) for item in value] if isinstance(value, list) else _model(value)
+    if key in _SECTIONS and isinstance(value, Mapping):
+        shown = _SECTIONS[key]
+        return {name: _item(key, name, item, shown is None or name in shown) for name, item in value.items()}
+    return LEFT_OUT
+
+
+def _item(section: str, name: str, value: Any, shown: bool) -> Any:
+    if not value or (section == "data" and name in _ON_THE_STUDENTS_CARD):
+        return value
+    return published_params(value) if shown else LEFT_OUT
+
+
+def _model(model: Any) -> Any:
+    """A classifier's name is that of a class; the names of its features too."""
+    if not isinstance(model, Mapping):
+        return LEFT_OUT
+    shown = {"params", "features", "weight", "vary"}
+    return {
+        key: value if key == "name" else published_params(value) if key in shown else LEFT_OUT
+        for key, value in model.items()
+    }
