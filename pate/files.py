@@ -31,6 +31,7 @@ def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600
 
 
 _LARGEST_CARD = 2**26  # bytes
+_MOST_AXES = 8
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -48,6 +49,15 @@ def read_card(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
     return content
+
+
+def sizes(values: Any, key: str) -> list[int]:
+    """`values`, if that is the shape of an array; ValueError else."""
+    if not isinstance(values, list) or any(type(value) is not int or not 0 < value < 2**31 for value in values):
+        raise ValueError(f"{key}: must be a list of whole numbers above 0")
+    if not 1 <= len(values) <= _MOST_AXES:
+        raise ValueError(f"{key}: must have 1 to {_MOST_AXES} of them")
+    return values
 
 
 def regular_file(path: Path) -> Path:

@@ -109,6 +109,21 @@ def import_dotted(path: str, key: str) -> object:
     return found
 
 
+def dotted_names(value: Any) -> set[str]:
+    """Every dotted path in a part of a config: what its owner trusts.
+
+    >>> sorted(dotted_names({"estimator": "my.Net", "params": {"C": 1, "steps": [["svc", {"name": "a.svm.SVC"}]]}}))
+    ['a.svm.SVC', 'my.Net']
+    """
+    if isinstance(value, str):
+        return {value} if _DOTTED.fullmatch(value) else set()
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return set()
+    return set().union(*(dotted_names(item) for item in value))
+
+
 def _may_be_ours(path: str) -> bool:
     """Whether importing the module that `path` names runs nobody else's code."""
     return _OURS.fullmatch(path) is not None and not _NEVER & set(path.split("."))

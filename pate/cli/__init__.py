@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -20,6 +21,7 @@ from pate.cli.report import report
 from pate.cli.reproduce import reproduce
 from pate.cli.run import run
 from pate.cli.submit import fetch, jobs, logs, stop, submit
+from pate.console import printable
 from pate.errors import PateError
 
 app = typer.Typer(
@@ -48,11 +50,17 @@ app.add_typer(ledger.app, name="ledger")
 def main() -> None:
     """Entry point: a user's mistake is one line on standard error and exit status 2."""
     warnings.filterwarnings("ignore")
+    for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal's encoding does not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except PateError as error:
-        print(f"pate: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(" ".join(str(error).split()))
     except OSError as error:
-        print(f"pate: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(f"{error.filename or 'system'}: {error.strerror or error}")
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"pate: error: {printable(why)}", file=sys.stderr)
+    sys.exit(2)

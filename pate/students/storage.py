@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pate.errors import NotTrusted, RunError, first_line
-from pate.files import read_card, regular_file
+from pate.files import read_card, regular_file, sizes
 from pate.mechanisms import UNANSWERED
 from pate.naming import importing_only, must_be_trusted, nearest, not_trusted
 from pate.students import own_students
@@ -26,7 +26,6 @@ from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
 
 _TENSORS, _OBJECT = "model.safetensors", "model.skops"
-_MOST_AXES = 8
 _HARMLESS = frozenset(
     f"sklearn.{name}"
     for name in (
@@ -87,7 +86,7 @@ def load_card(folder: Path) -> dict[str, Any]:
         if "classes" in card:
             _check_names(card["classes"])
         if card.get("shape") is not None:
-            _sizes(card["shape"], "shape")
+            sizes(card["shape"], "shape")
     except (OSError, ValueError) as error:
         raise RunError(f"{folder}: no readable student there ({first_line(error)})") from None
     return card
@@ -131,7 +130,7 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> An
     if isinstance(student, NeuralStudent):
         learned = card["learned"]
         _whole_numbers(learned["classes"], "classes")
-        _sizes(learned["shape"], "shape")
+        sizes(learned["shape"], "shape")
         return student.restore(_load_tensors(folder) if len(learned["classes"]) >= 2 else {}, learned)
     assert isinstance(student, Supervised)
     present = _whole_numbers(card["present"], "present")
@@ -151,7 +150,7 @@ def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path,
     classes, shape = card["network"]["classes"], card["network"]["shape"]
     if not all(UNANSWERED <= label < len(card["present"]) for label in _whole_numbers(classes, "network.classes")):
         raise ValueError("network.classes: more of them than are present")
-    return fresh.restore(_load_tensors(folder), classes, _sizes(shape, "network.shape"))
+    return fresh.restore(_load_tensors(folder), classes, sizes(shape, "network.shape"))
 
 
 def _on_any_machine(params: dict[str, Any]) -> dict[str, Any]:
@@ -177,14 +176,6 @@ def _whole_numbers(values: Any, key: str) -> list[int]:
         raise ValueError(f"{key}: must be a list of whole numbers")
     if not values or len(set(values)) < len(values):
         raise ValueError(f"{key}: must hold at least one number, and none twice")
-    return values
-
-
-def _sizes(values: Any, key: str) -> list[int]:
-    if not isinstance(values, list) or any(type(value) is not int or not 0 < value < 2**31 for value in values):
-        raise ValueError(f"{key}: must be a list of whole numbers above 0")
-    if not 1 <= len(values) <= _MOST_AXES:
-        raise ValueError(f"{key}: must have 1 to {_MOST_AXES} of them")
     return values
 
 
