@@ -279,11 +279,9 @@ def _print_plan(result: dict[str, Any]) -> None:
         if expected["plurality_share"] is not None:
             print(f"  of them the plurality  {100 * expected['plurality_share']:.1f} %{note}")
     if result["not_imported"]:
-        options = " ".join(f"--trust {name}" for name in result["not_imported"])
-        print(
-            f"  training           not timed: it would import {', '.join(result['not_imported'])}, and a config is code;"
-        )
-        print(f"                     if you trust it, add {options}")
+        names = result["not_imported"]
+        print(f"  training           not timed, since a config is code: this one would import {', '.join(names)};")
+        print(f"                     if you trust it, add {' '.join(f'--trust {name}' for name in names)}")
     if result["seconds_of_training"] is not None:
         print(f"  training           about {result['seconds_of_training']:.1f} s on this machine")
 
