@@ -8,23 +8,40 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
 
 _SECONDS_BETWEEN_LINES = 10.0
 Update = Callable[..., None]
+
+
+def plain_console(stderr: bool = False) -> RichConsole:
+    """The one way to print through rich: text is shown as it is, whatever brackets, colons or figures a path holds."""
+    from rich.console import Console as RichConsole
+
+    return RichConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def printable(text: str) -> str:
+    r"""Text of somebody else's on one line, with nothing in it that a terminal would obey.
+
+    >>> print(printable("cat\x1b[2J\n"))
+    cat\x1b[2J\n
+    """
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 class Console:
     """Progress and remarks."""
 
     def __init__(self) -> None:
-        from rich.console import Console as RichConsole
-
-        self._rich = RichConsole(stderr=True, highlight=False)
+        self._rich = plain_console(stderr=True)
 
     def say(self, text: str) -> None:
         """One remark."""
-        self._rich.print(text, markup=False, soft_wrap=True)
+        self._rich.print(text, soft_wrap=True)
 
     def say_privately(self, text: str) -> None:
         """For the operator at a terminal only: elsewhere it would end up in a log."""
@@ -44,7 +61,9 @@ class Console:
     def working(self, what: str) -> Iterator[None]:
         """Something of unknown length is going on."""
         if self._rich.is_terminal:
-            with self._rich.status(what):
+            from rich.text import Text
+
+            with self._rich.status(Text(what)):
                 yield
         else:
             self.say(f"{what} …")
@@ -54,8 +73,14 @@ class Console:
     def _bar(self, what: str, total: int) -> Iterator[Update]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        rate = TextColumn("{task.fields[rate]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+        rate = TextColumn("{task.fields[rate]}", markup=False)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            rate,
+            TimeRemainingColumn(),
+        )
         started = time.monotonic()
         with Progress(*columns, console=self._rich, transient=True) as progress:
             task = progress.add_task(what, total=total, rate="")

@@ -9,6 +9,10 @@ class ConfigError(PateError):
     """The configuration is not one that can run."""
 
 
+class NotTrusted(ConfigError):
+    """A file names something that would have to be imported, and nobody said that it may be."""
+
+
 class DataError(PateError):
     """A data file is missing, or holds what cannot be used."""
 

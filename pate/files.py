@@ -1,8 +1,10 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and cards that came from elsewhere."""
 
 from __future__ import annotations
 
 import fcntl
+import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,48 @@ def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600
         os.fsync(file.fileno())
     partial.rename(path)
     sync_folder(path.parent)
+
+
+_LARGEST_CARD = 2**26  # bytes
+_MOST_AXES = 8
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that anybody may have written; ValueError if there is none.
+
+    Numbers that JSON cannot hold (NaN, infinity) become None, so that they can be passed on as JSON.
+    """
+    regular_file(path)
+    if path.stat().st_size > _LARGEST_CARD:
+        raise ValueError(f"{path.name} has more than {_LARGEST_CARD >> 20} MiB")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return content
+
+
+def sizes(values: Any, key: str) -> list[int]:
+    """`values`, if that is the shape of an array; ValueError else."""
+    if not isinstance(values, list) or any(type(value) is not int or not 0 < value < 2**31 for value in values):
+        raise ValueError(f"{key}: must be a list of whole numbers above 0")
+    if not 1 <= len(values) <= _MOST_AXES:
+        raise ValueError(f"{key}: must have 1 to {_MOST_AXES} of them")
+    return values
+
+
+def regular_file(path: Path) -> Path:
+    """`path`, unless reading it could wait for ever (a pipe) or never end (a device)."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path.name} is not a regular file")
+    return path
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def sync_folder(path: Path) -> None:

@@ -14,8 +14,9 @@ from pate.chain import Pin
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.errors import RunError
+from pate.errors import PateError, RunError
 from pate.mechanisms import UNANSWERED
+from pate.naming import dotted_names
 from pate.published import Labels, in_letters, write_labels
 from pate.run_directory import RunDirectory
 
@@ -43,7 +44,10 @@ def train_student(
             "mechanism.threshold or use teachers that agree more, in a new run whose ε adds to this one's"
         )
     if (directory.student / "student.json").exists():
-        return load_student(directory.student, trusted=[config.student.name])
+        try:
+            return load_student(directory.student, trust=dotted_names(config.student.model_dump()))
+        except PateError as error:
+            console.say(f"the stored student is trained again, since it cannot be used as it is: {error}")
     student = new_student(config)
     _fit(student, data.X_public, labels, directory.private / "student_checkpoint", console)
     card = {

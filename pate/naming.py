@@ -1,4 +1,8 @@
-"""Components are named in a config by short name or by dotted path."""
+"""Components are named in a config by short name or by dotted path.
+
+A config of one's own is code. A file that came from elsewhere is not: whoever reads one does so within
+`importing_only`, and everything that is imported by name goes through here.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,63 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pate.errors import ConfigError
+from pate.errors import ConfigError, NotTrusted
 
 T = TypeVar("T")
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_OURS = re.compile(r"(sklearn|pate\.(teachers|features|students|mechanisms|baselines))(\.[a-z]\w*)+\.[A-Z]\w*")
+_NEVER = {"tests", "conftest", "externals"}  # of scikit-learn: no classifiers there
+
+
+@dataclass
+class Guard:
+    """What may be imported for now, and what was asked for in vain."""
+
+    trusted: frozenset[str]
+    refused: list[str] = field(default_factory=list)
+
+
+_GUARD: ContextVar[Guard | None] = ContextVar("guard", default=None)
+
+
+@contextmanager
+def importing_only(trusted: Iterable[str]) -> Iterator[Guard]:
+    """Within it a name is imported if it is in `trusted`, or a class of this package's or scikit-learn's.
+
+    Anything else raises `NotTrusted`. For files that came from elsewhere.
+    """
+    guard = Guard(frozenset(trusted))
+    token = _GUARD.set(guard)
+    try:
+        yield guard
+    finally:
+        _GUARD.reset(token)
+
+
+def must_be_trusted(name: str, key: str) -> None:
+    """Raise `NotTrusted` where somebody else's file says to use `name` and nobody here says that it may."""
+    guard = _GUARD.get()
+    if guard is not None and name not in guard.trusted:
+        guard.refused.append(name)
+        raise not_trusted([name], key)
+
+
+def not_trusted(names: Iterable[str], where: str) -> NotTrusted:
+    """The one line that says what would be imported, and how to allow it."""
+    names = sorted(names)
+    options = " ".join(f"--trust {name}" for name in names)
+    which = "it" if len(names) == 1 else "them"
+    return NotTrusted(f"{where}: would import {', '.join(names)}; if you trust {which}, allow it with {options}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -40,13 +93,47 @@ def import_dotted(path: str, key: str) -> object:
     module, _, attribute = path.rpartition(".")
     if not module:
         raise ConfigError(f"{key} = {path!r}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
+    if not _DOTTED.fullmatch(path):
+        raise ConfigError(f"{key} = {path[:100]!r}: not a dotted path like 'sklearn.svm.SVC'")
+    if not _may_be_ours(path):
+        must_be_trusted(path, key)
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # a user's own file may be wrong in any way
         raise ConfigError(f"{key} = {path!r}: cannot import {module}: {type(error).__name__}: {error}") from None
     if not hasattr(imported, attribute):
         raise ConfigError(f"{key} = {path!r}: module {module} has no {attribute}")
-    return getattr(imported, attribute)
+    found = getattr(imported, attribute)
+    if not _is_ours(found):
+        must_be_trusted(path, key)
+    return found
+
+
+def dotted_names(value: Any) -> set[str]:
+    """Every dotted path in a part of a config: what its owner trusts.
+
+    >>> sorted(dotted_names({"estimator": "my.Net", "params": {"C": 1, "steps": [["svc", {"name": "a.svm.SVC"}]]}}))
+    ['a.svm.SVC', 'my.Net']
+    """
+    if isinstance(value, str):
+        return {value} if _DOTTED.fullmatch(value) else set()
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return set()
+    return set().union(*(dotted_names(item) for item in value))
+
+
+def _may_be_ours(path: str) -> bool:
+    """Whether importing the module that `path` names runs nobody else's code."""
+    return _OURS.fullmatch(path) is not None and not _NEVER & set(path.split("."))
+
+
+def _is_ours(found: Any) -> bool:
+    """A class of this package, or one of scikit-learn's with parameters: not something that they happen to import."""
+    home = str(getattr(found, "__module__", ""))
+    own = home.startswith("pate.") or (home.startswith("sklearn.") and hasattr(found, "get_params"))
+    return isinstance(found, type) and own
 
 
 def short_names(package: str) -> list[str]:

@@ -1,12 +1,21 @@
-"""Logs for machines."""
+"""Logs for machines, and text that is shown as it is."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from pate.console import JsonConsole
+from pate.cli.run import print_rows
+from pate.console import Console, JsonConsole, printable
+
+MARKUP = "runs/[red]x[/] [/no] :smile: 100"
 
 
 def test_json_lines_hold_what_happened_and_nothing_private(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,3 +41,50 @@ def test_json_lines_hold_what_happened_and_nothing_private(capsys: pytest.Captur
     ]
     assert "secret" not in shown.err
     assert all("at" in line for line in lines)
+
+
+def test_brackets_in_a_path_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """`[red]` used to vanish, and `[/no]` to end in a traceback."""
+    Console().say(MARKUP)
+    with Console().working(MARKUP):
+        pass
+    print_rows([(MARKUP, MARKUP)], MARKUP)
+    shown = capsys.readouterr()
+    assert shown.err.count(MARKUP) == 2
+    assert shown.out.count(MARKUP) == 3
+
+
+def test_nor_are_they_on_a_terminal() -> None:
+    code = (
+        "from pate.console import Console\nconsole = Console()\n"
+        f"text = {MARKUP!r}\nconsole.say(text)\n"
+        "with console.working(text):\n    pass\n"
+        "with console.track(text, 3) as update:\n    update(2, text)\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # which is how a terminal says that the other side has gone
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert process.returncode == 0, shown
+    assert shown.count(MARKUP.encode()) >= 4
+
+
+def test_a_path_that_no_terminal_can_show_is_shown_all_the_same(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8, escape sequences and line breaks: one line, nothing for the terminal to obey."""
+    path = str(tmp_path).encode() + b"/\xff[bold]\x1b[2J"
+    code = "from pate.cli import main; main()"
+    for encoding in ("utf-8", "ascii"):
+        command: list[str | bytes] = [sys.executable, "-c", code, "report", path]
+        environment = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "1"}
+        shown = subprocess.run(command, capture_output=True, timeout=60, env=environment)
+        assert shown.returncode == 2, shown.stderr
+        assert shown.stderr.startswith(b"pate: error: ")
+        assert shown.stderr.count(b"\n") == 1
+        assert b"[bold]" in shown.stderr
+        assert b"\x1b" not in shown.stderr
+    assert printable("plain ε, ⊥ and 日本") == "plain ε, ⊥ and 日本"

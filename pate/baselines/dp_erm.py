@@ -130,8 +130,21 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         return {}
 
     def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> DPLinearClassifier:
-        """The fitted classifier again, from what was released."""
+        """The fitted classifier again, from what was released; ValueError if that does not belong together."""
         self.coef_, self.classes_ = weights["coef"], np.asarray(self.classes)
+        self._checked_loss()
+        rows = 1 if len(self.classes_) == 2 else len(self.classes_)
+        if self.coef_.ndim != 2 or len(self.coef_) != rows or not np.isfinite(self.coef_).all():
+            raise ValueError(
+                f"coef has shape {self.coef_.shape}, or holds NaN; {len(self.classes_)} classes need others"
+            )
+        columns = 2 * self.fourier_features + bool(self.intercept)
+        if type(self.fourier_features) is not int or (self.fourier_features and self.coef_.shape[1] != columns):
+            raise ValueError(
+                f"fourier_features = {self.fourier_features!r} where coef has {self.coef_.shape[1]} columns"
+            )
+        if not all(math.isfinite(value) for value in (self.gamma, self.intercept, self.random_state)):
+            raise ValueError("gamma, intercept and random_state must be finite numbers")
         self.epsilon_, self.delta_ = float(self.epsilon), 0.0
         return self
 

@@ -25,7 +25,8 @@ from pate.baselines.sgd_accounting import History, check_budget, epsilon_of, noi
 from pate.boundary import worded_by_us
 from pate.errors import ConfigError, DataError, RunError
 from pate.features import Features, build_features
-from pate.files import write_atomically
+from pate.files import sizes, write_atomically
+from pate.networks.stored import check_values, check_weights
 from pate.random_draws import Entropy, bernoulli, gaussians
 
 FEATURES = ("none", "pca", "scattering")
@@ -192,11 +193,23 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         return {"input_shape": list(self.input_shape_)}
 
     def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> DPSGDClassifier:
-        """The trained network again, from what was released."""
-        self.classes_, self.input_shape_ = np.asarray(self.classes), tuple(about["input_shape"])
+        """The trained network again, from what was released; ValueError if that does not belong together."""
+        self.classes_, self.input_shape_ = np.asarray(self.classes), tuple(sizes(about["input_shape"], "input_shape"))
         self.pca_ = weights.get("pca")
+        tensors = {key: torch.from_numpy(tensor) for key, tensor in weights.items()}
+        check_values(tensors)
+        self._transforms()
+        if self.features not in FEATURES or (self.features == "pca") != (self.pca_ is not None):
+            raise ValueError(f"features = {self.features!r}, with{'out' if self.pca_ is None else ''} a projection")
+        if self.pca_ is not None and self.pca_.shape[1:] != self.input_shape_:
+            raise ValueError(f"pca has shape {self.pca_.shape} where the network takes {self.input_shape_}")
+        if type(self.groups) is not int or self.groups < 1:
+            raise ValueError(f"groups = {self.groups!r}: must be a whole number above 0")
+        network = {name[2:]: tensor for name, tensor in tensors.items() if name.startswith("w.")}
+        if "." not in self.model:
+            check_weights(self._build_network, network)
         self.network_ = self._build_network()
-        self.network_.load_state_dict({k[2:]: torch.from_numpy(w) for k, w in weights.items() if k.startswith("w.")})
+        self.network_.load_state_dict(network)
         self.epsilon_, self.delta_ = math.nan if self.epsilon is None else self.epsilon, self.delta
         return self
 

@@ -1,18 +1,22 @@
-"""A baseline's released model on disk: `model.safetensors` and `model.json`; neither runs code when it is read."""
+"""A baseline's released model on disk: `model.safetensors` and `model.json`; neither runs code when it is read.
+
+Nothing that they name is imported unless it is ours, or the person who loads trusts it by name.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from pate.baselines import build_baseline
-from pate.errors import RunError
-from pate.files import write_atomically
+from pate.errors import NotTrusted, RunError, first_line
+from pate.files import read_card, regular_file, write_atomically
+from pate.naming import importing_only
 
 
 def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card: dict[str, Any]) -> None:
@@ -31,15 +35,23 @@ def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card
     write_atomically(folder / "model.json", lambda path: path.write_text(json.dumps(card, indent=2) + "\n"), mode=0o644)
 
 
-def load_model(folder: Path | str) -> Any:
-    """The released model, ready to predict positions in its card's `classes`."""
+def load_model(folder: Path | str, trust: Iterable[str] = ()) -> Any:
+    """The released model, ready to predict positions in its card's `classes`.
+
+    The folder may come from anybody; `trust` names what it may import beside our own classes ("module.Class").
+    """
     folder = Path(folder)
     try:
-        card = json.loads((folder / "model.json").read_text())
-        weights = load_file(folder / "model.safetensors")
+        card = read_card(folder / "model.json")
+        weights = load_file(regular_file(folder / "model.safetensors"))
         given = {key: card[key] for key in ("epsilon", "delta", "n_records", "random_state")}
         given["classes"] = range(len(card["classes"]))
-        model = build_baseline(card["baseline"]["name"], card["baseline"]["params"], given)
-        return model.restore(weights, card["restore"])
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise RunError(f"{folder}: no readable model there ({error})") from None
+        with importing_only(trust):
+            model = build_baseline(card["baseline"]["name"], card["baseline"]["params"], given)
+            return model.restore(weights, card["restore"])
+    except NotTrusted as error:
+        raise NotTrusted(f"{folder}: {error}") from None
+    except Exception as error:  # whatever somebody wrote there
+        raise RunError(
+            f"{folder}: no readable model there ({type(error).__name__}: {first_line(error)[:200]})"
+        ) from None

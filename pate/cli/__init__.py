@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -21,6 +22,7 @@ from pate.cli.report import report
 from pate.cli.reproduce import reproduce
 from pate.cli.run import run
 from pate.cli.submit import fetch, jobs, logs, stop, submit
+from pate.console import printable
 from pate.errors import PateError
 
 app = typer.Typer(
@@ -53,18 +55,24 @@ def main() -> None:
     and its text could quote a record: there only its kind and place are.
     """
     warnings.filterwarnings("ignore")
+    for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal's encoding does not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except PateError as error:
-        print(f"pate: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(" ".join(str(error).split()))
     except OSError as error:
         reason = error.strerror if error.errno is not None else kind_of(error)
-        print(f"pate: error: {error.filename or 'system'}: {reason}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(f"{error.filename or 'system'}: {reason}")
     except Exception as error:
         if sys.stderr.isatty():
             raise
         what = f"{kind_of(error)} in {place_of(error)}"
         print(f"pate: error: {what}, a mistake in pate; the same command at a terminal shows more", file=sys.stderr)
         sys.exit(1)
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"pate: error: {printable(why)}", file=sys.stderr)
+    sys.exit(2)

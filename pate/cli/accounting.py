@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from pate.accounting.planning import Limits
     from pate.accounting.summary import CostSummary
     from pate.config import Config
+    from pate.data.dataset import Dataset
     from pate.mechanisms import Counts, Mechanism
+    from pate.naming import Guard
 
 PRIVATE = "private: do not publish"
 
@@ -104,20 +107,27 @@ def plan(
         str | None, typer.Option(help="or for assumed leads of the plurality: 240:0.7,100:0.2,10:0.1 (lead:share)")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="with CONFIG: where data files are")] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="module.Class that CONFIG names and that may be imported; may be given again"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Noise for a target ε, what a configuration can answer, its ε, and with a config its time, before any training."""
     from pate.accounting import planning
     from pate.mechanisms import build
+    from pate.naming import importing_only
 
     named = {"scale": scale, "sigma": sigma, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma2}
     named |= {"epsilon": epsilon, "query_delta": query_delta, "unstable": unstable, "max_queries": max_queries}
     named |= {"sampling_rate": sampling_rate, "n_teachers": teachers if mechanism == "msamp" else None}
-    seconds = None
+    seconds, refused = None, list[str]()
     if config is not None:
         from pate.config import load_config
 
-        settings, limits, teachers, seconds = _from_config(load_config(config), config, data_dir)
+        with importing_only(trust or ()) as guard:
+            settings, limits, teachers, seconds = _from_config(load_config(config), config, data_dir, guard)
+        refused = sorted(set(guard.refused))
         settings |= {key: value for key, value in named.items() if value is not None}
     else:
         limits = planning.Limits(queries or max_queries or 100, answered, delta or 1e-5, classes)
@@ -128,9 +138,10 @@ def plan(
         limits = dataclasses.replace(limits, n_classes=counts.shape[1])
     if target_epsilon is not None and not target_epsilon > 0:
         raise ConfigError(f"--target-epsilon {target_epsilon:g}: must be above 0")
-    chosen = build(settings) if target_epsilon is None else planning.solve_noise(settings, target_epsilon, limits)
+    with importing_only(trust or ()):
+        chosen = build(settings) if target_epsilon is None else planning.solve_noise(settings, target_epsilon, limits)
     result = _plan_object(chosen, limits, teachers, counts, weights, votes is not None)
-    result["seconds_of_training"] = seconds
+    result |= {"seconds_of_training": seconds, "not_imported": refused}
     if as_json:
         print(json.dumps(result))
     else:
@@ -144,20 +155,40 @@ def _settings(mechanism: str | None, named: dict[str, Any], delta: float) -> dic
     return settings | {"delta": delta} if mechanism == "msvec" else settings
 
 
-def _from_config(config: Config, path: Path, data_dir: Path | None) -> tuple[dict[str, Any], Limits, int, float | None]:
+def _from_config(
+    config: Config, path: Path, data_dir: Path | None, guard: Guard
+) -> tuple[dict[str, Any], Limits, int, float | None]:
+    """Mechanism, limits, teachers and seconds of training: None where it would take what `guard` refuses to import."""
     from pate.accounting.planning import Limits
     from pate.data.sources import load
-    from pate.ensemble import expected_seconds
     from pate.naming import make_importable
 
-    make_importable(path.parent)
+    if guard.trusted:  # else a file beside the config could stand in for a package that is not installed
+        make_importable(path.parent)
     data = load(config.data, data_dir, path.parent)
     budget = config.budget
     limits = Limits(budget.asked, budget.most_answered, budget.delta, len(data.classes))
-    seconds = None
-    if config.teachers:
-        seconds = expected_seconds(config, data.X_public, len(data.X_private) // config.n_teachers, len(data.classes))
+    seconds = _seconds_of_training(config, data, guard) if config.teachers else None
     return dict(config.mechanism), limits, config.n_teachers, seconds
+
+
+def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
+    from pate.ensemble import expected_seconds
+    from pate.errors import NotTrusted
+    from pate.teachers import recipes
+
+    for recipe in recipes(config.teachers):
+        for build in (lambda r=recipe: r.estimator(0), recipe.build_features):
+            with suppress(NotTrusted):
+                build()
+    if guard.refused:
+        return None
+    try:
+        return expected_seconds(config, data.X_public, len(data.X_private) // config.n_teachers, len(data.classes))
+    except ConfigError:
+        if guard.refused:  # by a network's own module, which is imported with its first weights
+            return None
+        raise
 
 
 def _histograms(
@@ -247,6 +278,10 @@ def _print_plan(result: dict[str, Any]) -> None:
         print(f"  expected answers   {expected['answered']:.1f}{note}")
         if expected["plurality_share"] is not None:
             print(f"  of them the plurality  {100 * expected['plurality_share']:.1f} %{note}")
+    if result["not_imported"]:
+        names = result["not_imported"]
+        print(f"  training           not timed, since a config is code: this one would import {', '.join(names)};")
+        print(f"                     if you trust it, add {' '.join(f'--trust {name}' for name in names)}")
     if result["seconds_of_training"] is not None:
         print(f"  training           about {result['seconds_of_training']:.1f} s on this machine")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pate.errors import DataError
+from pate.errors import DataError, PateError, RunError, first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,22 +18,47 @@ if TYPE_CHECKING:
 def predict(
     run: Annotated[Path, typer.Argument(help="run directory, or a student folder taken from one")],
     input_: Annotated[Path, typer.Option("--input", help=".npz with an array X, or .npy: the examples")],
+    trust: Annotated[
+        list[str] | None, typer.Option(help="module.Class that the student's files may import; may be given again")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
     """Name the class of each example, one a line."""
+    from pate.console import printable
     from pate.students.storage import load_card, load_student
 
     folder = run if (run / "student.json").exists() else run / "student"
     card = load_card(folder)
     X = read_examples(input_, card)
-    student = load_student(folder)
-    sure = student.predict_proba(X).max(1, initial=0.0)
-    names = [str(card["classes"][label]) for label in student.predict(X)]
+    if "classes" not in card:
+        raise RunError(f"{folder}: student.json has no classes, so that there is no name for a label")
+    student = load_student(folder, trust or ())
+    labels, sure = _answers(student, X, len(card["classes"]), folder, as_json)
+    names = [str(card["classes"][label]) for label in labels]
     if as_json:
         content = {key: card.get(key) for key in ("student", "epsilon", "delta", "mechanism", "classes")}
-        print(json.dumps(content | {"labels": names, "probabilities": [round(float(p), 6) for p in sure]}))
+        print(json.dumps(content | {"labels": names, "probabilities": sure}))
     else:
-        print("\n".join(names))
+        print("\n".join(printable(name) for name in names))
+
+
+def _answers(
+    student: Any, X: NDArray, n_classes: int, folder: Path, with_probabilities: bool
+) -> tuple[list[int], list[float]]:
+    """Labels, and how sure the student is of each; its file may hold an estimator that cannot do its work."""
+    try:
+        labels = [int(label) for label in student.predict(X)]
+        shares = student.predict_proba(X).max(1, initial=0.0) if with_probabilities else []
+        sure = [round(float(share), 6) for share in shares]
+    except PateError:
+        raise
+    except Exception as error:  # classes of anybody's making
+        raise RunError(f"{folder}: cannot predict ({type(error).__name__}: {first_line(error)[:200]})") from None
+    if len(labels) != len(X) or not all(0 <= label < n_classes for label in labels):
+        raise RunError(f"{folder}: cannot predict (for {len(X)} examples it gave what are not as many classes)")
+    if not all(math.isfinite(share) for share in sure):
+        raise RunError(f"{folder}: cannot predict (its probabilities are not numbers)")
+    return labels, sure
 
 
 def read_examples(path: Path, card: dict[str, Any]) -> NDArray:
@@ -58,12 +84,10 @@ def read_examples(path: Path, card: dict[str, Any]) -> NDArray:
 
 
 def _array(path: Path) -> NDArray:
-    import zipfile
-
     import numpy as np
 
     try:
-        content = np.load(path, allow_pickle=False)
+        content = np.load(path, mmap_mode="r", allow_pickle=False)  # a map is never larger than the file
         if isinstance(content, np.ndarray):
             return content
         with content:
@@ -72,5 +96,7 @@ def _array(path: Path) -> NDArray:
             return np.asarray(content["X" if "X" in content else content.files[0]])
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a .npz or .npy file of plain numbers ({error})") from None
+    except DataError:
+        raise
+    except Exception as error:  # a broken archive fails in many ways
+        raise DataError(f"{path}: not a .npz or .npy file of plain numbers ({first_line(error)})") from None

@@ -78,15 +78,16 @@ def _print_outcome(outcome: object) -> None:
 
 def print_rows(rows: list[tuple[str, str]], last: str) -> None:
     """Two columns on standard output, and a last line."""
-    from rich.console import Console as RichConsole
     from rich.table import Table
+
+    from pate.console import plain_console
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, value)
-    console = RichConsole(highlight=False)
+    console = plain_console()
     console.print(table)
     console.print(last, soft_wrap=True)
 

@@ -14,6 +14,8 @@ class RandomFourierFeatures:
     """
 
     def __init__(self, n_pairs: int, gamma: float, random_state: int = 0) -> None:
+        if not 1 <= n_pairs <= 10**6:
+            raise ValueError(f"n_pairs = {n_pairs}: must be 1 to 1,000,000")
         self.n_pairs = n_pairs
         self.gamma = gamma
         self.random_state = random_state

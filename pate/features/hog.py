@@ -23,6 +23,8 @@ class Hog:
     ) -> None:
         if min(orientations, cell, stride) < 1 or cell % stride or softness <= 0:
             raise ValueError("orientations, cell, stride and softness must be positive, and stride must divide cell")
+        if max(orientations, cell) > 1000:
+            raise ValueError(f"orientations = {orientations}, cell = {cell}: at most 1000")
         self.orientations = orientations
         self.cell = cell
         self.stride = stride

@@ -22,7 +22,9 @@ class Pretrained:
     """
 
     def __init__(self, weights: str, network: str = "resnet18", size: int = 64) -> None:
-        if not Path(weights).exists():
+        if not 1 <= size <= 4096:
+            raise ValueError(f"size = {size}: must be 1 to 4096 pixels")
+        if not Path(weights).is_file():
             raise ConfigError(f"features: weights = {weights!r}: no such file; give a safetensors file of {network}")
         self.weights = weights
         self.network = network

@@ -29,6 +29,8 @@ class Scattering:
     """
 
     def __init__(self, n_scales: int = 2, n_angles: int = 8) -> None:
+        if not (1 <= n_scales <= 10 and 1 <= n_angles <= 64):
+            raise ValueError(f"n_scales = {n_scales} must be 1 to 10, n_angles = {n_angles} 1 to 64")
         self.n_scales = n_scales
         self.n_angles = n_angles
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ def render_private_page(report: Report, private: Path) -> str | None:
         return None
     heading = "\n".join(
         [
-            f'<p class="eyebrow">pate · {report.name} · private</p>',
+            elements.paragraph(f"pate · {report.name} · private", "eyebrow"),
             "<h1>Inside the trust boundary</h1>",
-            f'<p class="warning" role="note">{WARNING}</p>',
+            f'<p class="warning" role="note">{escape(WARNING)}</p>',
         ]
     )
     main = [

@@ -99,10 +99,19 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         }
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Self:
-        """The fitted student again, from `weights()` and `learned()`."""
+        """The fitted student again, from `weights()` and `learned()`; ValueError if those do not belong together."""
+        from pate.networks.layers import looks_like_images
+        from pate.networks.stored import check_weights
+
         self.classes_, self.shape_ = np.asarray(learned["classes"], dtype=np.int64), list(learned["shape"])
         self.mean_, self.scale_ = (np.asarray(learned[name], dtype=np.float32) for name in ("mean", "scale"))
+        shape = tuple(self.shape_[2:] if looks_like_images(self.shape_) else self.shape_)
+        if not self.mean_.shape == self.scale_.shape == shape:
+            raise ValueError("mean and scale are not those of its examples")
+        if not (np.isfinite(self.mean_) & np.isfinite(self.scale_) & (self.scale_ > 0)).all():
+            raise ValueError("mean and scale must be finite numbers, scale above 0")
         if len(self.classes_) >= 2:
+            check_weights(self._network, weights)
             self.network_ = self._build().eval().requires_grad_(False)
             self.network_.load_state_dict(weights)
         return self
@@ -120,9 +129,12 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def _build(self) -> Classifier:
+        return self._network().to(self._device())
+
+    def _network(self) -> Classifier:
         from pate.networks.layers import Classifier
 
-        return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed).to(self._device())
+        return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed)
 
     def _device(self) -> torch.device:
         from pate.networks.training import resolve_device

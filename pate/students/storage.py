@@ -1,24 +1,46 @@
 """A student on disk: `student.json`, its model card, and its weights as safetensors (networks) or skops (the rest).
 
-Neither format runs code when it is read, and nothing that the JSON names is imported.
+Neither format runs code when it is read, and nothing that a file names is imported unless it is a class of this
+package's or scikit-learn's, or the person who loads says so by name (`trust`).
 """
 
 from __future__ import annotations
 
 import json
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pate.errors import RunError
+from pate.errors import NotTrusted, RunError, first_line
+from pate.files import read_card, regular_file, sizes
+from pate.mechanisms import UNANSWERED
+from pate.naming import importing_only, must_be_trusted, nearest, not_trusted
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
 from pate.students.supervised import Supervised
+from pate.teachers import build_estimator
 from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
 
 _TENSORS, _OBJECT = "model.safetensors", "model.skops"
+_HARMLESS = frozenset(
+    f"sklearn.{name}"
+    for name in (
+        "calibration._CalibratedClassifier",
+        "calibration._SigmoidCalibration",
+        "gaussian_process._gpc._BinaryGaussianProcessClassifierLaplace",
+        "gaussian_process.kernels.ConstantKernel",
+        "gaussian_process.kernels.Product",
+        "gaussian_process.kernels.RBF",
+        "neural_network._stochastic_optimizers.AdamOptimizer",
+        "neural_network._stochastic_optimizers.SGDOptimizer",
+    )
+)
+"""Plain Python of scikit-learn's that classifiers hold and skops does not list. Trees are not among them: their
+compiled code follows a file's node numbers without looking, and may crash on crafted ones."""
 
 
 def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
@@ -30,27 +52,44 @@ def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
     temporary.rename(folder / "student.json")
 
 
-def load_student(folder: Path | str, trusted: list[str] | None = None) -> Any:
-    """A saved student, ready to predict. `trusted` lists further types that a skops file may hold."""
+def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
+    """A saved student, ready to predict.
+
+    The folder may come from anybody: students, networks and scikit-learn classifiers of a known kind are read, and
+    sizes are checked before memory is taken. `trust` names what else may be imported ("module.Class"): a student,
+    network or estimator class of somebody's own, or a further type in a skops file.
+    """
     folder = Path(folder)
-    content = load_card(folder)
+    card = load_card(folder)
+    trusted = frozenset(trust)
     try:
-        return _restored(content, folder, trusted or [])
+        with importing_only(trusted):
+            student = _restored(card, folder, trusted)
+            _check_labels(student, card)
+            return student
+    except NotTrusted as error:
+        raise NotTrusted(f"{folder}: {error}") from None
     except FileNotFoundError as error:
         raise RunError(f"{error.filename or folder}: missing; copy the whole student folder") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OSError, EOFError) as error:
-        raise RunError(f"{folder}: damaged ({type(error).__name__}: {str(error).splitlines()[0][:100]})") from None
+    except ImportError as error:  # of what was trusted
+        raise RunError(f"{folder}: {first_line(error)}; is the folder of that module on PYTHONPATH?") from None
+    except Exception as error:  # whatever somebody wrote there
+        raise RunError(f"{folder}: damaged ({type(error).__name__}: {first_line(error)[:200]})") from None
 
 
 def load_card(folder: Path) -> dict[str, Any]:
     """What `student.json` says: classes, how the input is written, ε, δ, mechanism."""
     try:
-        content = json.loads((folder / "student.json").read_text(encoding="utf-8"))
+        card = read_card(folder / "student.json")
+        if "student" not in card:
+            raise ValueError("student.json is not a model card")
+        if "classes" in card:
+            _check_names(card["classes"])
+        if card.get("shape") is not None:
+            sizes(card["shape"], "shape")
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder}: no readable student there ({error})") from None
-    if not isinstance(content, dict) or "student" not in content:
-        raise RunError(f"{folder}: no readable student there (student.json is not a model card)")
-    return content
+        raise RunError(f"{folder}: no readable student there ({first_line(error)})") from None
+    return card
 
 
 def _name(student: Any) -> str:
@@ -78,23 +117,66 @@ def _write_weights(student: Any, folder: Path) -> dict[str, Any]:
     return {"present": present}
 
 
-def _restored(content: dict[str, Any], folder: Path, trusted: list[str]) -> Any:
-    cls = own_students().get(content["student"])
-    if cls is None:
+def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> Any:
+    name = card["student"]
+    if name not in own_students():
+        if not isinstance(name, str) or "." not in name:
+            raise ValueError(
+                f"student = {str(name)[:50]!r}: no such student; {nearest(str(name)[:50], own_students())}"
+            )
+        must_be_trusted(name, "student")
         return _load_object(folder, trusted)
-    student = cls(**content["params"])
+    student = own_students()[name](**_on_any_machine(card["params"]))
     if isinstance(student, NeuralStudent):
-        return student.restore(_load_tensors(folder), content["learned"])
+        learned = card["learned"]
+        _whole_numbers(learned["classes"], "classes")
+        sizes(learned["shape"], "shape")
+        return student.restore(_load_tensors(folder) if len(learned["classes"]) >= 2 else {}, learned)
     assert isinstance(student, Supervised)
-    inner: Any = None
-    if "network" in content:
-        inner = Network(**(student.params or {})).restore(_load_tensors(folder), **content["network"])
-    elif len(content["present"]) >= 2:
-        inner = _load_object(folder, trusted)
-    student.classifier_ = PartClassifier(inner)
-    student.classifier_.present_ = np.asarray(content["present"], dtype=np.int64)
-    student.classes_ = student.classifier_.present_
+    present = _whole_numbers(card["present"], "present")
+    student.classifier_ = PartClassifier(_restored_estimator(student, card, folder, trusted))
+    student.classes_ = student.classifier_.present_ = np.asarray(present, dtype=np.int64)
     return student
+
+
+def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> Any:
+    """The classifier within a supervised student; None where it saw one class only."""
+    params = _on_any_machine(student.params or {})
+    fresh: Any = build_estimator(student.estimator, params, student.random_state, "params.estimator")
+    if len(card["present"]) < 2:
+        return None
+    if not isinstance(fresh, Network):
+        return _load_object(folder, trusted)
+    classes, shape = card["network"]["classes"], card["network"]["shape"]
+    if not all(UNANSWERED <= label < len(card["present"]) for label in _whole_numbers(classes, "network.classes")):
+        raise ValueError("network.classes: more of them than are present")
+    return fresh.restore(_load_tensors(folder), classes, sizes(shape, "network.shape"))
+
+
+def _on_any_machine(params: dict[str, Any]) -> dict[str, Any]:
+    """The device that a student was trained on may not be here; any other than the CPU is looked for anew."""
+    return params | {"device": "auto"} if params.get("device", "cpu") != "cpu" else params
+
+
+def _check_labels(student: Any, card: dict[str, Any]) -> None:
+    """Whoever takes a student to predict must find its methods, and a name for each of its labels."""
+    if not callable(getattr(student, "predict", None)):
+        raise ValueError(f"a {type(student).__name__} cannot predict")
+    if "classes" in card and not all(0 <= label < len(card["classes"]) for label in getattr(student, "classes_", ())):
+        raise ValueError("it answers with classes that its card does not name")
+
+
+def _check_names(classes: Any) -> None:
+    if not isinstance(classes, list) or not all(isinstance(name, (str, int)) for name in classes):
+        raise ValueError("classes: must be a list of names")
+
+
+def _whole_numbers(values: Any, key: str) -> list[int]:
+    if not isinstance(values, list) or any(type(value) is not int or abs(value) >= 2**62 for value in values):
+        raise ValueError(f"{key}: must be a list of whole numbers")
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"{key}: must hold at least one number, and none twice")
+    return values
 
 
 def _save_tensors(tensors: dict[str, Any], folder: Path) -> None:
@@ -104,13 +186,13 @@ def _save_tensors(tensors: dict[str, Any], folder: Path) -> None:
 
 
 def _load_tensors(folder: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
-        return load_file(folder / _TENSORS)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
+    from pate.networks.stored import check_values
+
+    tensors: dict[str, Any] = load_file(regular_file(folder / _TENSORS))
+    check_values(tensors)
+    return tensors
 
 
 def _save_object(thing: Any, folder: Path) -> None:
@@ -119,15 +201,19 @@ def _save_object(thing: Any, folder: Path) -> None:
     skops.io.dump(thing, folder / _OBJECT)
 
 
-def _load_object(folder: Path, trusted: list[str]) -> Any:
-    import zipfile
-
+def _load_object(folder: Path, trusted: frozenset[str]) -> Any:
     import skops.io
 
-    try:
-        unknown = set(skops.io.get_untrusted_types(file=folder / _OBJECT)) - set(trusted)
-    except zipfile.BadZipFile as error:
-        raise ValueError(str(error)) from None
-    if unknown:
-        raise RunError(f"{folder}: holds types that are not known to be safe: {', '.join(sorted(unknown))}")
-    return skops.io.load(folder / _OBJECT, trusted=trusted)
+    path = regular_file(folder / _OBJECT)
+    _refuse_archive_bombs(path)
+    unknown = set(skops.io.get_untrusted_types(file=path)) - _HARMLESS
+    if unknown - trusted:
+        raise not_trusted(unknown - trusted, _OBJECT)
+    return skops.io.load(path, trusted=sorted(unknown | _HARMLESS))
+
+
+def _refuse_archive_bombs(path: Path) -> None:
+    """Archives are written uncompressed here, so that what is read cannot be much larger than the file."""
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+            raise ValueError(f"{path.name} is compressed, or its parts overlap")

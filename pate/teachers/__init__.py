@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 
 from pate.errors import ConfigError
 from pate.features import Features, build_features
-from pate.naming import class_in, import_dotted, nearest, short_names
+from pate.naming import class_in, import_dotted, must_be_trusted, nearest, short_names
 
 if TYPE_CHECKING:
     from pate.config import Model, TeacherFamily
@@ -119,6 +119,8 @@ def _built(name: str, params: dict[str, Any], key: str) -> Any:
     if not isinstance(params, dict):
         raise ConfigError(f"{key} = {name!r}: params must be 'parameter: value' lines, not {params!r}")
     values = {parameter: _value(value, f"{key}({parameter})") for parameter, value in params.items()}
+    if values.get("memory") is not None:  # of a Pipeline: a folder of pickles, which run code when they are read
+        must_be_trusted("joblib.Memory", f"{key}(memory)")
     try:
         return make(**values)
     except ConfigError:

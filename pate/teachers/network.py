@@ -13,6 +13,8 @@ from pate.naming import import_dotted
 if TYPE_CHECKING:
     import torch
 
+_OWN = ("mlp", "cnn")
+
 
 class Network(ClassifierMixin, BaseEstimator):
     """`architecture` is 'mlp', 'cnn' (for images), or a dotted path to an `nn.Module` class of your own, which is
@@ -61,7 +63,7 @@ class Network(ClassifierMixin, BaseEstimator):
     @property
     def stackable(self) -> bool:
         """Whether `stacked.fit_stack` can train it: no state but weights."""
-        return self.architecture in ("mlp", "cnn") and not self.batch_norm
+        return self.architecture in _OWN and not self.batch_norm
 
     @property
     def stacks_well(self) -> bool:
@@ -91,8 +93,14 @@ class Network(ClassifierMixin, BaseEstimator):
         return {name: tensor.contiguous().cpu() for name, tensor in self.network_.state_dict().items()}
 
     def restore(self, weights: dict[str, torch.Tensor], classes: list[int], shape: list[int]) -> Network:
-        """The fitted network again, from `weights()`, `classes_` and `shape_`."""
+        """The fitted network again, from `weights()`, `classes_` and `shape_`; ValueError if they do not fit."""
+        from pate.networks.stored import check_weights
+
         self.classes_, self.shape_ = np.asarray(classes), shape
+        if self.architecture in _OWN:
+            if self.depth is not None and self.depth > len(weights):
+                raise ValueError(f"depth {self.depth} where there are {len(weights)} tensors")
+            check_weights(self._layers, weights)
         self.network_ = self.build()
         self.network_.load_state_dict(weights)
         return self

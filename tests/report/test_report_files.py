@@ -207,3 +207,25 @@ def test_colour_images_and_tables() -> None:
     assert colour is not None
     assert colour.shape == (2, 4, 4, 3)
     assert as_images(np.array([[[-1.0, 3.0]]])).tolist() == [[[0, 255]]]  # type: ignore[union-attr]
+
+
+def test_names_are_text_in_every_page(copied: Path) -> None:
+    """A run, a class or a teacher may be called anything; the private page used to take its run's name as HTML."""
+    name = "<script>alert('&amp;')</script>"
+    report = json.loads((copied / "report.json").read_text())
+    report["name"] = name
+    report["classes"] = [f"{name}{i}" for i in range(len(report["classes"]))]
+    for kind in report["teachers"]:
+        kind["name"] = name
+    (copied / "report.json").write_text(json.dumps(report))
+    seconds = json.loads((copied / "private" / "seconds.json").read_text())
+    (copied / "private" / "seconds.json").write_text(json.dumps(seconds | {name: 1.0}))
+    write_pages(copied)
+    for page in ("report.html", "private/report.html"):
+        tags, texts = set(), []
+        parser = HTMLParser()
+        parser.handle_starttag = lambda tag, _, tags=tags: tags.add(tag)  # type: ignore[method-assign,assignment,misc]
+        parser.handle_data = texts.append  # type: ignore[method-assign]
+        parser.feed((copied / page).read_text())
+        assert "script" not in tags, page
+        assert any(name in text for text in texts), page
