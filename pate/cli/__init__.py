@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from signal import SIGINT
 from typing import Annotated
 
 import typer
@@ -21,6 +22,9 @@ from pate.cli.reproduce import reproduce
 from pate.cli.run import run
 from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.errors import PateError
+from pate.interrupts import interruptible, received
+
+_INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
 app = typer.Typer(
     add_completion=False,
@@ -46,13 +50,27 @@ app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit status 2."""
+    """Entry point: a user's mistake is one line on standard error and exit status 2; after a signal it is 128 + its."""
     warnings.filterwarnings("ignore")
+    with interruptible():
+        sys.exit(_status())
+
+
+def _status() -> int | str | None:
     try:
         app()
     except PateError as error:
-        print(f"pate: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        return _complain(" ".join(str(error).split()))
     except OSError as error:
-        print(f"pate: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+        signal = received()
+        if signal is not None:  # the terminal it would be said on is gone
+            return 128 + signal
+        return _complain(f"{error.filename or 'system'}: {error.strerror or error}")
+    except SystemExit as ended:
+        return 128 + (received() or SIGINT) if ended.code == _INTERRUPTED else ended.code
+    return 0
+
+
+def _complain(text: str) -> int:
+    print(f"pate: error: {text}", file=sys.stderr)
+    return 2
