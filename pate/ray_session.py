@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
+import signal
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pate.config import RaySettings
 from pate.errors import RunError, first_line
+from pate.interrupts import held_back, interruptible
+from pate.ray_folder import end_processes, private_folder, rays_own
 
 NAMESPACE = "pate"
 _ATTEMPTS_TO_START = 4
+_NICENESS = "RAY_worker_niceness"
 
 
 @contextmanager
@@ -26,8 +29,9 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
     """Join the cluster at `address` (or $RAY_ADDRESS, as in a submitted job), else start a local one and stop it.
     Inside another session of this process, that one is used.
 
-    A local Ray keeps its session, spill and token files in a directory that only the user can read, and which is
-    removed afterwards.
+    A local Ray is this user's alone: its session, spill, log and token files lie below a directory that nobody else
+    can read and that is removed afterwards, its ports listen on this machine only, and it takes a token of its own.
+    A signal to end raises KeyboardInterrupt within.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -35,13 +39,19 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS")
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         yield
-    elif address:
-        with _joined(address):
-            _make_room(settings)
+        return
+    to_undo = ExitStack()
+    with interruptible():
+        try:
+            if address:
+                _join(address, to_undo)
+                _make_room(settings)
+            else:
+                _start_local(settings, to_undo)
             yield
-    else:
-        with _local(settings):
-            yield
+        finally:
+            with held_back():
+                to_undo.close()
 
 
 def use_token() -> None:
@@ -50,25 +60,22 @@ def use_token() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-@contextmanager
-def _joined(address: str) -> Iterator[None]:
+def _join(address: str, to_undo: ExitStack) -> None:
     if address.startswith(("http://", "https://")):
         raise RunError(f"--address {address}: is a jobs address; use `pate submit`, or the head's own HOST:6379")
     use_token()
     import ray
 
     _check_reachable(address)
+    to_undo.callback(ray.shutdown)
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        with held_back():
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
             f"--address {address}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name "
             "its file in RAY_AUTH_TOKEN_PATH"
         ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _make_room(settings: RaySettings) -> None:
@@ -92,29 +99,83 @@ def _make_room(settings: RaySettings) -> None:
         request_resources(bundles=[])  # else the cluster would never shrink again
 
 
-@contextmanager
-def _local(settings: RaySettings) -> Iterator[None]:
-    folder = Path(tempfile.mkdtemp(prefix="pate-ray-"))  # mode 0700
-    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")}
-    if "ray" not in sys.modules:  # Ray reads these when it is first imported, and only then
-        token = folder / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
+    folder = to_undo.enter_context(private_folder())
+    to_undo.enter_context(_settings_below(folder))
     import ray
 
+    to_undo.callback(ray.shutdown)
+    cpus = settings.workers * settings.cpus_per_worker if settings.workers else os.cpu_count()
+    _start(max(1, int(cpus or 1)), folder)
+
+
+@contextmanager
+def _settings_below(folder: Path) -> Iterator[None]:
+    """What a Ray of our own is told through the environment, also where the program around has imported it before."""
+    token = secrets.token_hex(32)
+    path = folder / "token"
+    path.touch(mode=0o600)
+    path.write_text(token)
+    ours = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": None,  # it would go before the file
+        "RAY_AUTH_TOKEN_PATH": str(path),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: no other node can join, so all listen on loopback
+        _NICENESS: os.environ.get(_NICENESS, "0"),  # at Ray's own 15, workers starve beside anything else
+    }
+    with _environment(ours):
+        _read_settings_again()
+        _check_token(token)
+        yield
+    _read_settings_again()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set these variables for a while, or unset them (None)."""
+    before = {name: os.environ.get(name) for name in values}
+    _set_environment(values)
     try:
-        cpus = settings.workers * settings.cpus_per_worker if settings.workers else os.cpu_count()
-        _start(max(1, int(cpus or 1)), folder)
         yield
     finally:
-        ray.shutdown()
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        shutil.rmtree(folder, ignore_errors=True)
+        _set_environment(before)
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _read_settings_again() -> None:
+    """Ray reads its environment when it is first imported, and only then."""
+    from ray._private import ray_constants
+
+    with suppress(AttributeError):  # what a version lacks, `_check_token` finds
+        ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(
+            ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, not ray_constants.IS_WINDOWS_OR_OSX
+        )
+        _core().Config.initialize("")
+        _core().AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _check_token(token: str) -> None:
+    import ray
+
+    with suppress(AttributeError):
+        mode, loader = _core().get_authentication_mode(), _core().AuthenticationTokenLoader.instance()
+        if mode == _core().AuthenticationMode.TOKEN and loader.get_raw_token() == token:
+            return
+    raise RunError(f"Ray {ray.__version__} does not take a token of its own for a local run; install another version")
+
+
+def _core() -> Any:
+    """The compiled part of Ray."""
+    from ray import _raylet
+
+    return _raylet
 
 
 def _start(cpus: int, folder: Path) -> None:
@@ -123,17 +184,22 @@ def _start(cpus: int, folder: Path) -> None:
 
     for attempt in range(_ATTEMPTS_TO_START):
         try:
-            ray.init(
-                num_cpus=cpus,
-                include_dashboard=False,
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=str(folder),
-            )
+            with held_back():
+                ray.init(
+                    num_cpus=cpus,
+                    include_dashboard=False,
+                    namespace=NAMESPACE,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(rays_own(folder)),
+                )
             return
+        except SystemExit:  # how Ray takes a SIGTERM meanwhile, instead of whoever is to take it
+            signal.raise_signal(signal.SIGTERM)
+            raise
         except Exception as error:
             ray.shutdown()
+            end_processes(folder)  # Ray forgets those of an attempt that failed
             if "timed out during startup" in str(error) and attempt + 1 < _ATTEMPTS_TO_START:
                 continue
             raise RunError(

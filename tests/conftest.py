@@ -20,8 +20,9 @@ _PATE_DATA = os.environ.pop("PATE_DATA", None)  # for the fixtures here; what is
 
 
 _TOGETHER = {
-    "Ray": """test_cli test_cli_ledger test_own_teachers test_pool test_run_in_storage test_chaos test_jobs
-    test_node_loss test_many_nodes test_shards test_reproduce test_launcher test_hosts_cut_off test_nothing_leaks""",
+    "Ray": """test_cli test_cli_ledger test_own_teachers test_pool test_ray_session test_run_in_storage test_chaos
+    test_jobs test_node_loss test_many_nodes test_shards test_signals test_reproduce test_launcher
+    test_hosts_cut_off test_nothing_leaks""",
     "real data": "test_images test_votes_source test_benchmark_tables test_run",
 }
 _GROUPS = {stem: group for group, stems in _TOGETHER.items() for stem in stems.split()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from typing import Annotated, NoReturn
+from signal import SIGINT
+from typing import Annotated
 
 import typer
 
@@ -24,6 +25,9 @@ from pate.cli.run import run
 from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.console import printable
 from pate.errors import PateError
+from pate.interrupts import interruptible, received
+
+_INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
 app = typer.Typer(
     add_completion=False,
@@ -49,7 +53,7 @@ app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit status 2.
+    """Entry point: a user's mistake is one line on standard error and exit status 2; after a signal it is 128 + its.
 
     What nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in a log,
     and its text could quote a record: there only its kind and place are.
@@ -58,21 +62,31 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    with interruptible():
+        sys.exit(_status())
+
+
+def _status() -> int | str | None:
     try:
         app()
     except PateError as error:
-        _refuse(" ".join(str(error).split()))
+        return _complain(" ".join(str(error).split()))
     except OSError as error:
+        signal = received()
+        if signal is not None:  # the terminal it would be said on is gone
+            return 128 + signal
         reason = error.strerror if error.errno is not None else kind_of(error)
-        _refuse(f"{error.filename or 'system'}: {reason}")
+        return _complain(f"{error.filename or 'system'}: {reason}")
+    except SystemExit as ended:
+        return 128 + (received() or SIGINT) if ended.code == _INTERRUPTED else ended.code
     except Exception as error:
         if sys.stderr.isatty():
             raise
         what = f"{kind_of(error)} in {place_of(error)}"
-        print(f"pate: error: {what}, a mistake in pate; the same command at a terminal shows more", file=sys.stderr)
-        sys.exit(1)
+        return _complain(f"{what}, a mistake in pate; the same command at a terminal shows more", status=1)
+    return 0
 
 
-def _refuse(why: str) -> NoReturn:
-    print(f"pate: error: {printable(why)}", file=sys.stderr)
-    sys.exit(2)
+def _complain(text: str, status: int = 2) -> int:
+    print(f"pate: error: {printable(text)}", file=sys.stderr)
+    return status

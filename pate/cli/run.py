@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pate.errors import RunError
+from pate.interrupts import held_back
 
 
 def run(
@@ -32,7 +33,8 @@ def run(
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
-    from pate import pipeline
+    with held_back():  # threads that libraries start while they are loaded leave signals to us
+        from pate import pipeline
     from pate.config import load_config
     from pate.console import Console, JsonConsole
 
