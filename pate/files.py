@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 
-def read_whole(path: Path, most_bytes: int) -> bytes:
-    """What a small file holds; OSError where it is larger, a folder, or a device or pipe that may never end."""
+def read_whole(path: Path, most_bytes: int | None = None) -> bytes:
+    """What a file holds; OSError where that is more, or it is a folder, or a device or pipe that may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
+        content = file.read() if most_bytes is None else file.read(most_bytes + 1)
+    if most_bytes is not None and len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
     return content
 
