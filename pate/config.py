@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from pate.data.settings import AnyData, DataSettings, Settings
+from pate.data.settings import AnyData, DataSettings, Settings, Several
 from pate.errors import ConfigError
-from pate.naming import nearest
+from pate.naming import dotted, nearest, shown
+from pate.plain_yaml import MOST_DEPTH, dump_yaml, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
+
+
+MOST_TEACHERS = 100_000
+MOST_ASKED = 10_000_000
+MOST_KINDS = 1_000
+"""Far above what anybody runs, and low enough that nothing fills the memory before it says so."""
 
 
 class Component(Settings):
@@ -30,7 +36,7 @@ class Component(Settings):
 class Model(Component):
     """A classifier that may have public features before it: `features: hog`, or a list of names and components."""
 
-    features: tuple[Component, ...] = ()
+    features: Several[Component] = ()
 
     @field_validator("features", mode="before")
     @classmethod
@@ -45,8 +51,8 @@ class TeacherFamily(Model):
     From Python, `TeacherFamily(estimator=SVC(C=10))` says the same as the name and parameters would.
     """
 
-    weight: float = Field(default=1.0, gt=0)
-    vary: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    weight: float = Field(default=1.0, gt=0, le=1e6)
+    vary: dict[str, Several[Any]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -66,6 +72,9 @@ class TeacherFamily(Model):
         for name, values in value.items():
             if not values:
                 raise ValueError(f"{name}: give at least one value")
+        kinds = math.prod(map(len, value.values()))
+        if kinds > MOST_KINDS:
+            raise ValueError(f"these values make {kinds:,} kinds of teachers; {MOST_KINDS:,} are the most")
         return value
 
 
@@ -91,10 +100,10 @@ class Budget(Settings):
     """Limits that are fixed before the first query; their cost is the publishable ε."""
 
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    asked: int = Field(default=100, ge=1)
+    asked: int = Field(default=100, ge=1, le=MOST_ASKED)
     answered: int | None = Field(default=None, ge=1)
     order: Literal["given", "clusters", "doubt"] = "given"
-    rounds: int = Field(default=4, ge=2)
+    rounds: int = Field(default=4, ge=2, le=1000)
     epsilon: float | None = Field(default=None, gt=0)
     sanitise: Sanitise | None = None
     ledger: LedgerName | None = None
@@ -142,7 +151,7 @@ class RaySettings(Settings):
     With `wait_for_workers` seconds, a cluster that grows is asked for room for all `workers` before the run begins.
     """
 
-    workers: int | None = Field(default=None, ge=1)
+    workers: int | None = Field(default=None, ge=1, le=MOST_TEACHERS)
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: float = Field(default=0.0, ge=0)
     wait_for_workers: float = Field(default=0.0, ge=0)
@@ -152,8 +161,8 @@ class RaySettings(Settings):
 class RunConfig(Settings):
     """What every kind of run has."""
 
-    name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$")
-    seed: int = 0
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     data: DataSettings
 
     def check(self) -> None:
@@ -169,7 +178,7 @@ class RunConfig(Settings):
 
     def to_yaml(self) -> str:
         """The resolved settings."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return dump_yaml(self.model_dump(mode="json"))
 
 
 class BaselineBudget(Settings):
@@ -191,8 +200,8 @@ class BaselineConfig(RunConfig):
 class Config(RunConfig):
     """One run of PATE."""
 
-    n_teachers: int = Field(ge=2)
-    teachers: tuple[TeacherFamily, ...] = ()
+    n_teachers: int = Field(ge=2, le=MOST_TEACHERS)
+    teachers: Several[TeacherFamily] = ()
     mechanism: dict[str, Any]
     budget: Budget = Budget()
     student: Component
@@ -243,22 +252,6 @@ class Config(RunConfig):
 Kind = TypeVar("Kind", bound=RunConfig)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads `1e-5` as text; people mean the number. A key given twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ConfigError(f"line {node.start_mark.line + 1}: key {key!r} is given twice")
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
-
-
 def default_config_path(name: str = "digits") -> Path:
     """A config that comes with the package, by default the embedded digits run; in the checkout or installed."""
     package = Path(__file__).parent
@@ -283,19 +276,6 @@ def _load(path: Path, overrides: Iterable[str], kind: type[Kind]) -> Kind:
     return parse_config(content, kind)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The plain values of a config file."""
-    try:
-        content = _parse(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such config file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a config is a list of 'key: value' lines, this is a {type(content).__name__}")
-    return content
-
-
 def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:  # type: ignore[assignment]
     """Settings from plain values, checked down to the mechanism's parameters."""
     if "baseline" in content and kind is Config:
@@ -305,68 +285,69 @@ def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:
     try:
         config = kind.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(_one_line(error, kind)) from None
+        raise ConfigError(_one_line(error, content, kind)) from None
     config.check()
     return config
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except ConfigError as error:
-        raise ConfigError(f"{where} {error}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', error)}") from None
 
 
 def _override(content: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {text}: write key=value, for example --set mechanism.sigma=30")
-    *parents, last = key.split(".")
+    *parents, last = names = key.split(".")
+    if len(names) > MOST_DEPTH:
+        raise ConfigError(f"--set {shown(key)}: nested more than {MOST_DEPTH} deep")
     place: Any = content
     for name in parents:
-        place = place.setdefault(name, {}) if isinstance(place, dict) else _item(place, name, key)
-    if isinstance(place, dict):
-        place[last] = _parse(value, f"--set {key}")
-    elif isinstance(place, list):
-        _item(place, last, key)
-        place[int(last)] = _parse(value, f"--set {key}")
-    else:
-        raise ConfigError(f"--set {text}: {'.'.join(parents)} is a single value and has no {last!r}")
+        place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
+    index = last if isinstance(place, dict) else _index(place, last, key)
+    place[index] = parse_yaml(value, f"--set {dotted(names)}")
 
 
-def _item(place: Any, name: str, key: str) -> Any:
-    if not isinstance(place, list) or not name.isdigit() or int(name) >= len(place):
-        raise ConfigError(f"--set {key}: there is no {name!r} at that place")
-    return place[int(name)]
+def _index(place: Any, name: str, key: str) -> int:
+    """Where in the list `place` the entry `name` is."""
+    if isinstance(place, list) and name in (numbers := list(map(str, range(len(place))))):
+        return numbers.index(name)
+    raise ConfigError(f"--set {shown(key)}: there is no {shown(name)} at that place")
 
 
-def _one_line(error: ValidationError, kind: type[Settings]) -> str:
+def _one_line(error: ValidationError, content: Any, kind: type[Settings]) -> str:
     errors = error.errors(include_url=False)
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
-    path = list(first["loc"])
-    if path[:1] == ["data"] and len(path) > 1 and path[1] in _SOURCES:
-        del path[1]  # which kind of data it was read as
-    key = ".".join(map(str, path)) or "config"
+    path = _place(first["loc"], content)
+    key = dotted(path) or "config"
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc'], kind))}"
     if first["type"] == "missing":
-        return f"{key}: missing; add it to the config"
+        return f"{key}.{first['loc'][-1]}: missing; add it to the config".removeprefix("config.")
     if first["type"] == "union_tag_invalid":
         source = first["input"].get("source")
-        return f"data.source = {source!r}: no such source; {nearest(str(source), _SOURCES)}"
+        return f"data.source = {shown(source)}: no such source; {nearest(str(source), _SOURCES)}"
     if first["type"] == "union_tag_not_found":
         return f"data.source: missing; known are {', '.join(sorted(_SOURCES))}"
-    message = first["msg"].removeprefix("Value error, ")
-    message = f"{message[0].lower()}{message[1:]}"
+    message = " or ".join(dict.fromkeys(_message(e) for e in errors if _place(e["loc"], content) == path))
     if not path:
         return message
     value = first["input"]
-    shown = "" if isinstance(value, (dict, BaseModel)) else f" = {value!r}"
-    return f"{key}{shown}: {message}"
+    if isinstance(value, bool):
+        message += " (YAML takes yes, no, on and off for true and false: put names into quotes)"
+    return f"{key}: {message}" if isinstance(value, (dict, BaseModel)) else f"{key} = {shown(value)}: {message}"
+
+
+def _message(error: Any) -> str:
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _place(location: Iterable[int | str], content: Any) -> list[int | str]:
+    """Where in `content` an error is; pydantic's `location` also names the types it tried on the way."""
+    path = []
+    for part in location:
+        inside = range(len(content)) if isinstance(content, (list, tuple)) else content
+        if isinstance(inside, (Mapping, range)) and part in inside:
+            content = content[part]
+            path.append(part)
+    return path
 
 
 _DATA_MODELS: dict[str, type[Settings]] = {

@@ -4,6 +4,10 @@
 class PateError(Exception):
     """A mistake the user can mend; the command line prints it as one line and ends with status 2."""
 
+    def __str__(self) -> str:
+        """One line, whatever of other people's errors it quotes."""
+        return " ".join(super().__str__().split())
+
 
 class ConfigError(PateError):
     """The configuration is not one that can run."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,17 @@ from typing import Any
 from pate.errors import RunError
 
 KEY_BYTES = 32
+
+
+def read_whole(path: Path, most_bytes: int | None = None) -> bytes:
+    """What a file holds; OSError where that is more, or it is a folder, or a device or pipe that may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with path.open("rb") as file:
+        content = file.read() if most_bytes is None else file.read(most_bytes + 1)
+    if most_bytes is not None and len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
+    return content
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600, durable: bool = True) -> None:

@@ -82,6 +82,28 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else "known are " + ", ".join(f"'{k}'" for k in known)
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A value as an error quotes it: in one line, without control characters, and never a page of it.
+
+    >>> shown("two\\nlines")
+    "'two\\\\nlines'"
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes out no whole number of more than 4,300 digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def dotted(path: Iterable[int | str]) -> str:
+    """A place in a config as people name it; parts that cannot be printed as they are come in quotes.
+
+    >>> dotted(["teachers", 0, "weight"])
+    'teachers.0.weight'
+    """
+    return ".".join(str(part) if str(part).isprintable() and len(str(part)) < 80 else shown(part) for part in path)
+
+
 def make_importable(folder: Path) -> None:
     """Let dotted paths name classes in files next to a config; what is installed goes first."""
     if str(folder.resolve()) not in sys.path:
@@ -92,18 +114,18 @@ def import_dotted(path: str, key: str) -> object:
     """The object that a dotted path like `sklearn.svm.SVC` names; `key` is where the config says so."""
     module, _, attribute = path.rpartition(".")
     if not module:
-        raise ConfigError(f"{key} = {path!r}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
+        raise ConfigError(f"{key} = {shown(path)}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
     if not _DOTTED.fullmatch(path):
-        raise ConfigError(f"{key} = {path[:100]!r}: not a dotted path like 'sklearn.svm.SVC'")
+        raise ConfigError(f"{key} = {shown(path)}: not a dotted path like 'sklearn.svm.SVC'")
     if not _may_be_ours(path):
         must_be_trusted(path, key)
     try:
-        imported = importlib.import_module(module)
-    except Exception as error:  # a user's own file may be wrong in any way
-        raise ConfigError(f"{key} = {path!r}: cannot import {module}: {type(error).__name__}: {error}") from None
-    if not hasattr(imported, attribute):
-        raise ConfigError(f"{key} = {path!r}: module {module} has no {attribute}")
-    found = getattr(imported, attribute)
+        found = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # a user's own file may be wrong in any way
+        if isinstance(error, AttributeError) and module in sys.modules:
+            raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}") from None
+        problem = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{key} = {shown(path)}: cannot import {shown(module)}: {problem}") from None
     if not _is_ours(found):
         must_be_trusted(path, key)
     return found
@@ -156,7 +178,7 @@ def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
     if "." in name:
         cls = import_dotted(name, key)
         if not (isinstance(cls, type) and issubclass(cls, base)):
-            raise ConfigError(f"{key} = {name!r}: not a {base.__name__}")
+            raise ConfigError(f"{key} = {shown(name)}: not a {base.__name__}")
         return cls
     found: dict[str, type[T]] = {}
     for module_name in short_names(package):
@@ -165,5 +187,5 @@ def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
             if issubclass(cls, base) and cls.__module__ == module.__name__ and "name" in vars(cls):
                 found[vars(cls)["name"]] = cls
     if name.replace("-", "_") not in found:
-        raise ConfigError(f"{key} = {name!r}: no such name; {nearest(name, found)}")
+        raise ConfigError(f"{key} = {shown(name)}: no such name; {nearest(name, found)}")
     return found[name.replace("-", "_")]

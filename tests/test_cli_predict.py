@@ -82,12 +82,13 @@ def _bad_inputs() -> dict[str, tuple[Any, list[str]]]:
     return {
         "missing": (None, ["no such file"]),
         "text": (b"not an archive", ["not a .npz or .npy"]),
-        "objects": (np.array([{}, {}], dtype=object), ["not a .npz or .npy"]),
+        "objects": (np.array([{}, {}], dtype=object), ["never unpickled"]),
         "words": (np.array(["a", "b"]), ["not numbers"]),
         "shape": (X[:, :4], ["(4, 4, 8)", "8, 8"]),
         "single": (X[0], ["single example", "(1, 8, 8)"]),
         "empty": (X[:0], ["no examples"]),
         "nan": (broken, ["NaN", "row 2"]),
+        "large": (np.full((2, 8, 8), 1e300), ["too large", "row 0"]),
         "pixels": ((X * 16).astype(np.uint8), ["uint8", "divided by 16"]),
         "keys": ({"a": X, "b": X}, ["no array X", "a, b"]),
     }

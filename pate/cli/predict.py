@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pate.errors import DataError, PateError, RunError, first_line
+from pate.naming import dotted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +68,7 @@ def read_examples(path: Path, card: dict[str, Any]) -> NDArray:
 
     X = _array(path)
     if X.dtype.kind not in "fiub":
-        raise DataError(f"{path}: holds {X.dtype}, not numbers")
+        raise DataError(f"{path}: holds {X.dtype.name}, not numbers")
     shape = tuple(card.get("shape") or X.shape[1:])
     if X.shape == shape:
         raise DataError(f"{path}: has shape {X.shape}, a single example; give {(1, *shape)}")
@@ -75,28 +76,34 @@ def read_examples(path: Path, card: dict[str, Any]) -> NDArray:
         raise DataError(f"{path}: has shape {X.shape}; this student takes (examples, {', '.join(map(str, shape))})")
     if len(X) == 0:
         raise DataError(f"{path}: holds no examples")
-    if not np.isfinite(X).all():
-        row = int(np.argwhere(~np.isfinite(X))[0][0])
-        raise DataError(f"{path}: NaN or infinity in row {row} (counted from 0)")
     if len(shape) > 1 and X.dtype.kind in "iu":
         raise DataError(f"{path}: holds whole numbers ({X.dtype}); this student takes {card.get('input', 'floats')}")
-    return X.astype(np.float32)
+    with np.errstate(over="ignore"):
+        examples = X.astype(np.float32)  # where large numbers become infinite
+    if not np.isfinite(examples).all():
+        row = int(np.argwhere(~np.isfinite(examples))[0][0])
+        raise DataError(f"{path}: NaN, infinity or a number too large for a float in row {row} (counted from 0)")
+    return examples
 
 
 def _array(path: Path) -> NDArray:
-    import numpy as np
+    """The array X of an archive, or the only one there is."""
+    from pate.data.arrays import is_archive, npy_array, npz_arrays, npz_names
+    from pate.files import read_whole
 
     try:
-        content = np.load(path, mmap_mode="r", allow_pickle=False)  # a map is never larger than the file
-        if isinstance(content, np.ndarray):
-            return content
-        with content:
-            if "X" not in content and len(content.files) != 1:
-                raise DataError(f"{path}: has no array X; there are {', '.join(content.files) or 'none'}")
-            return np.asarray(content["X" if "X" in content else content.files[0]])
+        content = read_whole(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except DataError:
-        raise
-    except Exception as error:  # a broken archive fails in many ways
-        raise DataError(f"{path}: not a .npz or .npy file of plain numbers ({first_line(error)})") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if content.startswith(b"\x93NUMPY"):
+        return npy_array(content, str(path))
+    if not is_archive(content):
+        raise DataError(f"{path}: not a .npz or .npy file")
+    names = npz_names(content, str(path))
+    if "X" not in names and len(names) != 1:
+        listed = ", ".join(dotted([name]) for name in names[:9]) or "none"
+        raise DataError(f"{path}: has no array X; there are {listed}")
+    name = "X" if "X" in names else names[0]
+    return npz_arrays(content, str(path), [name])[name]

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
+from pate.naming import dotted, shown
+
+T = TypeVar("T")
 Text = str | int
+Several = Annotated[tuple[T, ...], Strict(False)]
+"""A list in a file; what it holds is as strict as everything else."""
 
 
 class Settings(BaseModel):
-    """Frozen, and closed: an unknown key is an error."""
+    """Frozen, closed and strict: an unknown key is an error, `yes` is no number, nor is text, nor are NaN and ∞."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_can_be_used(cls, content: Any) -> Any:
+        """Also those inside of parameters, which nothing else looks at. `1e3` is as good a whole number as 1000."""
+        for path, number in _numbers(content, ()):
+            if isinstance(number, int) and number.bit_length() > 63:
+                raise ValueError(f"{dotted(path)}: {shown(number)} is too large a number")
+            if not math.isfinite(number):
+                raise ValueError(f"{dotted(path)} = {number!r}: must be a finite number")
+        return {key: _whole(value) for key, value in content.items()} if isinstance(content, dict) else content
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
+
+
+def _numbers(content: Any, path: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], int | float]]:
+    """Every number in plain values, and where it is."""
+    if isinstance(content, (int, float)):
+        yield path, content
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            yield from _numbers(value, (*path, key))
+    elif isinstance(content, (list, tuple)):
+        for index, value in enumerate(content):
+            yield from _numbers(value, (*path, index))
 
 
 class DigitsData(Settings):
@@ -47,7 +81,7 @@ class OwnData(Settings):
     `id_type`: what ids are in all of them; see pate/data/columns.py.
     """
 
-    private: str | tuple[str, ...] | None = None
+    private: str | Several[str] | None = None
     public: str | None = None
     test: str | None = None
     read_by: Literal["driver", "workers"] = "driver"
@@ -72,7 +106,7 @@ class NpzData(OwnData):
     """NumPy archives; see pate/data/tables.py for the keys. `ids`: whether there is an array of ids."""
 
     source: Literal["npz"]
-    classes: tuple[Text, ...]
+    classes: Several[Text]
     file: str | None = None
     ids: bool = False
 
@@ -88,11 +122,11 @@ class CsvData(OwnData):
 
     source: Literal["csv"]
     label: str
-    classes: tuple[Text, ...]
+    classes: Several[Text]
     id: str | None = None
     split: str | None = None
-    ignore: tuple[str, ...] = ()
-    categories: dict[str, tuple[Text, ...]] = {}
+    ignore: Several[str] = ()
+    categories: dict[str, Several[Text]] = {}
 
     @model_validator(mode="after")
     def _one_file_or_shards(self) -> CsvData:
@@ -106,10 +140,10 @@ class ParquetData(OwnData):
 
     source: Literal["parquet"]
     label: str
-    classes: tuple[Text, ...]
+    classes: Several[Text]
     id: str | None = None
-    ignore: tuple[str, ...] = ()
-    categories: dict[str, tuple[Text, ...]] = {}
+    ignore: Several[str] = ()
+    categories: dict[str, Several[Text]] = {}
 
     @property
     def sharded(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from pate.mechanisms.confident import ConfidentGNMax
 from pate.mechanisms.noisy_max import GNMax, LNMax
 from pate.mechanisms.sparse_vector import MSvec
 from pate.mechanisms.stability import MSamp, MStab
-from pate.naming import nearest, resolve
+from pate.naming import dotted, nearest, resolve, shown
 
 __all__ = [
     "UNANSWERED",
@@ -45,19 +46,19 @@ def build(settings: Mapping[str, Any]) -> Mechanism:
     parameters = dict(settings)
     parameters.pop("name", None)
     cls: Any = mechanism_class(settings)
+    if inspect.isabstract(cls) or not hasattr(cls, "__dataclass_fields__"):
+        raise ConfigError(f"mechanism.name = {shown(settings['name'])}: not a mechanism itself, only a kind of them")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in parameters:
         if key not in fields:
-            raise ConfigError(f"mechanism.{key}: {cls.name} has no such parameter; {nearest(key, fields)}")
+            raise ConfigError(f"{dotted(['mechanism', key])}: {cls.name} has no such parameter; {nearest(key, fields)}")
     for key, field in fields.items():
         if key not in parameters and field.default is dataclasses.MISSING:
             raise ConfigError(f"mechanism.{key}: missing; {cls.name} needs it")
     for key, value in parameters.items():
-        try:
-            parameters[key] = float(value)
-        except (TypeError, ValueError):
-            raise ConfigError(f"mechanism.{key} = {value!r}: must be a number") from None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"mechanism.{key} = {shown(value)}: must be a number")
     try:
-        return cls(**parameters)
-    except ValueError as error:
+        return cls(**{key: float(value) for key, value in parameters.items()})
+    except (ValueError, ArithmeticError) as error:
         raise ConfigError(f"mechanism: {error}") from None

@@ -125,7 +125,7 @@ def _built(name: str, params: dict[str, Any], key: str) -> Any:
         return make(**values)
     except ConfigError:
         raise
-    except Exception as error:  # a user's own class may refuse in any way
+    except (Exception, SystemExit) as error:  # a user's own class may refuse in any way
         raise ConfigError(f"{key} = {name!r}: {error}") from None
 
 

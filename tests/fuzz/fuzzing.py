@@ -1,0 +1,131 @@
+"""What every fuzzer shares: how many examples it tries, and what the program may do with hostile input.
+
+`PATE_FUZZ=10000 pytest tests/fuzz` tries so many of each; without it, a few that fit into an ordinary run of the tests.
+Fuzz tests have names of their own (`test_fuzz_config.py` beside `test_config.py`): pytest knows files by name alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+from pate.errors import PateError
+
+MEGABYTE = 1 << 20
+_MOST_SECONDS = 10.0
+
+
+class TooSlow(BaseException):
+    """Hostile input kept the program busy. No `Exception`, so that nothing that is tested can catch it."""
+
+
+def fuzz(examples: int = 100) -> settings:
+    """Hypothesis settings: the same examples in every run, `examples` of them unless PATE_FUZZ says how many."""
+    return settings(
+        max_examples=int(os.environ.get("PATE_FUZZ") or examples),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def no_traceback(
+    call: Callable[[], Any], most_bytes: int = 64 * MEGABYTE, most_seconds: float = _MOST_SECONDS
+) -> str | None:
+    """Run `call`; None if it accepted its input, and what it said if it refused it as a user's mistake.
+
+    A refusal is a PateError of one line, or the end of the program with status 2. Anything else that is raised goes on
+    and fails the test, as does more than `most_seconds`, or more than `most_bytes` allocated at a time. What `call`
+    imports counts as allocated, so call it once on good input before.
+    """
+    with _memory_limit(most_bytes), _time_limit(most_seconds):
+        said, status = _outcome(call)
+    assert status in (0, 2), f"ended with status {status!r}"
+    assert said is None or len(said.splitlines()) == 1, f"not one line: {said}"
+    return said
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[str | None, Any]:
+    """What was said and the status."""
+    try:
+        call()
+    except PateError as error:
+        return str(error), 2
+    except SystemExit as end:
+        return ("ended with status 2" if end.code == 2 else None), end.code or 0
+    return None, 0
+
+
+def pate(*arguments: object) -> tuple[int, str, str]:
+    """`pate …` as the command line runs it, but in this process: exit status, standard output, standard error."""
+    from pate.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["pate", *map(str, arguments)]
+    status: Any = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            main()
+    except SystemExit as end:
+        status = end.code or 0
+    finally:
+        sys.argv = before
+    return status, out.getvalue(), err.getvalue()
+
+
+def command_survives(*arguments: object, most_bytes: int = 64 * MEGABYTE) -> str | None:
+    """`no_traceback` for a command: what it said on standard error, in one line, where it refused."""
+    said: list[str] = []
+
+    def call() -> None:
+        status, _, err = pate(*arguments)
+        said.append(err)
+        raise SystemExit(status)
+
+    if no_traceback(call, most_bytes) is None:
+        return None
+    assert len(said[0].splitlines()) == 1, f"not one line: {said[0]}"
+    return said[0]
+
+
+def allowed_for(path: Path, least: int = 64 * MEGABYTE) -> int:
+    """The bytes that a program may allocate to read a file: ten times its size, and what any program needs."""
+    size = path.stat().st_size if path.is_file() else 0
+    return max(least, 10 * size)
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    def too_slow(*_: object) -> None:
+        raise TooSlow(f"more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, too_slow)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _memory_limit(most: int) -> Iterator[None]:
+    """What Python and NumPy allocate, looked at afterwards: it cannot save a machine, only tell."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= most, f"{peak / MEGABYTE:.0f} MB allocated, {most / MEGABYTE:.0f} MB allowed"
