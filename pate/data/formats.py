@@ -1,4 +1,4 @@
-"""The content of a data file → columns and arrays: csv, npz, npy and parquet.
+"""The content of a data file → columns: csv and parquet, and what arrays hold (see `pate.data.arrays`).
 
 A file is somebody's, perhaps damaged, perhaps made to do harm: nothing is unpickled, nothing is allocated because a
 header claims it is there, and whatever a parser raises becomes one line that names the file and no value in it.
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import socket
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.columns import Column, Family
@@ -24,7 +21,6 @@ from pate.errors import DataError
 from pate.storage import is_url
 
 Columns = dict[str, Column]
-_DEFLATE_AT_MOST = 1032  # times smaller than its content deflate can make a file
 _ROWS_PER_BYTE = 100  # of a parquet file: runs of equal values take next to nothing, but not all columns are constant
 _FAMILIES: dict[str, Family] = {"i": "integer", "u": "integer", "f": "real", "b": "boolean", "U": "text"}
 
@@ -111,38 +107,6 @@ def parquet_columns(
         raise DataError(f"{where}: not a readable parquet file ({type(error).__name__})") from None
 
 
-def npz_arrays(content: bytes, where: str, names: Collection[str]) -> dict[str, NDArray]:
-    """Those arrays of an archive that are among `names`."""
-    try:
-        with ZipFile(io.BytesIO(content)) as archive:
-            members = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
-            wanted = [(name, info) for name, info in members if name in names]
-            if len(dict(wanted)) != len(wanted):
-                raise DataError(f"{where}: an array is there twice")
-            return {name: npy_array(_member(archive, info), f"{where}: array {name}") for name, info in wanted}
-    except DataError:
-        raise
-    except Exception as error:  # zipfile and zlib raise many kinds
-        raise DataError(f"{where}: not a readable npz archive of plain arrays ({type(error).__name__})") from None
-
-
-def npy_array(content: bytes, where: str) -> NDArray:
-    """The array in a npy file, read-only, in place. The header must claim exactly what is there."""
-    file = io.BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(file)
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, by_columns, dtype = read_header[version](file)
-        plain = dtype.kind in "biufcSUmM" and dtype.itemsize > 0
-        if plain and math.prod(shape) * dtype.itemsize != len(content) - file.tell():
-            raise ValueError("cut off, or a header that claims too much")
-        if plain:
-            return np.ndarray(shape, dtype, content, file.tell(), order="F" if by_columns else "C")
-    except Exception as error:  # numpy's parser evaluates a literal, which can fail in many ways
-        raise DataError(f"{where}: not a whole npy file of plain numbers or text ({type(error).__name__})") from None
-    raise DataError(f"{where}: holds {dtype.kind!r} items, not plain numbers or text; it is never unpickled")
-
-
 def array_column(values: NDArray, where: str) -> Column:
     """A column that was saved as an array."""
     if values.ndim != 1:
@@ -169,14 +133,6 @@ def _check_header(header: list[str], where: str, needed: Mapping[str, str | None
 def _row(where: str, rows: list[list[str]]) -> str:
     """Where a reader stands that has `rows`, of which the first is the header."""
     return f"{where}, row {len(rows) - 1} (counted from 0)" if rows else f"{where}, header"
-
-
-def _member(archive: ZipFile, info: ZipInfo) -> bytes:
-    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-        raise BadZipFile("numpy compresses otherwise")
-    if info.file_size > _DEFLATE_AT_MOST * (info.compress_size + 1):
-        raise BadZipFile("it claims more than it can hold")
-    return archive.read(info)
 
 
 def _arrow_column(values: Any, where: str) -> Column:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.data.arrays import npz_arrays
 from pate.data.columns import Column, IdType, array_features, one_hot
-from pate.data.formats import Columns, array_column, content_of, csv_columns, npz_arrays, parquet_columns
+from pate.data.formats import Columns, array_column, content_of, csv_columns, parquet_columns
 from pate.errors import DataError
 
 if TYPE_CHECKING:

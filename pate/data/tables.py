@@ -12,8 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pate.data.arrays import npz_arrays
 from pate.data.dataset import Dataset
-from pate.data.formats import content_of, npz_arrays
+from pate.data.formats import content_of
 from pate.data.records import Format, Table, features_of, labels_of, npz_table, read_table, records_of
 from pate.errors import DataError
 

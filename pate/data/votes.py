@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.formats import content_of, npy_array
+from pate.data.arrays import npy_array
+from pate.data.formats import content_of
 from pate.errors import DataError
 
 if TYPE_CHECKING:
