@@ -86,8 +86,11 @@ def named_errors(path: Path) -> Iterator[None]:
     """What SQLite and the system say, as one line that names the file."""
     try:
         yield
+    except UnicodeError as error:  # what is stored, or SQLite's own words about it
+        raise RunError(f"{path}: is damaged (text that is none); nothing was released") from error
     except (sqlite3.Error, sqlite3.Warning, MemoryError) as error:
-        raise RunError(f"{path}: {error or 'too large'}; nothing was released") from error
+        words = " ".join(str(error).split())[:200] or "too large"
+        raise RunError(f"{path}: {words}; nothing was released") from error
     except OSError as error:
         raise RunError(f"{path}: {error.strerror or error}; nothing was released") from error
 
