@@ -86,8 +86,11 @@ def named_errors(path: Path) -> Iterator[None]:
     """What SQLite and the system say, as one line that names the file."""
     try:
         yield
+    except UnicodeError as error:  # what is stored, or SQLite's own words about it
+        raise RunError(f"{path}: is damaged (text that is none); nothing was released") from error
     except (sqlite3.Error, sqlite3.Warning, MemoryError) as error:
-        raise RunError(f"{path}: {error or 'too large'}; nothing was released") from error
+        words = " ".join(str(error).split())[:200] or "too large"
+        raise RunError(f"{path}: {words}; nothing was released") from error
     except OSError as error:
         raise RunError(f"{path}: {error.strerror or error}; nothing was released") from error
 
@@ -106,6 +109,13 @@ def link_mac(key: bytes, before: bytes, link: int, kind: str, content: list[Any]
     return hmac.digest(key, message, "sha256")
 
 
+def _vouches(mac: object, key: bytes, before: bytes, link: int, kind: str, content: list[Any]) -> bool:
+    try:
+        return isinstance(mac, bytes) and hmac.compare_digest(link_mac(key, before, link, kind, content), mac)
+    except TypeError:  # bytes where there were none
+        return False
+
+
 def identity(key: bytes) -> str:
     """What a ledger is known by outside: anybody may know it, and only the key's holder can make a ledger of it."""
     return f"ledger-{hmac.digest(key, b'pate ledger identity', 'sha256')[:12].hex()}"
@@ -120,11 +130,8 @@ def read_chain(db: sqlite3.Connection, key: bytes, path: Path) -> Chain:
     for expected, (link, kind, number, mac) in enumerate(db.execute("SELECT * FROM chain ORDER BY link"), start=1):
         if link != expected:
             raise RunError(f"{path}: link {expected} of the chain is missing")
-        if kind not in KINDS or not isinstance(mac, bytes):
-            raise RunError(f"{path}: link {link} was changed")
-        content = contents.pop((kind, number), [])
-        if not hmac.compare_digest(link_mac(key, before, link, kind, content), mac):
-            raise RunError(f"{path}: what link {link} vouches for ({kind}) was changed, removed or moved")
+        if kind not in KINDS or not _vouches(mac, key, before, link, kind, contents.pop((kind, number), [])):
+            raise RunError(f"{path}: link {link} of the chain, or what it vouches for, was changed, removed or moved")
         macs.append(mac)
         before, released = mac, released or kind in _RELEASES
     if contents:
@@ -137,12 +144,10 @@ def _contents(db: sqlite3.Connection, kind: str, path: Path) -> Iterator[tuple[i
     answers: dict[int, list[Any]] = {}
     if kind == "charges":
         for run, query, label, charge in db.execute("SELECT * FROM answers ORDER BY run, query"):
-            if not isinstance(query, bytes) or isinstance(run, bytes) or isinstance(label, bytes):
+            if not isinstance(query, bytes):
                 raise RunError(f"{path}: holds an answer that was changed")
             answers.setdefault(charge, []).append([run, query.hex(), label])
     for number, *row in db.execute(f"SELECT rowid, * FROM {kind}"):
-        if any(isinstance(value, bytes) for value in row):
-            raise RunError(f"{path}: row {number} of {kind} was changed")
         yield number, row + answers.pop(number, [])
     if answers:
         raise RunError(f"{path}: holds answers that were never charged through the ledger")
