@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pate.accounting import parameters
 from pate.chain import FIRST_LINK, Link, link_mac, named_errors, read_head, row_content
 from pate.errors import BudgetExceeded, RunError
 from pate.files import locked, write_atomically
@@ -85,6 +86,11 @@ class Limits:
     rdp_asked: float = 0.0
     rdp_answered: float = 0.0
 
+    def __post_init__(self) -> None:
+        parameters.limits(self.asked, self.answered)
+        for name in ("rdp_asked", "rdp_answered"):
+            parameters.number(getattr(self, name), name, least=0)
+
 
 @dataclass(frozen=True)
 class SharedBudget:
@@ -93,6 +99,11 @@ class SharedBudget:
     order: float
     epsilon: float
     delta: float
+
+    def __post_init__(self) -> None:
+        parameters.order(self.order)
+        parameters.epsilon(self.epsilon)
+        parameters.delta(self.delta)
 
     @property
     def rdp(self) -> float:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from pate.accounting import parameters
 from pate.errors import ConfigError
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
 from pate.mechanisms.confident import ConfidentGNMax
@@ -42,22 +43,21 @@ def build(settings: Mapping[str, Any]) -> Mechanism:
     >>> build({"name": "gnmax", "sigma": 40})
     GNMax(sigma=40.0)
     """
-    parameters = dict(settings)
-    parameters.pop("name", None)
+    given = dict(settings)
+    given.pop("name", None)
     cls: Any = mechanism_class(settings)
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    for key in parameters:
+    for key in given:
         if key not in fields:
             raise ConfigError(f"mechanism.{key}: {cls.name} has no such parameter; {nearest(key, fields)}")
     for key, field in fields.items():
-        if key not in parameters and field.default is dataclasses.MISSING:
+        if key not in given and field.default is dataclasses.MISSING:
             raise ConfigError(f"mechanism.{key}: missing; {cls.name} needs it")
-    for key, value in parameters.items():
-        try:
-            parameters[key] = float(value)
-        except (TypeError, ValueError):
-            raise ConfigError(f"mechanism.{key} = {value!r}: must be a number") from None
+    for key, value in given.items():
+        given[key] = parameters.number(value, f"mechanism.{key}")
     try:
-        return cls(**parameters)
+        return cls(**given)
+    except parameters.ParameterError as error:
+        raise error.under("mechanism") from None
     except ValueError as error:
         raise ConfigError(f"mechanism: {error}") from None
