@@ -119,7 +119,7 @@ def test_a_run_by_samples_of_the_records(tmp_path: Path) -> None:
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-3, unstable: 2, max_queries: 1000}", "budget.delta"),
         ("mechanism={name: mstab, epsilon: 1, query_delta: 1e-3}", "no finite ε"),
         ("budget.ledger=/tmp/nowhere.db", "ledger_epsilon"),
-        ("budget.sanitise={order: 5, beta: 0.4}", "beta must lie between"),
+        ("budget.sanitise={order: 5, beta: 0.4}", "must lie between"),
         ("budget.sanitise={order: 5, bta: 0.4}", "did you mean 'beta'"),
     ],
 )

@@ -54,7 +54,7 @@ class FixedGuarantee(Guarantee):
         parameters.claimed(self.claimed_epsilon, self.claimed_delta)
 
     def epsilon(self, delta: float) -> float:
-        parameters.delta(delta)
+        parameters.delta_or_zero(delta)
         return self.claimed_epsilon if delta >= self.claimed_delta else math.inf
 
 
@@ -76,7 +76,7 @@ class RepeatedGuarantee(Guarantee):
         parameters.queries(self.times, "times")
 
     def epsilon(self, delta: float) -> float:
-        parameters.delta(delta)
+        parameters.delta_or_zero(delta)
         if self.times == 0:
             return 0.0
         if -math.expm1(self.times * math.log1p(-self.each_delta)) > delta:

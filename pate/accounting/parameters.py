@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from pate.errors import ConfigError, DataError
 
-LEAST_NOISE, MOST_NOISE = 1e-2, 10_000.0
-"""Noise in votes. Below, a count changes with probability exp(-100) or less; the sampling table grows with it."""
+LEAST_NOISE, MOST_NOISE = 1e-3, 10_000.0
+"""Noise in votes. Less is none: a count changes with probability exp(-1000). More takes too large a sampling table."""
 
 MOST_QUERIES = 10**9
 MOST_TEACHERS = 10**6
@@ -99,12 +99,17 @@ def delta(value: object, key: str = "delta") -> float:
     return number(value, key, above=0, below=1, hint="well below one over the number of records is usual, such as 1e-5")
 
 
+def delta_or_zero(value: object, key: str = "delta") -> float:
+    """δ of a guarantee that may be pure."""
+    return number(value, key, least=0, below=1)
+
+
 def claimed(epsilon_value: object, delta_value: object) -> tuple[float, float]:
     """(ε, δ) that somebody's mechanism claims: pure with δ = 0, no promise at all with ε = ∞."""
     found = _real(epsilon_value)
     if found is None or not found >= 0:  # not NaN either
         raise ParameterError("epsilon", epsilon_value, "must be a number, at least 0; infinity where there is no ε")
-    return found, number(delta_value, "delta", least=0, below=1)
+    return found, delta_or_zero(delta_value)
 
 
 def noise(value: object, key: str = "scale") -> float:

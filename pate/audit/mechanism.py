@@ -74,7 +74,7 @@ def audit(sample_a: LabelSamples, sample_b: LabelSamples, delta: float, false_al
     accused with probability `false_alarm` at most. Any function of the answers alone may be audited in their
     place.
     """
-    parameters.number(delta, "delta", least=0, below=1)
+    parameters.delta_or_zero(delta)
     parameters.open_probability(false_alarm, "false_alarm")
     outcomes, codes_a, codes_b = encode_outcomes(sample_a, sample_b)
     choose, test = (_tallies(codes_a[i], codes_b[i], len(outcomes)) for i in (0, 1))

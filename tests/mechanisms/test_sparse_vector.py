@@ -250,7 +250,7 @@ def test_an_epsilon_for_which_the_bound_fails_is_refused():
 
 
 def test_built_from_settings():
-    good = {"name": "msvec", "epsilon": 1, "delta": 1e-5, "unstable": 10, "max_queries": "1000"}
+    good = {"name": "msvec", "epsilon": 1, "delta": 1e-5, "unstable": 10, "max_queries": 1000}
     built = build(good)
     assert built == MSvec(1.0, 1e-5, 10, 1000)
     assert isinstance(built.unstable, int)

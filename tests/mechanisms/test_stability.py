@@ -251,7 +251,7 @@ def test_subsets_depend_on_the_record_and_the_key_only():
 
 
 def test_built_from_settings():
-    assert build({"name": "mstab", "epsilon": 1, "query_delta": "1e-5"}) == MStab(1.0, 1e-5)
+    assert build({"name": "mstab", "epsilon": 1, "query_delta": 1e-5}) == MStab(1.0, 1e-5)
     good = {"name": "msamp", "epsilon": 1, "query_delta": 1e-5, "sampling_rate": 0.01, "n_teachers": 250}
     built = build(good)
     assert built == MSamp(1.0, 1e-5, 0.01, 250)
