@@ -174,20 +174,21 @@ def classes(value: object, key: str = "n_classes") -> int:
 
 
 def histograms(counts: Any, key: str = "counts") -> NDArray[np.int64]:
-    """Vote histograms as int64[queries, classes]: whole counts, none negative."""
+    """Vote histograms as int64[queries, classes]: whole counts, none negative. What is wrong is said without values."""
     given = np.asarray(counts)
     if given.dtype.kind not in "iuf":
         raise VotesError(f"{key}: holds {given.dtype}, not counts of votes")
     if given.ndim != 2 or given.shape[1] < 1:
         raise VotesError(f"{key}: has shape {given.shape}; needed is (queries, classes)")
     for wrong, words in (
-        (~np.isfinite(given), "NaN or infinity"),
-        (given < 0, "a negative count"),
-        (given != np.floor(given), "a count that is not whole"),
-        (given > MOST_TEACHERS, f"a count of more than {MOST_TEACHERS:,} votes"),
+        (lambda: ~np.isfinite(given), "NaN or infinity"),
+        (lambda: given < 0, "a negative count"),
+        (lambda: given != np.floor(given), "a count that is not whole"),
+        (lambda: given > MOST_TEACHERS, f"a count of more than {MOST_TEACHERS:,} votes"),
     ):
-        if wrong.any():
-            raise VotesError(f"{key}: row {int(np.argmax(wrong.any(axis=1)))} holds {words}")
+        where = wrong()
+        if where.any():
+            raise VotesError(f"{key}: row {int(np.argmax(where.any(axis=1)))} holds {words}")
     return given.astype(np.int64)
 
 
@@ -201,9 +202,9 @@ def votes(counts: Any, key: str = "votes") -> NDArray[np.int64]:
     totals = found.sum(axis=1)
     if (totals != totals[0]).any():
         row = int(np.argmax(totals != totals[0]))
-        raise VotesError(f"{key}: row {row} sums to {totals[row]}, row 0 to {totals[0]}; every teacher votes once")
+        raise VotesError(f"{key}: row {row} has another number of votes than row 0; every teacher votes once per row")
     if not 1 <= totals[0] <= MOST_TEACHERS:
-        raise VotesError(f"{key}: rows sum to {totals[0]}; needed are the votes of 1 to {MOST_TEACHERS:,} teachers")
+        raise VotesError(f"{key}: every row must hold the votes of 1 to {MOST_TEACHERS:,} teachers")
     return found
 
 

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
     """Vote histograms, int[queries, classes], from a .npy file; every row sums to the number of teachers."""
     try:
-        votes = np.load(path, allow_pickle=False)
+        # Mapped, not read: a header may claim any shape, and a map longer than the file is refused.
+        votes = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path}: not a .npy file of plain numbers ({error})") from None
+    except Exception:  # what comes from elsewhere may be wrong in any way
+        raise DataError(f"{path}: not a .npy file of plain numbers, or not all of one") from None
     if not isinstance(votes, np.ndarray):
         raise DataError(f"{path}: an archive; give a .npy file with one array")
     return parameters.votes(votes, str(path))[:first]
