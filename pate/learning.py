@@ -48,7 +48,13 @@ def train_student(
         return load_student(directory.student, trusted=[config.student.name])
     student = new_student(config)
     _fit(student, data.X_public, labels, directory.private / "student_checkpoint", console)
-    card = {
+    save_student(student, directory.student, model_card(config, data, epsilon))
+    return student
+
+
+def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
+    """What is stored beside a student: what it takes, what its answers mean, and what it cost."""
+    return {
         "classes": list(data.classes),
         "input": data.input,
         "shape": list(data.X_public.shape[1:]),
@@ -57,8 +63,19 @@ def train_student(
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),
     }
-    save_student(student, directory.student, card)
-    return student
+
+
+def stored_student(student: Any, folder: Path, card: dict[str, Any]) -> Any:
+    """The student as it comes back from `folder`; all types of it are trusted, as it was made here."""
+    from pate.students.storage import load_student, save_student
+
+    save_student(student, folder, card)
+    trusted: list[str] = []
+    for file in folder.glob("*.skops"):
+        import skops.io
+
+        trusted += skops.io.get_untrusted_types(file=file)
+    return load_student(folder, trusted=trusted)
 
 
 def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint: Path, console: Console) -> None:
