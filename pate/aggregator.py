@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting.exact import exact_epsilon
+from pate.accounting.parameters import TooWide
 from pate.accounting.sanitise import epsilon_sanitised
 from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost, gnmax_cost
 from pate.boundary import Failed, WorkerLost, guarded_class, kind_of, worded_by_us
@@ -146,12 +147,10 @@ class Aggregator:
         elif self._ledger.from_earlier_ensembles():
             figures |= {"epsilon_data_dependent": None, "why": "votes behind some answers were erased by forgetting"}
         elif self._mechanism.votes_per_record == 1 and not self._mechanism.charged_as_stream and ids:
-            exact = exact_epsilon(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
-            figures |= {"epsilon_data_dependent": _or_null(exact.epsilon)}
-            figures |= {"by_rdp": _or_null(exact.rdp), "by_pld": _or_null(exact.pld)}
-            shown = np.unique((np.linspace(1, len(ids) ** 0.5, 15) ** 2).round().astype(int))
-            after = [_or_null(float(epsilon)) for epsilon in exact.rdp_after[shown - 1]]
-            figures |= {"by_rdp_after": {"queries": shown.tolist(), "epsilon": after}}
+            try:
+                figures |= _exact_figures(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
+            except TooWide as error:  # the labels are paid for by then: the run goes on without this figure
+                figures |= {"epsilon_data_dependent": None, "why": str(error)}
         write_atomically(self._private / "epsilon.json", lambda path: path.write_text(json.dumps(figures, indent=2)))
 
     def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any] | None:
@@ -237,6 +236,19 @@ class Aggregator:
             return {}
         with np.load(path, allow_pickle=False) as archive:
             return {bytes(i): counts for i, counts in zip(archive["ids"], archive["counts"], strict=True)}
+
+
+def _exact_figures(mechanism: Mechanism, counts: NDArray[np.int64], delta: float) -> dict[str, Any]:
+    """The exact data-dependent ε of the queries, and of the first of them: private."""
+    exact = exact_epsilon(mechanism, counts, delta)
+    shown = np.unique((np.linspace(1, len(counts) ** 0.5, 15) ** 2).round().astype(int))
+    after = [_or_null(float(epsilon)) for epsilon in exact.rdp_after[shown - 1]]
+    return {
+        "epsilon_data_dependent": _or_null(exact.epsilon),
+        "by_rdp": _or_null(exact.rdp),
+        "by_pld": _or_null(exact.pld),
+        "by_rdp_after": {"queries": shown.tolist(), "epsilon": after},
+    }
 
 
 def _or_null(epsilon: float) -> float | None:

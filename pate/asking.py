@@ -101,13 +101,18 @@ def _doubt(
     if (labels == UNANSWERED).all():
         return np.ones(len(X))
     student = new_student(config)
-    if not hasattr(student, "predict_proba"):
-        raise ConfigError("budget.order = 'doubt': the student has no predict_proba; use another, or order: clusters")
+    check_doubts(student)
     with console.working(f"training a student on {len(rows)} answers, to see what it doubts"):
         student.fit(X[rows], labels, np.delete(X, rows, axis=0))
         probabilities = np.sort(student.predict_proba(X), axis=1)
     lead = probabilities[:, -1] - (probabilities[:, -2] if probabilities.shape[1] > 1 else 0.0)
     return np.asarray(1.0 - lead, dtype=np.float64)
+
+
+def check_doubts(student: Any) -> None:
+    """Raise ConfigError where a student cannot say how unsure it is."""
+    if not hasattr(student, "predict_proba"):
+        raise ConfigError("budget.order = 'doubt': the student has no predict_proba; use another, or order: clusters")
 
 
 def _unlike(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from pate.accounting import parameters
 from pate.data.settings import AnyData, DataSettings, Settings, Several
 from pate.errors import ConfigError
 from pate.naming import dotted, nearest, shown
@@ -24,6 +25,27 @@ MOST_TEACHERS = 100_000
 MOST_ASKED = 10_000_000
 MOST_KINDS = 1_000
 """Far above what anybody runs, and low enough that nothing fills the memory before it says so."""
+
+
+def _checked(check: Callable[[object], Any]) -> BeforeValidator:
+    """A field whose value `pate.accounting.parameters` judges; the config says the key itself."""
+
+    def validate(value: object) -> Any:
+        try:
+            return check(value)
+        except parameters.ParameterError as error:
+            raise ValueError(error.wanted) from None
+
+    return BeforeValidator(validate)
+
+
+Epsilon = Annotated[float, _checked(parameters.epsilon)]
+Delta = Annotated[float, _checked(parameters.delta)]
+Order = Annotated[float, _checked(parameters.order)]
+Positive = Annotated[float, _checked(lambda value: parameters.positive(value, ""))]
+Count = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=1, most=MOST_ASKED))]
+Seed = Annotated[int, _checked(parameters.seed)]
+Teachers = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=2, most=MOST_TEACHERS))]
 
 
 class Component(Settings):
@@ -81,9 +103,9 @@ class TeacherFamily(Model):
 class Sanitise(Settings):
     """Release an upper bound on the data-dependent ε, with noise; all of this is fixed before the first query."""
 
-    order: float = Field(gt=1)
-    beta: float = Field(gt=0)
-    sigma_ss: float = Field(default=4.0, gt=0)
+    order: Order
+    beta: Positive
+    sigma_ss: Positive = 4.0
 
 
 class LedgerName(Settings):
@@ -99,12 +121,12 @@ class LedgerName(Settings):
 class Budget(Settings):
     """Limits that are fixed before the first query; their cost is the publishable ε."""
 
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    asked: int = Field(default=100, ge=1, le=MOST_ASKED)
-    answered: int | None = Field(default=None, ge=1)
+    delta: Delta = 1e-5
+    asked: Count = 100
+    answered: Count | None = None
     order: Literal["given", "clusters", "doubt"] = "given"
     rounds: int = Field(default=4, ge=2, le=1000)
-    epsilon: float | None = Field(default=None, gt=0)
+    epsilon: Epsilon | None = None
     sanitise: Sanitise | None = None
     ledger: LedgerName | None = None
 
@@ -162,7 +184,7 @@ class RunConfig(Settings):
     """What every kind of run has."""
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)
-    seed: int = Field(default=0, ge=0, lt=2**32)
+    seed: Seed = 0
     data: DataSettings
 
     def check(self) -> None:
@@ -184,8 +206,8 @@ class RunConfig(Settings):
 class BaselineBudget(Settings):
     """What a baseline may spend; without `epsilon` its own noise parameter decides."""
 
-    epsilon: float | None = Field(default=None, gt=0)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    epsilon: Epsilon | None = None
+    delta: Delta = 1e-5
 
 
 class BaselineConfig(RunConfig):
@@ -193,14 +215,14 @@ class BaselineConfig(RunConfig):
 
     baseline: Component
     budget: BaselineBudget = BaselineBudget()
-    records: int | None = Field(default=None, ge=1)
+    records: Count | None = None
     nonprivate: Component | None = None
 
 
 class Config(RunConfig):
     """One run of PATE."""
 
-    n_teachers: int = Field(ge=2, le=MOST_TEACHERS)
+    n_teachers: Teachers
     teachers: Several[TeacherFamily] = ()
     mechanism: dict[str, Any]
     budget: Budget = Budget()
@@ -234,13 +256,17 @@ class Config(RunConfig):
             if mechanism.delta > delta:
                 raise ConfigError(f"mechanism.delta = {mechanism.delta:g}: must not exceed budget.delta = {delta:g}")
         if self.budget.sanitise is not None:
-            from pate.accounting.sanitise import release_rdp
+            from pate.accounting.sanitise import check_release
 
             if not isinstance(mechanism, (GNMax, ConfidentGNMax)):
                 raise ConfigError(f"budget.sanitise: there is none for {mechanism.name}, only for (confident_)gnmax")
-            sanitise = self.budget.sanitise
+            sanitise, delta = self.budget.sanitise, self.budget.delta
+            labels = mechanism.worst_case(self.budget.asked, self.budget.most_answered)
+            noise = (mechanism.sigma,) if isinstance(mechanism, GNMax) else (mechanism.sigma1, mechanism.sigma2)
             try:
-                release_rdp(sanitise.order, sanitise.beta, sanitise.sigma_ss)
+                check_release(labels, min(noise), sanitise.order, sanitise.beta, sanitise.sigma_ss, delta)
+            except parameters.ParameterError as error:
+                raise error.under("budget.sanitise") from None
             except ValueError as error:
                 raise ConfigError(f"budget.sanitise: {error}") from None
         return mechanism

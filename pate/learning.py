@@ -50,7 +50,13 @@ def train_student(
             console.say(f"the stored student is trained again, since it cannot be used as it is: {error}")
     student = new_student(config)
     _fit(student, data.X_public, labels, directory.private / "student_checkpoint", console)
-    card = {
+    save_student(student, directory.student, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
+    return student
+
+
+def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
+    """What is stored beside a student: what it takes, what its answers mean, and what it cost."""
+    return {
         "classes": list(data.classes),
         "input": data.input,
         "shape": list(data.X_public.shape[1:]),
@@ -58,10 +64,20 @@ def train_student(
         "epsilon": epsilon,
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),
-        "ledger": in_letters(head),
     }
-    save_student(student, directory.student, card)
-    return student
+
+
+def stored_student(student: Any, folder: Path, config: Config, card: dict[str, Any]) -> Any:
+    """The student as it comes back from `folder`; all types of it are trusted, as it was made here."""
+    from pate.students.storage import load_student, save_student
+
+    save_student(student, folder, card)
+    trusted = dotted_names(config.student.model_dump())
+    for file in folder.glob("*.skops"):
+        import skops.io
+
+        trusted.update(skops.io.get_untrusted_types(file=file))
+    return load_student(folder, trust=trusted)
 
 
 def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint: Path, console: Console) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pate import ledger_schema
+from pate.accounting import parameters
 from pate.anchor import conflict, open_anchor
 from pate.chain import (
     FIRST_LINK,
@@ -65,6 +66,11 @@ class Limits:
     rdp_asked: float = 0.0
     rdp_answered: float = 0.0
 
+    def __post_init__(self) -> None:
+        parameters.limits(self.asked, self.answered)
+        for name in ("rdp_asked", "rdp_answered"):
+            parameters.number(getattr(self, name), name, least=0)
+
 
 @dataclass(frozen=True)
 class SharedBudget:
@@ -73,6 +79,11 @@ class SharedBudget:
     order: float
     epsilon: float
     delta: float
+
+    def __post_init__(self) -> None:
+        parameters.order(self.order)
+        parameters.epsilon(self.epsilon)
+        parameters.delta(self.delta)
 
     @property
     def rdp(self) -> float:

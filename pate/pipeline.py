@@ -24,7 +24,7 @@ from pate.config import Config, Model
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
-from pate.errors import BudgetExceeded, ConfigError, RunError
+from pate.errors import BudgetExceeded, ConfigError, RunError, first_line
 from pate.forget import remembered
 from pate.learning import new_student, train_student
 from pate.ledger import Charge, Ledger
@@ -44,6 +44,7 @@ from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, S
 from pate.report.words import privacy_statement
 from pate.report.writing import EXAMPLES, store_report, write_pages
 from pate.run_directory import RunDirectory
+from pate.trying import try_everything
 
 Tell = Callable[[str], None]  # for what only those may hear who may know the private data
 
@@ -102,6 +103,8 @@ def run(
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
+    with _stage("try", seconds), console.working("trying the student and the report on public examples"):
+        try_everything(config, data, mechanism, epsilon)
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
@@ -110,15 +113,16 @@ def run(
             config, mechanism, data, directory, open_ledger, address, config_dir, force, seconds, epsilon, console
         )
         data = data.asked_first(released.rows)
-        with _stage("student", seconds):
+        with _stage("student", seconds), _labels_are_kept("the student", out):
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
         directory.publish()
-        report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
-        directory.note("seconds.json", seconds)
-        save_examples(directory.path / EXAMPLES, data, released.labels)
-        store_report(directory.path, report)
-        with console.working("drawing the report"):
-            write_pages(directory.path)
+        with _labels_are_kept("the report", out):
+            report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
+            directory.note("seconds.json", seconds)
+            save_examples(directory.path / EXAMPLES, data, released.labels)
+            store_report(directory.path, report)
+            with console.working("drawing the report"):
+                write_pages(directory.path)
         directory.publish()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
@@ -186,6 +190,20 @@ def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     started = time.perf_counter()
     yield
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+@contextmanager
+def _labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
+    """A failure behind the trust boundary: nothing that was paid for is lost, and the message says so."""
+    try:
+        yield
+    except (RunError, OSError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{what} failed ({type(error).__name__}: {first_line(error)}). The labels are paid for and kept in {out}: "
+            "go on with --resume when that is mended, it costs nothing more"
+        ) from error
 
 
 def _release_labels(

@@ -96,7 +96,7 @@ def test_plot_is_drawn(small_votes: Path, tmp_path: Path, capsys: pytest.Capture
     [
         (np.array([[3, -1]]), "negative"),
         (np.array([[1.5, 0.5]]), "not whole"),
-        (np.array([[2, 1], [2, 2]]), "row 1 sums to 4"),
+        (np.array([[2, 1], [2, 2]]), "row 1 has another number of votes"),
         (np.array([[np.nan, 1.0]]), "NaN"),
         (np.array([1, 2, 3]), "shape"),
         (np.zeros((2, 2, 2)), "shape"),

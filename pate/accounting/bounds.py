@@ -28,6 +28,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp
 
+from pate.accounting import parameters
+
 __all__ = [
     "DEFAULT_ORDERS",
     "confident_gnmax_expected_rdp",
@@ -47,6 +49,8 @@ FloatArray = npt.NDArray[np.float64]
 DEFAULT_ORDERS: FloatArray = np.concatenate([np.arange(1.25, 100.0, 0.25), np.geomspace(100.0, 2000.0, 150)])
 DEFAULT_ORDERS.setflags(write=False)
 
+_MOST_MOMENTS = 1000
+
 
 def lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
     """Log of an upper bound on the probability that LNMax misses the plurality (2017, Lemma 4).
@@ -54,7 +58,7 @@ def lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
     With γ = 1/scale and gaps Δⱼ = c₁ − cⱼ, the bound is Σ (2 + γΔⱼ) / (4·exp(γΔⱼ)) over the other classes.
     It may exceed one; a caller must check where it is of use.
     """
-    shrunk = _gaps(counts) / _positive("scale", scale)
+    shrunk = _gaps(counts) / parameters.positive(scale, "scale")
     return np.asarray(logsumexp(np.log((2.0 + shrunk) / 4.0) - shrunk, axis=1), dtype=np.float64)
 
 
@@ -70,8 +74,7 @@ def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> F
 
     Moments of independent queries add up.
     """
-    if lambda_max < 1:
-        raise ValueError(f"lambda_max must be at least 1, got {lambda_max}")
+    lambda_max = parameters.whole(lambda_max, "lambda_max", least=1, most=_MOST_MOMENTS)
     log_q = lnmax_log_q(counts, scale)
     loss = 2.0 / scale
     moments = np.arange(1, lambda_max + 1, dtype=np.float64)
@@ -101,7 +104,7 @@ def gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
     likeliest answer.
     """
     gaps = _gaps(counts)
-    log_tails = log_ndtr(-gaps / (math.sqrt(2.0) * _positive("sigma", sigma)))
+    log_tails = log_ndtr(-gaps / (math.sqrt(2.0) * parameters.positive(sigma, "sigma")))
     cap = math.log1p(-1.0 / (gaps.shape[1] + 1))
     return np.asarray(np.minimum(logsumexp(log_tails, axis=1), cap), dtype=np.float64)
 
@@ -111,7 +114,7 @@ def gnmax_rdp(counts: npt.ArrayLike, sigma: float, orders: npt.ArrayLike) -> Flo
 
     Never more than order/σ², the paper's cost for every data set. Private: do not publish.
     """
-    return theorem6(gnmax_log_q(counts, sigma), sigma, _orders(orders))
+    return theorem6(gnmax_log_q(counts, sigma), sigma, parameters.orders(orders))
 
 
 def threshold_rdp(counts: npt.ArrayLike, threshold: float, sigma1: float, orders: npt.ArrayLike) -> FloatArray:
@@ -123,7 +126,7 @@ def threshold_rdp(counts: npt.ArrayLike, threshold: float, sigma1: float, orders
     """
     log_pass, log_fail = _log_pass_fail(counts, threshold, sigma1)
     # A Gaussian of sensitivity 1 and deviation σ₁ costs what one of sensitivity √2 and deviation √2·σ₁ costs.
-    return theorem6(np.minimum(log_pass, log_fail), math.sqrt(2.0) * sigma1, _orders(orders))
+    return theorem6(np.minimum(log_pass, log_fail), math.sqrt(2.0) * sigma1, parameters.orders(orders))
 
 
 def confident_gnmax_expected_rdp(
@@ -154,9 +157,8 @@ def epsilon_from_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     >>> epsilon_from_rdp([2.0, 3.0], [0.5, 1.0], delta=math.exp(-2))
     (2.0, 3.0)
     """
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    order_values, totals = _orders(orders), np.asarray(rdp, dtype=np.float64)
+    parameters.delta(delta)
+    order_values, totals = parameters.orders(orders), np.asarray(rdp, dtype=np.float64)
     if totals.shape != order_values.shape:
         raise ValueError(f"rdp must hold one total an order: {totals.shape} against {order_values.shape}")
     if not np.all(totals >= 0.0):
@@ -217,7 +219,8 @@ def _theorem6_where_valid(log_q: FloatArray, mu2: FloatArray, sigma: float, orde
 
 def _log_pass_fail(counts: npt.ArrayLike, threshold: float, sigma1: float) -> tuple[FloatArray, FloatArray]:
     """Log-probabilities that the noisy test passes and that it fails, one a query."""
-    z = (_votes(counts).max(axis=1) - threshold) / _positive("sigma1", sigma1)
+    parameters.threshold(threshold)
+    z = (_votes(counts).max(axis=1) - threshold) / parameters.positive(sigma1, "sigma1")
     return np.asarray(log_ndtr(z), dtype=np.float64), np.asarray(log_ndtr(-z), dtype=np.float64)
 
 
@@ -241,22 +244,7 @@ def _gaps(counts: npt.ArrayLike) -> FloatArray:
 
 
 def _votes(counts: npt.ArrayLike) -> FloatArray:
-    votes = np.asarray(counts, dtype=np.float64)
-    if votes.ndim != 2 or votes.shape[1] < 2:
-        raise ValueError(f"counts must be [queries, classes], two classes or more, got shape {votes.shape}")
-    if not np.all(np.isfinite(votes) & (votes >= 0.0)):
-        raise ValueError("counts must be numbers of votes: finite, and 0 or more")
-    return votes
-
-
-def _orders(orders: npt.ArrayLike) -> FloatArray:
-    values = np.asarray(orders, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0 or not np.all(np.isfinite(values) & (values > 1.0)):
-        raise ValueError("orders must be a non-empty list of finite numbers greater than 1")
-    return values
-
-
-def _positive(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(f"{name} must be a positive number of votes, got {value}")
-    return value
+    votes = parameters.histograms(counts)
+    if votes.shape[1] < 2:
+        raise parameters.VotesError(f"counts: has shape {votes.shape}; needed are two classes or more")
+    return votes.astype(np.float64)

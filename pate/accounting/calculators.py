@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from pate.accounting import parameters
 from pate.accounting.bounds import epsilon_from_rdp
 
 __all__ = [
@@ -53,8 +54,8 @@ def amplify_exact(epsilon: float, delta: float, sampling_rate: float) -> Privacy
     >>> round(amplify_exact(1.0, 1e-5, 0.01).epsilon, 6)
     0.017037
     """
-    _check_guarantee(epsilon, delta)
-    _check_rate(sampling_rate)
+    epsilon, delta = parameters.claimed(epsilon, delta)
+    parameters.probability(sampling_rate, "sampling_rate")
     if math.isinf(epsilon):
         return PrivacyParameters(math.inf, sampling_rate * delta)
     # e^ε leaves the range of floats near 709: ln(1 + γ(e^ε − 1)) = ε + ln(γ + (1 − γ)e^−ε).
@@ -74,10 +75,10 @@ def amplify_linear(epsilon: float, delta: float, sampling_rate: float) -> Privac
     >>> amplify_linear(1.0, 0.0, 0.01).epsilon
     0.02
     """
-    _check_guarantee(epsilon, delta)
-    _check_rate(sampling_rate)
+    epsilon, delta = parameters.claimed(epsilon, delta)
+    parameters.probability(sampling_rate, "sampling_rate")
     if epsilon > 1.0:
-        raise ValueError(f"the linear bound holds for epsilon up to 1, got {epsilon}; use amplify_exact")
+        raise parameters.ParameterError("epsilon", epsilon, "the linear bound holds up to 1; use amplify_exact")
     return PrivacyParameters(2.0 * sampling_rate * epsilon, sampling_rate * delta)
 
 
@@ -87,8 +88,8 @@ def group_privacy(epsilon: float, delta: float, size: int) -> PrivacyParameters:
     Dwork and Roth 2014, Theorem 2.2 (pure), and Vadhan, "The Complexity of Differential Privacy", 2017,
     Lemma 2.2 (with δ).
     """
-    _check_guarantee(epsilon, delta)
-    _check_count("size", size)
+    epsilon, delta = parameters.claimed(epsilon, delta)
+    parameters.queries(size, "size", least=1)
     if delta == 0.0:
         return PrivacyParameters(size * epsilon, 0.0)
     log_delta = math.log(size) + (size - 1) * epsilon + math.log(delta)
@@ -104,9 +105,9 @@ def laplace_accuracy(scale: float, n_counts: int, beta: float) -> float:
     >>> round(laplace_accuracy(scale=20.0, n_counts=10, beta=0.05), 2)
     105.97
     """
-    _check_positive("scale", scale)
-    _check_count("n_counts", n_counts)
-    _check_open_unit("beta", beta)
+    parameters.positive(scale, "scale")
+    parameters.queries(n_counts, "n_counts", least=1)
+    parameters.open_probability(beta, "beta")
     return scale * math.log(n_counts / beta)
 
 
@@ -120,7 +121,7 @@ def gaussian_sigma_classic(epsilon: float, delta: float, sensitivity: float = 1.
     """
     _check_gaussian(epsilon, delta, sensitivity)
     if epsilon > 1.0:
-        raise ValueError(f"the classic formula holds for epsilon up to 1, got {epsilon}")
+        raise parameters.ParameterError("epsilon", epsilon, "the classic formula holds up to 1; use the analytic one")
     return math.sqrt(2.0 * math.log(1.25 / delta)) * sensitivity / epsilon
 
 
@@ -138,8 +139,8 @@ def gaussian_sigma_analytic(epsilon: float, delta: float, sensitivity: float = 1
 
 def compose_basic(epsilon: float, delta: float, k: int) -> PrivacyParameters:
     """k runs of an (ε, δ) mechanism cost (kε, kδ) (Dwork and Roth 2014, Theorem 3.16)."""
-    _check_guarantee(epsilon, delta)
-    _check_count("k", k)
+    epsilon, delta = parameters.claimed(epsilon, delta)
+    parameters.queries(k, "k", least=1)
     return PrivacyParameters(k * epsilon, min(k * delta, 1.0))
 
 
@@ -151,9 +152,9 @@ def compose_advanced(epsilon: float, delta: float, k: int, slack: float) -> Priv
     >>> round(compose_advanced(0.1, 0.0, 100, 1e-5).epsilon, 3)
     5.85
     """
-    _check_guarantee(epsilon, delta)
-    _check_count("k", k)
-    _check_open_unit("slack", slack)
+    epsilon, delta = parameters.claimed(epsilon, delta)
+    parameters.queries(k, "k", least=1)
+    parameters.delta(slack, "slack")
     return PrivacyParameters(_advanced_epsilon(epsilon, k, slack), min(k * delta + slack, 1.0))
 
 
@@ -171,10 +172,10 @@ def compose_optimal(epsilon: float, delta: float, k: int, total_delta: float) ->
     """
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    _check_guarantee(epsilon, delta)
-    _check_positive("epsilon", epsilon)
-    _check_count("k", k)
-    _check_open_unit("total_delta", total_delta)
+    epsilon, delta = parameters.claimed(epsilon, delta)
+    parameters.epsilon(epsilon)
+    parameters.queries(k, "k", least=1)
+    parameters.delta(total_delta, "total_delta")
     single = privacy_loss_distribution.from_privacy_parameters(
         common.DifferentialPrivacyParameters(epsilon, delta), value_discretization_interval=epsilon
     )
@@ -200,7 +201,8 @@ def moments_epsilon(
 
     _check_sgd(q, sigma, steps, delta)
     if conversion not in ("abadi", "tight"):
-        raise ValueError(f"conversion must be 'abadi' or 'tight', got {conversion!r}")
+        raise parameters.ParameterError("conversion", conversion, "must be 'abadi' or 'tight'")
+    parameters.whole(max_order, "max_order", least=2, most=100_000)
     orders = np.arange(2, max_order + 1, dtype=np.float64)
     accountant = dp_accounting.rdp.RdpAccountant(orders)
     step = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(sigma))
@@ -242,41 +244,14 @@ def _advanced_epsilon(epsilon: float, k: int, slack: float) -> float:
     return math.sqrt(2.0 * k * math.log(1.0 / slack)) * epsilon + drift
 
 
-def _check_guarantee(epsilon: float, delta: float) -> None:
-    if not epsilon >= 0.0:
-        raise ValueError(f"epsilon must be 0 or more, got {epsilon}")
-    if not 0.0 <= delta <= 1.0:
-        raise ValueError(f"delta must lie between 0 and 1, got {delta}")
-
-
-def _check_rate(sampling_rate: float) -> None:
-    if not 0.0 < sampling_rate <= 1.0:
-        raise ValueError(f"the sampling rate must be above 0 and at most 1, got {sampling_rate}")
-
-
 def _check_gaussian(epsilon: float, delta: float, sensitivity: float) -> None:
-    _check_positive("epsilon", epsilon)
-    _check_open_unit("delta", delta)
-    _check_positive("sensitivity", sensitivity)
+    parameters.epsilon(epsilon)
+    parameters.delta(delta)
+    parameters.positive(sensitivity, "sensitivity")
 
 
 def _check_sgd(q: float, sigma: float, steps: int, delta: float) -> None:
-    _check_rate(q)
-    _check_positive("sigma", sigma)
-    _check_count("steps", steps)
-    _check_open_unit("delta", delta)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(f"{name} must be a finite number above 0, got {value}")
-
-
-def _check_open_unit(name: str, value: float) -> None:
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value}")
-
-
-def _check_count(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+    parameters.probability(q, "q")
+    parameters.positive(sigma, "sigma")
+    parameters.queries(steps, "steps", least=1)
+    parameters.delta(delta)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
+
 Orders = NDArray[np.float64]
 
 ORDERS: Orders = 1 + np.geomspace(1e-3, 1e5, 600)
@@ -48,7 +50,11 @@ class FixedGuarantee(Guarantee):
     claimed_epsilon: float
     claimed_delta: float
 
+    def __post_init__(self) -> None:
+        parameters.claimed(self.claimed_epsilon, self.claimed_delta)
+
     def epsilon(self, delta: float) -> float:
+        parameters.delta_or_zero(delta)
         return self.claimed_epsilon if delta >= self.claimed_delta else math.inf
 
 
@@ -65,7 +71,12 @@ class RepeatedGuarantee(Guarantee):
     each_delta: float
     times: int
 
+    def __post_init__(self) -> None:
+        parameters.claimed(self.each_epsilon, self.each_delta)
+        parameters.queries(self.times, "times")
+
     def epsilon(self, delta: float) -> float:
+        parameters.delta_or_zero(delta)
         if self.times == 0:
             return 0.0
         if -math.expm1(self.times * math.log1p(-self.each_delta)) > delta:
@@ -84,17 +95,24 @@ def rdp_epsilon(orders: Orders, rdp: NDArray[np.float64], delta: float) -> tuple
     """ε and the order it comes from, by dp-accounting's conversion (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     from dp_accounting.rdp import compute_epsilon  # costs 1.6 s: import where used
 
+    parameters.delta(delta)
+    parameters.orders(orders)
+    if not np.all(rdp >= 0):  # NaN neither
+        raise parameters.ParameterError("rdp", rdp, "must hold costs, neither negative nor NaN")
     epsilon, order = compute_epsilon(orders, rdp, delta)
     return float(epsilon), float(order)
 
 
 def gaussian_rdp(sensitivity: float, sigma: float, orders: Orders) -> NDArray[np.float64]:
     """Gaussian noise, discrete or continuous: order·Δ²/(2σ²)."""
+    parameters.positive(sigma, "sigma")
+    parameters.positive(sensitivity, "sensitivity")
     return orders * sensitivity**2 / (2 * sigma**2)
 
 
 def randomised_response_rdp(epsilon: float, orders: Orders) -> NDArray[np.float64]:
     """The Rényi divergence of a fair coin pushed by ε: outcomes with odds e^ε : 1 against 1 : e^ε."""
+    parameters.positive(epsilon, "epsilon")
     log_likely = -math.log1p(math.exp(-epsilon))
     log_unlikely = log_likely - epsilon
     a, b = orders, 1 - orders
@@ -111,7 +129,8 @@ def with_sampling_error(
     (ε, δ₀ + (1 + e^ε)·τ)-DP of the real one. A share of δ is set aside for the second term, the smallest of
     `SAMPLER_SHARES` that covers it; `epsilon_at` gives the ideal ε for what is left. Infinity if none does.
     """
-    error = draws * tv_error_per_draw
+    parameters.delta(delta)
+    error = parameters.number(draws, "draws", least=0) * tv_error_per_draw
     for share in SAMPLER_SHARES:
         epsilon = epsilon_at(delta * (1 - share))
         if epsilon < 700 and (1 + math.exp(epsilon)) * error <= share * delta:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
 from pate.accounting.composition import Orders, rdp_epsilon
 from pate.accounting.loss_distribution import pld_epsilon
 from pate.accounting.neighbours import NeighbourOutcomes, neighbour_outcomes, on_all_cores
 from pate.accounting.renyi import worst_divergences
-from pate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pate.mechanisms.base import Counts, Mechanism
@@ -46,13 +46,13 @@ class ExactCost:
 
     def epsilon(self, delta: float) -> float:
         """ε of all the queries together: the larger direction's."""
-        _check(delta)
+        parameters.delta(delta)
         totals = self.forward.sum(axis=0), self.backward.sum(axis=0)
         return max(rdp_epsilon(self.orders, total, delta)[0] for total in totals)
 
     def cumulative_epsilon(self, delta: float) -> Array:
         """ε of the first query, the first two, … and of all, float[queries]."""
-        _check(delta)
+        parameters.delta(delta)
         totals = np.cumsum(self.forward, axis=0), np.cumsum(self.backward, axis=0)
         return np.maximum(*(_epsilons(self.orders, total, delta) for total in totals))
 
@@ -76,7 +76,7 @@ def exact_cost(mechanism: Mechanism, counts: Counts, orders: Orders = EXACT_ORDE
 
     Neighbouring relation: one vote moves. `counts` are private, and so is the result.
     """
-    return _cost(neighbour_outcomes(mechanism, counts), np.asarray(orders, dtype=np.float64))
+    return _cost(neighbour_outcomes(mechanism, counts), parameters.orders(orders))
 
 
 def exact_epsilon(mechanism: Mechanism, counts: Counts, delta: float) -> ExactEpsilon:
@@ -84,7 +84,8 @@ def exact_epsilon(mechanism: Mechanism, counts: Counts, delta: float) -> ExactEp
 
     Neighbouring relation: one vote moves. `counts` are private, and so is the result.
     """
-    outcomes = neighbour_outcomes(mechanism, counts)
+    parameters.delta(delta)
+    outcomes = neighbour_outcomes(mechanism, parameters.votes(counts))
     cost = _cost(outcomes, EXACT_ORDERS)
     rdp = cost.epsilon(delta)
     try:
@@ -92,11 +93,6 @@ def exact_epsilon(mechanism: Mechanism, counts: Counts, delta: float) -> ExactEp
     except (ValueError, OverflowError):  # losses of hundreds leave floating point: noise far below a vote
         pld = math.inf
     return ExactEpsilon(rdp=rdp, pld=pld, rdp_after=cost.cumulative_epsilon(delta))
-
-
-def _check(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta = {delta!r}: must be above 0, and below 1 over the number of records")
 
 
 def _cost(outcomes: NeighbourOutcomes, orders: Orders) -> ExactCost:

@@ -32,6 +32,7 @@ _NOISE = 1e-15  # rounding error of one point of a Fourier transform of a distri
 _LARGEST_EXPONENT = 600.0
 _TILTS = np.geomspace(1e-8, 0.5, 100)  # as shares of the largest that floating point allows
 _MOVES_AT_ONCE = 512
+_MOST_POINTS = 1 << 15  # of the grid of losses, on each side of 0
 _ELEMENTS_AT_ONCE = 1_000_000
 
 
@@ -87,13 +88,19 @@ def pld_epsilon(outcomes: NeighbourOutcomes, delta: float, guess: float = math.i
     if largest == 0.0 and guess == 0.0:
         return 0.0
     scale = min(guess, largest * len(outcomes.where)) or largest
+    finest = largest / _MOST_POINTS  # a coarser grid is rounded up further, and holds as well
     interval = max(scale, 1e-9) / max(1000.0, 40 * math.sqrt(len(outcomes.where)))
+    interval = max(interval, finest)
     visible = 0.05 * min(scale, largest)  # an ε below this needs no digits
     for _ in range(6):
         curves = worst_curves(outcomes, interval, cut)
         epsilon = composed_epsilon(curves, delta)
         coarse = composed_epsilon([c.coarser() for c in curves], delta)
-        if math.isinf(epsilon) or abs(coarse - epsilon) <= RELATIVE_ERROR * max(epsilon, visible):
+        if (
+            math.isinf(epsilon)
+            or interval < 4 * finest
+            or abs(coarse - epsilon) <= RELATIVE_ERROR * max(epsilon, visible)
+        ):
             break
         interval /= 4
     return epsilon
@@ -118,7 +125,9 @@ def worst_curves(outcomes: NeighbourOutcomes, interval: float, cut: float) -> li
         there, back = (np.maximum.reduceat(curve, begin, axis=0) for curve in (there, back))
         return Curves(interval, there, back, multiplicity[block])
 
-    return on_all_cores(curves, outcomes.blocks(_MOVES_AT_ONCE))
+    points = max(1.0, float(widths.max(initial=0.0)) / interval)
+    moves_at_once = min(_MOVES_AT_ONCE, max(8, round(_ELEMENTS_AT_ONCE / points)))
+    return on_all_cores(curves, outcomes.blocks(moves_at_once))
 
 
 def _largest_losses(outcomes: NeighbourOutcomes, cut: float) -> Array:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from pate.errors import ConfigError, DataError
+from pate.accounting import parameters
+from pate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pate.mechanisms.base import Counts, Mechanism
@@ -97,13 +98,11 @@ def neighbour_outcomes(mechanism: Mechanism, counts: Counts) -> NeighbourOutcome
 
 
 def as_votes(counts: NDArray[Any]) -> Indices:
-    """The histograms as integers; refused where they are not int[queries, classes] of votes."""
-    votes = np.asarray(counts)
-    if votes.ndim != 2 or 0 in votes.shape:
-        raise DataError(f"votes: the shape is {votes.shape}; needed is [queries, classes], neither of them 0")
-    if not (np.all(votes >= 0) and np.all(votes == np.floor(votes))):
-        raise DataError("votes: some counts are negative or not whole; needed are numbers of teachers")
-    return votes.astype(np.int64)
+    """The histograms as integers, or an error that says what is wrong with them."""
+    votes = parameters.histograms(counts, "votes")
+    if len(votes) == 0:
+        raise parameters.VotesError(f"votes: the shape is {votes.shape}; needed is [queries, classes], not 0 of them")
+    return votes
 
 
 def distinct_moves(histograms: Indices) -> tuple[Indices, Indices, Indices]:

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from pate.accounting import parameters
 from pate.accounting.summary import expected_answered, worst_case_epsilon
 from pate.errors import BudgetExceeded, ConfigError
-from pate.mechanisms import Counts, Mechanism, build, mechanism_class
-from pate.mechanisms.noise import MAX_SCALE
+from pate.mechanisms import ConfidentGNMax, Counts, GNMax, LNMax, Mechanism, build, mechanism_class
 from pate.mechanisms.stability import StabilityTest
 
 _FREE = {"lnmax": "scale", "gnmax": "sigma", "confident_gnmax": "sigma2", "mstab": "epsilon"}
 """The parameter that is solved for; more of it is less privacy for mstab, more privacy for the others."""
 
-_MOST_TEACHERS = 1 << 24
+_FINE = 200.0  # votes; wider noise is scaled down to this for a probability, which is then right to a vote in 200
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,13 @@ class Limits:
     answered: int | None
     delta: float
     n_classes: int
+
+    def __post_init__(self) -> None:
+        parameters.queries(self.asked, "queries", least=1)
+        if self.answered is not None:
+            parameters.queries(self.answered, "answered")
+        parameters.delta(self.delta)
+        parameters.classes(self.n_classes, "classes")
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class Answerable:
 
 def solve_noise(settings: Mapping[str, Any], target_epsilon: float, limits: Limits) -> Mechanism:
     """The mechanism with the least noise that keeps `limits` within `target_epsilon`."""
+    target_epsilon = parameters.epsilon(target_epsilon, "target_epsilon")
     cls = mechanism_class(settings)
     free = _FREE.get(cls.name)
     if free is None:
@@ -68,7 +76,7 @@ def solve_noise(settings: Mapping[str, Any], target_epsilon: float, limits: Limi
         answered = limits.asked if limits.answered is None else limits.answered
         return mechanism_at(noise).worst_case(limits.asked, answered).quick_epsilon(limits.delta)
 
-    low, high = 1e-2, MAX_SCALE
+    low, high = parameters.LEAST_NOISE, parameters.MOST_NOISE
     if quick(high) > target_epsilon:
         raise ConfigError(
             f"--target-epsilon {target_epsilon:g}: out of reach for {limits.asked} queries by {cls.name}; "
@@ -78,10 +86,10 @@ def solve_noise(settings: Mapping[str, Any], target_epsilon: float, limits: Limi
         middle = math.sqrt(low * high)
         low, high = (low, middle) if quick(middle) <= target_epsilon else (middle, high)
     for _ in range(60):
-        found = mechanism_at(_rounded_up(high) if sign > 0 else high)
+        found = mechanism_at(min(_rounded_up(high), parameters.MOST_NOISE) if sign > 0 else high)
         if epsilon_of(found, limits) <= target_epsilon:
             return found
-        high *= 1.002
+        high = min(1.002 * high, parameters.MOST_NOISE)
     raise ConfigError(f"--target-epsilon {target_epsilon:g}: no noise was found that keeps to it")
 
 
@@ -114,20 +122,20 @@ def expect(mechanism: Mechanism, counts: Counts, weights: np.ndarray | None, ask
 
 def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> Answerable:
     """What the mechanism can ever answer, and how many teachers it would take."""
+    n_classes = parameters.classes(n_classes)
+    n_teachers = None if n_teachers is None else parameters.teachers(n_teachers)
     if isinstance(mechanism, StabilityTest):
         probability = mechanism.answer_probability(n_teachers) if n_teachers else None
         return Answerable(n_teachers, probability, mechanism.teachers_needed(0.5), mechanism.teachers_needed(0.99))
 
     def right(teachers: int) -> float:
-        unanimous = np.zeros((1, n_classes), dtype=np.int64)
-        unanimous[0, 0] = teachers
-        return float(np.exp(mechanism.log_outcomes(unanimous)[0, 0]))
+        return unanimous_probability(mechanism, teachers, n_classes)
 
     def fewest(probability: float) -> int | None:
         high = 1
         while right(high) < probability:
             high *= 2
-            if high > _MOST_TEACHERS:
+            if high > parameters.MOST_TEACHERS:
                 return None
         low = high // 2
         while high - low > 1:
@@ -138,13 +146,31 @@ def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> 
     return Answerable(n_teachers, right(n_teachers) if n_teachers else None, fewest(0.5), fewest(0.99))
 
 
+def unanimous_probability(mechanism: Mechanism, n_teachers: int, n_classes: int) -> float:
+    """The probability that teachers who all agree get their label."""
+    if isinstance(mechanism, ConfidentGNMax):
+        passes = float(np.exp(mechanism.log_test(np.array([min(n_teachers, 2 * parameters.MOST_TEACHERS)]))[0][0]))
+        return passes * unanimous_probability(GNMax(mechanism.sigma2), n_teachers, n_classes)
+    lead = float(n_teachers)
+    if isinstance(mechanism, (LNMax, GNMax)):
+        width = mechanism.noise.scale
+        factor = max(1.0, width / _FINE)  # votes and noise in coarser units: their ratio decides
+        mechanism = type(mechanism)(width / factor)
+        lead = min(lead / factor, 2.0 * mechanism.noise.half_width())  # beyond, it is sure
+    unanimous = np.zeros((1, n_classes), dtype=np.int64)
+    unanimous[0, 0] = round(lead)
+    return float(np.exp(mechanism.log_outcomes(unanimous)[0, 0]))
+
+
 def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: int) -> tuple[Counts, np.ndarray]:
     """Histograms with the given leads of the plurality over the runner-up, and their shares.
 
     The other classes get no votes: rivals only lower the noisy winner's share a little.
     """
+    n_teachers, n_classes = parameters.teachers(n_teachers, "teachers"), parameters.classes(n_classes, "classes")
     rows = []
-    for gap in gaps:
+    for gap, share in gaps.items():
+        parameters.probability(share, "gaps")
         if not 0 <= gap <= n_teachers:
             raise ConfigError(f"--gaps {gap}: must be between 0 and the number of teachers, {n_teachers}")
         row = np.zeros(n_classes, dtype=np.int64)

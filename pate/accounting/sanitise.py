@@ -29,7 +29,8 @@ from fractions import Fraction
 import numpy as np
 from scipy.special import ndtri
 
-from pate.accounting.composition import Guarantee, rdp_epsilon
+from pate.accounting import parameters
+from pate.accounting.composition import Guarantee, RdpGuarantee, rdp_epsilon
 from pate.accounting.smooth_sensitivity import PrivateCost
 from pate.accounting.worst_case import WorstCaseGuarantee
 
@@ -60,12 +61,12 @@ def release_rdp(order: float, beta: float, sigma_ss: float, quantile: float = 0.
     The exact divergence of N(f, S²) and N(f', S'²) (scaled, shifted) at its worst case: S' = S exp(-beta) and
     |f - f'| = S'. Needs beta < ln(order / (order - 1)) / 2, a little more than the paper's 1 / (2 order).
     """
-    if not (order > 1 and sigma_ss > 0 and quantile >= 0):
-        raise ValueError(f"need order > 1, sigma_ss > 0, quantile >= 0, not {order=}, {sigma_ss=}, {quantile=}")
+    order, beta = parameters.order(order), parameters.number(beta, "beta", above=0, most=1)
+    sigma_ss, quantile = parameters.positive(sigma_ss, "sigma_ss"), parameters.number(quantile, "quantile", least=0)
     room = 1 - (order - 1) * math.expm1(2 * beta)  # times S'² sigma_ss²: the variance of the tilted normal
-    if not (beta > 0 and room > 0):
+    if not room > 0:
         limit = math.log1p(1 / (order - 1)) / 2
-        raise ValueError(f"beta must lie between 0 and {limit:.6g} at order {order}, not {beta}")
+        raise parameters.ParameterError("beta", beta, f"must lie between 0 and {limit:.6g} at order {order:g}")
     moved = 1 + quantile * sigma_ss * math.expm1(beta)
     spread = -beta - math.log(room) / (2 * (order - 1))
     return spread + order * moved**2 / (2 * sigma_ss**2 * room)
@@ -85,17 +86,12 @@ def epsilon_sanitised(
     `failure` is the part of `delta` spent on the bound being too low (half unless told). The figure is
     clipped at the public worst case and at zero, and rounded up to a multiple of `GRID`.
     """
-    if cost.smallest_sigma < SMALLEST_SIGMA:
-        raise ValueError(
-            f"noise of {cost.smallest_sigma:g} votes is too narrow to sanitise: the published bound is for continuous "
-            f"noise, and integer noise keeps to it from {SMALLEST_SIGMA:g} votes on"
-        )
-    lost = delta / 2 if failure is None else failure
-    if not 0 < lost < delta < 1:
-        raise ValueError(f"need 0 < failure < delta < 1, not failure={lost}, delta={delta}")
+    _check_noise(cost.smallest_sigma)
+    delta = parameters.delta(delta)
+    lost = delta / 2 if failure is None else parameters.number(failure, "failure", above=0, below=delta)
     quantile = float(-ndtri(lost))
     own = release_rdp(cost.order, beta + ROUNDING, sigma_ss, quantile)
-    left = _delta_left(delta - lost, cost, own)
+    left = _delta_left(delta - lost, cost.worst_case_rdp, cost.order, own)
     scale = Fraction(cost.smooth_sensitivity(beta) + ROUNDING) * Fraction(sigma_ss)
     noisy = Fraction(cost.rdp) + scale * (Fraction(quantile) + standard_normal(entropy))
     bound = min(float(max(math.ceil(noisy / GRID), 0) * GRID), cost.worst_case_rdp)
@@ -126,9 +122,26 @@ class WithRelease(Guarantee):
         return rdp_epsilon(np.array([self.order]), total, delta)[0]
 
 
-def _delta_left(delta: float, cost: PrivateCost, own: float) -> float:
+def check_release(
+    labels: RdpGuarantee, smallest_sigma: float, order: float, beta: float, sigma_ss: float, delta: float
+) -> None:
+    """Raise where `epsilon_sanitised` would, once all of the budget is spent: before any of it is."""
+    _check_noise(smallest_sigma)
+    own = release_rdp(order, beta + ROUNDING, sigma_ss, float(-ndtri(parameters.delta(delta) / 2)))
+    _delta_left(delta / 2, float(labels.rdp(np.array([order]))[0]), order, own)
+
+
+def _check_noise(smallest_sigma: float) -> None:
+    if smallest_sigma < SMALLEST_SIGMA:
+        raise ValueError(
+            f"noise of {smallest_sigma:g} votes is too narrow to sanitise: the published bound is for continuous "
+            f"noise, and integer noise keeps to it from {SMALLEST_SIGMA:g} votes on"
+        )
+
+
+def _delta_left(delta: float, worst_case_rdp: float, order: float, own: float) -> float:
     """What the sampler's error, weighed by exp(largest ε), leaves of delta for the conversion from RDP."""
-    largest = cost.worst_case_rdp + own + math.log(2 / delta) / (cost.order - 1)
+    largest = worst_case_rdp + own + math.log(2 / delta) / (order - 1)
     charged = (1 + math.exp(min(largest, 700.0))) * _SAMPLER_ERROR
     if charged > delta / 2:
         raise ValueError(f"the worst case, ε = {largest:.4g}, is too large to sanitise; answer fewer queries")

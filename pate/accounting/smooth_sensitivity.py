@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 
+from pate.accounting import parameters
 from pate.accounting.bounds import theorem6
 
 Floats = NDArray[np.float64]
@@ -56,6 +57,11 @@ class PrivateCost:
     rdp: float = field(repr=False)
     local_sensitivity: Floats = field(repr=False)
 
+    def __post_init__(self) -> None:
+        parameters.order(self.order)
+        parameters.positive(self.smallest_sigma, "smallest_sigma")
+        parameters.number(self.worst_case_rdp, "worst_case_rdp", least=0)
+
     def smooth_sensitivity(self, beta: float) -> float:
         """The beta-smooth bound max_d exp(-beta d) local_sensitivity[d] (Nissim et al. 2007, Definition 2.2).
 
@@ -67,15 +73,15 @@ class PrivateCost:
 
 def discounted_maximum(local_sensitivity: ArrayLike, beta: float) -> Floats:
     """Largest exp(-beta d) local_sensitivity[..., d] over the distances d of the last axis."""
-    if not beta > 0:
-        raise ValueError(f"beta must be positive, not {beta}")
+    parameters.positive(beta, "beta")
     ladder = np.asarray(local_sensitivity, dtype=np.float64)
     return np.asarray(np.max(ladder * np.exp(-beta * np.arange(ladder.shape[-1])), axis=-1))
 
 
 def gnmax_cost(counts: ArrayLike, sigma: float, order: float) -> PrivateCost:
     """Cost of one GNMax answer to every row of `counts`, int[queries, classes]."""
-    votes = _checked(counts)
+    votes = parameters.votes(counts, "counts")
+    sigma, order = parameters.noise(sigma, "sigma"), parameters.order(order)
     return PrivateCost(
         order=order,
         smallest_sigma=sigma,
@@ -92,10 +98,12 @@ def confident_gnmax_cost(
 
     Which queries were `answered` (bool[queries]) is released output, so the cost may be conditioned on it.
     """
-    votes = _checked(counts)
+    votes = parameters.votes(counts, "counts")
     mask = np.asarray(answered)
     if mask.dtype != np.bool_ or mask.shape != votes.shape[:1]:
         raise ValueError(f"answered must be bool[{len(votes)}], not {mask.dtype}{list(mask.shape)}")
+    sigma1, sigma2 = parameters.noise(sigma1, "sigma1"), parameters.noise(sigma2, "sigma2")
+    threshold, order = parameters.threshold(threshold), parameters.order(order)
     labels = gnmax_cost(votes[mask], sigma2, order) if mask.any() else None
     tests = threshold_rdp(votes, threshold, sigma1, order).sum()
     ladder = threshold_local_sensitivity(votes, threshold, sigma1, order).sum(axis=0)
@@ -117,8 +125,8 @@ def rdp_from_log_q(log_q: ArrayLike, sigma: float, order: float) -> Floats:
     `log_q` is the logarithm of a bound on the probability of all outcomes but one. Non-decreasing in it. For
     the threshold test pass sqrt(2) * sigma1: its input moves by one vote, not by sqrt(2) in L2.
     """
-    if not (order > 1 and sigma > 0):
-        raise ValueError(f"order must exceed 1 and sigma 0, not order={order}, sigma={sigma}")
+    parameters.order(order)
+    parameters.positive(sigma, "sigma")
     bounded = -np.clip(-np.asarray(log_q, dtype=np.float64), 0.0, 1e9)  # finite; a smaller q costs no more
     return theorem6(bounded.ravel(), sigma, np.array([order]))[:, 0].reshape(bounded.shape)
 
@@ -159,7 +167,7 @@ def threshold_local_sensitivity(counts: ArrayLike, threshold: float, sigma1: flo
     The test depends on the largest count alone, which d votes move by at most d. The steps of the curve over
     that window bound the change (exactly, unless a tie stops the largest count short of the window's end).
     """
-    votes = _checked(counts)
+    votes = parameters.votes(counts, "counts")
     n_teachers = int(votes[0].sum())
     least = -(-n_teachers // votes.shape[1])  # pigeonhole
     curve = _threshold_rdp_of_top(np.arange(least, n_teachers + 1), threshold, sigma1, order)
@@ -178,7 +186,7 @@ def gnmax_local_sensitivity(counts: ArrayLike, sigma: float, order: float) -> Fl
     between the least within d + 1 votes and the most within d votes; the step from there is bounded by
     `one_vote_up`. At d = 0 both neighbours that matter are known, and the smaller of the two bounds stands.
     """
-    votes = -np.sort(-_checked(counts), axis=1)
+    votes = -np.sort(-parameters.votes(counts, "counts"), axis=1)
     histograms, row_of = np.unique(votes, axis=0, return_inverse=True)
     n_teachers, n_classes = int(histograms[0].sum()), histograms.shape[1]
     least = least_log_q(histograms, sigma)
@@ -291,13 +299,3 @@ def _log_tail(sigma: float, n_teachers: int) -> Floats:
 
 def _log_sum(log_tail: Floats, top: Ints, rest: Ints) -> Floats:
     return np.asarray(np.logaddexp.reduce(log_tail[top - rest], axis=1))
-
-
-def _checked(counts: ArrayLike) -> Ints:
-    votes = np.asarray(counts)
-    if votes.ndim != 2 or votes.shape[0] < 1 or votes.shape[1] < 2:
-        raise ValueError(f"counts must be int[queries, classes] with two classes or more, not {list(votes.shape)}")
-    whole = votes.astype(np.int64)
-    if (whole != votes).any() or (whole < 0).any() or (whole.sum(axis=1) != whole[0].sum()).any():
-        raise ValueError("counts must be whole and not negative, with the same number of votes in every row")
-    return whole

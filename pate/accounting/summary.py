@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import bounds
+from pate.accounting import bounds, parameters
 from pate.accounting.calculators import compose_advanced
 from pate.accounting.composition import Guarantee, with_sampling_error
 from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
@@ -35,8 +36,8 @@ def summarise(
     mechanism: Mechanism, counts: Counts, delta: float, most_answered: int | None, moments: int
 ) -> CostSummary:
     """The cost of answering every row of `counts`. `most_answered` is a limit fixed beforehand, if there is one."""
-    if not 0 < delta < 1:
-        raise ConfigError(f"--delta {delta:g}: must be between 0 and 1")
+    delta, counts = parameters.delta(delta), parameters.votes(counts)
+    moments = parameters.whole(moments, "moments", least=1, most=1000)
     if mechanism.votes_per_record != 1:
         raise ConfigError(f"--mechanism {mechanism.name}: a votes file cannot say what it costs; see pate plan")
     exact_rdp, exact_pld = math.inf, math.inf
@@ -47,8 +48,9 @@ def summarise(
         def exact(ideal_delta: float) -> ExactEpsilon:
             return exact_epsilon(mechanism, counts, ideal_delta)
 
-        exact_rdp = with_sampling_error(lambda d: exact(d).rdp, delta, draws, TV_ERROR_PER_DRAW)
-        exact_pld = with_sampling_error(lambda d: exact(d).pld, delta, draws, TV_ERROR_PER_DRAW)
+        with suppress(parameters.TooWide):  # then there is no exact figure; the others need none
+            exact_rdp = with_sampling_error(lambda d: exact(d).rdp, delta, draws, TV_ERROR_PER_DRAW)
+            exact_pld = with_sampling_error(lambda d: exact(d).pld, delta, draws, TV_ERROR_PER_DRAW)
     return CostSummary(
         queries=len(counts),
         answered=expected_answered(mechanism, counts),
@@ -64,13 +66,14 @@ def worst_case_epsilon(
     mechanism: Mechanism, asked: int, most_answered: int | None, delta: float, n_classes: int
 ) -> float:
     """ε for every data set, with the sampler's error charged to δ: the one to publish."""
-    answered = asked if most_answered is None else min(asked, most_answered)
+    asked = parameters.queries(asked, "asked")
+    answered = asked if most_answered is None else min(asked, parameters.queries(most_answered, "answered"))
     return with_sampler(mechanism.worst_case(asked, answered), mechanism, asked, delta, n_classes)
 
 
 def with_sampler(guarantee: Guarantee, mechanism: Mechanism, asked: int, delta: float, n_classes: int) -> float:
     """ε of a guarantee about `asked` queries, with the error of all their draws charged to δ."""
-    draws = asked * mechanism.noise_draws(n_classes) + 1
+    draws = parameters.queries(asked, "asked") * mechanism.noise_draws(parameters.classes(n_classes)) + 1
     return with_sampling_error(guarantee.epsilon, delta, draws, TV_ERROR_PER_DRAW)
 
 
@@ -78,11 +81,16 @@ def expected_answered(mechanism: Mechanism, counts: Counts) -> float:
     """How many queries get a label, on average over the noise."""
     if isinstance(mechanism, MSvec):
         return mechanism.expected_answered(counts)
+    if isinstance(mechanism, ConfidentGNMax):
+        return float(np.exp(mechanism.log_test(counts.max(axis=1))[0]).sum())
+    if not mechanism.may_decline:
+        return float(len(counts))
     return float(-np.expm1(mechanism.log_outcomes(counts)[:, -1]).sum())
 
 
 def published_epsilon(mechanism: Mechanism, counts: Counts, delta: float, moments: int = 8) -> float:
     """ε as the mechanism's own paper counts it, for continuous noise and in the forward direction."""
+    delta, counts = parameters.delta(delta), parameters.votes(counts)
     if isinstance(mechanism, LNMax):
         return bounds.lnmax_epsilon(counts, mechanism.scale, delta, moments)
     if isinstance(mechanism, (GNMax, ConfidentGNMax)):
@@ -113,7 +121,9 @@ def cumulative_epsilons(
     elif isinstance(mechanism, LNMax):
         published = [bounds.lnmax_epsilon(counts[:n], mechanism.scale, delta) for n in at]
         curves["published bound (private)"] = np.array(published)
-    if not mechanism.charged_as_stream:
+    if mechanism.charged_as_stream:
+        return curves
+    with suppress(parameters.TooWide):
         curves["exact, RDP (private)"] = exact_cost(mechanism, counts).cumulative_epsilon(delta)[at - 1]
     return curves
 

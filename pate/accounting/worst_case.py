@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
 from pate.accounting.vote_plane import (
     Plane,
@@ -36,6 +37,7 @@ LARGEST_TEST_SCALE = 1000.0
 
 _ROUNDING = 1e-8  # relative; the sums are of positive terms, and more precise by far
 _ORDERS_TRIED = np.array([-2, 0, 2])  # round the best order, in steps of `ORDERS`
+_SLOW_WIDTH = 3000  # votes that the noise reaches; then the search for one order takes seconds
 
 RdpCurve = Callable[[Orders], NDArray[np.float64]]
 
@@ -48,6 +50,7 @@ def worst_case_rdp(noise: IntegerNoise, order: float) -> float:
     Guarantee: the Rényi divergence of the released label, in both directions, is at most this, for any number
     of classes and of teachers. It is never more than the closed form, rounded up.
     """
+    order = parameters.order(order)
     closed_form = _released_in_full(noise, order, counts=2)
     plane = Plane(noise, order)
     if noise.scale > LARGEST_SCALE or not plane.representable:
@@ -62,6 +65,7 @@ def threshold_test_rdp(noise: IntegerNoise, order: float) -> float:
     Neighbouring relation: one vote moves. Sensitivity: the largest count changes by at most 1.
     Guarantee: the Rényi divergence of the test's outcome, in both directions, is at most this.
     """
+    order = parameters.order(order)
     closed_form = _released_in_full(noise, order, counts=1)
     plane = Plane(noise, order)
     if noise.scale > LARGEST_TEST_SCALE or not plane.moment_fits:
@@ -81,6 +85,11 @@ class Cost:
     """About `proven`, but cheap at many orders: it chooses an order and proves nothing."""
     proven: Callable[[float], float]
     """Its tight bound at one order."""
+    slow: bool = False
+    """Whether that bound takes many seconds, so that one order has to do."""
+
+    def __post_init__(self) -> None:
+        parameters.queries(self.times, "times")
 
 
 def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
@@ -90,6 +99,7 @@ def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
         closed_form,
         lambda orders: _where_usable(two_class_excess, noise, orders, closed_form(orders)),
         lambda order: worst_case_rdp(noise, order),
+        slow=noise.half_width() > _SLOW_WIDTH,
     )
 
 
@@ -124,7 +134,8 @@ class WorstCaseGuarantee(RdpGuarantee):
     def epsilon_and_order(self, delta: float) -> tuple[float, float]:
         """ε and the Rényi order it comes from; `rdp_at` that order is what a ledger has to keep below."""
         best = int(np.searchsorted(ORDERS, self._approximately(delta)[1]))
-        orders = ORDERS[np.unique(np.clip(best + _ORDERS_TRIED, 0, len(ORDERS) - 1))]
+        tried = _ORDERS_TRIED[1:2] if any(cost.slow for cost in self.costs) else _ORDERS_TRIED
+        orders = ORDERS[np.unique(np.clip(best + tried, 0, len(ORDERS) - 1))]
         tight = rdp_epsilon(orders, np.array([self.rdp_at(float(order)) for order in orders]), delta)
         return min(tight, rdp_epsilon(ORDERS, self.rdp(ORDERS), delta))
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv
 
+from pate.accounting import parameters
 from pate.mechanisms.base import Counts, Mechanism
 from pate.mechanisms.noise import Entropy
 
@@ -73,8 +74,8 @@ def audit(sample_a: LabelSamples, sample_b: LabelSamples, delta: float, false_al
     accused with probability `false_alarm` at most. Any function of the answers alone may be audited in their
     place.
     """
-    if not 0 <= delta < 1 or not 0 < false_alarm < 1:
-        raise ValueError(f"delta = {delta!r} must be in [0, 1), false_alarm = {false_alarm!r} in (0, 1)")
+    parameters.delta_or_zero(delta)
+    parameters.open_probability(false_alarm, "false_alarm")
     outcomes, codes_a, codes_b = encode_outcomes(sample_a, sample_b)
     choose, test = (_tallies(codes_a[i], codes_b[i], len(outcomes)) for i in (0, 1))
     best = max(range(2), key=lambda side: _best_event(choose[side], delta, false_alarm)[0])

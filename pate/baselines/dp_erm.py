@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from pate.accounting import parameters
 from pate.baselines.erm_solver import Loss, build_loss, minimise
 from pate.errors import ConfigError, DataError
 from pate.features.fourier import RandomFourierFeatures
@@ -149,10 +150,12 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _checked_loss(self) -> Loss:
-        for name in ("epsilon", "regularisation", "n_records"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name} = {value!r}: must be a finite number above 0")
+        parameters.epsilon(self.epsilon)
+        for name in ("regularisation", "n_records", "gamma"):
+            parameters.positive(getattr(self, name), name)
+        parameters.number(self.intercept, "intercept", least=0)
+        parameters.whole(self.fourier_features, "fourier_features", least=0, most=parameters.MOST_TEACHERS)
+        parameters.seed(self.random_state, "random_state")
         if self.method not in ("output", "objective"):
             raise ConfigError(f"method = {self.method!r}: must be 'output' or 'objective'")
         if len(set(self.classes)) != len(self.classes) or len(self.classes) < 2:

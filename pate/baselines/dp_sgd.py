@@ -18,10 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from pate.accounting import parameters
 from pate.baselines.networks import build_network
 from pate.baselines.pca import private_components, project, public_components
 from pate.baselines.per_example import clipped_sum
-from pate.baselines.sgd_accounting import History, check_budget, epsilon_of, noise_for, steps_within
+from pate.baselines.sgd_accounting import History, epsilon_of, noise_for, steps_within
 from pate.boundary import worded_by_us
 from pate.errors import ConfigError, DataError, RunError
 from pate.features import Features, build_features
@@ -223,22 +224,23 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         return self.features == "pca" and self.pca_sigma is not None
 
     def _check(self) -> None:
-        check_budget(self.epsilon, self.delta)
+        parameters.delta(self.delta)
+        if self.epsilon is not None:
+            parameters.epsilon(self.epsilon)
         if self.epsilon is None and self.sigma is None:
             raise ConfigError("epsilon, sigma: give a target ε, or the noise multiplier")
         if self.features not in FEATURES:
             raise ConfigError(f"features = {self.features!r}: must be one of {', '.join(FEATURES)}")
-        for name in ("sigma", "pca_sigma", "lot_size", "n_records", "epochs", "learning_rate", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name} = {value!r}: must be a finite number above 0")
+        for name in ("sigma", "pca_sigma", "epochs", "learning_rate", "clip_norm"):
+            if getattr(self, name) is not None or name not in ("sigma", "pca_sigma"):
+                parameters.positive(getattr(self, name), name)
+        for name in ("lot_size", "n_records", "micro_batch"):
+            parameters.queries(getattr(self, name), name, least=1)
+        parameters.seed(self.random_state, "random_state")
         self._transforms()
-        if self.micro_batch < 1:
-            raise ConfigError(f"micro_batch = {self.micro_batch!r}: must be at least 1")
-        if self.learning_rate_end is not None and not 0 <= self.learning_rate_end < math.inf:
-            raise ConfigError(f"learning_rate_end = {self.learning_rate_end!r}: must be a finite number, 0 or above")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
+        if self.learning_rate_end is not None:
+            parameters.number(self.learning_rate_end, "learning_rate_end", least=0)
+        parameters.number(self.momentum, "momentum", least=0, below=1)
         if self.lot_size > self.n_records:
             raise ConfigError(f"lot_size = {self.lot_size}: larger than the data set (n_records = {self.n_records})")
         if self.delta >= 1 / self.n_records:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from pate.accounting import parameters
 from pate.errors import ConfigError, RunError
 
 Vector = NDArray[np.float64]
@@ -67,9 +68,7 @@ def build_loss(name: str, huber_width: float) -> Loss:
     if name == "logistic":
         return Logistic()
     if name == "huber":
-        if not huber_width > 0:
-            raise ConfigError(f"huber_width = {huber_width!r}: must be above 0")
-        return Huber(huber_width)
+        return Huber(parameters.positive(huber_width, "huber_width"))
     raise ConfigError(f"loss = {name!r}: must be 'logistic' or 'huber'")
 
 

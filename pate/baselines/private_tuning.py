@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from pate.accounting import parameters
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError
@@ -52,6 +53,8 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
     def fit(self, X: NDArray, y: NDArray, ids: Sequence[str] | None = None) -> PrivatelyTuned:
         if not self.candidates:
             raise ConfigError("candidates: give at least one set of parameters, such as {regularisation: 1e-3}")
+        parameters.epsilon(self.epsilon)
+        parameters.positive(self.n_records, "n_records")
         X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
         models = [self._candidate(candidate) for candidate in self.candidates]
         *training, held_out = split_into_parts(X, y, ids, self.entropy(32), len(models) + 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
+from pate.accounting import parameters
 from pate.errors import ConfigError
 
 History = list[tuple[float, float, int]]
@@ -22,6 +22,11 @@ def epsilon_of(history: History, delta: float, accountant: str = "prv") -> float
     """
     if accountant not in ACCOUNTANTS:
         raise ConfigError(f"accountant = {accountant!r}: must be 'prv' or 'rdp'")
+    parameters.delta(delta)
+    for sigma, rate, steps in history:
+        parameters.positive(sigma, "sigma")
+        parameters.probability(rate, "rate")
+        parameters.queries(steps, "steps")
     history = [entry for entry in history if entry[2] > 0]
     if not history:
         return 0.0
@@ -82,11 +87,3 @@ def steps_within(epsilon: float, delta: float, rate: float, sigma: float, before
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def check_budget(epsilon: float | None, delta: float) -> None:
-    """One line where ε or δ cannot be meant."""
-    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
-        raise ConfigError(f"epsilon = {epsilon!r}: must be a finite number above 0")
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta = {delta!r}: must lie strictly between 0 and 1")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,23 @@ Teachers = Annotated[int | None, typer.Option(help="number of teachers")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 
+_OPTIONS = {"asked": "queries", "n_teachers": "teachers", "n_classes": "classes"}
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """A parameter that makes no sense is named as the option it came from."""
+    from pate.accounting.parameters import ParameterError, shown
+
+    try:
+        yield
+    except ParameterError as error:
+        key = error.key.removeprefix("mechanism.")
+        option = _OPTIONS.get(key, key).replace("_", "-")
+        raise ConfigError(f"--{option} {shown(error.value)}: {error.wanted}") from None
+
+
+@_naming_options()
 def account(
     votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row a query, one column a class")],
     delta: Annotated[float, typer.Option(help="δ of the whole list")],
@@ -62,12 +80,16 @@ def account(
     as_json: AsJson = False,
 ) -> None:
     """What answering the queries of a votes file costs, by every method."""
+    from pate.accounting import parameters
     from pate.accounting.summary import summarise
     from pate.data.votes import load_votes
     from pate.mechanisms import build
 
-    if queries is not None and queries < 1:
-        raise ConfigError(f"--queries {queries}: must be at least 1")
+    parameters.delta(delta)
+    if answered is not None:
+        parameters.queries(answered, "answered")
+    if queries is not None:
+        parameters.queries(queries, "queries", least=1)
     counts = load_votes(votes, queries)
     if queries is not None and len(counts) < queries:
         raise DataError(f"--queries {queries}: {votes} holds only {len(counts)} rows")
@@ -83,6 +105,7 @@ def account(
         _print_summary(chosen, summary)
 
 
+@_naming_options()
 def plan(
     config: Annotated[Path | None, typer.Argument(help="take mechanism, budget and teachers from this config")] = None,
     mechanism: MechanismName = None,
@@ -130,14 +153,13 @@ def plan(
         refused = sorted(set(guard.refused))
         settings |= {key: value for key, value in named.items() if value is not None}
     else:
-        limits = planning.Limits(queries or max_queries or 100, answered, delta or 1e-5, classes)
+        asked = next((n for n in (queries, max_queries) if n is not None), 100)
+        limits = planning.Limits(asked, answered, 1e-5 if delta is None else delta, classes)
         settings = _settings(mechanism, named, limits.delta)
     counts, weights = _histograms(votes, gaps, teachers, limits.n_classes)
     if votes is not None and counts is not None:
         teachers = int(counts[0].sum())
         limits = dataclasses.replace(limits, n_classes=counts.shape[1])
-    if target_epsilon is not None and not target_epsilon > 0:
-        raise ConfigError(f"--target-epsilon {target_epsilon:g}: must be above 0")
     with importing_only(trust or ()):
         chosen = build(settings) if target_epsilon is None else planning.solve_noise(settings, target_epsilon, limits)
     result = _plan_object(chosen, limits, teachers, counts, weights, votes is not None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
 from pate.data.arrays import npy_array
 from pate.data.formats import content_of
 from pate.errors import DataError
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pate.data.dataset import Dataset
 
 _ZIP = b"PK"
-_MOST_VOTES = 2**31  # what sums of counts hold without a doubt
 
 
 def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
@@ -27,7 +27,7 @@ def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
     content = content_of(str(path))
     if content.startswith(_ZIP):
         raise DataError(f"{path}: an archive; give a .npy file with one array")
-    return checked_votes(npy_array(content, str(path)), str(path))[:first]
+    return parameters.votes(npy_array(content, str(path)), str(path))[:first]
 
 
 def with_votes(images: Dataset, file: str, folder: Path) -> Dataset:
@@ -49,31 +49,3 @@ def with_votes(images: Dataset, file: str, folder: Path) -> Dataset:
         y_private=images.y_private[:0].copy(),
         votes=votes[: len(images.X_public)],
     )
-
-
-def checked_votes(votes: NDArray, name: str) -> NDArray[np.int64]:
-    """The histograms as integers, or one line that says what is wrong with them."""
-    if votes.dtype.kind not in "iuf":
-        raise DataError(f"{name}: holds {votes.dtype}, not counts of votes")
-    if votes.ndim != 2 or votes.shape[1] < 2:
-        raise DataError(f"{name}: has shape {votes.shape}; needed is (queries, classes) with two classes or more")
-    if len(votes) == 0:
-        raise DataError(f"{name}: holds no queries")
-    if not np.isfinite(votes).all():
-        raise DataError(f"{name}: row {_first_row(~np.isfinite(votes))} holds NaN or infinity")
-    if (votes < 0).any():
-        raise DataError(f"{name}: row {_first_row(votes < 0)} holds a negative count")
-    if (votes > _MOST_VOTES).any():
-        raise DataError(f"{name}: row {_first_row(votes > _MOST_VOTES)} holds a count beyond {_MOST_VOTES}")
-    if (votes != np.floor(votes)).any():
-        raise DataError(f"{name}: row {_first_row(votes != np.floor(votes))} holds a count that is not whole")
-    votes = votes.astype(np.int64)
-    totals = votes.sum(axis=1)
-    if (totals != totals[0]).any():
-        row = int(np.argmax(totals != totals[0]))
-        raise DataError(f"{name}: row {row} sums to {totals[row]:g}, row 0 to {totals[0]:g}; every teacher votes once")
-    return votes
-
-
-def _first_row(wrong: NDArray[np.bool_]) -> int:
-    return int(np.argmax(wrong.any(axis=1)))

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from pate.accounting import parameters
 from pate.errors import ConfigError
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
 from pate.mechanisms.confident import ConfidentGNMax
@@ -43,22 +44,23 @@ def build(settings: Mapping[str, Any]) -> Mechanism:
     >>> build({"name": "gnmax", "sigma": 40})
     GNMax(sigma=40.0)
     """
-    parameters = dict(settings)
-    parameters.pop("name", None)
+    given = dict(settings)
+    given.pop("name", None)
     cls: Any = mechanism_class(settings)
     if inspect.isabstract(cls) or not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError(f"mechanism.name = {shown(settings['name'])}: not a mechanism itself, only a kind of them")
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    for key in parameters:
+    for key in given:
         if key not in fields:
             raise ConfigError(f"{dotted(['mechanism', key])}: {cls.name} has no such parameter; {nearest(key, fields)}")
     for key, field in fields.items():
-        if key not in parameters and field.default is dataclasses.MISSING:
+        if key not in given and field.default is dataclasses.MISSING:
             raise ConfigError(f"mechanism.{key}: missing; {cls.name} needs it")
-    for key, value in parameters.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ConfigError(f"mechanism.{key} = {shown(value)}: must be a number")
+    for key, value in given.items():
+        given[key] = parameters.number(value, f"mechanism.{key}")
     try:
-        return cls(**{key: float(value) for key, value in parameters.items()})
-    except (ValueError, ArithmeticError) as error:
+        return cls(**given)
+    except parameters.ParameterError as error:
+        raise error.under("mechanism") from None
+    except ValueError as error:
         raise ConfigError(f"mechanism: {error}") from None

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
 from pate.accounting.composition import gaussian_rdp
 from pate.accounting.worst_case import WorstCaseGuarantee, threshold_test_cost
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
@@ -35,12 +36,12 @@ class ConfidentGNMax(Mechanism):
     sigma2: float
 
     def __post_init__(self) -> None:
-        DiscreteGaussian(self.sigma1)
-        DiscreteGaussian(self.sigma2)
-        if not math.isfinite(self.threshold):
-            raise ValueError(f"the threshold must be a number of votes, not {self.threshold!r}")
+        object.__setattr__(self, "threshold", parameters.threshold(self.threshold))
+        for name in ("sigma1", "sigma2"):
+            object.__setattr__(self, name, parameters.noise(getattr(self, name), name))
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+        counts = parameters.histograms(counts)
         noisy_max = counts.max(axis=1) + DiscreteGaussian(self.sigma1).sample((len(counts),), entropy)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         confident = noisy_max >= self.threshold
@@ -61,13 +62,19 @@ class ConfidentGNMax(Mechanism):
 
     def _behind_test(self, largest: NDArray[np.integer], labels: NDArray[np.float64]) -> NDArray[np.float64]:
         """The outcomes where `labels` are released only if the largest count passes the noisy test."""
-        needed = math.ceil(self.threshold) - largest  # the noise that passes the test
-        test = DiscreteGaussian(self.sigma1)
-        outcomes = labels + test.log_sf(needed)[:, None]
-        outcomes[:, -1] = test.log_cdf(needed - 1)
+        log_passed, log_declined = self.log_test(largest)
+        outcomes = labels + log_passed[:, None]
+        outcomes[:, -1] = log_declined
         return outcomes
 
+    def log_test(self, largest: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """log-probabilities that a largest count passes the noisy test, and that it does not."""
+        needed = math.ceil(self.threshold) - largest  # the noise that passes the test
+        test = DiscreteGaussian(self.sigma1)
+        return test.log_sf(needed), test.log_cdf(needed - 1)
+
     def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
+        asked, answered = parameters.limits(asked, answered)
         tests = threshold_test_cost(
             DiscreteGaussian(self.sigma1), asked, lambda orders: gaussian_rdp(1.0, self.sigma1, orders)
         )

@@ -21,14 +21,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pate.accounting import parameters
+
 Entropy = Callable[[int], bytes]
 """`entropy(n)` returns n random bytes. Runs that release labels use `os.urandom`."""
 
 TV_ERROR_PER_DRAW = 2.0**-98
 """Bound on the total-variation error of one draw: 2⁻⁹⁹ of cut tails and less than 2⁻¹⁰⁵ of rounding."""
 
-MAX_SCALE = 10_000.0
-"""Largest noise scale in votes; the sampling table has about 140 entries a unit of scale."""
+MAX_SCALE = parameters.MOST_NOISE
+"""Largest noise scale in votes; the sampling table has about 140 entries per unit of scale."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,7 @@ class IntegerNoise:
     scale: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale <= MAX_SCALE:
-            raise ValueError(f"the noise scale must be in (0, {MAX_SCALE:g}] votes, not {self.scale!r}")
+        object.__setattr__(self, "scale", parameters.noise(self.scale))
 
     def sample(self, shape: tuple[int, ...], entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """Independent draws. 64 bits decide all but about one draw in 2⁵⁰; the others take 64 more."""

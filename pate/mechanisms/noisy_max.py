@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
 from pate.accounting.worst_case import Cost, WorstCaseGuarantee, argmax_cost
 from pate.mechanisms.base import Counts, Mechanism
@@ -27,7 +28,8 @@ class NoisyMax(Mechanism):
         """The noise on every count."""
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
-        noisy = counts + self.noise.sample(counts.shape, entropy)
+        votes = parameters.histograms(counts)
+        noisy = votes + self.noise.sample(votes.shape, entropy)
         return argmax_with_random_ties(noisy, entropy)
 
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
@@ -66,13 +68,15 @@ class LNMax(NoisyMax):
     scale: float
 
     def __post_init__(self) -> None:
-        DiscreteLaplace(self.scale)
+        object.__setattr__(self, "scale", parameters.noise(self.scale, "scale"))
 
     @property
     def noise(self) -> IntegerNoise:
         return DiscreteLaplace(self.scale)
 
     def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
+        asked, _ = parameters.limits(asked, answered)
+
         def both_counts(orders: Orders) -> NDArray[np.float64]:
             return 2 * randomised_response_rdp(1 / self.scale, orders)
 
@@ -93,13 +97,14 @@ class GNMax(NoisyMax):
     sigma: float
 
     def __post_init__(self) -> None:
-        DiscreteGaussian(self.sigma)
+        object.__setattr__(self, "sigma", parameters.noise(self.sigma, "sigma"))
 
     @property
     def noise(self) -> IntegerNoise:
         return DiscreteGaussian(self.sigma)
 
     def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
+        asked, _ = parameters.limits(asked, answered)
         return WorstCaseGuarantee.of(self.answer_cost(asked))
 
     def answer_cost(self, times: int) -> Cost:

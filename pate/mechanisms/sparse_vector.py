@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from pate.accounting import parameters
 from pate.accounting.composition import FixedGuarantee, Guarantee, RepeatedGuarantee
 from pate.errors import BudgetExceeded
 from pate.mechanisms.base import UNANSWERED, Counts
@@ -20,10 +21,9 @@ from pate.mechanisms.noise import DiscreteLaplace, Entropy
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.mechanisms.stability import (
     StabilityTest,
-    check_privacy,
+    check_noise,
     log_plurality_shares,
     plurality_gap,
-    positive_integer,
     stable_moves,
 )
 
@@ -59,14 +59,16 @@ class MSvec(StabilityTest):
     max_queries: int
 
     def __post_init__(self) -> None:
-        check_privacy(self.epsilon, self.delta, "delta")
+        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", parameters.delta(self.delta))
         for field in ("unstable", "max_queries"):
-            object.__setattr__(self, field, positive_integer(getattr(self, field), field))
+            object.__setattr__(self, field, parameters.queries(getattr(self, field), field, least=1))
         if self.unstable > self.max_queries:
-            raise ValueError(f"unstable = {self.unstable} must not exceed max_queries = {self.max_queries}")
-        DiscreteLaplace(2 * self.noise_scale)
+            wanted = f"must not exceed max_queries = {self.max_queries}"
+            raise parameters.ParameterError("unstable", self.unstable, wanted)
+        check_noise(2 * self.noise_scale, self.epsilon)
         if not (self._composes_simply or self._second_order_term <= self.epsilon / 2):
-            raise ValueError(f"epsilon = {self.epsilon} is too large for msvec's bound to hold; lower it")
+            raise parameters.ParameterError("epsilon", self.epsilon, "too large for msvec's bound to hold; lower it")
 
     @property
     def noise_scale(self) -> float:
@@ -97,6 +99,7 @@ class MSvec(StabilityTest):
         return self.unstable * each * math.expm1(each)
 
     def worst_case(self, asked: int, answered: int) -> Guarantee:
+        asked, _ = parameters.limits(asked, answered)
         if asked > self.max_queries:
             raise BudgetExceeded(f"{asked} queries are more than msvec's max_queries = {self.max_queries}")
         return FixedGuarantee(self.epsilon, self.exact_delta) if asked else FixedGuarantee(0.0, 0.0)
@@ -115,8 +118,8 @@ class MSvec(StabilityTest):
         `unstable_so_far` is `MSvecStream.unstable` as stored with the last label, which counts earlier
         resumptions.
         """
-        if min(unstable_so_far, asked_so_far) < 0:
-            raise ValueError(f"a stream cannot go on from {unstable_so_far} unstable of {asked_so_far} asked")
+        unstable_so_far = parameters.queries(unstable_so_far, "unstable_so_far")
+        asked_so_far = parameters.queries(asked_so_far, "asked_so_far")
         resumed = unstable_so_far > 0 or asked_so_far > 0
         return MSvecStream(self, min(self.unstable, unstable_so_far + resumed), asked_so_far)
 
@@ -193,10 +196,11 @@ class MSvecStream:
 
     def answer(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """Answers to the histograms in turn; fewer than there are histograms if a ⊥ ends the stream."""
+        counts = parameters.histograms(counts)
         self._refuse_beyond_limits(len(counts))
         test = DiscreteLaplace(2 * self._mechanism.noise_scale)
         noisy = stable_moves(plurality_gap(counts)) + test.sample((len(counts),), entropy)
-        labels = argmax_with_random_ties(np.asarray(counts), entropy)
+        labels = argmax_with_random_ties(counts, entropy)
         for i in range(len(counts)):
             self.asked += 1
             if noisy[i] < self._noisy_threshold(entropy):

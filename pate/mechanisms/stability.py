@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, RepeatedGuarantee
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
 from pate.mechanisms.noise import DiscreteLaplace, Entropy
@@ -76,8 +77,7 @@ class StabilityTest(Mechanism):
 
     def gap_needed(self, probability: float) -> int:
         """The smallest gap, in votes, that is answered with at least this probability."""
-        if not 0 < probability < 1:
-            raise ValueError(f"the probability of an answer must be in (0, 1), not {probability!r}")
+        parameters.open_probability(probability, "probability")
         upper = 1
         while self._pass_probability(upper) < probability:
             upper *= 2
@@ -116,14 +116,16 @@ class SingleStabilityTest(StabilityTest):
         """The smallest noise that passes the test."""
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+        counts = parameters.histograms(counts)
         passed = self.noise.sample((len(counts),), entropy) >= self.missing_noise(plurality_gap(counts))
-        return np.where(passed, argmax_with_random_ties(np.asarray(counts), entropy), UNANSWERED)
+        return np.where(passed, argmax_with_random_ties(counts, entropy), UNANSWERED)
 
     def log_pass(self, gap: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         missing = self.missing_noise(gap)
         return self.noise.log_sf(missing), self.noise.log_cdf(missing - 1)
 
     def worst_case(self, asked: int, answered: int) -> Guarantee:
+        asked, _ = parameters.limits(asked, answered)
         return RepeatedGuarantee(self.epsilon, self.exact_delta, asked)
 
     def noise_draws(self, n_classes: int) -> int:
@@ -150,8 +152,9 @@ class MStab(SingleStabilityTest):
     query_delta: float
 
     def __post_init__(self) -> None:
-        check_privacy(self.epsilon, self.query_delta, "query_delta")
-        DiscreteLaplace(1 / self.epsilon)
+        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
+        object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
+        check_noise(1 / self.epsilon, self.epsilon)
 
     @property
     def noise(self) -> DiscreteLaplace:
@@ -187,11 +190,11 @@ class MSamp(SingleStabilityTest):
     n_teachers: int
 
     def __post_init__(self) -> None:
-        check_privacy(self.epsilon, self.query_delta, "query_delta")
-        if not 0 < self.sampling_rate <= 1:
-            raise ValueError(f"sampling_rate must be in (0, 1], not {self.sampling_rate!r}")
-        object.__setattr__(self, "n_teachers", positive_integer(self.n_teachers, "n_teachers"))
-        DiscreteLaplace(2 * self.votes_per_record / self.epsilon)
+        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
+        object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
+        object.__setattr__(self, "sampling_rate", parameters.probability(self.sampling_rate, "sampling_rate"))
+        object.__setattr__(self, "n_teachers", parameters.teachers(self.n_teachers))
+        check_noise(2 * self.votes_per_record / self.epsilon, self.epsilon)
 
     @property
     def votes_per_record(self) -> int:
@@ -241,8 +244,9 @@ def poisson_subsets(record_id: bytes, key: bytes, n_subsets: int, rate: float, k
     """
     if not 1 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
         raise ValueError(f"the key must have 1 to {hashlib.blake2b.MAX_KEY_SIZE} bytes, not {len(key)}")
-    if not 0 < rate <= 1:
-        raise ValueError(f"the sampling rate must be in (0, 1], not {rate!r}")
+    parameters.probability(rate, "rate")
+    parameters.teachers(n_subsets, "n_subsets")
+    parameters.queries(kappa, "kappa", least=1)
     limit = math.floor(_as_written(rate) * 2**_UNIFORM_BITS)
     numbers = _uniform_numbers(record_id, key, n_subsets)
     inside = sorted((number, subset) for subset, number in enumerate(numbers) if number < limit)
@@ -258,18 +262,12 @@ def _uniform_numbers(record_id: bytes, key: bytes, n: int) -> list[int]:
     return [int.from_bytes(stream[8 * i : 8 * i + 8], "little") for i in range(n)]
 
 
-def check_privacy(epsilon: float, delta: float, delta_name: str) -> None:
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be a number above 0, not {epsilon!r}")
-    if not 0 < delta < 1:
-        raise ValueError(f"{delta_name} must be in (0, 1), not {delta!r}")
-
-
-def positive_integer(value: float, name: str) -> int:
-    """A configured number that must be whole: 10 and 10.0 are, 2.5 is not."""
-    if not (math.isfinite(value) and value == int(value) and value >= 1):
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-    return int(value)
+def check_noise(scale: float, epsilon: float) -> None:
+    """Refuse an ε whose noise, of `scale` votes, cannot be drawn."""
+    try:
+        parameters.noise(scale)
+    except parameters.ParameterError as error:
+        raise parameters.ParameterError("epsilon", epsilon, f"means noise of {scale:g}: {error.wanted}") from None
 
 
 def _as_written(rate: float) -> Fraction:

@@ -19,12 +19,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from pate.accounting.parameters import TooWide
 from pate.mechanisms.noise import IntegerNoise
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _LOG_NEGLIGIBLE = -40.0  # terms below exp(−40) of the largest are left out of a sum: less than 1e-13 in all
+_MOST_TABULATED = 1 << 21  # numbers in one table
+_MOST_SUMMED = 1 << 23  # terms of one histogram's sums: seconds, and 64 MB an array
+_MOVED_AT_ONCE = 1 << 20
 _LARGEST_LOG_RATIO = 100.0  # beyond it a linear-space sum could lose what a moved vote makes large
 
 
@@ -68,7 +72,7 @@ class _Tables:
     largest_log_ratio: float
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _tables(noise: IntegerNoise, n_classes: int, reach: int) -> _Tables:
     """Tables for |u| ≤ reach."""
     nodes, log_weights = _legendre_on_unit_interval(n_classes - 1)
@@ -93,7 +97,17 @@ def _tables(noise: IntegerNoise, n_classes: int, reach: int) -> _Tables:
 
 def _tables_for(noise: IntegerNoise, counts: Indices) -> _Tables:
     spread = int(np.ptp(counts, axis=1).max(initial=0))
-    return _tables(noise, counts.shape[1], spread + noise.half_width())
+    reach = spread + noise.half_width()
+    _check_size(noise, (counts.shape[1] // 2 + 1) * 2 * reach, _MOST_TABULATED)
+    return _tables(noise, counts.shape[1], reach)
+
+
+def _check_size(noise: IntegerNoise, size: int, most: int) -> None:
+    if size > most:
+        raise TooWide(
+            f"noise of {noise.scale:g} votes: too wide, with that many votes and classes, for an exact sum; "
+            "the cost for every data set needs none"
+        )
 
 
 def log_wins(noise: IntegerNoise, counts: Indices) -> Array:
@@ -104,7 +118,7 @@ def log_wins(noise: IntegerNoise, counts: Indices) -> Array:
     log_probability = np.empty(distinct.shape)
     for i, row in enumerate(distinct):
         values, group = np.unique(row, return_inverse=True)
-        terms, shift, _ = _terms(tables, values, group, noise.half_width())
+        terms, shift, _ = _terms(tables, values, group, noise)
         log_probability[i] = (np.log(terms.sum(axis=(0, 2))) + shift)[group]
     result = np.empty(counts.shape)
     np.put_along_axis(result, order, log_probability[where.reshape(-1)], axis=1)
@@ -134,14 +148,15 @@ def _moves_of_one(tables: _Tables, noise: IntegerNoise, row: Indices, sources: I
     """log P(class wins) for each move in one histogram; classes with equal counts share the work."""
     values, group = np.unique(row, return_inverse=True)
     source, target = group[sources], group[targets]
-    terms, shift, begin = _terms(tables, values, group, noise.half_width())
+    terms, shift, begin = _terms(tables, values, group, noise)
     width = terms.shape[2]
     fewer = _windows(tables.share_fewer, begin, width)
     more = _windows(tables.share_more, begin, width)
 
     bystander_wins = np.zeros((len(sources), len(values)))
     for t in range(len(terms)):  # what one quadrature node needs fits the cache
-        bystander_wins += (fewer[t, source] * more[t, target]) @ terms[t].T
+        for block in _slices(len(sources), max(1, _MOVED_AT_ONCE // width)):
+            bystander_wins[block] += (fewer[t, source[block]] * more[t, target[block]]) @ terms[t].T
     source_wins = terms * _windows(tables.pmf_fewer[None], begin, width) @ more.transpose(0, 2, 1)
     target_wins = terms * _windows(tables.pmf_more[None], begin, width) @ fewer.transpose(0, 2, 1)
 
@@ -153,13 +168,19 @@ def _moves_of_one(tables: _Tables, noise: IntegerNoise, row: Indices, sources: I
     return result
 
 
-def _terms(tables: _Tables, values: Indices, group: Indices, margin: int) -> tuple[Array, Array, Indices]:
+def _slices(n: int, step: int) -> list[slice]:
+    return [slice(i, i + step) for i in range(0, n, step)]
+
+
+def _terms(tables: _Tables, values: Indices, group: Indices, noise: IntegerNoise) -> tuple[Array, Array, Indices]:
     """The summands of P(a class with this count wins), [nodes, counts, noisy counts]; a count's largest is 1.
 
     Also the logarithm of that largest, and where in the tables the window of noisy counts that matter begins.
     """
+    margin = noise.half_width()
     begin = values[0] - margin - values - tables.lowest
     width = int(values[-1] - values[0]) + 2 * margin + 1
+    _check_size(noise, len(tables.log_weights) * len(values) * width, _MOST_SUMMED)
     share = _windows(tables.share, begin, width)
     product = np.einsum("g,tgv->tv", np.bincount(group).astype(np.float64), share)
     log_terms = _windows(tables.log_pmf[None], begin, width) + (product[:, None] - share)

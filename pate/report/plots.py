@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ CSS_COLOURS = {
 """Each colour of a plot and the variable that stands for it in a page, where it follows light and dark."""
 
 WITHOUT_PRIVACY = "without privacy"
+_UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of others, ends of lines and paragraphs
 _SOLID = ("o", "s", "D", "^", "v", "P")
 _WIDTH = 4.6  # inches: on a phone, which is about as wide, text keeps its size
 
@@ -130,7 +132,7 @@ def epsilon_by_queries(curves: EpsilonCurves, limit: int, epsilon: float, privat
     styles = ("-", "--", ":", "-.")
     for number, (name, values) in enumerate(curves.epsilon.items()):
         shown = [math.nan if value is None else value for value in values]
-        axes.plot(curves.queries, shown, styles[number % 4], color=SERIES[number % 4], linewidth=2, label=name)
+        axes.plot(curves.queries, shown, styles[number % 4], color=SERIES[number % 4], linewidth=2, label=plain(name))
     axes.plot(limit, epsilon, "o", color=SERIES[0], markersize=8, label=f"this run's limit: ε = {epsilon:.3g}")
     axes.set(xlabel="label queries", ylabel="ε", xlim=(0, None), ylim=(0, None))
     axes.grid(color=LINE)
@@ -158,7 +160,7 @@ def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, 
             markeredgewidth=1.6,
             markersize=11 if point.own else 8,
             capsize=4,
-            label=f"{point.label}: {point.kind} ε",
+            label=plain(f"{point.label}: {point.kind} ε"),
         )
     if nonprivate is not None:
         axes.axhline(100 * nonprivate, linestyle="--", color=MUTED, linewidth=1.2, label=WITHOUT_PRIVACY)
@@ -183,7 +185,7 @@ def example_grid(images: NDArray[np.uint8], labels: Sequence[int], classes: Sequ
     """Public examples with what was released about them."""
     from matplotlib.figure import Figure
 
-    columns = 6
+    columns, names = 6, _short(classes)
     lines = max(1, math.ceil(len(images) / columns))
     figure = Figure(figsize=(_WIDTH, 0.98 * lines), layout="constrained")
     for place, axes in enumerate(figure.subplots(lines, columns, squeeze=False).flat):
@@ -191,7 +193,7 @@ def example_grid(images: NDArray[np.uint8], labels: Sequence[int], classes: Sequ
         if place < len(images):
             axes.imshow(images[place], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
             label = labels[place]
-            axes.set_title("⊥" if label == UNANSWERED else classes[label], fontsize=10, color=INK)
+            axes.set_title("⊥" if label == UNANSWERED else names[label], fontsize=10, color=INK)
     return figure
 
 
@@ -206,7 +208,19 @@ def histogram(values: NDArray[Any], xlabel: str, ylabel: str, bins: int = 30) ->
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    return [name if len(name) <= 16 else f"{name[:14]}…" for name in names]
+    return [plain(name if len(name) <= 16 else f"{name[:14]}…") for name in names]
+
+
+def plain(text: str) -> str:
+    r"""Somebody else's text as Matplotlib shows it, letter for letter: `$` begins no formula.
+
+    What no picture can show, such as a line break, becomes a replacement character.
+
+    >>> plain("$10_$20")
+    '\\$10_\\$20'
+    """
+    shown = "".join("�" if category(letter) in _UNSEEN else letter for letter in text)
+    return shown.replace("$", r"\$")
 
 
 def _empty(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:

@@ -44,8 +44,11 @@ def read_report(path: Path) -> AnyReport:
         raise RunError(f"{path}/report.json: cannot be read ({error})") from None
 
 
-def write_pages(path: Path) -> AnyReport:
-    """`report.html`, `privacy.txt` and `plots/` from what is stored, and `private/report.html` if votes are."""
+def write_pages(path: Path, images: bool = True) -> AnyReport:
+    """`report.html`, `privacy.txt` and `plots/` from what is stored, and `private/report.html` if votes are.
+
+    Without `images` the plots are there as SVG only: what can be drawn as one can be drawn as the other.
+    """
     report = read_report(path)
     if not (path / "config.yaml").exists():
         raise RunError(f"{path}: has no config.yaml; name the directory of a finished run")
@@ -57,7 +60,8 @@ def write_pages(path: Path) -> AnyReport:
         (path / "plots").mkdir(exist_ok=True)
     for name, figure in drawn.items():
         _write(path / "plots" / f"{name}.svg", svg[name].encode())
-        _write(path / "plots" / f"{name}.png", as_png(figure))
+        if images:
+            _write(path / "plots" / f"{name}.png", as_png(figure))
     _write(path / "report.html", render_page(report, config_yaml, svg, examples).encode())
     _write(path / "privacy.txt", render_statement(report).encode())
     private = path / "private"

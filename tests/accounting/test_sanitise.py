@@ -59,7 +59,7 @@ def test_beta_has_a_limit(order: float) -> None:
     limit = math.log(order / (order - 1)) / 2
     assert math.isfinite(release_rdp(order, 0.999 * limit, 5.0))
     for beta in (1.0001 * limit, 0.0, -0.1):
-        with pytest.raises(ValueError, match="beta must lie between"):
+        with pytest.raises(ValueError, match="must lie between"):
             release_rdp(order, beta, 5.0)
 
 
@@ -130,9 +130,9 @@ def test_guarantee_end_to_end() -> None:
 
 def test_refusals() -> None:
     cost = private_cost()
-    with pytest.raises(ValueError, match="0 < failure < delta"):
+    with pytest.raises(ValueError, match=r"failure = 0.0001: must be"):
         epsilon_sanitised(cost, beta=0.02, sigma_ss=4.0, delta=1e-5, failure=1e-4)
-    with pytest.raises(ValueError, match="sigma_ss > 0"):
+    with pytest.raises(ValueError, match=r"sigma_ss = 0.0: must be"):
         release_rdp(5.0, 0.02, 0.0)
     with pytest.raises(ValueError, match="too large to sanitise"):
         epsilon_sanitised(gnmax_cost([[9, 1]] * 20_000, 5.0, 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5)

@@ -1,0 +1,211 @@
+"""Before anything is charged: the student, the comparison and the report, tried on public data with made-up labels.
+
+What fails after the labels are paid for costs privacy that nobody gets anything for: so whatever the config and the
+names in the data can break is built, trained for a moment, stored, loaded and drawn first. Nothing private is used.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from contextlib import contextmanager
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate import __version__
+from pate.config import Config
+from pate.data.dataset import Dataset
+from pate.errors import ConfigError, PateError, first_line
+from pate.learning import model_card, new_student, stored_student
+from pate.mechanisms import UNANSWERED, Mechanism
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pate.report.schema import Report
+
+_STEPS = 2  # of training a network: enough for every line of its loop
+_LABELS_PER_CLASS, _FEWEST_LABELS = 6, 60
+_UNLABELLED = 128
+_PREDICTED = 5
+_SHOWN = 6  # examples of the page: a line of them
+
+
+def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> None:
+    """Raise ConfigError where the student, the model without privacy or the report would fail later."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of two steps of training nobody expects that they converge
+        try_student(config, data, mechanism.may_decline)
+        if config.nonprivate is not None and data.benchmark and data.X_test is not None:
+            try_nonprivate(config, data)
+        try_report(config, data, epsilon)
+
+
+def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
+    """Fit, store, load and ask a student; on a few examples or, if those are too few for it, on as many as will be."""
+    asked = min(config.budget.asked, len(data.X_public))
+    few = min(asked, max(_FEWEST_LABELS, _LABELS_PER_CLASS * len(data.classes)))
+    for size, pool in dict.fromkeys([(few, few + _UNLABELLED), (asked, len(data.X_public))]):
+        labels = made_up_labels(size, len(data.classes), may_decline)
+        try:
+            _try_student_on(config, data, data.X_public[:pool], labels)
+        except _Failed as error:
+            failure = error
+        else:
+            return
+    raise ConfigError(str(failure))
+
+
+def made_up_labels(size: int, n_classes: int, may_decline: bool) -> NDArray[np.int64]:
+    """Every class in turn, and ⊥ at the end where the mechanism may say so."""
+    labels = np.arange(size) % n_classes
+    if may_decline and size > 2 * n_classes:
+        labels[-1] = UNANSWERED
+    return labels
+
+
+class _Failed(Exception):
+    """What was tried does not work; says how."""
+
+
+def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[np.int64]) -> None:
+    name = f"student.name = {config.student.name!r}"
+    student = _briefly(new_student(config))
+    shown = X[:_PREDICTED]
+    with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "trained"):
+        further = {}
+        if "checkpoint" in signature(student.fit).parameters:
+            further = {"progress": lambda _: None, "checkpoint": Path(folder) / "checkpoint"}
+        student.fit(X[: len(labels)], labels, X[len(labels) :], **further)
+    with _as_failure(name, "asked"):
+        predicted = _checked_predictions(student, shown, len(data.classes))
+    if config.budget.adaptive:
+        from pate.asking import check_doubts
+
+        check_doubts(student)
+    with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "stored and loaded"):
+        again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
+        if not np.array_equal(predicted, again.predict(shown)):
+            raise ValueError("it predicts otherwise than before")
+
+
+def _checked_predictions(student: Any, X: NDArray, n_classes: int) -> NDArray[np.int64]:
+    predicted = np.asarray(student.predict(X))
+    if predicted.shape != (len(X),) or not np.isin(predicted, np.arange(n_classes)).all():
+        raise ValueError(f"predict gives {predicted.dtype}{list(predicted.shape)}, not one class number per example")
+    if hasattr(student, "predict_proba"):
+        shares = np.asarray(student.predict_proba(X))
+        if shares.ndim != 2 or len(shares) != len(X) or not np.isfinite(shares).all():
+            raise ValueError(f"predict_proba gives {list(shares.shape)}, not a finite share per example and class")
+    return predicted
+
+
+def _briefly(estimator: Any) -> Any:
+    """The same, with a few steps of training where it counts its steps."""
+    from pate.students.supervised import Supervised
+    from pate.teachers import build_estimator
+
+    if not hasattr(estimator, "get_params"):
+        return estimator
+    counted = [
+        name
+        for name, value in estimator.get_params().items()
+        if name.split("__")[-1] == "steps" and isinstance(value, int) and value > _STEPS
+    ]
+    estimator.set_params(**dict.fromkeys(counted, _STEPS))
+    if isinstance(estimator, Supervised):
+        inner = build_estimator(estimator.estimator, estimator.params or {}, 0, "student.params.estimator")
+        if isinstance(getattr(inner, "steps", None), int):
+            estimator.set_params(params={**(estimator.params or {}), "steps": _STEPS})
+    return estimator
+
+
+def try_nonprivate(config: Config, data: Dataset) -> None:
+    """The model without privacy, on public examples."""
+    from pate.teachers import recipe_of
+    from pate.teachers.part import PartClassifier
+
+    assert config.nonprivate is not None
+    recipe = recipe_of(config.nonprivate, "nonprivate")
+    n_classes = len(data.classes)
+    X = data.X_public[: max(_FEWEST_LABELS, _LABELS_PER_CLASS * n_classes)]
+    try:
+        with _as_failure(f"nonprivate.name = {config.nonprivate.name!r}", "trained"):
+            features = recipe.build_features().transform(X)
+            model = PartClassifier(_briefly(recipe.estimator(config.seed)))
+            model.fit(features, made_up_labels(len(X), n_classes, False)).predict(features[:_PREDICTED])
+    except _Failed as error:
+        raise ConfigError(str(error)) from None
+
+
+def try_report(config: Config, data: Dataset, epsilon: float) -> None:
+    """Every page and plot, drawn from made-up figures and the real names, of classes above all."""
+    from pate.report.figures import save_examples
+    from pate.report.writing import EXAMPLES, store_report, write_pages
+
+    labels = made_up_labels(min(_SHOWN, len(data.X_public)), len(data.classes), True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure("report", "drawn"):
+            path = Path(folder)
+            (path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+            store_report(path, made_up_report(config, data, epsilon))
+            save_examples(path / EXAMPLES, data, labels)
+            write_pages(path, images=False)
+    except _Failed as error:
+        raise ConfigError(f"{error}; are the names of the classes plain text?") from None
+
+
+def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
+    """A report with the names that the real one will have, and figures that mean nothing."""
+    from pate.report.figures import data_name, software, teacher_kinds
+    from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Student
+    from pate.report.words import privacy_statement
+
+    n, budget = len(data.classes), config.budget
+    confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
+    return Report(
+        name=config.name,
+        pate_version=__version__,
+        config_digest=config.digest(),
+        n_teachers=config.n_teachers,
+        classes=data.classes,
+        mechanism=dict(config.mechanism),
+        queries=Queries(
+            asked=budget.asked,
+            answered=budget.most_answered,
+            limit_asked=budget.asked,
+            limit_answered=budget.most_answered,
+            adaptive=budget.adaptive,
+        ),
+        privacy=Privacy(
+            epsilon=epsilon,
+            delta=budget.delta,
+            unit="record",
+            statement=privacy_statement(epsilon, budget.delta, "record"),
+        ),
+        student=Student(name=config.student.name, test_examples=4 * n, accuracy=0.75, confusion=confusion),
+        benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
+        data=data_name(config.data),
+        public_examples=len(data.X_public),
+        teachers=teacher_kinds(config),
+        curves=EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)}),
+        versions=software(),
+    )
+
+
+@contextmanager
+def _as_failure(what: str, how: str) -> Iterator[None]:
+    """Whatever goes wrong, in one line; a mistake that says itself what to do goes on as it is."""
+    try:
+        yield
+    except PateError:
+        raise
+    except Exception as error:  # somebody else's class may fail in any way
+        raise _Failed(
+            f"{what}: cannot be {how}, as tried on public examples with made-up labels before anything was charged: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from None
