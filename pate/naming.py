@@ -62,11 +62,11 @@ def must_be_trusted(name: str, key: str) -> None:
 
 
 def not_trusted(names: Iterable[str], where: str) -> NotTrusted:
-    """The one line that says what would be imported, and how to allow it."""
-    names = sorted(names)
-    options = " ".join(f"--trust {name}" for name in names)
-    which = "it" if len(names) == 1 else "them"
-    return NotTrusted(f"{where}: would import {', '.join(names)}; if you trust {which}, allow it with {options}")
+    """The one line that says what would be imported, and how to allow it. Names may be anybody's invention."""
+    shown = [name if _DOTTED.fullmatch(name) and len(name) < 200 else repr(name[:100]) for name in sorted(names)]
+    options = " ".join(f"--trust {name}" for name in shown)
+    which = "it" if len(shown) == 1 else "them"
+    return NotTrusted(f"{where}: would import {', '.join(shown)}; if you trust {which}, allow it with {options}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -126,8 +126,9 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> An
             )
         must_be_trusted(name, "student")
         return _load_object(folder, trusted)
-    student = own_students()[name](**_on_any_machine(card["params"]))
+    student = own_students()[name](**card["params"])
     if isinstance(student, NeuralStudent):
+        _take_a_device_of_this_machine(student)
         learned = card["learned"]
         _whole_numbers(learned["classes"], "classes")
         sizes(learned["shape"], "shape")
@@ -141,21 +142,22 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> An
 
 def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> Any:
     """The classifier within a supervised student; None where it saw one class only."""
-    params = _on_any_machine(student.params or {})
-    fresh: Any = build_estimator(student.estimator, params, student.random_state, "params.estimator")
+    fresh: Any = build_estimator(student.estimator, student.params or {}, student.random_state, "params.estimator")
     if len(card["present"]) < 2:
         return None
     if not isinstance(fresh, Network):
         return _load_object(folder, trusted)
+    _take_a_device_of_this_machine(fresh)
     classes, shape = card["network"]["classes"], card["network"]["shape"]
     if not all(UNANSWERED <= label < len(card["present"]) for label in _whole_numbers(classes, "network.classes")):
         raise ValueError("network.classes: more of them than are present")
     return fresh.restore(_load_tensors(folder), classes, sizes(shape, "network.shape"))
 
 
-def _on_any_machine(params: dict[str, Any]) -> dict[str, Any]:
-    """The device that a student was trained on may not be here; any other than the CPU is looked for anew."""
-    return params | {"device": "auto"} if params.get("device", "cpu") != "cpu" else params
+def _take_a_device_of_this_machine(network: NeuralStudent | Network) -> None:
+    """The device that it was trained on may not be here; any other than the CPU is looked for anew."""
+    if network.device != "cpu":
+        network.device = "auto"
 
 
 def _check_labels(student: Any, card: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ POPEN = {"name": "subprocess.Popen", "params": {"args": ["true"]}}
 HOSTILE: list[Any] = [
     "subprocess.Popen", "os.system", f"{CANARY}.Canary", "sklearn.datasets._base.urlretrieve", "pate.cli.forget.forget",
     POPEN, {"class": "os.system"}, [POPEN], [["step", POPEN]], {"steps": [["a", POPEN]], "architecture": "os.system"},
-    "", "cnn", "x" * 10_000, "\x1b[2J\n", None, True, -1, 0, 3, 10**9, 10**30, 0.5, 1e308, float("nan"),
+    "", "cnn", "x." * 5_000, "a.\x1b[2J\n", None, True, -1, 0, 3, 10**9, 10**30, 0.5, 1e308, float("nan"),
     [], [10**9], {},
 ]  # fmt: skip
 DELETED = object()
