@@ -94,7 +94,7 @@ def import_dotted(path: str, key: str) -> object:
     if not module:
         raise ConfigError(f"{key} = {path!r}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
     if not _DOTTED.fullmatch(path):
-        raise ConfigError(f"{key} = {path[:100]!r}: not a dotted path like 'sklearn.svm.SVC'")
+        raise ConfigError(f"{key} = {path[:100]!r}: cannot import that; it is no dotted path like 'sklearn.svm.SVC'")
     if not _may_be_ours(path):
         must_be_trusted(path, key)
     try:
