@@ -116,7 +116,7 @@ def import_dotted(path: str, key: str) -> object:
     if not module:
         raise ConfigError(f"{key} = {shown(path)}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
     if not _DOTTED.fullmatch(path):
-        raise ConfigError(f"{key} = {shown(path)}: not a dotted path like 'sklearn.svm.SVC'")
+        raise ConfigError(f"{key} = {shown(path)}: cannot import that; it is no dotted path like 'sklearn.svm.SVC'")
     if not _may_be_ours(path):
         must_be_trusted(path, key)
     try:
