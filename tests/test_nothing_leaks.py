@@ -294,21 +294,7 @@ FAULTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-# Worded by pate/data, which quotes them as yet: to be emptied when it names file, column and row alone.
-QUOTED_BY_DATA = {
-    "a number that is none",
-    "a label that is not configured",
-    "another word for the split",
-    "shards: a number that is none",
-    "shards: a label that is not configured",
-    "npz: labels too few",
-    "npz: labels of texts",
-    "npz: ids too few",
-}
-_AS_YET = pytest.mark.xfail(reason="pate/data quotes the value", strict=False)
-
-
-@pytest.mark.parametrize("fault", [pytest.param(f, marks=_AS_YET if f in QUOTED_BY_DATA else ()) for f in FAULTS])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_an_error_about_private_data_quotes_no_value_and_no_count(fault: str, tmp_path: Path, pate: Pate) -> None:
     """It may name file, column and row."""
     write_data(tmp_path)
