@@ -107,16 +107,14 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 
 def read_key(path: Path) -> bytes:
-    """A key that was drawn once and is for its owner only."""
+    """A key that was drawn once."""
     try:
         with path.open("rb") as file:
-            key, others = file.read(KEY_BYTES + 1), os.fstat(file.fileno()).st_mode & 0o077
+            key = file.read(KEY_BYTES + 1)
     except FileNotFoundError:
         raise RunError(f"{path}: the key is gone, so what was made with it cannot be vouched for") from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
-    if others:
-        raise RunError(f"{path}: others can read it; run: chmod go= {path}")
     if len(key) != KEY_BYTES:
         raise RunError(f"{path}: is damaged: a key has {KEY_BYTES} bytes")
     return key

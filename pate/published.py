@@ -7,7 +7,6 @@ which tells nothing to anybody without it. It is written in letters, so that no 
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +66,7 @@ def read_labels(path: Path) -> Labels | None:
             pin = from_letters({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, RuntimeError):
+    except Exception:  # zip, zlib and numpy each have their own for a damaged file
         pin = None
     if pin is None or labels.ndim != 1 or labels.shape != rows.shape:
         raise RunError(f"{path}: is damaged, or of another pate; put back what the run published")

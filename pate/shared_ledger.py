@@ -46,6 +46,8 @@ class SharedLedger:
         if not (folder / "ledger.db").is_file():
             raise RunError(f"{folder}: there is no shared ledger; make one with `pate ledger create`, or mend the path")
         found = cls(folder, read_key(folder / "key"))
+        if (folder / "key").stat().st_mode & 0o077:
+            raise RunError(f"{folder / 'key'}: others can read it; run: chmod -R go= {folder}")
         if wanted is not None and found.id != wanted:
             raise RunError(f"{folder}: is the ledger {found.id}, not {wanted}; mend path or id of budget.ledger")
         return found
