@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,8 @@ with ray_session(None, RaySettings(workers=1)):
     niceness = ray.get(worker.speak.remote(sys.argv[1]))
     kept = [ray.put(np.full(30_000_000, i, dtype=np.uint8)) for i in range(8)]
     token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    print(json.dumps({"niceness": niceness, "token": token, "address": ray.get_runtime_context().gcs_address}), flush=True)
+    address = ray.get_runtime_context().gcs_address
+    print(json.dumps({"niceness": niceness, "token": token, "address": address}), flush=True)
     sys.stdin.readline()
 with ray_session(None, RaySettings(workers=1)):  # a second one, of the same process
     again = os.environ.get("RAY_AUTH_TOKEN_PATH")
@@ -143,7 +143,7 @@ def test_the_token_is_its_own_and_nobody_elses(session: Session) -> None:
     assert token.stat().st_mode & 0o777 == 0o600
     assert len(token.read_text()) == 64
     assert not (session.home / ".ray").exists()
-    asks = "import sys, ray._raylet as ray; print(ray.GcsClient(sys.argv[1]).internal_kv_keys(b'', b'session', timeout=20))"
+    asks = "import sys, ray._raylet as r; r.GcsClient(sys.argv[1]).internal_kv_keys(b'', b'session', timeout=20)"
     for settings, allowed in (({"RAY_AUTH_MODE": "disabled"}, False), (session.with_token(), True)):
         asked = subprocess.run(
             [sys.executable, "-c", asks, session.said["address"]],

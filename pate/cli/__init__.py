@@ -23,6 +23,7 @@ from pate.cli.run import run
 from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.errors import PateError
 from pate.interrupts import interruptible, received
+from pate.threads import wait_without_burning
 
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
@@ -52,6 +53,7 @@ app.add_typer(ledger.app, name="ledger")
 def main() -> None:
     """Entry point: a user's mistake is one line on standard error and exit status 2; after a signal it is 128 + its."""
     warnings.filterwarnings("ignore")
+    wait_without_burning()
     with interruptible():
         sys.exit(_status())
 
