@@ -28,6 +28,7 @@ from pate.features import Features
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.teachers.checkpoint import constant, pack, unpack
 from pate.teachers.part import PartClassifier
+from pate.threads import hold_to_one_thread, hold_torch_to_one_thread
 
 STACK = 25  # networks trained at once, where that is faster
 _ATTEMPTS = 2
@@ -102,8 +103,6 @@ class Worker:
         hide_gpus: bool = False,
         silent: bool = False,
     ) -> None:
-        from threadpoolctl import threadpool_limits
-
         if silent:  # what people's own classes print would be in files of Ray's
             silence()
         if hide_gpus:  # Ray leaves those visible that it gave to nobody
@@ -114,8 +113,7 @@ class Worker:
         self._seed = seed
         self._teachers: dict[int, tuple[int, PartClassifier]] = {}
         self._chains: dict[str, Features] = {}
-        self._limits = threadpool_limits(1)
-        _one_torch_thread()
+        hold_to_one_thread()
 
     def pid(self) -> int:
         """Which process it is, for whoever wants to look at it or kill it."""
@@ -150,7 +148,7 @@ class Worker:
         _quietly(lambda: teacher.fit(features.transform(X), y))
         unpack(pack(teacher), kind)
         _checked_votes(_quietly(lambda: teacher.predict(features.transform(X[:3]))), 3, self._n_classes)
-        _one_torch_thread()
+        hold_torch_to_one_thread()
         started = time.perf_counter()
         if stack > 1:
             job = Job(recipe, tuple(range(stack)))
@@ -165,7 +163,7 @@ class Worker:
         A teacher that fails is trained once more with another seed, then a constant stands in. The kind of
         failure is the operator's business, never published.
         """
-        _one_torch_thread()
+        hold_torch_to_one_thread()
         result = []
         read = {part: records.fetch() if isinstance(records, Unread) else records for part, records in data.items()}
         made = self._train_stack(job, read) if len(job.parts) > 1 else {}
@@ -312,9 +310,3 @@ def _quietly(action: Callable[[], Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return action()
-
-
-def _one_torch_thread() -> None:
-    """Cores are shared out among workers; a recipe that needs torch may have imported it by now."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)

@@ -19,6 +19,7 @@ from pate.mechanisms import UNANSWERED
 from pate.naming import dotted_names
 from pate.published import Labels, in_letters, write_labels
 from pate.run_directory import RunDirectory
+from pate.threads import one_thread
 
 if TYPE_CHECKING:
     from pate.networks.training import Progress
@@ -84,7 +85,7 @@ def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint:
     """Train on the first public examples, labelled, and on the others; a network goes on from its checkpoint."""
     examples = X_public[: len(labels)], labels, X_public[len(labels) :]
     if "checkpoint" not in signature(student.fit).parameters:
-        with console.working("training the student"):
+        with console.working("training the student"), one_thread():
             student.fit(*examples)
         return
     with console.track("training the student", student.steps) as update:

@@ -44,6 +44,7 @@ from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, S
 from pate.report.words import privacy_statement
 from pate.report.writing import EXAMPLES, store_report, write_pages
 from pate.run_directory import RunDirectory
+from pate.threads import one_thread
 from pate.trying import try_everything
 
 Tell = Callable[[str], None]  # for what only those may hear who may know the private data
@@ -424,9 +425,10 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
 
     recipe = recipe_of(model, "nonprivate")
     features = recipe.build_features()
-    classifier = PartClassifier(recipe.estimator(seed))
-    classifier.fit(features.transform(data.X_private), data.y_private)
-    return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
+    with one_thread():
+        classifier = PartClassifier(recipe.estimator(seed))
+        classifier.fit(features.transform(data.X_private), data.y_private)
+        return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
 
 
 def _private_figures(directory: RunDirectory) -> dict[str, Any]:

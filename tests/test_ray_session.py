@@ -143,10 +143,7 @@ def test_the_token_is_its_own_and_nobody_elses(session: Session) -> None:
     assert token.stat().st_mode & 0o777 == 0o600
     assert len(token.read_text()) == 64
     assert not (session.home / ".ray").exists()
-    asks = (
-        "import sys, ray._raylet as ray; "
-        "print(ray.GcsClient(sys.argv[1]).internal_kv_keys(b'', b'session', timeout=20))"
-    )
+    asks = "import sys, ray._raylet as r; r.GcsClient(sys.argv[1]).internal_kv_keys(b'', b'session', timeout=20)"
     for settings, allowed in (({"RAY_AUTH_MODE": "disabled"}, False), (session.with_token(), True)):
         asked = subprocess.run(
             [sys.executable, "-c", asks, session.said["address"]],

@@ -26,6 +26,7 @@ from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.console import printable
 from pate.errors import PateError
 from pate.interrupts import interruptible, received
+from pate.threads import wait_without_burning
 
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
@@ -59,6 +60,7 @@ def main() -> None:
     and its text could quote a record: there only its kind and place are.
     """
     warnings.filterwarnings("ignore")
+    wait_without_burning()
     for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

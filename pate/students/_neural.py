@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import UNANSWERED
+from pate.threads import one_thread
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +65,8 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             return self
         labels = torch.from_numpy(coded.reshape(-1)).to(self._device())
         identity = self._identity(X, y, pool)
-        self._train(self._tensor(X[answered]), labels, self._tensor(pool), progress, checkpoint, identity)
+        with one_thread():
+            self._train(self._tensor(X[answered]), labels, self._tensor(pool), progress, checkpoint, identity)
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
@@ -76,7 +78,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             raise DataError(f"examples have shape {X.shape[1:]}, this student learned from {tuple(self.shape_)}")
         if len(self.classes_) < 2 or len(X) == 0:
             return np.ones((len(X), len(self.classes_)), dtype=np.float32)
-        with torch.no_grad():
+        with one_thread(), torch.no_grad():
             rows = [self.network_(block).softmax(1).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
         return torch.cat(rows).numpy()
 

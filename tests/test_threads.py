@@ -1,0 +1,84 @@
+"""Threads of numerical libraries, in fresh processes that were told nothing by the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+_COUNT = """import os, sys, numpy as np
+from threadpoolctl import threadpool_info
+seen = set()
+def look():
+    import torch
+    seen.update(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp")
+    seen.add(torch.get_num_threads())
+class Looks:
+    def fit(self, X, y):
+        import sklearn.cluster  # loads OpenMP
+        look()
+        return self
+    def predict(self, X):
+        return np.zeros(len(X))
+X, y = np.zeros((20, 8, 8), dtype=np.float32), np.arange(20) % 2
+"""
+_STUDENT = """
+from pate.students import build_student
+student = build_student("mixmatch", {"steps": 50}, 0)
+student.fit(X, y, X, progress=lambda _: look())
+"""
+_ELSEWHERE = """
+from pate.threads import one_thread
+{first}
+with one_thread():
+    Looks().fit(X, y)
+import torch
+seen.discard(1)
+seen.add(("after", torch.get_num_threads() == len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")))
+"""
+
+
+def seen_by(code: str, **settings: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    shown = subprocess.run(
+        [sys.executable, "-c", _COUNT + code + "\nprint(seen)"],
+        env=environment | {"PYTHONPATH": str(REPOSITORY)} | settings,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout.strip()
+
+
+several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to choose")
+
+
+@several
+def test_a_network_student_trains_with_one_thread() -> None:
+    assert seen_by(_STUDENT) == "{1}"
+
+
+@several
+def test_whoever_sets_a_number_gets_it() -> None:
+    assert seen_by(_STUDENT, OMP_NUM_THREADS="2") == "{2}"
+
+
+@several
+@pytest.mark.parametrize("first", ["import torch", "pass"])
+def test_afterwards_all_is_as_before_wherever_torch_was_imported(first: str) -> None:
+    assert seen_by(_ELSEWHERE.format(first=first)) == "{('after', True, None)}"
+
+
+def test_threads_that_wait_sleep_in_the_program() -> None:
+    code = """
+import atexit
+from pate.cli import main
+atexit.register(lambda: print(os.environ["OMP_WAIT_POLICY"]))
+sys.argv = ["pate", "--version"]
+main()
+"""
+    assert seen_by(code).splitlines()[-1] == "PASSIVE"
