@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.errors import RunError
+from pate.errors import RunError, first_line
 from pate.files import write_atomically
 from pate.mechanisms import UNANSWERED
 from pate.run_directory import RunDirectory
@@ -92,6 +94,20 @@ def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint:
 
         student.fit(*examples, progress=progress, checkpoint=checkpoint)
     shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+@contextmanager
+def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
+    """A failure behind the trust boundary: nothing that was paid for is lost, and the message says so."""
+    try:
+        yield
+    except (RunError, OSError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{what} failed ({type(error).__name__}: {first_line(error)}). The labels are paid for and kept in {out}: "
+            "go on with --resume when that is mended, it costs nothing more"
+        ) from error
 
 
 def new_student(config: Config) -> Any:

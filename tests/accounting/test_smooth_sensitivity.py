@@ -226,16 +226,16 @@ def test_summing_before_the_maximum_is_no_worse() -> None:
 
 @pytest.mark.parametrize("counts", [[[1, 2], [2, 2]], [[1.5, 1.5]], [[-1, 4]], [[3], [3]], [1, 2], np.zeros((0, 3))])
 def test_malformed_counts_are_refused(counts: object) -> None:
-    with pytest.raises(ValueError, match="^counts: "):
+    with pytest.raises(ValueError, match=r"^counts: "):
         ss.gnmax_cost(counts, 1.0, 2.0)  # type: ignore[arg-type]
 
 
 def test_malformed_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="answered must be"):
         ss.confident_gnmax_cost([[3, 1]], [1], 2, 1.0, 1.0, 2.0)
-    with pytest.raises(ValueError, match="order = 1.0: must be"):
+    with pytest.raises(ValueError, match=r"order = 1\.0: must be"):
         ss.gnmax_cost([[3, 1]], 1.0, 1.0)
-    with pytest.raises(ValueError, match="beta = 0.0: must be"):
+    with pytest.raises(ValueError, match=r"beta = 0\.0: must be"):
         ss.gnmax_cost([[3, 1]], 1.0, 2.0).smooth_sensitivity(0.0)
 
 
