@@ -189,12 +189,13 @@ def test_the_largest_seed_does(digits: Dataset, tmp_path: Path) -> None:
 NAMES = ["$10_$20", "<b>", "x" * 5000, "数字 ٣ é 👩‍🔬", "a\nb\x00\x1b[31m", r"$\frac{", "_hidden", "", "\"&'", r"\$5"]
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")
 def test_a_run_whose_classes_have_any_name_ends_in_a_report(digits: Dataset, tmp_path: Path) -> None:
     """Dollars used to be taken for formulas, and broke the plots once the labels were paid for."""
     outcome = pipeline.run(config_of(SVC), tmp_path / "run", data=replace(digits, classes=tuple(NAMES)))
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;" in page
-    assert "<b></b>" not in page.replace("<b>&lt;b&gt;</b>", "")
+    assert "<b><b>" not in page
     assert outcome.report.classes == tuple(NAMES)
     for plot in (tmp_path / "run" / "plots").glob("*.svg"):
         ElementTree.parse(plot)
