@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from pate.chain import Pin
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.errors import PateError, RunError
+from pate.errors import PateError, RunError, first_line
 from pate.mechanisms import UNANSWERED
 from pate.naming import dotted_names
 from pate.published import Labels, in_letters, write_labels
@@ -95,6 +97,20 @@ def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint:
 
         student.fit(*examples, progress=progress, checkpoint=checkpoint)
     shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+@contextmanager
+def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
+    """A failure behind the trust boundary: nothing that was paid for is lost, and the message says so."""
+    try:
+        yield
+    except (RunError, OSError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{what} failed ({type(error).__name__}: {first_line(error)}). The labels are paid for and kept in {out}: "
+            "go on with --resume when that is mended, it costs nothing more"
+        ) from error
 
 
 def new_student(config: Config) -> Any:

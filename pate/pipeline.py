@@ -24,9 +24,9 @@ from pate.config import Config, Model
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
-from pate.errors import BudgetExceeded, ConfigError, RunError, first_line
+from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.forget import remembered
-from pate.learning import new_student, train_student
+from pate.learning import labels_are_kept, new_student, train_student
 from pate.ledger import Charge, Ledger
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
 from pate.metrics import Metrics
@@ -114,10 +114,10 @@ def run(
             config, mechanism, data, directory, open_ledger, address, config_dir, force, seconds, epsilon, console
         )
         data = data.asked_first(released.rows)
-        with _stage("student", seconds), _labels_are_kept("the student", out):
+        with _stage("student", seconds), labels_are_kept("the student", out):
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
         directory.publish()
-        with _labels_are_kept("the report", out):
+        with labels_are_kept("the report", out):
             report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
             directory.note("seconds.json", seconds)
             save_examples(directory.path / EXAMPLES, data, released.labels)
@@ -191,20 +191,6 @@ def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     started = time.perf_counter()
     yield
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
-
-
-@contextmanager
-def _labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
-    """A failure behind the trust boundary: nothing that was paid for is lost, and the message says so."""
-    try:
-        yield
-    except (RunError, OSError):
-        raise
-    except Exception as error:
-        raise RunError(
-            f"{what} failed ({type(error).__name__}: {first_line(error)}). The labels are paid for and kept in {out}: "
-            "go on with --resume when that is mended, it costs nothing more"
-        ) from error
 
 
 def _release_labels(

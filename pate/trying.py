@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pate import __version__
 from pate.config import Config
 from pate.data.dataset import Dataset
-from pate.errors import ConfigError, PateError, first_line
+from pate.errors import ConfigError, DataError, first_line
 from pate.learning import model_card, new_student, stored_student
 from pate.mechanisms import UNANSWERED, Mechanism
 
@@ -202,7 +202,7 @@ def _as_failure(what: str, how: str) -> Iterator[None]:
     """Whatever goes wrong, in one line; a mistake that says itself what to do goes on as it is."""
     try:
         yield
-    except PateError:
+    except (ConfigError, DataError):
         raise
     except Exception as error:  # somebody else's class may fail in any way
         raise _Failed(

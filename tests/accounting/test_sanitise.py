@@ -130,9 +130,9 @@ def test_guarantee_end_to_end() -> None:
 
 def test_refusals() -> None:
     cost = private_cost()
-    with pytest.raises(ValueError, match=r"failure = 0.0001: must be"):
+    with pytest.raises(ValueError, match=r"failure = 0\.0001: must be"):
         epsilon_sanitised(cost, beta=0.02, sigma_ss=4.0, delta=1e-5, failure=1e-4)
-    with pytest.raises(ValueError, match=r"sigma_ss = 0.0: must be"):
+    with pytest.raises(ValueError, match=r"sigma_ss = 0\.0: must be"):
         release_rdp(5.0, 0.02, 0.0)
     with pytest.raises(ValueError, match="too large to sanitise"):
         epsilon_sanitised(gnmax_cost([[9, 1]] * 20_000, 5.0, 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5)

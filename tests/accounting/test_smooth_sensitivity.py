@@ -233,9 +233,9 @@ def test_malformed_counts_are_refused(counts: object) -> None:
 def test_malformed_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="answered must be"):
         ss.confident_gnmax_cost([[3, 1]], [1], 2, 1.0, 1.0, 2.0)
-    with pytest.raises(ValueError, match=r"order = 1.0: must be"):
+    with pytest.raises(ValueError, match=r"order = 1\.0: must be"):
         ss.gnmax_cost([[3, 1]], 1.0, 1.0)
-    with pytest.raises(ValueError, match=r"beta = 0.0: must be"):
+    with pytest.raises(ValueError, match=r"beta = 0\.0: must be"):
         ss.gnmax_cost([[3, 1]], 1.0, 2.0).smooth_sensitivity(0.0)
 
 

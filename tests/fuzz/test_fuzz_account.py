@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from pate.cli import app
 from pate.errors import PateError
 
-EXAMPLES = int(os.environ.get("PATE_FUZZ") or 120)
+EXAMPLES = int(os.environ.get("PATE_FUZZ") or 50)
 MOST_SECONDS = 10.0  # of this process's time
 MOST_MEGABYTES = 700  # beyond what is loaded: ten times a file of a few kB says nothing about the program's own tables
 
