@@ -24,11 +24,11 @@ KEY = b"a" * 32
 def through_the_aggregator(folder: Path) -> tuple[float, int]:
     """Answers a second, and how many were charged."""
     from pate.aggregator import aggregator_actor
+    from pate.cluster.session import ray_session
     from pate.config import RaySettings
-    from pate.ensemble import PartialCounts
+    from pate.ensemble.worker import PartialCounts
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
-    from pate.ray_session import ray_session
 
     X = np.arange(N_QUERIES, dtype=np.float64)[:, None]
 

@@ -39,7 +39,7 @@ def driver(folder: Path, seed: int) -> None:
     from ray.exceptions import RayActorError, RayTaskError
 
     from pate.aggregator import AskWorkers, aggregator_actor
-    from pate.ensemble import Job, Worker
+    from pate.ensemble.worker import Job, Worker
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
     from pate.teachers import Recipe
@@ -106,8 +106,8 @@ def violations(folder: Path, spent_before: int) -> tuple[Counter[str], int]:
     import numpy as np
 
     from pate.aggregator import query_ids
-    from pate.chain import verify
     from pate.errors import PateError
+    from pate.ledger.chain import verify
 
     wrong: Counter[str] = Counter()
     if not (folder / "ledger.head").exists():
@@ -151,8 +151,8 @@ def kill(pid: int) -> bool:
 
 def harness(kills: int, seed: int) -> int:
     """Kill and resume; returns the number of violations."""
+    from pate.cluster.session import ray_session
     from pate.config import RaySettings
-    from pate.ray_session import ray_session
 
     rng = random.Random(seed)
     done: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pate.mechanisms.noise import DiscreteGaussian, DiscreteLaplace
+from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 
 DRAWS = 1_000_000
 REPEATS = 5

@@ -48,11 +48,11 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     import ray
     from ray.cluster_utils import Cluster
 
-    from pate.checkpoints import InMemory
     from pate.config import RaySettings
     from pate.data.partition import split_into_parts
-    from pate.ensemble import sum_counts
-    from pate.pool import Pool
+    from pate.ensemble.checkpoints import InMemory
+    from pate.ensemble.pool import Pool
+    from pate.ensemble.worker import sum_counts
     from pate.teachers import Recipe
 
     rng = np.random.default_rng(0)

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from pate.checkpoints import TeacherFiles
 from pate.config import RaySettings, TeacherFamily, load_config
 from pate.data.dataset import Dataset
 from pate.data.images import load_images
-from pate.ensemble import Worker, jobs_of, sum_counts
-from pate.pool import Pool
+from pate.ensemble.checkpoints import TeacherFiles
+from pate.ensemble.pool import Pool
+from pate.ensemble.worker import Worker, jobs_of, sum_counts
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers.stacked import _Batches, _move
 
@@ -168,7 +168,7 @@ def main() -> None:
     data = load_images("mnist", [options.data_dir])
     mixture = load_config(Path(__file__).parent.parent / "configs" / "mnist.yaml").teachers
 
-    from pate.ray_session import ray_session
+    from pate.cluster.session import ray_session
 
     with ray_session(None, RaySettings(workers=2)):
         if "mlp" in options.what:

@@ -19,7 +19,7 @@ _HOMES = {
     "PateError": "pate.errors",
     "UNANSWERED": "pate.mechanisms",
     "load_config": "pate.config",
-    "load_student": "pate.students.storage",
+    "load_student": "pate.students.saving",
     "run": "pate.pipeline",
 }
 

@@ -24,16 +24,16 @@ from pate.accounting.parameters import TooWide
 from pate.accounting.sanitise import epsilon_sanitised
 from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost, gnmax_cost
 from pate.boundary import Failed, WorkerLost, guarded_class, kind_of, worded_by_us
-from pate.chain import Pin
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
-from pate.ensemble import PartialCounts, sum_counts
+from pate.ensemble.worker import PartialCounts, sum_counts
 from pate.errors import RunError
-from pate.files import write_atomically
 from pate.ledger import Charge, Ledger
+from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
-from pate.mechanisms.noise import Entropy
 from pate.mechanisms.sparse_vector import MSvecStream
+from pate.noise.integer import Entropy
+from pate.storage.files import write_atomically
 
 CountVotes = Callable[[NDArray], Sequence[PartialCounts]]
 

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary import kind_of
+from pate.cluster.metrics import Metrics
 from pate.config import Config
 from pate.console import Console
 from pate.data.order import by_clusters
 from pate.errors import ConfigError, PateError, RunError
-from pate.learning import new_student
 from pate.mechanisms import UNANSWERED
-from pate.metrics import Metrics
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
+from pate.students.stage import new_student
 
 BATCH = 50
 _DOUBTFUL = 3  # so many times the size of a round are looked at for examples unlike each other

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pate.boundary import silenced
-from pate.checkpoints import TeacherFiles
 from pate.config import Config
 from pate.data.columns import IdType, canonical_id
 from pate.data.dataset import Dataset
 from pate.data.partition import identities, keyed_digest, split_into_parts, subsample_parts
 from pate.data.shards import Split
+from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import DataError, RunError
 from pate.mechanisms import MSamp
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 
 _MADE_FROM_TEACHERS = (
     "votes.npz",
@@ -123,7 +123,7 @@ def forget(config: Config, data: Dataset, directory: RunDirectory, ids: Sequence
 
 def _retrain(config: Config, data: Dataset, directory: RunDirectory, parts: Sequence[int]) -> None:
     """In this process: it is one teacher, or a few."""
-    from pate.ensemble import Worker, jobs_of
+    from pate.ensemble.worker import Worker, jobs_of
     from pate.teachers import assign_recipes, recipes
 
     kinds = recipes(config.teachers)

@@ -17,21 +17,20 @@ from numpy.typing import NDArray
 from pate import __version__
 from pate.asking import ask, ask_in_rounds, get
 from pate.boundary import WorkerLost
-from pate.budget import ledger_opener, publishable_epsilon, shared_ledger
-from pate.chain import Pin
-from pate.checkpoints import TeacherFiles
+from pate.cluster.metrics import Metrics
 from pate.config import Config, Model
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
+from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.forget import remembered
-from pate.learning import labels_are_kept, new_student, train_student
 from pate.ledger import Charge, Ledger
+from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED, Mechanism, MSamp
-from pate.metrics import Metrics
 from pate.naming import make_importable
-from pate.published import read_labels
+from pate.networks.threads import one_thread
+from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
 from pate.report.figures import (
     confusion_of,
     data_name,
@@ -43,8 +42,9 @@ from pate.report.figures import (
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
 from pate.report.writing import EXAMPLES, store_report, write_pages
-from pate.run_directory import RunDirectory
-from pate.threads import one_thread
+from pate.runs.published import read_labels
+from pate.runs.run import RunDirectory
+from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
 Tell = Callable[[str], None]  # for what only those may hear who may know the private data
@@ -208,7 +208,7 @@ def _release_labels(
 ) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
     from pate.aggregator import InProcess, StoredVotes, aggregator_actor, votes_collected
-    from pate.ray_session import ray_session
+    from pate.cluster.session import ray_session
 
     adaptive = config.budget.adaptive
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
@@ -278,8 +278,8 @@ def _train_and_vote(
     console: Console,
 ) -> None:
     from pate.aggregator import AskWorkers
-    from pate.pool import Pool
-    from pate.readers import private_records
+    from pate.ensemble.pool import Pool
+    from pate.ensemble.readers import private_records
     from pate.teachers import assign_recipes, recipes
 
     with console.working("splitting private records into parts"):

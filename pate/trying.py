@@ -20,8 +20,8 @@ from pate import __version__
 from pate.config import Config
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, DataError, first_line
-from pate.learning import model_card, new_student, stored_student
 from pate.mechanisms import UNANSWERED, Mechanism
+from pate.students.stage import model_card, new_student, stored_student
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

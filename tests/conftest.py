@@ -44,8 +44,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A Ray of two CPUs that all ordinary tests share."""
+    from pate.cluster.session import ray_session
     from pate.config import RaySettings
-    from pate.ray_session import ray_session
 
     with ray_session(None, RaySettings(workers=2)):
         yield

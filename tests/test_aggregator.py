@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from pate.aggregator import Aggregator, votes_collected
-from pate.chain import verify
 from pate.config import Sanitise
-from pate.ensemble import PartialCounts
+from pate.ensemble.worker import PartialCounts
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits
+from pate.ledger.chain import verify
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
 
 KEY = b"q" * 32

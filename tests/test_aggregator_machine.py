@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from test_aggregator import KEY, make, vote
 
 from pate.boundary import Failed
-from pate.chain import verify
 from pate.errors import BudgetExceeded
 from pate.ledger import Charge
+from pate.ledger.chain import verify
 from pate.mechanisms import UNANSWERED, ConfidentGNMax
 
 EXAMPLES = st.lists(st.integers(0, 60), min_size=1, max_size=12)

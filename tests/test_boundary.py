@@ -21,11 +21,11 @@ from pate.aggregator import Aggregator, InProcess, StoredVotes
 from pate.boundary import Failed, guarded, kind_of
 from pate.config import BaselineConfig, Config, parse_config
 from pate.console import Console
-from pate.ensemble import Job, Worker
+from pate.ensemble.worker import Job, Worker
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 from pate.teachers import Recipe
 
 SECRET = "canary 0.8675309"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pate.budget import epsilon_curves, publishable_epsilon
 from pate.config import parse_config
+from pate.planning.budget import epsilon_curves, publishable_epsilon
 
 _MECHANISMS: list[dict[str, Any]] = [
     {"name": "lnmax", "scale": 8},

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from pate.cli import app
 from pate.errors import PateError
 from pate.students import build_student
-from pate.students.storage import save_student
+from pate.students.saving import save_student
 
 CARD: dict[str, Any] = {
     "classes": ["cat", "dog", "owl"],

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 
 from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble import STACK, Job, PartialCounts, Worker, jobs_of, sum_counts
+from pate.ensemble.worker import STACK, Job, PartialCounts, Worker, jobs_of, sum_counts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
 

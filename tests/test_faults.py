@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pate.chain import verify
 from pate.ledger import Ledger, Limits
+from pate.ledger.chain import verify
 
 _PAYS = """
 import sys

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 _BEGIN = """import os, signal, subprocess, sys, time
-from pate.interrupts import held_back, interruptible, received
+from pate.cluster.interrupts import held_back, interruptible, received
 """
 
 

@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from pate.chain import verify
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.shared_ledger import create
+from pate.ledger.chain import verify
+from pate.ledger.shared import create
 
 LIMITS = Limits(asked=100, answered=60, mechanism="GNMax(sigma=8.0)")
 KEY = b"k" * 32
@@ -403,7 +403,7 @@ def test_verify_is_not_fooled_by_a_writer_at_work(tmp_path: Path) -> None:
 
 def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are written for people; order and limits come from row numbers and the chain."""
-    from pate import ledger as module
+    from pate.ledger import ledger as module
 
     path, key, head, limits = tmp_path / "l.db", b"k" * 32, tmp_path / "head", Limits(3, 3, "m")
     for number, moment in enumerate(["2030-01-01T00:00:00+00:00", "1999-01-01T00:00:00+00:00", "1970-01-01T00:00:00"]):

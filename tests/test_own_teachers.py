@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from test_cli import own_data, pate
 
-from pate.checkpoints import TeacherFiles
 from pate.config import load_config
 from pate.data.sources import load
+from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import DataError, RunError
 from pate.forget import Ensemble, forget, parts_of, remembered
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 from pate.teachers import assign_recipes, recipes
 
 CENTROID = '''"""A teacher of one's own: only fit and predict, no probabilities, no parameters."""
@@ -63,7 +63,7 @@ student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticReg
 
 CANARY = "0.8675309"
 KEEPS_RAYS_LOGS = """import sys, types
-import pate.ray_session as session
+import pate.cluster.session as session
 session.shutil = types.SimpleNamespace(rmtree=lambda folder, **_: print("kept", folder, file=sys.stderr))
 from pate.cli import main
 main()
@@ -232,8 +232,8 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
 
 
 def test_answers_keep_the_version_they_came_from(tmp_path: Path) -> None:
-    from pate.chain import verify
     from pate.ledger import Charge, Ledger, Limits
+    from pate.ledger.chain import verify
 
     key, head, limits = b"k" * 32, tmp_path / "head", Limits(10, 10, "m")
     for version in (1, 2):

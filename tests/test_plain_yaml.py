@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pate.config import load_baseline_config, load_config, parse_config, read_yaml
+from pate.config.plain_yaml import MOST_BYTES, MOST_VALUES, dump_yaml, parse_yaml
 from pate.errors import ConfigError
-from pate.plain_yaml import MOST_BYTES, MOST_VALUES, dump_yaml, parse_yaml
 
 _LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}, *a{i}]\n" for i in range(40))
 

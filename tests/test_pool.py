@@ -14,12 +14,12 @@ import pytest
 from sklearn.base import BaseEstimator
 from test_ensemble import KEY, KINDS, private_data, train_all
 
-from pate.checkpoints import InMemory, TeacherFiles
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble import Worker, sum_counts
+from pate.ensemble.checkpoints import InMemory, TeacherFiles
+from pate.ensemble.pool import Pool, _Task
+from pate.ensemble.worker import Worker, sum_counts
 from pate.errors import ConfigError, RunError
-from pate.pool import Pool, _Task
 from pate.teachers import Recipe, assign_recipes, recipes
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -234,7 +234,7 @@ class SlowOnce(BaseEstimator):
 def test_a_job_that_hangs_on_one_machine_is_also_given_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pate.pool._SLOW_SECONDS", 2.0)
+    monkeypatch.setattr("pate.ensemble.pool._SLOW_SECONDS", 2.0)
     store = InMemory()
     pool = pool_of([Recipe(f"{__name__}.SlowOnce", {"flag": str(tmp_path / "flag")})], 5, store)
     X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pate.random_draws import (
+from pate.noise.continuous import (
     bernoulli,
     exponential_choice,
     gaussians,

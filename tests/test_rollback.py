@@ -15,16 +15,16 @@ from test_cli_ledger import LOGISTIC, VOTES, digits_with_votes
 from test_ledger import KEY, LIMITS, check, opened, pay, tampered
 
 from pate import pipeline
-from pate.budget import ledger_opener
-from pate.chain import identity
 from pate.cli.ledger import verify as verify_command
 from pate.config import Config, parse_config
 from pate.errors import RunError
 from pate.ledger import Charge, Ledger
-from pate.published import published_pins, read_labels
-from pate.run_directory import RunDirectory
+from pate.ledger.chain import identity
+from pate.ledger.stored import FOLDER
+from pate.planning.budget import ledger_opener
+from pate.runs.published import published_pins, read_labels
+from pate.runs.run import RunDirectory
 from pate.storage import open_storage
-from pate.stored_ledger import FOLDER
 
 data = cache(partial(digits_with_votes, 20))
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from test_cli import PATE
 
-from pate.stored_ledger import FOLDER
+from pate.ledger.stored import FOLDER
 
 
 def config(folder: Path, read_by: str) -> Path:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pate.chain import verify
 from pate.errors import PateError, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.shared_ledger import SharedLedger, create
+from pate.ledger.chain import verify
+from pate.ledger.shared import SharedLedger, create
 
 BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
 AT_ONCE = 8
@@ -25,8 +25,8 @@ from pathlib import Path
 from pate.errors import PateError
 from pate.config import load_config
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.run_directory import RunDirectory
-from pate.shared_ledger import SharedLedger, create
+from pate.runs.run import RunDirectory
+from pate.ledger.shared import SharedLedger, create
 folder, me = Path(sys.argv[1]), int(sys.argv[2])
 LIMITS = Limits(100, 100, "m", 0.0, 0.001)
 
@@ -173,9 +173,9 @@ def test_a_budget_that_is_none_makes_nothing(budget: SharedBudget, word: str, tm
 
 def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     """Both resumed: in a shared ledger they have the same answers, and the second of two writers is refused."""
-    from pate.budget import ledger_opener
     from pate.config import parse_config
-    from pate.run_directory import RunDirectory
+    from pate.planning.budget import ledger_opener
+    from pate.runs.run import RunDirectory
 
     shared = create(tmp_path / "shared", BUDGET)
     content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 40}, "data": {"source": "digits"}}

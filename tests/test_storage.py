@@ -14,7 +14,7 @@ import pytest
 
 from pate.config import load_config
 from pate.errors import RunError
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 from pate.storage import Storage, check_exclusive, open_storage, pull
 
 
@@ -161,7 +161,7 @@ def test_a_disk_that_is_full_or_forbidden_gives_one_line(
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("pate.storage.os.fsync", fails)
+    monkeypatch.setattr("pate.storage.stores.os.fsync", fails)
     for action in (lambda: storage.create("private/x", b"1"), lambda: storage.write({"private/y": b"1"})):
         with pytest.raises(RunError, match=os.strerror(number)):
             action()

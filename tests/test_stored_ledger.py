@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from test_aggregator import examples, vote
 
 from pate.aggregator import Aggregator
-from pate.chain import verify
 from pate.errors import RunError
 from pate.ledger import Charge, Limits
+from pate.ledger.chain import verify
+from pate.ledger.stored import FOLDER, Fenced, StoredLedger
 from pate.mechanisms import ConfidentGNMax, Mechanism
 from pate.storage import Storage, open_storage
-from pate.stored_ledger import FOLDER, Fenced, StoredLedger
 
 KEY = b"q" * 32
 LIMITS = Limits(40, 40, "m")

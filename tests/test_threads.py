@@ -31,7 +31,7 @@ student = build_student("mixmatch", {"steps": 50}, 0)
 student.fit(X, y, X, progress=lambda _: look())
 """
 _ELSEWHERE = """
-from pate.threads import one_thread
+from pate.networks.threads import one_thread
 {first}
 with one_thread():
     Looks().fit(X, y)

@@ -16,17 +16,17 @@ from typer.testing import CliRunner
 
 import pate
 from pate.baselines import build_baseline
-from pate.baselines.storage import load_model, save_model
+from pate.baselines.saving import load_model, save_model
 from pate.cli import app
 from pate.config import default_config_path, parse_config, read_yaml
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, NotTrusted
-from pate.learning import train_student
 from pate.naming import import_dotted, importing_only
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 from pate.students import build_student
-from pate.students.storage import load_student, save_student
+from pate.students.saving import load_student, save_student
+from pate.students.stage import train_student
 
 OWN = """
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -139,7 +139,7 @@ def test_only_classes_of_ours_and_of_scikit_learn_pass() -> None:
             import_dotted(name, "key")
         import_dotted("json.JSONDecoder", "key")
         bad = ["json.JSONEncoder", "sklearn.datasets.fetch_openml", "sklearn.datasets._base.urlretrieve", "os.system"]
-        bad += ["pate.cli.forget.forget", "pate.teachers.checkpoint.pickle", "pate.students.storage.Path"]
+        bad += ["pate.cli.forget.forget", "pate.teachers.payload.pickle", "pate.students.saving.Path"]
         for name in bad:
             with pytest.raises(NotTrusted, match=re.escape(name)):
                 import_dotted(name, "key")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pate.accounting import parameters
 from pate.accounting.composition import Orders, rdp_epsilon
 from pate.accounting.loss_distribution import pld_epsilon
-from pate.accounting.neighbours import NeighbourOutcomes, neighbour_outcomes, on_all_cores
+from pate.accounting.moved_votes import NeighbourOutcomes, neighbour_outcomes, on_all_cores
 from pate.accounting.renyi import worst_divergences
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from pate.accounting.neighbours import NeighbourOutcomes, on_all_cores
+from pate.accounting.moved_votes import NeighbourOutcomes, on_all_cores
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

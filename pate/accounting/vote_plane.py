@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # mechanisms import the accountant
-    from pate.mechanisms.noise import IntegerNoise
+    from pate.noise.integer import IntegerNoise
 
 TOLERANCE = 1e-3
 """Relative precision of the maximum over the plane, for noise below 200 votes; the result errs upwards."""

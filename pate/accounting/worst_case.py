@@ -27,7 +27,7 @@ from pate.accounting.vote_plane import (
 )
 
 if TYPE_CHECKING:  # mechanisms import this module
-    from pate.mechanisms.noise import IntegerNoise
+    from pate.noise.integer import IntegerNoise
 
 LARGEST_SCALE = 400.0
 """Above this scale in votes the search would take too long, and the closed form stands."""

@@ -17,7 +17,7 @@ from scipy.special import betainccinv, betaincinv
 
 from pate.accounting import parameters
 from pate.mechanisms.base import Counts, Mechanism
-from pate.mechanisms.noise import Entropy
+from pate.noise.integer import Entropy
 
 Outcome = tuple[int, ...]
 """The labels of a stream's queries, in their order; of a single query one label."""

@@ -23,7 +23,7 @@ from pate.accounting import parameters
 from pate.baselines.erm_solver import Loss, build_loss, minimise
 from pate.errors import ConfigError, DataError
 from pate.features.fourier import RandomFourierFeatures
-from pate.random_draws import Entropy, spherical_laplace
+from pate.noise.continuous import Entropy, spherical_laplace
 
 TOLERANCE = 1e-8
 """Largest gradient norm of what counts as the minimum."""

@@ -26,9 +26,9 @@ from pate.baselines.sgd_accounting import History, epsilon_of, noise_for, steps_
 from pate.boundary import worded_by_us
 from pate.errors import ConfigError, DataError, RunError
 from pate.features import Features, build_features
-from pate.files import sizes, write_atomically
 from pate.networks.stored import check_values, check_weights
-from pate.random_draws import Entropy, bernoulli, gaussians
+from pate.noise.continuous import Entropy, bernoulli, gaussians
+from pate.storage.files import sizes, write_atomically
 
 FEATURES = ("none", "pca", "scattering")
 _SAVES = 20  # times a run's state is stored

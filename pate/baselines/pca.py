@@ -7,7 +7,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.random_draws import Entropy, gaussians
+from pate.noise.continuous import Entropy, gaussians
 
 
 def public_components(X_public: NDArray, n_components: int) -> NDArray[np.float32]:

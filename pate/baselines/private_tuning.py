@@ -14,7 +14,7 @@ from pate.accounting import parameters
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError
-from pate.random_draws import Entropy, exponential_choice
+from pate.noise.continuous import Entropy, exponential_choice
 
 
 class PrivatelyTuned(ClassifierMixin, BaseEstimator):

@@ -13,19 +13,19 @@ import numpy as np
 
 from pate import __version__
 from pate.baselines import build_baseline
-from pate.baselines.storage import save_model
+from pate.baselines.saving import save_model
 from pate.boundary import guarded, is_ours, silenced
 from pate.config import BaselineConfig
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError
+from pate.networks.threads import one_thread
 from pate.report.figures import confusion_of, data_name, software
 from pate.report.schema import BaselineReport, Benchmark, Privacy, Student
 from pate.report.words import privacy_statement
 from pate.report.writing import store_report, write_pages
-from pate.run_directory import RunDirectory
-from pate.threads import one_thread
+from pate.runs.run import RunDirectory
 
 
 @dataclass(frozen=True)

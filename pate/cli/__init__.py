@@ -23,10 +23,10 @@ from pate.cli.report import report
 from pate.cli.reproduce import reproduce
 from pate.cli.run import run
 from pate.cli.submit import fetch, jobs, logs, stop, submit
+from pate.cluster.interrupts import interruptible, received
 from pate.console import printable
 from pate.errors import PateError
-from pate.interrupts import interruptible, received
-from pate.threads import wait_without_burning
+from pate.networks.threads import wait_without_burning
 
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 

@@ -17,12 +17,12 @@ from pate.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import numpy as np
 
-    from pate.accounting.planning import Limits
-    from pate.accounting.summary import CostSummary
     from pate.config import Config
     from pate.data.dataset import Dataset
     from pate.mechanisms import Counts, Mechanism
     from pate.naming import Guard
+    from pate.planning.costs import CostSummary
+    from pate.planning.plan import Limits
 
 PRIVATE = "private: do not publish"
 
@@ -81,9 +81,9 @@ def account(
 ) -> None:
     """What answering the queries of a votes file costs, by every method."""
     from pate.accounting import parameters
-    from pate.accounting.summary import summarise
     from pate.data.votes import load_votes
     from pate.mechanisms import build
+    from pate.planning.costs import summarise
 
     parameters.delta(delta)
     if answered is not None:
@@ -137,9 +137,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Noise for a target ε, what a configuration can answer, its ε, and with a config its time, before any training."""
-    from pate.accounting import planning
     from pate.mechanisms import build
     from pate.naming import importing_only
+    from pate.planning import plan as planning
 
     named = {"scale": scale, "sigma": sigma, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma2}
     named |= {"epsilon": epsilon, "query_delta": query_delta, "unstable": unstable, "max_queries": max_queries}
@@ -181,9 +181,9 @@ def _from_config(
     config: Config, path: Path, data_dir: Path | None, guard: Guard
 ) -> tuple[dict[str, Any], Limits, int, float | None]:
     """Mechanism, limits, teachers and seconds of training: None where it would take what `guard` refuses to import."""
-    from pate.accounting.planning import Limits
     from pate.data.sources import load
     from pate.naming import make_importable
+    from pate.planning.plan import Limits
 
     if guard.trusted:  # else a file beside the config could stand in for a package that is not installed
         make_importable(path.parent)
@@ -195,7 +195,7 @@ def _from_config(
 
 
 def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
-    from pate.ensemble import expected_seconds
+    from pate.ensemble.worker import expected_seconds
     from pate.errors import NotTrusted
     from pate.teachers import recipes
 
@@ -224,7 +224,7 @@ def _histograms(
         return None, None
     if teachers is None:
         raise ConfigError("--gaps: needs --teachers, the number of votes in each histogram")
-    from pate.accounting.planning import histograms_of_gaps
+    from pate.planning.plan import histograms_of_gaps
 
     try:
         pairs = {int(gap): float(share) for gap, share in (item.split(":") for item in gaps.split(","))}
@@ -241,7 +241,7 @@ def _plan_object(
     weights: np.ndarray | None,
     private: bool,
 ) -> dict[str, Any]:
-    from pate.accounting import planning
+    from pate.planning import plan as planning
 
     epsilon = planning.epsilon_of(mechanism, limits)
     expected = None if counts is None else planning.expect(mechanism, counts, weights, limits.asked)
@@ -315,7 +315,7 @@ def _plot(mechanism: Mechanism, counts: Counts, delta: float, path: Path) -> Non
     import matplotlib.pyplot as plt
     import numpy as np
 
-    from pate.accounting.summary import cumulative_epsilons
+    from pate.planning.costs import cumulative_epsilons
 
     at = np.unique(np.linspace(1, len(counts), min(25, len(counts))).astype(np.int64))
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")

@@ -41,8 +41,8 @@ def doctor(
 
 def _joined(address: str) -> list[Finding]:
     from pate.cluster.checks import examine, judge
+    from pate.cluster.session import ray_session
     from pate.config import RaySettings
-    from pate.ray_session import ray_session
 
     with ray_session(address, RaySettings()):
         return judge(examine())

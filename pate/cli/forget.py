@@ -23,7 +23,7 @@ def forget(
     from pate.config import Config, parse_config, read_yaml
     from pate.data.sources import load
     from pate.naming import make_importable
-    from pate.run_directory import RunDirectory
+    from pate.runs.run import RunDirectory
 
     if not (run / "config.yaml").exists():
         raise RunError(f"{run}: is not a run directory")

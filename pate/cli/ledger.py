@@ -17,8 +17,8 @@ from pate.errors import RunError
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.chain import Pin
     from pate.config import Config
+    from pate.ledger.chain import Pin
 
 Run = Annotated[str, typer.Argument(help="run directory, its URL, or the folder of a shared ledger")]
 Anchor = Annotated[
@@ -39,7 +39,7 @@ def create(
 ) -> None:
     """Make a ledger that runs on the same data share, and print the lines that name it in their configs."""
     from pate.ledger import SharedBudget
-    from pate.shared_ledger import create as create_ledger
+    from pate.ledger.shared import create as create_ledger
 
     made = create_ledger(path.expanduser().absolute(), SharedBudget(order, epsilon, delta))
     name = {"path": str(made.folder), "id": made.id}
@@ -52,7 +52,7 @@ def create(
 @app.command()
 def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
     """Limits, charges and answers, once they are found unchanged."""
-    from pate.chain import verified
+    from pate.ledger.chain import verified
 
     with _place(run, anchor) as place, verified(place.path, place.key, place.head, place.pins) as (db, _):
 
@@ -77,7 +77,7 @@ def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
 @app.command()
 def verify(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
     """Check every run, charge and answer, and that the chain reaches its head and all that was published."""
-    from pate.chain import verify as verify_chain
+    from pate.ledger.chain import verify as verify_chain
 
     with _place(run, anchor) as place:
         links = verify_chain(place.path, place.key, place.head, place.pins)
@@ -112,9 +112,9 @@ def _place(run: str, anchor: str | None) -> Iterator[_Place]:
 
 
 def _stored_place(url: str, folder: Path) -> _Place:
-    from pate.published import CARD, LABELS, published_pins
+    from pate.ledger.stored import History
+    from pate.runs.published import CARD, LABELS, published_pins
     from pate.storage import open_storage
-    from pate.stored_ledger import History
 
     storage = open_storage(url)
     key = storage.read("private/key")
@@ -132,10 +132,10 @@ def _stored_place(url: str, folder: Path) -> _Place:
 
 def _local_place(run: Path) -> _Place:
     from pate.config import parse_config, read_yaml
-    from pate.files import read_key
     from pate.forget import places
-    from pate.published import published_pins
-    from pate.shared_ledger import SharedLedger
+    from pate.ledger.shared import SharedLedger
+    from pate.runs.published import published_pins
+    from pate.storage.files import read_key
 
     if not (run / "config.yaml").exists():
         if (run / "key").exists():
@@ -159,7 +159,7 @@ def _shared_place(shared: Any, pins: Mapping[str, Pin] | None = None) -> _Place:
 
 def _named_anchor(run: Path) -> str | None:
     """The anchor that a run was begun with."""
-    from pate.run_directory import RunDirectory
+    from pate.runs.run import RunDirectory
 
     return RunDirectory(run).anchored(None)
 
@@ -167,8 +167,8 @@ def _named_anchor(run: Path) -> str | None:
 def _anchored(place: _Place, anchor: str) -> _Place:
     from dataclasses import replace
 
-    from pate.anchor import open_anchor
-    from pate.chain import identity
+    from pate.ledger.anchor import open_anchor
+    from pate.ledger.chain import identity
 
     last = open_anchor(anchor, identity(place.key)).last()
     if last is None:

@@ -26,7 +26,7 @@ def predict(
 ) -> None:
     """Name the class of each example, one a line."""
     from pate.console import printable
-    from pate.students.storage import load_card, load_student
+    from pate.students.saving import load_card, load_student
 
     folder = run if (run / "student.json").exists() else run / "student"
     card = load_card(folder)
@@ -89,7 +89,7 @@ def read_examples(path: Path, card: dict[str, Any]) -> NDArray:
 def _array(path: Path) -> NDArray:
     """The array X of an archive, or the only one there is."""
     from pate.data.arrays import is_archive, npy_array, npz_arrays, npz_names
-    from pate.files import read_whole
+    from pate.storage.files import read_whole
 
     try:
         content = read_whole(path)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from pate.cluster.interrupts import held_back
 from pate.errors import RunError
-from pate.interrupts import held_back
 
 
 def run(

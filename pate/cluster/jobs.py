@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pate.cluster.session import use_token
 from pate.errors import RunError
-from pate.ray_session import use_token
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 RUN = "pate_run"  # in a job's metadata: where its run directory is, on the cluster

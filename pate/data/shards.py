@@ -70,7 +70,7 @@ class Block:
 
 
 class ShardReader:
-    """Reads some shards once and hands out their records by part. A plain class; `pate.readers` makes it an actor."""
+    """Reads some shards once and hands out their records by part. `pate.ensemble.readers` makes actors of it."""
 
     def __init__(self, paths: Sequence[str], format: Format, key: bytes, split: Split) -> None:
         self._paths, self._format, self._key, self._split = paths, format, key, split

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting.composition import Guarantee
-from pate.mechanisms.noise import Entropy
+from pate.noise.integer import Entropy
 
 UNANSWERED = -1
 """⊥: the mechanism declined to answer. It is released, stored and charged like any answer."""

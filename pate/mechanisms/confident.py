@@ -14,9 +14,9 @@ from pate.accounting import parameters
 from pate.accounting.composition import gaussian_rdp
 from pate.accounting.worst_case import WorstCaseGuarantee, threshold_test_cost
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
-from pate.mechanisms.noise import DiscreteGaussian, Entropy
 from pate.mechanisms.noisy_max import GNMax
 from pate.mechanisms.win_probabilities import Indices, move_votes
+from pate.noise.integer import DiscreteGaussian, Entropy
 
 
 @dataclass(frozen=True)

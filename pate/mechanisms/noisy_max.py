@@ -15,8 +15,8 @@ from pate.accounting import parameters
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
 from pate.accounting.worst_case import Cost, WorstCaseGuarantee, argmax_cost
 from pate.mechanisms.base import Counts, Mechanism
-from pate.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise
 from pate.mechanisms.win_probabilities import Indices, log_wins, log_wins_after_moves, move_votes
+from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise
 
 
 class NoisyMax(Mechanism):

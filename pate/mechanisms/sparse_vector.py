@@ -17,7 +17,6 @@ from pate.accounting import parameters
 from pate.accounting.composition import FixedGuarantee, Guarantee, RepeatedGuarantee
 from pate.errors import BudgetExceeded
 from pate.mechanisms.base import UNANSWERED, Counts
-from pate.mechanisms.noise import DiscreteLaplace, Entropy
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.mechanisms.stability import (
     StabilityTest,
@@ -26,6 +25,7 @@ from pate.mechanisms.stability import (
     plurality_gap,
     stable_moves,
 )
+from pate.noise.integer import DiscreteLaplace, Entropy
 
 _MOST_JOINT_QUERIES = 8
 

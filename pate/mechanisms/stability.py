@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, RepeatedGuarantee
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
-from pate.mechanisms.noise import DiscreteLaplace, Entropy
 from pate.mechanisms.noisy_max import argmax_with_random_ties
+from pate.noise.integer import DiscreteLaplace, Entropy
 
 _UNIFORM_BITS = 64  # of hash that decide whether a record is in a subset
 

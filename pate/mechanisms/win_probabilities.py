@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from pate.accounting.parameters import TooWide
-from pate.mechanisms.noise import IntegerNoise
+from pate.noise.integer import IntegerNoise
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

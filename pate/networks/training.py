@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pate.errors import ConfigError
-from pate.files import write_atomically
+from pate.storage.files import write_atomically
 
 WINDOW = 50  # steps between two looks at the loss
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.budget import epsilon_curves
-from pate.files import write_atomically
+from pate.planning.budget import epsilon_curves
 from pate.report.schema import EpsilonCurves, TeacherKind
+from pate.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from pate.config import Config

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import pipeline
-from pate.accounting.summary import published_epsilon
 from pate.config import Config, Model, RaySettings
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.errors import DataError, RunError
-from pate.files import locked, write_atomically
+from pate.planning.costs import published_epsilon
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
+from pate.storage.files import locked, write_atomically
 
 _FIGURE_EXAMPLES = 1000
 PRIVATE = "do not publish"
@@ -73,7 +73,7 @@ class _Session:
         self.console = console
 
     def start(self) -> None:
-        from pate.ray_session import ray_session
+        from pate.cluster.session import ray_session
 
         if not self._up:
             with self.console.working("starting Ray"):

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.checkpoints import TeacherFiles
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.ensemble import sum_counts
-from pate.files import write_atomically
+from pate.ensemble.checkpoints import TeacherFiles
+from pate.ensemble.worker import sum_counts
 from pate.forget import parts_of
-from pate.run_directory import KEY_BYTES
+from pate.runs.run import KEY_BYTES
+from pate.storage.files import write_atomically
 
 
 def votes_of(
@@ -64,7 +64,7 @@ def _train_and_count(
     config: Config, data: Dataset, X: NDArray, folder: Path, console: Console
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
     from pate.aggregator import AskWorkers
-    from pate.pool import Pool
+    from pate.ensemble.pool import Pool
     from pate.teachers import assign_recipes, recipes
 
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import UNANSWERED
-from pate.threads import one_thread
+from pate.networks.threads import one_thread
 
 if TYPE_CHECKING:
     import torch

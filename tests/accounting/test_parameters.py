@@ -34,7 +34,7 @@ from pate.config import parse_config
 from pate.errors import PateError
 from pate.ledger import Limits, SharedBudget
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, build
-from pate.mechanisms.noise import DiscreteGaussian, DiscreteLaplace
+from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 
 NEVER = [math.nan, math.inf, -math.inf, True, False, "1", "", None, [], b"1", 1j, np.array([1.0, 2.0])]
 NOT_ABOVE_0 = [*NEVER, 0, -1, -1e-300]

@@ -22,8 +22,8 @@ from pate.accounting.vote_plane import (
 )
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
-from pate.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise
 from pate.mechanisms.noisy_max import NoisyMax
+from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, IntegerNoise
 
 SMALL = [DiscreteGaussian(1.5), DiscreteGaussian(3.0), DiscreteLaplace(1.0), DiscreteLaplace(2.0)]
 MECHANISMS = [GNMax(0.5), GNMax(0.8), GNMax(1.5), GNMax(3.0), LNMax(0.5), LNMax(1.0), LNMax(2.0), LNMax(4.0)]

@@ -17,8 +17,8 @@ from pate.audit.mechanism import (
     sample_answers,
 )
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, MSamp, MStab, MSvec
-from pate.mechanisms.noise import DiscreteLaplace
 from pate.mechanisms.stability import stable_moves
+from pate.noise.integer import DiscreteLaplace
 
 RUNS = 60_000
 STREAM_RUNS = 5000

@@ -16,7 +16,7 @@ from pate.baselines.dp_erm import SOLVER_SHARE, TOLERANCE, DPLinearClassifier, c
 from pate.baselines.erm_solver import Huber, Logistic, Loss, minimise
 from pate.baselines.private_tuning import PrivatelyTuned
 from pate.errors import ConfigError, DataError
-from pate.random_draws import seeded_entropy
+from pate.noise.continuous import seeded_entropy
 
 LOSSES = [Logistic(), Huber(0.5), Huber(0.1)]
 FALSE_ALARM = 1e-6

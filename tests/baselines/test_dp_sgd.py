@@ -19,7 +19,7 @@ from pate.baselines.pca import private_components
 from pate.baselines.sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.errors import ConfigError, DataError, RunError
 from pate.features.upright import Upright
-from pate.random_draws import seeded_entropy
+from pate.noise.continuous import seeded_entropy
 
 FALSE_ALARM = 1e-6
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pate.baselines import build_baseline
 from pate.baselines.run import run_baseline
-from pate.baselines.storage import load_model
+from pate.baselines.saving import load_model
 from pate.cli import app
 from pate.config import BaselineConfig, load_baseline_config, load_config, parse_config
 from pate.data.settings import DigitsData

@@ -20,17 +20,17 @@ import numpy as np, ray
 from contextlib import contextmanager
 from pathlib import Path
 from ray.cluster_utils import Cluster
-import pate.pool
+import pate.ensemble.pool
 from pate import pipeline
 from pate.aggregator import query_ids
 from pate.config import parse_config
 from pate.console import Console
 from pate.data.sources import load
-from pate.chain import verify
+from pate.ledger.chain import verify
 
 N, folder = int(sys.argv[1]), Path(sys.argv[2])
 out = folder / "run"
-pate.pool._STRIKES = 1  # a lost node must not count against a job even once
+pate.ensemble.pool._STRIKES = 1  # a lost node must not count against a job even once
 config = parse_config({
     "name": "nodes", "n_teachers": N, "data": {"source": "digits"},
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB", "params": {"var_smoothing": 0.01}}],

@@ -18,11 +18,11 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np, ray, torch
 from ray.cluster_utils import Cluster
-from pate.checkpoints import TeacherFiles
+from pate.ensemble.checkpoints import TeacherFiles
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble import Worker, jobs_of, sum_counts
-from pate.pool import Pool
+from pate.ensemble.worker import Worker, jobs_of, sum_counts
+from pate.ensemble.pool import Pool
 from pate.teachers import assign_recipes, recipes
 from pathlib import Path
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.checkpoints import InMemory
 from pate.config import Config, RaySettings, parse_config
 from pate.data.dataset import Dataset
 from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.shards import Block, ShardReader, Split, Summary, digest_of
 from pate.data.sources import load
-from pate.ensemble import Worker, jobs_of, sum_counts
+from pate.ensemble.checkpoints import InMemory
+from pate.ensemble.pool import Pool
+from pate.ensemble.readers import Readers
+from pate.ensemble.worker import Worker, jobs_of, sum_counts
 from pate.errors import ConfigError, DataError
-from pate.pool import Pool
-from pate.readers import Readers
 from pate.teachers import Recipe
 
 KEY = b"s" * 32

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate import pipeline, ray_session
+from pate import pipeline
 from pate.aggregator import StoredVotes
 from pate.asking import ask_in_rounds
+from pate.cluster import session as ray_session
 from pate.config import parse_config
 from pate.console import Console
 from pate.data import images
@@ -20,7 +21,7 @@ from pate.data.order import by_clusters
 from pate.data.sources import load
 from pate.data.votes import with_votes
 from pate.errors import ConfigError, DataError, RunError
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 
 CONTENT = {
     "name": "stored",

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pate.config import Config, RunConfig, load_baseline_config, load_config, parse_config, read_yaml
-from pate.plain_yaml import dump_yaml
+from pate.config.plain_yaml import dump_yaml
 from pate.teachers import recipes
 
 _MOST = 16 * MEGABYTE

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pate.budget import ledger_opener
-from pate.chain import read_head
 from pate.cli.ledger import show, verify
 from pate.config import load_config
 from pate.errors import PateError
 from pate.ledger import Charge, Ledger
-from pate.published import CARD, LABELS, Labels, in_letters, write_labels
-from pate.run_directory import RunDirectory
+from pate.ledger.chain import read_head
+from pate.planning.budget import ledger_opener
+from pate.runs.published import CARD, LABELS, Labels, in_letters, write_labels
+from pate.runs.run import RunDirectory
 
 EXAMPLES = int(os.environ.get("PATE_FUZZ", "200"))
 DB, HEAD, KEY = "ledger.db", "private/ledger.head", "private/key"

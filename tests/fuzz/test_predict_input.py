@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pate.cli.predict import predict
 from pate.students import build_student
-from pate.students.storage import save_student
+from pate.students.saving import save_student
 
 _WIDTH = 6
 _CARD: dict[str, Any] = {"classes": ["cat", "dog"], "shape": [_WIDTH], "epsilon": 1.0, "delta": 1e-5}

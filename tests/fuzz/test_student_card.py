@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 
 from pate.baselines import build_baseline
-from pate.baselines.storage import load_model, save_model
+from pate.baselines.saving import load_model, save_model
 from pate.cli.predict import predict
 from pate.errors import NotTrusted, PateError
 from pate.students import build_student
-from pate.students.storage import load_student, save_student
+from pate.students.saving import load_student, save_student
 
 CANARY = "pate_fuzz_canary"
 POPEN = {"name": "subprocess.Popen", "params": {"args": ["true"]}}

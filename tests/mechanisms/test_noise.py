@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from pate.mechanisms.noise import TV_ERROR_PER_DRAW, DiscreteGaussian, DiscreteLaplace, IntegerNoise, _sampling_table
+from pate.noise.integer import TV_ERROR_PER_DRAW, DiscreteGaussian, DiscreteLaplace, IntegerNoise, _sampling_table
 
 NOISES = [
     DiscreteLaplace(0.3),

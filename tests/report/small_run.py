@@ -14,11 +14,11 @@ from pate import pipeline
 from pate.aggregator import Aggregator
 from pate.config import Config, parse_config
 from pate.data.dataset import Dataset
-from pate.ensemble import PartialCounts
+from pate.ensemble.worker import PartialCounts
 from pate.forget import parts_of
 from pate.ledger import Ledger
 from pate.mechanisms import Mechanism
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 
 CONFIG = {
     "name": "digits",

@@ -107,7 +107,8 @@ def test_every_row_is_a_run_with_a_ledger(result: Reproduction, out: Path) -> No
 def test_a_repeated_call_runs_nothing_again(
     result: Reproduction, small: Study, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pate import pipeline, ray_session
+    from pate import pipeline
+    from pate.cluster import session as ray_session
 
     monkeypatch.setattr(pipeline, "run", None)
     monkeypatch.setattr(ray_session, "ray_session", None)

@@ -13,7 +13,7 @@ import pytest
 from pate.errors import ConfigError, DataError, NotTrusted, RunError
 from pate.mechanisms import UNANSWERED
 from pate.students import build_student, own_students
-from pate.students.storage import load_student, save_student
+from pate.students.saving import load_student, save_student
 
 QUICK = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
 GAN = QUICK | {"consistency_weight": 5.0}

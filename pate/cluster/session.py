@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pate.cluster.folder import end_processes, private_folder, rays_own
+from pate.cluster.interrupts import held_back, interruptible
 from pate.config import RaySettings
 from pate.errors import RunError, first_line
-from pate.interrupts import held_back, interruptible
-from pate.ray_folder import end_processes, private_folder, rays_own
 
 NAMESPACE = "pate"
 _ATTEMPTS_TO_START = 4

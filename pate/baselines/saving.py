@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from pate.baselines import build_baseline
 from pate.errors import NotTrusted, RunError, first_line
-from pate.files import read_card, regular_file, write_atomically
 from pate.naming import importing_only
+from pate.storage.files import read_card, regular_file, write_atomically
 
 
 def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card: dict[str, Any]) -> None:

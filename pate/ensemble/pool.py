@@ -12,12 +12,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pate.boundary import Failed
-from pate.checkpoints import Store
 from pate.config import RaySettings
-from pate.ensemble import Job, Records, Unread, Worker, jobs_of
+from pate.ensemble.checkpoints import Store
+from pate.ensemble.worker import Job, Records, Unread, Worker, jobs_of
 from pate.errors import ConfigError, PateError, RunError
 from pate.teachers import Recipe
-from pate.teachers.checkpoint import constant, pack
+from pate.teachers.payload import constant, pack
 
 _IN_FLIGHT = 2  # calls a worker has at hand, so that it never waits for the driver
 _STRIKES = 3  # a job is given up when it was at work in three workers that died, or hung or raised twice

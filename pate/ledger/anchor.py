@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from pate.chain import Pin, json_pin, parse_pin
 from pate.errors import RunError
+from pate.ledger.chain import Pin, json_pin, parse_pin
 from pate.storage import is_url, open_storage
 
 LinksFrom = Callable[[int], list[Pin]]

@@ -19,8 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from pate import ledger_schema
 from pate.errors import RunError
+from pate.ledger import schema
 
 FIRST_LINK = b"pate ledger"
 MAC_BYTES = 32
@@ -123,7 +123,7 @@ def identity(key: bytes) -> str:
 
 def read_chain(db: sqlite3.Connection, key: bytes, path: Path) -> Chain:
     """Check the whole file, inside a transaction: its schema, every link, and that every row has one."""
-    ledger_schema.check(db, path)
+    schema.check(db, path)
     contents = {(kind, number): content for kind in KINDS for number, content in _contents(db, kind, path)}
     macs: list[bytes] = []
     before, released = FIRST_LINK, False
@@ -192,7 +192,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             path = _copied(path, Path(folder))
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30, isolation_level=None)
         try:
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ledger_schema.LONGEST_VALUE)
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.LONGEST_VALUE)
             db.execute("BEGIN")
             yield db
         finally:

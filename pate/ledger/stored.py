@@ -31,10 +31,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pate import ledger_schema
-from pate.chain import FIRST_LINK, Link, link_mac, row_content
 from pate.errors import RunError
-from pate.ledger import Ledger, connect, now
+from pate.ledger import schema
+from pate.ledger.chain import FIRST_LINK, Link, link_mac, row_content
+from pate.ledger.ledger import Ledger, connect, now
 from pate.storage import Storage, open_storage
 
 FOLDER = "private/ledger"
@@ -154,7 +154,7 @@ class History(StoredLedger):
         self._sent = self._stopped = False
         self._db = connect(path)
         with self._named_errors(), self._transaction():
-            ledger_schema.prepare(self._db, path)
+            schema.prepare(self._db, path)
             self._catch_up()
         if not self._rows("SELECT 1 FROM chain"):
             raise RunError(f"{storage.url}: there is no ledger yet")

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.chain import MAC_BYTES, Pin
+from pate.ledger.chain import MAC_BYTES, Pin
 from pate.data.dataset import Dataset
 from pate.errors import RunError
-from pate.files import write_atomically
+from pate.storage.files import write_atomically
 
 LABELS, CARD = "labels.npz", "student/student.json"
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from pate.errors import NotTrusted, RunError, first_line
-from pate.files import read_card, regular_file, sizes
 from pate.mechanisms import UNANSWERED
 from pate.naming import importing_only, must_be_trusted, nearest, not_trusted
+from pate.storage.files import read_card, regular_file, sizes
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
 from pate.students.supervised import Supervised

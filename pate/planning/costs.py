@@ -16,7 +16,7 @@ from pate.accounting.composition import Guarantee, with_sampling_error
 from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
 from pate.errors import ConfigError
 from pate.mechanisms import ConfidentGNMax, Counts, GNMax, LNMax, Mechanism, MStab, MSvec
-from pate.mechanisms.noise import TV_ERROR_PER_DRAW
+from pate.noise.integer import TV_ERROR_PER_DRAW
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""YAML → typed, frozen settings. Every mistake is one line that names the key, the value and what would do."""
+"""The sections of a config, and how a file becomes them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from pate.accounting import parameters
+from pate.config.plain_yaml import MOST_DEPTH, dump_yaml, parse_yaml, read_yaml
 from pate.data.settings import AnyData, DataSettings, Settings, Several
 from pate.errors import ConfigError
 from pate.naming import dotted, nearest, shown
-from pate.plain_yaml import MOST_DEPTH, dump_yaml, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
@@ -280,7 +280,7 @@ Kind = TypeVar("Kind", bound=RunConfig)
 
 def default_config_path(name: str = "digits") -> Path:
     """A config that comes with the package, by default the embedded digits run; in the checkout or installed."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     packaged = package / "configs" / f"{name}.yaml"
     return packaged if packaged.exists() else package.parent / "configs" / f"{name}.yaml"
 

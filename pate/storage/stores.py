@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from pate.errors import RunError, first_line
-from pate.files import sync_folder
+from pate.storage.files import sync_folder
 
 _EXCLUSIVE = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "memory": "fsspec"}
 _AT_ONCE = 64  # objects in memory on their way from or to a store

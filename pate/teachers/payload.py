@@ -1,7 +1,7 @@
 """A trained teacher as bytes, and back.
 
 Networks are safetensors. Everything else is a pickle, since users bring classes of their own: whoever calls
-`unpack` must know that the bytes were written by this run (`pate.checkpoints` checks that before it hands them out).
+`unpack` must know that the bytes were written by this run (`pate.ensemble.checkpoints` checks that first).
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from pate.config import Config
 from pate.data.dataset import Dataset
 from pate.data.records import no_valid_id
 from pate.data.shards import Block, ShardReader, Shards, Split, Summary, digest_of
-from pate.ensemble import Records
+from pate.ensemble.worker import Records
 from pate.errors import DataError, PateError, RunError
 from pate.forget import must_be, parts_of, split_of
-from pate.run_directory import RunDirectory
+from pate.runs.run import RunDirectory
 
 _MOST_READERS = 64
 

@@ -1,10 +1,10 @@
 """Durable budget and answers on SQLite: label and charge are stored together, before anyone sees the label.
 
-One file may serve several runs on the same data (`pate.shared_ledger`). Append only: triggers refuse updates and
-deletes. Every run and every charge, with its answers, is a link of an HMAC chain under a key kept elsewhere, whose head
-is also kept in a second file and, where there is one, in an anchor (`pate.anchor`). Opening a ledger checks all of it,
-so a changed, removed or reordered row, and an older copy of the file, are found before anything is charged. The head is
-written after the commit and before the release, so what anyone saw is behind it.
+One file may serve several runs on the same data (`pate.ledger.shared`). Append only: triggers refuse updates and
+deletes. Every run and every charge, with its answers, is a link of an HMAC chain under a key kept elsewhere, whose
+head is also kept in a second file and, where there is one, in an anchor (`pate.ledger.anchor`). Opening a ledger
+checks all of it, so a changed, removed or reordered row, and an older copy of the file, are found before anything is
+charged. The head is written after the commit and before the release, so what anyone saw is behind it.
 
 A crash between noise and commit loses an answer that nobody saw; a crash after the commit loses nothing. The file
 is readable with any SQLite tool.
@@ -22,10 +22,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pate import ledger_schema
 from pate.accounting import parameters
-from pate.anchor import conflict, open_anchor
-from pate.chain import (
+from pate.errors import BudgetExceeded, RunError
+from pate.ledger import schema
+from pate.ledger.anchor import conflict, open_anchor
+from pate.ledger.chain import (
     FIRST_LINK,
     Link,
     Pin,
@@ -37,8 +38,7 @@ from pate.chain import (
     read_head,
     row_content,
 )
-from pate.errors import BudgetExceeded, RunError
-from pate.files import locked, write_atomically
+from pate.storage.files import locked, write_atomically
 
 _SECONDS_TO_WAIT = 30  # for another run that holds the ledger
 
@@ -120,7 +120,7 @@ class Ledger:
         self._db = connect(path, make=shared is None)
         try:
             with self._named_errors(), self._transaction():
-                ledger_schema.prepare(self._db, path)
+                schema.prepare(self._db, path)
                 self._catch_up()
                 self._check()
                 self._agree_on_budget()
@@ -331,7 +331,7 @@ def connect(path: Path, make: bool = True) -> sqlite3.Connection:
             check_same_thread=False,
         )
         try:
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ledger_schema.LONGEST_VALUE)
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.LONGEST_VALUE)
             path.chmod(0o600)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
                 db.execute(f"PRAGMA {pragma}")

@@ -12,19 +12,19 @@ import numpy as np
 
 from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee, rdp_epsilon
 from pate.accounting.sanitise import WithRelease
-from pate.accounting.summary import with_sampler
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
 from pate.data.partition import keyed_digest
 from pate.errors import ConfigError
 from pate.forget import Ensemble
 from pate.ledger import Ledger, Limits
+from pate.ledger.shared import SharedLedger
+from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
-from pate.published import published_pins
-from pate.run_directory import RunDirectory
-from pate.shared_ledger import SharedLedger
+from pate.planning.costs import with_sampler
+from pate.runs.published import published_pins
+from pate.runs.run import RunDirectory
 from pate.storage import is_url
-from pate.stored_ledger import StoredLedger
 
 
 def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) -> float:

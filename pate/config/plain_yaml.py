@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from pate.errors import ConfigError, first_line
-from pate.files import read_whole
 from pate.naming import dotted, shown
+from pate.storage.files import read_whole
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 20_000

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from pate.accounting import parameters
-from pate.accounting.summary import expected_answered, worst_case_epsilon
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import ConfidentGNMax, Counts, GNMax, LNMax, Mechanism, build, mechanism_class
 from pate.mechanisms.stability import StabilityTest
+from pate.planning.costs import expected_answered, worst_case_epsilon
 
 _FREE = {"lnmax": "scale", "gnmax": "sigma", "confident_gnmax": "sigma2", "mstab": "epsilon"}
 """The parameter that is solved for; more of it is less privacy for mstab, more privacy for the others."""

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
-from pate import ledger_schema
-from pate.chain import identity, verified
 from pate.errors import ConfigError, RunError
-from pate.files import KEY_BYTES, read_key, sync_folder, write_atomically
-from pate.ledger import Ledger, SharedBudget, connect
+from pate.ledger import Ledger, SharedBudget, connect, schema
+from pate.ledger.chain import identity, verified
+from pate.storage.files import KEY_BYTES, read_key, sync_folder, write_atomically
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class _Founding(Ledger):
         self.path, self.shared, self._key, self._head, self._anchor = place.db, budget, place.key, place.head, None
         self._db = connect(place.db)
         with self._named_errors(), self._transaction():
-            ledger_schema.prepare(self._db, place.db)
+            schema.prepare(self._db, place.db)
             self._agree_on_budget()
         self._write_head()
         self.close()

@@ -1,7 +1,7 @@
 """Workers that train teachers and count their votes.
 
-`Worker` is a plain class, tested without Ray; `pate.pool` runs it as an actor. A worker receives its own parts only
-and returns counts with the parts they cover, never a single teacher's prediction. What goes wrong inside a
+`Worker` is a plain class, tested without Ray; `pate.ensemble.pool` runs it as an actor. A worker receives its own
+parts only and returns counts with the parts they cover, never a single teacher's prediction. What goes wrong inside a
 worker is reported by kind, never by message, which could quote a record.
 """
 
@@ -25,10 +25,10 @@ from pate.boundary import guarded_class, kind_of, silence, worded_by_us
 from pate.config import Config
 from pate.errors import ConfigError, RunError
 from pate.features import Features
+from pate.networks.threads import hold_to_one_thread, hold_torch_to_one_thread
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
-from pate.teachers.checkpoint import constant, pack, unpack
 from pate.teachers.part import PartClassifier
-from pate.threads import hold_to_one_thread, hold_torch_to_one_thread
+from pate.teachers.payload import constant, pack, unpack
 
 STACK = 25  # networks trained at once, where that is faster
 _ATTEMPTS = 2

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pate.errors import RunError
-from pate.files import sync_folder, write_atomically
+from pate.storage.files import sync_folder, write_atomically
 
 _SEAL_BYTES = 32
 

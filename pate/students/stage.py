@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.chain import Pin
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.errors import PateError, RunError, first_line
+from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED
 from pate.naming import dotted_names
-from pate.published import Labels, in_letters, write_labels
-from pate.run_directory import RunDirectory
-from pate.threads import one_thread
+from pate.networks.threads import one_thread
+from pate.runs.published import Labels, in_letters, write_labels
+from pate.runs.run import RunDirectory
 
 if TYPE_CHECKING:
     from pate.networks.training import Progress
@@ -37,7 +37,7 @@ def train_student(
     console: Console,
 ) -> Any:
     """The saved student, trained unless it is there already; `epsilon` goes on its card, and the ledger's `head`."""
-    from pate.students.storage import load_student, save_student
+    from pate.students.saving import load_student, save_student
 
     rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
     write_labels(directory.labels, Labels(labels, rows, head), data.classes)
@@ -72,7 +72,7 @@ def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
 
 def stored_student(student: Any, folder: Path, config: Config, card: dict[str, Any]) -> Any:
     """The student as it comes back from `folder`; all types of it are trusted, as it was made here."""
-    from pate.students.storage import load_student, save_student
+    from pate.students.saving import load_student, save_student
 
     save_student(student, folder, card)
     trusted = dotted_names(config.student.model_dump())

@@ -17,13 +17,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from pate.anchor import absolute
+from pate.ledger.anchor import absolute
 from pate.config import RunConfig, parse_config, read_yaml
 from pate.errors import RunError
-from pate.files import KEY_BYTES, locked, read_key, write_atomically
+from pate.storage.files import KEY_BYTES, locked, read_key, write_atomically
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
 
-_LEDGER = "private/ledger"  # in storage: one object a link, see pate/stored_ledger.py
+_LEDGER = "private/ledger"  # in storage: one object a link, see pate/ledger/stored.py
 _STAYS = ("ledger.db", "private/ledger.head", "private/lock", "private/student_checkpoint")  # on this machine
 _SIGNALS = ("student/student.json", "report.json")  # that they are there says that all before is
 _AT_ONCE = 64

@@ -1,0 +1,37 @@
+"""YAML → typed, frozen settings. Every mistake is one line that names the key, the value and what would do."""
+
+from pate.config.plain_yaml import read_yaml
+from pate.config.settings import (
+    BaselineBudget,
+    BaselineConfig,
+    Budget,
+    Component,
+    Config,
+    Model,
+    RaySettings,
+    RunConfig,
+    Sanitise,
+    TeacherFamily,
+    default_config_path,
+    load_baseline_config,
+    load_config,
+    parse_config,
+)
+
+__all__ = [
+    "BaselineBudget",
+    "BaselineConfig",
+    "Budget",
+    "Component",
+    "Config",
+    "Model",
+    "RaySettings",
+    "RunConfig",
+    "Sanitise",
+    "TeacherFamily",
+    "default_config_path",
+    "load_baseline_config",
+    "load_config",
+    "parse_config",
+    "read_yaml",
+]

@@ -1,0 +1,1 @@
+"""Noise: exact integers for votes, continuous for the baselines. A leaf: nothing of the package is imported here."""

@@ -1,0 +1,5 @@
+"""Where things are kept: files that are there whole or not at all, shared file systems and object stores by URL."""
+
+from pate.storage.stores import Storage, check_exclusive, is_url, open_storage, pull
+
+__all__ = ["Storage", "check_exclusive", "is_url", "open_storage", "pull"]
