@@ -195,7 +195,7 @@ class RunConfig(Settings):
 
         Where and how Ray runs is left out, and where a shared ledger is: that it is the one, its identity says.
         """
-        content = self.model_dump(mode="json", exclude={"ray": True, "budget": {"ledger": {"path"}}})
+        content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
@@ -228,6 +228,7 @@ class Config(RunConfig):
     budget: Budget = Budget()
     student: Component
     nonprivate: Model | None = None
+    backend: Literal["ray", "local"] = "ray"
     ray: RaySettings = RaySettings()
 
     @model_validator(mode="after")
