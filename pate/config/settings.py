@@ -368,8 +368,10 @@ def _message(error: Any) -> str:
 
 def _place(location: Iterable[int | str], content: Any) -> list[int | str]:
     """Where in `content` an error is; pydantic's `location` also names the types it tried on the way."""
-    path = []
+    path: list[int | str] = []
     for part in location:
+        if path == ["data"] and isinstance(content, Mapping) and part == content.get("source"):
+            continue  # the kind of data, which may also be the name of a key
         inside = range(len(content)) if isinstance(content, (list, tuple)) else content
         if isinstance(inside, (Mapping, range)) and part in inside:
             content = content[part]
