@@ -88,11 +88,13 @@ def run(
     anchor: str | None = None,
     console: Console | None = None,
     data: Dataset | None = None,
+    pages: bool = True,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
     `anchor` is a file or URL where the ledger's links are kept besides. `data` is the config's data where it was loaded
-    before, perhaps with votes that were counted before.
+    before, perhaps with votes that were counted before, or that is only in memory. Without `pages`, what is for people
+    to look at is left out: pages, plots, curves and the private data-dependent ε.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
@@ -105,25 +107,26 @@ def run(
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
-        try_everything(config, data, mechanism, epsilon)
+        try_everything(config, data, mechanism, epsilon, pages)
     with RunDirectory.open(out, config, resume) as directory:
         data = remembered(data, directory)
         directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
-        inside = _Inside(config, config_dir, data, directory, force, seconds, metrics, console)
+        inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console)
         released = _release_labels(inside, mechanism, open_ledger, address)
         data = data.asked_first(released.rows)
         with _stage("student", seconds), labels_are_kept("the student", out):
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
         directory.publish()
         with labels_are_kept("the report", out):
-            report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
+            report = _report(inside, data, mechanism, released, epsilon, student)
             directory.note("seconds.json", seconds)
-            save_examples(directory.path / EXAMPLES, data, released.labels)
             store_report(directory.path, report)
-            with console.working("drawing the report"):
-                write_pages(directory.path)
+            if pages:
+                save_examples(directory.path / EXAMPLES, data, released.labels)
+                with console.working("drawing the report"):
+                    write_pages(directory.path)
         directory.publish()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
@@ -202,6 +205,7 @@ class _Inside:
     data: Dataset
     run: RunDirectory
     force: bool
+    pages: bool
     seconds: dict[str, float]
     metrics: Metrics
     console: Console
@@ -243,7 +247,8 @@ def _release_labels(
                 rows, labels = np.arange(len(queries)), ask(aggregator, queries, inside.metrics, console)
             spent = aggregator.spent()
         with _stage("account", inside.seconds), console.working("accounting"):
-            aggregator.account(queries, config.budget.delta, adaptive)
+            if inside.pages:
+                aggregator.account(queries, config.budget.delta, adaptive)
             sanitised = None
             if config.budget.sanitise is not None:
                 sanitised = aggregator.sanitise(queries, config.budget.sanitise, config.budget.delta)
@@ -322,16 +327,9 @@ def _train_and_vote(inside: _Inside, queries: NDArray, aggregator: AnyAggregator
 
 
 def _report(
-    config: Config,
-    data: Dataset,
-    mechanism: Mechanism,
-    released: Released,
-    epsilon: float,
-    student: Any,
-    seconds: dict[str, float],
-    console: Console,
+    inside: _Inside, data: Dataset, mechanism: Mechanism, released: Released, epsilon: float, student: Any
 ) -> Report:
-    n_classes = len(data.classes)
+    config, seconds, console, n_classes = inside.config, inside.seconds, inside.console, len(data.classes)
     predicted = student.predict(data.X_test) if data.X_test is not None and data.y_test is not None else None
     with _stage("report", seconds):
         unit = "record" if data.ids_private is None else "id"
@@ -367,7 +365,7 @@ def _report(
             data=data_name(config.data),
             public_examples=len(data.X_public),
             teachers=teacher_kinds(config),
-            curves=publishable_curves(config, mechanism, n_classes),
+            curves=publishable_curves(config, mechanism, n_classes) if inside.pages else None,
             versions=software(),
         )
 

@@ -35,14 +35,15 @@ _PREDICTED = 5
 _SHOWN = 6  # examples of the page: a line of them
 
 
-def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> None:
+def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float, pages: bool = True) -> None:
     """Raise ConfigError where the student, the model without privacy or the report would fail later."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of two steps of training nobody expects that they converge
         try_student(config, data, mechanism.may_decline)
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
-        try_report(config, data, epsilon)
+        if pages:
+            try_report(config, data, epsilon)
 
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:

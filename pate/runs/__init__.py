@@ -1,0 +1,1 @@
+"""Where a run lives: every file it has, and what of it may leave."""
