@@ -1,1 +1,1 @@
-"""Where a run lives: every file it has, and what of it may leave."""
+"""A run as files: their names, which of them may leave, and where they are, a folder or a URL."""
