@@ -168,7 +168,7 @@ def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_
     ("arguments", "words"),
     [
         (["--set", "mechansim.sigma=3"], ["mechansim", "did you mean 'mechanism'"]),
-        (["--set", "n_teachers=10000"], ["n_teachers = 10000", "--force", "about 0.1"]),
+        (["--set", "n_teachers=10000"], ["n_teachers = 10000", "--force", "fewer teachers"]),
         (["--set", "budget.epsilon=0.01"], ["budget.epsilon = 0.01", "too small for one query"]),
         (["--set", "budget.epsilon=2"], ["budget.epsilon = 2", "would fit"]),
         (["--set", "budget.asked=401"], ["budget.asked = 401", "400"]),
@@ -196,7 +196,7 @@ def test_account_of_a_bad_votes_file_ends_with_status_two(tmp_path: Path) -> Non
     assert shown.returncode == 2
     assert shown.stdout == ""
     assert len(shown.stderr.splitlines()) == 1
-    assert "row 1 sums to 7" in shown.stderr
+    assert "row 1" in shown.stderr
 
 
 def test_a_directory_of_another_config_is_refused(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -263,9 +263,9 @@ def _first_row_changed(text: str, column: int, value: str) -> str:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: _first_row_changed(text, 2, "bird"), ["'bird'", "data.classes"]),
-        (lambda text: _first_row_changed(text, 0, "nan"), ["NaN", "row 0"]),
-        (lambda text: _first_row_changed(text, 0, ""), ["NaN", "row 0"]),
+        (lambda text: _first_row_changed(text, 2, "bird"), ["row 0", "data.classes"]),
+        (lambda text: _first_row_changed(text, 0, "nan"), ["not a finite number", "row 0"]),
+        (lambda text: _first_row_changed(text, 0, ""), ["not a finite number", "row 0"]),
         (lambda text: text.replace("length", "width"), ["'width'", "public"]),
     ],
     ids=["label", "nan", "empty", "column"],
