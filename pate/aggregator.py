@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from pate.accounting.exact import exact_epsilon
 from pate.accounting.parameters import TooWide
 from pate.accounting.sanitise import epsilon_sanitised
-from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost, gnmax_cost
 from pate.boundary import guarded_class, kind_of, worded_by_us
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
@@ -30,8 +29,7 @@ from pate.ensemble.worker import CountVotes, PartialCounts, sum_counts
 from pate.errors import PateError, RunError
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
-from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
-from pate.mechanisms.sparse_vector import MSvecStream
+from pate.mechanisms import UNANSWERED, Mechanism, Stream
 from pate.noise.integer import Entropy
 from pate.storage.files import write_atomically
 
@@ -62,7 +60,7 @@ class Aggregator:
     ) -> None:
         self._mechanism = mechanism
         self._open_ledger = open_ledger
-        self._stream: MSvecStream | None = None
+        self._stream: Stream | None = None
         self._private = private
         self._key = key
         self._n_teachers = n_teachers
@@ -92,8 +90,8 @@ class Aggregator:
     def label(self, X: NDArray) -> Answers:
         """Released labels of examples whose votes were collected, `UNANSWERED` where the mechanism declined.
 
-        Refused whole if the new ones among them do not fit into the limits. Where MSvec's stream ends on the way,
-        what comes after it is not asked, costs nothing and is `UNANSWERED` too.
+        Refused whole if the new ones among them do not fit into the limits. Where the mechanism's stream ends on the
+        way, what comes after it is not asked, costs nothing and is `UNANSWERED` too.
         """
         ids = query_ids(X, self._key)
         stored = self._ledger.stored(ids)
@@ -120,18 +118,16 @@ class Aggregator:
             raise
 
     def _draw(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-        """Labels, and how many of MSvec's unstable answers were used up."""
-        if not isinstance(self._mechanism, MSvec):
-            return self._mechanism.release(counts, self._entropy), 0
-        stream = self._stream or self._resumed_stream(self._mechanism)
+        """Labels, and how much of what the mechanism itself limits was used up."""
+        stream = self._stream or self._resumed_stream()
         labels = stream.answer(counts, self._entropy)
         self._stream = stream
         return labels, stream.unstable - self._ledger.spent().unstable
 
-    def _resumed_stream(self, mechanism: MSvec) -> MSvecStream:
-        """A stream with a fresh threshold; after a restart that costs one of its unstable answers."""
+    def _resumed_stream(self) -> Stream:
+        """Where the ledger left it; after a restart that may cost (see `MSvec.begin`)."""
         spent = self._ledger.spent()
-        return mechanism.stream(spent.unstable, spent.asked)
+        return self._mechanism.begin(spent.unstable, spent.asked)
 
     def account(self, X: NDArray, delta: float, adaptive: bool = False) -> None:
         """The exact data-dependent ε of the examples asked so far: written under `private/`, returned to nobody.
@@ -144,7 +140,7 @@ class Aggregator:
             figures |= {"epsilon_data_dependent": None, "why": "queries were chosen by earlier answers"}
         elif self._ledger.from_earlier_ensembles():
             figures |= {"epsilon_data_dependent": None, "why": "votes behind some answers were erased by forgetting"}
-        elif self._mechanism.votes_per_record == 1 and not self._mechanism.charged_as_stream and ids:
+        elif self._mechanism.has_exact_cost and ids:
             try:
                 figures |= _exact_figures(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
             except TooWide as error:  # the labels are paid for by then: the run goes on without this figure
@@ -163,7 +159,7 @@ class Aggregator:
             stored = self._ledger.stored(query_ids(X, self._key))
             counts = np.array([self._votes[query] for query in stored])
             answered = np.array([label != UNANSWERED for label in stored.values()])
-            cost = self._published_cost(counts, answered, settings.order)
+            cost = self._mechanism.sanitised_cost(counts, answered, settings.order)
             figure = epsilon_sanitised(
                 cost, beta=settings.beta, sigma_ss=settings.sigma_ss, delta=delta, entropy=self._entropy
             )
@@ -177,14 +173,6 @@ class Aggregator:
             if not worded_by_us(error):
                 raise
             raise RunError(f"budget.sanitise: {error}") from None
-
-    def _published_cost(self, counts: NDArray[np.int64], answered: NDArray[np.bool_], order: float) -> PrivateCost:
-        mechanism = self._mechanism
-        if isinstance(mechanism, ConfidentGNMax):
-            noise = mechanism.threshold, mechanism.sigma1, mechanism.sigma2
-            return confident_gnmax_cost(counts, answered, *noise, order)
-        assert isinstance(mechanism, GNMax)  # the config is refused otherwise
-        return gnmax_cost(counts, mechanism.sigma, order)
 
     def stored_prefix(self, X: NDArray) -> int:
         """How many examples from the first on have a stored answer."""
@@ -204,11 +192,8 @@ class Aggregator:
 
     def room(self) -> int:
         """How many new queries are sure to fit into the limits."""
-        if isinstance(self._mechanism, MSvec):
-            stream = self._stream or self._resumed_stream(self._mechanism)
-            if stream.unstable >= self._mechanism.unstable:
-                return 0
-        return self._ledger.room()
+        stream = self._stream or self._resumed_stream()
+        return 0 if stream.ended else self._ledger.room()
 
     def spent(self) -> Charge:
         """What was charged so far."""

@@ -1,8 +1,8 @@
 """Unlearning: a record leaves the ensemble as if it had never been there.
 
-One record touched one teacher (MSamp: a few), so only that one is trained again. Its old checkpoint is erased, and
-so are all stored votes, to which the old teacher contributed. Labels that were released stay released: they are
-paid for and public, and the ledger keeps the version of the ensemble each came from.
+One record touched one teacher (or a few, if the mechanism says so), so only those are trained again. Their old
+checkpoints are erased, and so are all stored votes, to which they contributed. Labels that were released stay released:
+they are paid for and public, and the ledger keeps the version of the ensemble each came from.
 
 What was forgotten is remembered by a keyed digest, so that a run goes on without the record whether or not the
 source still holds it. All steps can be repeated: a crash on the way is made good by the next `pate forget` or
@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pate.config import Config
+from pate.data import partition
 from pate.data.columns import IdType, canonical_id
 from pate.data.dataset import Dataset
-from pate.data.partition import identities, keyed_digest, split_into_parts, subsample_parts
-from pate.data.shards import Split
+from pate.data.partition import identities, keyed_digest
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
 from pate.errors import DataError, RunError
-from pate.mechanisms import MSamp
+from pate.mechanisms import Split
 from pate.runs.run import RunDirectory
 
 _MADE_FROM_TEACHERS = (
@@ -88,19 +88,12 @@ def must_be(same: bool, directory: RunDirectory) -> None:
 
 def split_of(config: Config) -> Split:
     """How records go to parts, for readers."""
-    mechanism = config.build_mechanism()
-    if isinstance(mechanism, MSamp):
-        return Split(config.n_teachers, mechanism.sampling_rate, mechanism.votes_per_record)
-    return Split(config.n_teachers)
+    return config.build_mechanism().split(config.n_teachers)
 
 
 def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
     """Row numbers of each teacher's records."""
-    records = (data.X_private, data.y_private, data.ids_private, key, config.n_teachers)
-    mechanism = config.build_mechanism()
-    if isinstance(mechanism, MSamp):
-        return subsample_parts(*records, mechanism.sampling_rate, mechanism.votes_per_record)
-    return split_into_parts(*records)
+    return partition.parts_of(data.X_private, data.y_private, data.ids_private, key, split_of(config))
 
 
 def forget(

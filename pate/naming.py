@@ -173,6 +173,17 @@ def class_in(package: str, module_name: str, base: type[T]) -> type[T] | None:
     return None
 
 
+def classes_in(package: str, base: type[T]) -> dict[str, type[T]]:
+    """The classes of a component folder that have a short `name`, by that name."""
+    found: dict[str, type[T]] = {}
+    for module_name in short_names(package):
+        module = importlib.import_module(f"{package}.{module_name}")
+        for _, cls in inspect.getmembers(module, inspect.isclass):
+            if issubclass(cls, base) and cls.__module__ == module.__name__ and "name" in vars(cls):
+                found[vars(cls)["name"]] = cls
+    return found
+
+
 def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
     """The class that `name` means: a class of `package` by its short `name` attribute, or one by dotted path."""
     if "." in name:
@@ -180,12 +191,7 @@ def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise ConfigError(f"{key} = {shown(name)}: not a {base.__name__}")
         return cls
-    found: dict[str, type[T]] = {}
-    for module_name in short_names(package):
-        module = importlib.import_module(f"{package}.{module_name}")
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            if issubclass(cls, base) and cls.__module__ == module.__name__ and "name" in vars(cls):
-                found[vars(cls)["name"]] = cls
+    found = classes_in(package, base)
     if name.replace("-", "_") not in found:
         raise ConfigError(f"{key} = {shown(name)}: no such name; {nearest(name, found)}")
     return found[name.replace("-", "_")]

@@ -28,7 +28,7 @@ from pate.errors import BudgetExceeded, ConfigError
 from pate.forget import remembered
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
-from pate.mechanisms import UNANSWERED, Mechanism, MSamp
+from pate.mechanisms import UNANSWERED, Mechanism
 from pate.naming import make_importable
 from pate.networks.threads import one_thread
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
@@ -166,9 +166,7 @@ def _check_sizes(config: Config, data: Dataset, force: bool, tell: Tell) -> None
 
 def _check_records(config: Config, n_records: int, n_classes: int, force: bool, tell: Tell) -> None:
     """Refuse parts that are too small. How many records there are is told to those who may know, not in the error."""
-    mechanism = config.build_mechanism()
-    share = mechanism.sampling_rate if isinstance(mechanism, MSamp) else 1 / config.n_teachers
-    each = share * n_records
+    each = config.build_mechanism().split(config.n_teachers).share * n_records
     if each < _FEWEST_RECORDS and not force:
         enough = n_records / 4 / _FEWEST_RECORDS
         tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")

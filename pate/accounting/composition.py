@@ -42,6 +42,10 @@ class RdpGuarantee(Guarantee):
     def epsilon(self, delta: float) -> float:
         return rdp_epsilon(ORDERS, self.rdp(ORDERS), delta)[0]
 
+    def rdp_at(self, order: float) -> float:
+        """The cost at one order."""
+        return float(self.rdp(np.array([order]))[0])
+
 
 @dataclass(frozen=True)
 class FixedGuarantee(Guarantee):

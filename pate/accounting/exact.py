@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,8 @@ from numpy.typing import NDArray
 from pate.accounting import parameters
 from pate.accounting.composition import Orders, rdp_epsilon
 from pate.accounting.loss_distribution import pld_epsilon
-from pate.accounting.moved_votes import NeighbourOutcomes, neighbour_outcomes, on_all_cores
+from pate.accounting.moved_votes import Answering, Counts, NeighbourOutcomes, neighbour_outcomes, on_all_cores
 from pate.accounting.renyi import worst_divergences
-
-if TYPE_CHECKING:
-    from pate.mechanisms.base import Counts, Mechanism
 
 Array = NDArray[np.float64]
 
@@ -71,7 +67,7 @@ class ExactEpsilon:
         return min(self.rdp, self.pld)
 
 
-def exact_cost(mechanism: Mechanism, counts: Counts, orders: Orders = EXACT_ORDERS) -> ExactCost:
+def exact_cost(mechanism: Answering, counts: Counts, orders: Orders = EXACT_ORDERS) -> ExactCost:
     """The exact Rényi cost of each query, at each order.
 
     Neighbouring relation: one vote moves. `counts` are private, and so is the result.
@@ -79,7 +75,7 @@ def exact_cost(mechanism: Mechanism, counts: Counts, orders: Orders = EXACT_ORDE
     return _cost(neighbour_outcomes(mechanism, counts), parameters.orders(orders))
 
 
-def exact_epsilon(mechanism: Mechanism, counts: Counts, delta: float) -> ExactEpsilon:
+def exact_epsilon(mechanism: Answering, counts: Counts, delta: float) -> ExactEpsilon:
     """ε of all the queries together at `delta`, by both ways of composing exact costs.
 
     Neighbouring relation: one vote moves. `counts` are private, and so is the result.

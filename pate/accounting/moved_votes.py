@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ from threadpoolctl import ThreadpoolController
 from pate.accounting import parameters
 from pate.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pate.mechanisms.base import Counts, Mechanism
+Counts = NDArray[np.integer]
+"""Vote histograms, int[queries, classes]; each row sums to the number of teachers."""
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -26,6 +26,18 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _ROWS_AT_ONCE = 128
+
+
+class Answering(Protocol):
+    """All that the exact accountant has to know of a mechanism; `pate.mechanisms.Mechanism` says what each means."""
+
+    name: ClassVar[str]
+    charged_as_stream: ClassVar[bool]
+
+    @property
+    def votes_per_record(self) -> int: ...
+
+    def log_outcomes(self, counts: Counts) -> NDArray[np.float64]: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,7 @@ class NeighbourOutcomes:
         return np.repeat(self.own[block], moves, axis=0), moved, np.cumsum(moves) - moves
 
 
-def neighbour_outcomes(mechanism: Mechanism, counts: Counts) -> NeighbourOutcomes:
+def neighbour_outcomes(mechanism: Answering, counts: Counts) -> NeighbourOutcomes:
     """The outcomes of every distinct histogram and of each histogram one moved vote away.
 
     Histograms equal up to a permutation of the labels are one: a mechanism treats all labels alike. So are
@@ -120,7 +132,7 @@ def distinct_moves(histograms: Indices) -> tuple[Indices, Indices, Indices]:
     return rows, sources, targets
 
 
-def _after_moves(mechanism: Mechanism, histograms: Indices, rows: Indices, sources: Indices, targets: Indices) -> Array:
+def _after_moves(mechanism: Answering, histograms: Indices, rows: Indices, sources: Indices, targets: Indices) -> Array:
     quick = getattr(mechanism, "log_outcomes_after_moves", None)
     if quick is not None:
         outcomes: Array = quick(histograms, rows, sources, targets)

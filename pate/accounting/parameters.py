@@ -8,6 +8,7 @@ A figure worked out from nonsense would look like any other, and be too small.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import ConfigError, DataError
-
-LEAST_NOISE, MOST_NOISE = 1e-3, 10_000.0
-"""Noise in votes. Less is none: a count changes with probability exp(-1000). More takes too large a sampling table."""
+from pate.noise import LEAST_NOISE, MOST_NOISE
 
 MOST_QUERIES = 10**9
 MOST_TEACHERS = 10**6
@@ -146,6 +145,11 @@ def orders(values: Any, key: str = "orders") -> NDArray[np.float64]:
 def probability(value: object, key: str) -> float:
     """A sampling rate, or a share: above 0, and 1 at most."""
     return number(value, key, above=0, most=1)
+
+
+def as_written(rate: float) -> Fraction:
+    """The decimal that somebody wrote: 2·0.29·50 is 29, and not the 28.999… of binary floats."""
+    return Fraction(repr(float(rate)))
 
 
 def open_probability(value: object, key: str) -> float:

@@ -18,6 +18,7 @@ from pate.cli.baseline import baseline
 from pate.cli.compare import compare
 from pate.cli.doctor import doctor
 from pate.cli.forget import forget
+from pate.cli.mechanism_options import MechanismCommand
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
@@ -46,10 +47,12 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-_LOCAL = (run, predict, report, account, plan, baseline, compare, reproduce, forget)
+_LOCAL = (run, predict, report, baseline, compare, reproduce, forget)
 _ELSEWHERE = (submit, jobs, logs, stop, fetch, doctor)
 for command in _LOCAL + _ELSEWHERE:
     app.command()(command)
+app.command(cls=MechanismCommand)(account)
+app.command(cls=MechanismCommand)(plan)
 app.add_typer(ledger.app, name="ledger")
 
 

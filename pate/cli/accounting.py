@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pate.cli.mechanism_options import own_settings, required_settings
 from pate.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -22,23 +23,17 @@ if TYPE_CHECKING:
     from pate.mechanisms import Counts, Mechanism
     from pate.naming import Guard
     from pate.planning.costs import CostSummary
-    from pate.planning.plan import Limits
+    from pate.planning.plan import Workload
 
 PRIVATE = "private: do not publish"
 
 MechanismName = Annotated[
-    str | None, typer.Option("--mechanism", help="lnmax, gnmax, confident-gnmax, mstab, msamp or msvec")
+    str | None,
+    typer.Option(
+        "--mechanism",
+        help="short name (lnmax, gnmax, confident-gnmax, …) or dotted path; the last options are the mechanisms' own",
+    ),
 ]
-Scale = Annotated[float | None, typer.Option(help="lnmax: Laplace scale in votes")]
-Sigma = Annotated[float | None, typer.Option(help="gnmax: standard deviation in votes")]
-Threshold = Annotated[float | None, typer.Option(help="confident-gnmax: votes the noisy plurality needs")]
-Sigma1 = Annotated[float | None, typer.Option(help="confident-gnmax: noise of the test")]
-Sigma2 = Annotated[float | None, typer.Option(help="confident-gnmax: noise of the answer")]
-Epsilon = Annotated[float | None, typer.Option(help="mstab, msamp: ε a query; msvec: ε of the stream")]
-QueryDelta = Annotated[float | None, typer.Option(help="mstab, msamp: δ a query")]
-Unstable = Annotated[int | None, typer.Option(help="msvec: most ⊥")]
-MaxQueries = Annotated[int | None, typer.Option(help="msvec: most queries")]
-SamplingRate = Annotated[float | None, typer.Option(help="msamp: share of the records each teacher sees")]
 Teachers = Annotated[int | None, typer.Option(help="number of teachers")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
@@ -61,20 +56,12 @@ def _naming_options() -> Iterator[None]:
 
 @_naming_options()
 def account(
-    votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row a query, one column a class")],
+    ctx: typer.Context,
+    votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row per query, one column per class")],
     delta: Annotated[float, typer.Option(help="δ of the whole list")],
     mechanism: MechanismName = None,
     queries: Annotated[int | None, typer.Option(help="only the first N rows")] = None,
     answered: Annotated[int | None, typer.Option(help="limit on answers, fixed beforehand")] = None,
-    scale: Scale = None,
-    sigma: Sigma = None,
-    threshold: Threshold = None,
-    sigma1: Sigma1 = None,
-    sigma2: Sigma2 = None,
-    epsilon: Epsilon = None,
-    query_delta: QueryDelta = None,
-    unstable: Unstable = None,
-    max_queries: MaxQueries = None,
     moments: Annotated[int, typer.Option(help="lnmax: moments in the published bound; the paper used 8")] = 8,
     plot: Annotated[Path | None, typer.Option(help="draw ε over the number of queries (.png, .svg, .pdf)")] = None,
     as_json: AsJson = False,
@@ -93,9 +80,7 @@ def account(
     counts = load_votes(votes, queries)
     if queries is not None and len(counts) < queries:
         raise DataError(f"--queries {queries}: {votes} holds only {len(counts)} rows")
-    named = {"scale": scale, "sigma": sigma, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma2}
-    named |= {"epsilon": epsilon, "query_delta": query_delta, "unstable": unstable, "max_queries": max_queries}
-    chosen = build(_settings(mechanism, named, delta))
+    chosen = build(required_settings(ctx), int(counts[0].sum()))
     summary = summarise(chosen, counts, delta, answered, moments)
     if plot is not None:
         _plot(chosen, counts, delta, plot)
@@ -107,22 +92,13 @@ def account(
 
 @_naming_options()
 def plan(
+    ctx: typer.Context,
     config: Annotated[Path | None, typer.Argument(help="take mechanism, budget and teachers from this config")] = None,
     mechanism: MechanismName = None,
     target_epsilon: Annotated[float | None, typer.Option(help="find the least noise for this ε")] = None,
     delta: Annotated[float | None, typer.Option(help="δ; 1e-5 if left out")] = None,
     queries: Annotated[int | None, typer.Option(help="most queries asked")] = None,
     answered: Annotated[int | None, typer.Option(help="most queries answered")] = None,
-    scale: Scale = None,
-    sigma: Sigma = None,
-    threshold: Threshold = None,
-    sigma1: Sigma1 = None,
-    sigma2: Sigma2 = None,
-    epsilon: Epsilon = None,
-    query_delta: QueryDelta = None,
-    unstable: Unstable = None,
-    max_queries: MaxQueries = None,
-    sampling_rate: SamplingRate = None,
     teachers: Teachers = None,
     classes: Annotated[int, typer.Option(help="number of classes")] = 10,
     votes: Annotated[Path | None, typer.Option(help="expected answers for these votes")] = None,
@@ -137,32 +113,33 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Noise for a target ε, what a configuration can answer, its ε, and with a config its time, before any training."""
-    from pate.mechanisms import build
+    from pate.mechanisms import build, mechanism_class
     from pate.naming import importing_only
     from pate.planning import plan as planning
 
-    named = {"scale": scale, "sigma": sigma, "threshold": threshold, "sigma1": sigma1, "sigma2": sigma2}
-    named |= {"epsilon": epsilon, "query_delta": query_delta, "unstable": unstable, "max_queries": max_queries}
-    named |= {"sampling_rate": sampling_rate, "n_teachers": teachers if mechanism == "msamp" else None}
-    seconds, refused = None, list[str]()
+    seconds, refused, trusted = None, list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
     if config is not None:
         from pate.config import load_config
 
-        with importing_only(trust or ()) as guard:
-            settings, limits, teachers, seconds = _from_config(load_config(config), config, data_dir, guard)
+        with importing_only(trusted) as guard:
+            settings, workload, teachers, seconds = _from_config(load_config(config), config, data_dir, guard)
         refused = sorted(set(guard.refused))
-        settings |= {key: value for key, value in named.items() if value is not None}
+        settings |= own_settings(ctx)
     else:
-        asked = next((n for n in (queries, max_queries) if n is not None), 100)
-        limits = planning.Limits(asked, answered, 1e-5 if delta is None else delta, classes)
-        settings = _settings(mechanism, named, limits.delta)
-    counts, weights = _histograms(votes, gaps, teachers, limits.n_classes)
+        delta = 1e-5 if delta is None else delta
+        settings = required_settings(ctx, delta=delta)
+        asked = mechanism_class(settings).default_asked(settings) if queries is None else queries
+        workload = planning.Workload(asked, answered, delta, classes)
+    counts, weights = _histograms(votes, gaps, teachers, workload.n_classes)
     if votes is not None and counts is not None:
         teachers = int(counts[0].sum())
-        limits = dataclasses.replace(limits, n_classes=counts.shape[1])
-    with importing_only(trust or ()):
-        chosen = build(settings) if target_epsilon is None else planning.solve_noise(settings, target_epsilon, limits)
-    result = _plan_object(chosen, limits, teachers, counts, weights, votes is not None)
+        workload = dataclasses.replace(workload, n_classes=counts.shape[1])
+    with importing_only(trusted):
+        if target_epsilon is None:
+            chosen = build(settings, teachers)
+        else:
+            chosen = planning.solve_noise(settings, target_epsilon, workload, teachers)
+    result = _plan_object(chosen, workload, teachers, counts, weights, votes is not None)
     result |= {"seconds_of_training": seconds, "not_imported": refused}
     if as_json:
         print(json.dumps(result))
@@ -170,28 +147,21 @@ def plan(
         _print_plan(result)
 
 
-def _settings(mechanism: str | None, named: dict[str, Any], delta: float) -> dict[str, Any]:
-    if mechanism is None:
-        raise ConfigError("--mechanism: missing; one of lnmax, gnmax, confident-gnmax, mstab, msamp, msvec")
-    settings = {"name": mechanism, **{key: value for key, value in named.items() if value is not None}}
-    return settings | {"delta": delta} if mechanism == "msvec" else settings
-
-
 def _from_config(
     config: Config, path: Path, data_dir: Path | None, guard: Guard
-) -> tuple[dict[str, Any], Limits, int, float | None]:
-    """Mechanism, limits, teachers and seconds of training: None where it would take what `guard` refuses to import."""
+) -> tuple[dict[str, Any], Workload, int, float | None]:
+    """Mechanism, workload, teachers, seconds of training: None where that would take what `guard` refuses to import."""
     from pate.data.sources import load
     from pate.naming import make_importable
-    from pate.planning.plan import Limits
+    from pate.planning.plan import Workload
 
     if guard.trusted:  # else a file beside the config could stand in for a package that is not installed
         make_importable(path.parent)
     data = load(config.data, data_dir, path.parent)
     budget = config.budget
-    limits = Limits(budget.asked, budget.most_answered, budget.delta, len(data.classes))
+    workload = Workload(budget.asked, budget.most_answered, budget.delta, len(data.classes))
     seconds = _seconds_of_training(config, data, guard) if config.teachers else None
-    return dict(config.mechanism), limits, config.n_teachers, seconds
+    return dict(config.mechanism), workload, config.n_teachers, seconds
 
 
 def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
@@ -235,7 +205,7 @@ def _histograms(
 
 def _plan_object(
     mechanism: Mechanism,
-    limits: Limits,
+    workload: Workload,
     teachers: int | None,
     counts: Counts | None,
     weights: np.ndarray | None,
@@ -243,16 +213,16 @@ def _plan_object(
 ) -> dict[str, Any]:
     from pate.planning import plan as planning
 
-    epsilon = planning.epsilon_of(mechanism, limits)
-    expected = None if counts is None else planning.expect(mechanism, counts, weights, limits.asked)
+    epsilon = planning.epsilon_of(mechanism, workload)
+    expected = None if counts is None else planning.expect(mechanism, counts, weights, workload.asked)
     return {
         "mechanism": {"name": mechanism.name, **dataclasses.asdict(mechanism)},  # type: ignore[call-overload]
-        "queries": limits.asked,
-        "answered_limit": limits.answered,
-        "delta": limits.delta,
+        "queries": workload.asked,
+        "answered_limit": workload.answered,
+        "delta": workload.delta,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
-        "one_more_query": planning.one_more_query(mechanism, limits),
-        "unanimous": dataclasses.asdict(planning.answerable(mechanism, teachers, limits.n_classes)),
+        "one_more_query": planning.one_more_query(mechanism, workload),
+        "unanimous": dataclasses.asdict(planning.answerable(mechanism, teachers, workload.n_classes)),
         "expected": None if expected is None else dataclasses.asdict(expected),
         "expected_is_private": private,
     }
@@ -268,7 +238,7 @@ def _as_object(summary: CostSummary) -> dict[str, Any]:
 def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
     print(f"{mechanism}: {summary.queries} queries, {summary.answered:.1f} answered on average ({PRIVATE})")
     rows = [
-        ("for every data set", summary.data_independent, "may be published if the limits were fixed beforehand"),
+        ("for every data set", summary.data_independent, "may be published if the workload were fixed beforehand"),
         ("published bound", summary.published_bound, PRIVATE),
         ("exact, RDP", summary.exact_rdp, PRIVATE),
         ("exact, PLD", summary.exact_pld, PRIVATE),
@@ -283,7 +253,7 @@ def _print_plan(result: dict[str, Any]) -> None:
     limit = f", at most {result['answered_limit']} answered" if result["answered_limit"] else ""
     print(f"{result['mechanism']['name']} ({parameters}), {result['queries']} queries{limit}")
     if result["epsilon"] is None:
-        print(f"  ε to publish       none at δ = {result['delta']:g}: add noise, ask fewer, or lower the δ a query")
+        print(f"  ε to publish       none at δ = {result['delta']:g}: add noise, ask fewer, or lower the δ per query")
     else:
         print(f"  ε to publish       {result['epsilon']:.4g} at δ = {result['delta']:g}")
     if result["one_more_query"] is not None:

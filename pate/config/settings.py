@@ -243,29 +243,22 @@ class Config(RunConfig):
         return self
 
     def build_mechanism(self) -> Mechanism:
-        """The configured mechanism, checked against the rest; MSamp is told the number of teachers."""
-        from pate.mechanisms import ConfidentGNMax, GNMax, MSamp, MSvec, build, mechanism_class
+        """The configured mechanism, checked against the rest."""
+        from pate.mechanisms import build
 
-        settings = dict(self.mechanism)
-        if mechanism_class(settings) is MSamp:
-            settings["n_teachers"] = self.n_teachers
-        mechanism = build(settings)
-        if isinstance(mechanism, MSvec):
-            asked, delta = self.budget.asked, self.budget.delta
-            if asked > mechanism.max_queries:
-                raise ConfigError(f"budget.asked = {asked}: more than mechanism.max_queries = {mechanism.max_queries}")
-            if mechanism.delta > delta:
-                raise ConfigError(f"mechanism.delta = {mechanism.delta:g}: must not exceed budget.delta = {delta:g}")
-        if self.budget.sanitise is not None:
+        budget = self.budget
+        mechanism = build(self.mechanism, self.n_teachers)
+        mechanism.check(budget.asked, budget.delta, self.n_teachers)
+        if budget.sanitise is not None:
+            from pate.accounting.composition import RdpGuarantee
             from pate.accounting.sanitise import check_release
 
-            if not isinstance(mechanism, (GNMax, ConfidentGNMax)):
+            sanitise, noise = budget.sanitise, mechanism.sanitised_noise
+            labels = mechanism.worst_case(budget.asked, budget.most_answered)
+            if noise is None or not isinstance(labels, RdpGuarantee):
                 raise ConfigError(f"budget.sanitise: there is none for {mechanism.name}, only for (confident_)gnmax")
-            sanitise, delta = self.budget.sanitise, self.budget.delta
-            labels = mechanism.worst_case(self.budget.asked, self.budget.most_answered)
-            noise = (mechanism.sigma,) if isinstance(mechanism, GNMax) else (mechanism.sigma1, mechanism.sigma2)
             try:
-                check_release(labels, min(noise), sanitise.order, sanitise.beta, sanitise.sigma_ss, delta)
+                check_release(labels, noise, sanitise.order, sanitise.beta, sanitise.sigma_ss, budget.delta)
             except parameters.ParameterError as error:
                 raise error.under("budget.sanitise") from None
             except ValueError as error:

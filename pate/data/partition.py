@@ -5,14 +5,18 @@ Guarantee: adding, removing or changing one record under its id moves no other r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
 from pate.errors import DataError
-from pate.mechanisms.stability import poisson_subsets
+from pate.mechanisms.base import Split
+
+_UNIFORM_BITS = 64  # of hash that decide whether a record is in a subset
 
 
 def identities(X: NDArray, y: NDArray, ids: Sequence[str] | None) -> list[bytes]:
@@ -48,6 +52,13 @@ def assign_parts(record_identities: Sequence[bytes], key: bytes, n_parts: int) -
     return np.fromiter((int.from_bytes(d, "little") % n_parts for d in digests), dtype=np.int64)
 
 
+def parts_of(X: NDArray, y: NDArray, ids: Sequence[str] | None, key: bytes, split: Split) -> list[NDArray[np.int64]]:
+    """Row numbers of each teacher's records, as the mechanism says that records go to parts."""
+    if split.rate is None:
+        return split_into_parts(X, y, ids, key, split.n_parts)
+    return subsample_parts(X, y, ids, key, split.n_parts, split.rate, split.most_parts)
+
+
 def split_into_parts(
     X: NDArray, y: NDArray, ids: Sequence[str] | None, key: bytes, n_parts: int
 ) -> list[NDArray[np.int64]]:
@@ -61,13 +72,44 @@ def split_into_parts(
 def subsample_parts(
     X: NDArray, y: NDArray, ids: Sequence[str] | None, key: bytes, n_parts: int, rate: float, kappa: int
 ) -> list[NDArray[np.int64]]:
-    """MSamp's own partition: Poisson subsamples, a record in at most `kappa` of them by a rule of its own."""
+    """Poisson subsamples, a record in at most `kappa` of them by a rule that looks at that record alone."""
     records = identities(X, y, ids)
     members: list[list[int]] = [[] for _ in range(n_parts)]
     for row in _order(X, y, key):
         for part in poisson_subsets(records[row], key, n_parts, rate, kappa):
             members[part].append(int(row))
     return [np.array(rows, dtype=np.int64) for rows in members]
+
+
+def poisson_subsets(record_id: bytes, key: bytes, n_subsets: int, rate: float, kappa: int) -> tuple[int, ...]:
+    """The subsets a record is in: each with probability `rate`, independently, but never more than `kappa`.
+
+    A keyed BLAKE2b of the record's own identity gives a number in [0, 2⁶⁴) for each subset; the record is in
+    a subset if its number is below rate·2⁶⁴. Of those the `kappa` with the smallest numbers are kept.
+    Nothing depends on any other record, so adding, removing or changing one record changes at most `kappa`
+    subsets.
+
+    >>> poisson_subsets(b"patient 3", b"secret", n_subsets=100, rate=0.05, kappa=4)
+    (28, 93)
+    """
+    if not 1 <= len(key) <= blake2b.MAX_KEY_SIZE:
+        raise ValueError(f"the key must have 1 to {blake2b.MAX_KEY_SIZE} bytes, not {len(key)}")
+    parameters.probability(rate, "rate")
+    parameters.teachers(n_subsets, "n_subsets")
+    parameters.queries(kappa, "kappa", least=1)
+    limit = math.floor(parameters.as_written(rate) * 2**_UNIFORM_BITS)
+    numbers = _uniform_numbers(record_id, key, n_subsets)
+    inside = sorted((number, subset) for subset, number in enumerate(numbers) if number < limit)
+    return tuple(sorted(subset for _, subset in inside[:kappa]))
+
+
+def _uniform_numbers(record_id: bytes, key: bytes, n: int) -> list[int]:
+    """n numbers of 64 bits, eight to a hash; the counter has a fixed width, so no two inputs coincide."""
+    stream = b"".join(
+        blake2b(block.to_bytes(8, "little") + record_id, key=key, person=b"pate-subsets").digest()
+        for block in range(-(-n // 8))
+    )
+    return [int.from_bytes(stream[8 * i : 8 * i + 8], "little") for i in range(n)]
 
 
 def ranks(X: NDArray, y: NDArray, key: bytes) -> list[bytes]:

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.dataset import Dataset
-from pate.data.partition import contents, identities, keyed_digest, ranks, split_into_parts, subsample_parts
+from pate.data.partition import contents, identities, keyed_digest, parts_of, ranks
 from pate.data.records import Format, RecordsRead, Table, features_of, labels_of, read_table, records_of
 from pate.errors import DataError
+from pate.mechanisms.base import Split
 from pate.storage import is_url
 
 if TYPE_CHECKING:
@@ -34,15 +35,6 @@ class Shards:
 
     paths: tuple[str, ...]
     format: Format
-
-
-@dataclass(frozen=True)
-class Split:
-    """How records go to parts; with a rate, MSamp's subsamples."""
-
-    n_parts: int
-    rate: float | None = None
-    kappa: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,11 +75,7 @@ class ShardReader:
         except DataError as error:
             return str(error)
         self._X, self._y, ids = found.X, found.y, found.ids
-        records, split = (self._X, self._y, ids, self._key, self._split.n_parts), self._split
-        if split.rate is None:
-            self._rows = split_into_parts(*records)
-        else:
-            self._rows = subsample_parts(*records, split.rate, split.kappa)
+        self._rows = parts_of(self._X, self._y, ids, self._key, self._split)
         names = identities(self._X, self._y, ids)
         whole = names if ids is None else [a + b for a, b in zip(names, contents(self._X, self._y), strict=True)]
         digests = (keyed_digest(self._key, b"data", record) for record in whole)

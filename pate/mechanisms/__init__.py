@@ -9,12 +9,12 @@ from typing import Any
 
 from pate.accounting import parameters
 from pate.errors import ConfigError
-from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
+from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream
 from pate.mechanisms.confident import ConfidentGNMax
 from pate.mechanisms.noisy_max import GNMax, LNMax
 from pate.mechanisms.sparse_vector import MSvec
 from pate.mechanisms.stability import MSamp, MStab
-from pate.naming import dotted, nearest, resolve, shown
+from pate.naming import classes_in, dotted, nearest, resolve, shown
 
 __all__ = [
     "UNANSWERED",
@@ -26,8 +26,12 @@ __all__ = [
     "MStab",
     "MSvec",
     "Mechanism",
+    "Split",
+    "Stream",
     "build",
     "mechanism_class",
+    "mechanism_classes",
+    "parameters_of",
 ]
 
 
@@ -35,11 +39,28 @@ def mechanism_class(settings: Mapping[str, Any]) -> type[Mechanism]:
     """The class that settings['name'] means, by short name or dotted path."""
     base: Any = Mechanism  # abstract, which mypy would not take for type[T]
     found: type[Mechanism] = resolve(str(settings.get("name", "")), "pate.mechanisms", base, "mechanism.name")
+    if inspect.isabstract(found) or not dataclasses.is_dataclass(found):
+        raise ConfigError(f"mechanism.name = {shown(settings['name'])}: not a mechanism itself, only a kind of them")
     return found
 
 
-def build(settings: Mapping[str, Any]) -> Mechanism:
+def mechanism_classes() -> list[type[Mechanism]]:
+    """Every mechanism of this folder, by name."""
+    base: Any = Mechanism
+    named: dict[str, type[Mechanism]] = classes_in("pate.mechanisms", base)
+    return [named[name] for name in sorted(named)]
+
+
+def parameters_of(cls: type[Mechanism]) -> dict[str, dataclasses.Field[Any]]:
+    """The parameters of a mechanism by name."""
+    described: Any = cls
+    return {field.name: field for field in dataclasses.fields(described)}
+
+
+def build(settings: Mapping[str, Any], n_teachers: int | None = None) -> Mechanism:
     """The mechanism that `settings` name: {'name': 'gnmax', 'sigma': 40}; a name is short or a dotted path.
+
+    One that has to know the number of teachers is told `n_teachers`.
 
     >>> build({"name": "gnmax", "sigma": 40})
     GNMax(sigma=40.0)
@@ -47,14 +68,14 @@ def build(settings: Mapping[str, Any]) -> Mechanism:
     given = dict(settings)
     given.pop("name", None)
     cls: Any = mechanism_class(settings)
-    if inspect.isabstract(cls) or not hasattr(cls, "__dataclass_fields__"):
-        raise ConfigError(f"mechanism.name = {shown(settings['name'])}: not a mechanism itself, only a kind of them")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    fields = parameters_of(cls)
+    if n_teachers is not None and "n_teachers" in fields:
+        given["n_teachers"] = n_teachers
     for key in given:
         if key not in fields:
             raise ConfigError(f"{dotted(['mechanism', key])}: {cls.name} has no such parameter; {nearest(key, fields)}")
     for key, field in fields.items():
-        if key not in given and field.default is dataclasses.MISSING:
+        if key not in given and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"mechanism.{key}: missing; {cls.name} needs it")
     for key, value in given.items():
         given[key] = parameters.number(value, f"mechanism.{key}")

@@ -1,22 +1,83 @@
-"""What every mechanism promises, and the words they share."""
+"""What every mechanism promises, and the words they share.
+
+A mechanism is one file. Five things it must say itself: its `name`, how it answers (`release`), how likely each answer
+is (`log_outcomes`), what it costs at most (`worst_case`) and how many random draws that takes (`noise_draws`). What
+else the program wants to know of it has an answer here that follows from those; a mechanism says otherwise where that
+is wrong, or slow.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting.composition import Guarantee
+from pate.accounting import bounds, parameters
+from pate.accounting.composition import Guarantee, RdpGuarantee
+from pate.accounting.moved_votes import Counts
+from pate.errors import ConfigError
 from pate.noise.integer import Entropy
+
+if TYPE_CHECKING:
+    from pate.accounting.smooth_sensitivity import PrivateCost
 
 UNANSWERED = -1
 """⊥: the mechanism declined to answer. It is released, stored and charged like any answer."""
 
-Counts = NDArray[np.integer]
-"""Vote histograms, int[queries, classes]; each row sums to the number of teachers."""
+FEW_QUERIES = 100
+"""How many queries a plan is for where nobody says."""
+
+
+def parameter(description: str, **options: Any) -> Any:
+    """A dataclass field for a parameter, with the words that `pate account --help` shows for it."""
+    return dataclasses.field(metadata={"help": description}, **options)
+
+
+@dataclass(frozen=True)
+class Split:
+    """How private records go to the teachers' parts.
+
+    Without a rate a record is in one of `n_parts` parts. With one it is in each part with probability `rate`,
+    independently, but in at most `most_parts` of them.
+    """
+
+    n_parts: int
+    rate: float | None = None
+    most_parts: int = 1
+
+    @property
+    def share(self) -> float:
+        """The share of the records that a part has on average."""
+        return 1 / self.n_parts if self.rate is None else self.rate
+
+
+class Stream:
+    """Queries answered batch by batch, and what of the mechanism's own limits they have used up.
+
+    `unstable` is stored with the labels, in one transaction, before anyone sees them; if that fails the stream is
+    dropped, and `Mechanism.begin` goes on from what is stored. This one is for queries that share nothing.
+    """
+
+    unstable: int = 0
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+
+    @property
+    def ended(self) -> bool:
+        """Whether the mechanism answers nothing more."""
+        return False
+
+    def answer(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+        """Answers to the histograms in turn; fewer than there are histograms if the stream ends on the way."""
+        return self._mechanism.release(counts, entropy)
 
 
 class Mechanism(ABC):
@@ -24,27 +85,51 @@ class Mechanism(ABC):
 
     Neighbouring histograms: one record is in one part, so it changes at most one teacher's vote; one vote moves
     from one class to another (L1 ≤ 2, L2 ≤ √2, every count by at most 1).
+
+    Parameters are numbers. One that is called `n_teachers` is given the number of teachers by whoever knows it.
     """
 
     name: ClassVar[str]
+    """What the config and `--mechanism` call it."""
     may_decline: ClassVar[bool] = False
     """Whether ⊥ is a possible answer."""
     charged_as_stream: ClassVar[bool] = False
     """Whether the queries share secret noise: then `worst_case` prices the whole stream, and the costs of
     single queries, read off `log_outcomes`, must not be composed."""
+    free_parameter: ClassVar[str | None] = None
+    """The parameter that `pate plan --target-epsilon` solves for, if there is one."""
+    free_is_noise: ClassVar[bool] = True
+    """Whether more of the free parameter is more privacy, as with noise, or less, as with an ε."""
 
     @property
     def votes_per_record(self) -> int:
         """The most votes of one histogram that a record can move; the exact accountant takes 1 only."""
         return 1
 
+    @property
+    def has_exact_cost(self) -> bool:
+        """Whether the exact data-dependent cost of single queries can be worked out and composed."""
+        return self.votes_per_record == 1 and not self.charged_as_stream
+
+    # how it answers
+
     @abstractmethod
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
-        """One noisy answer a histogram: a class index, or `UNANSWERED`."""
+        """One noisy answer per histogram: a class index, or `UNANSWERED`."""
 
     @abstractmethod
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
         """Exact log-probability of each answer, float[queries, classes + 1]; ⊥ is the last column."""
+
+    def begin(self, unstable: int = 0, asked: int = 0) -> Stream:
+        """Start answering, or go on where `unstable` was used up by `asked` queries as the ledger has them."""
+        return Stream(self)
+
+    def split(self, n_teachers: int) -> Split:
+        """How records must go to parts for the guarantee to hold."""
+        return Split(n_teachers)
+
+    # what it costs
 
     @abstractmethod
     def worst_case(self, asked: int, answered: int) -> Guarantee:
@@ -52,4 +137,90 @@ class Mechanism(ABC):
 
     @abstractmethod
     def noise_draws(self, n_classes: int) -> int:
-        """The most random draws one query takes; the accountant charges their sampling error to δ."""
+        """The most random draws that one query takes; the accountant charges their sampling error to δ."""
+
+    def rdp_per_query(self, order: float) -> tuple[float, float] | None:
+        """Rényi cost of being asked, and what an answer adds, for a ledger that runs share; None without a Rényi cost.
+
+        Where every query is answered, its whole cost is the answer's.
+        """
+        asked, answered = self.worst_case(1, 0), self.worst_case(1, 1)
+        if not isinstance(asked, RdpGuarantee) or not isinstance(answered, RdpGuarantee):
+            return None
+        test = asked.rdp_at(order) if self.may_decline else 0.0
+        return test, answered.rdp_at(order) - test
+
+    def published_rdp(self, counts: Counts, orders: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Rényi cost of each query as the mechanism's paper bounds it, float[queries, orders]; None without one."""
+        return None
+
+    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
+        """ε as the mechanism's paper counts it, for continuous noise and in the forward direction; private.
+
+        Infinity where no paper bounds it. `moments` is for papers that take moments up to a number.
+        """
+        return float(self.published_epsilons(counts, delta, np.array([len(counts)]))[0])
+
+    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        """`published_epsilon` of the first n queries for each n in `at`."""
+        rdp = self.published_rdp(counts, bounds.DEFAULT_ORDERS)
+        if rdp is None:
+            return np.full(len(at), math.inf)
+        totals = np.cumsum(rdp, axis=0)[at - 1]
+        return np.array([bounds.epsilon_from_rdp(bounds.DEFAULT_ORDERS, total, delta)[0] for total in totals])
+
+    @property
+    def sanitised_noise(self) -> float | None:
+        """The narrowest Gaussian noise behind `sanitised_cost`, in votes; None where there is no such figure."""
+        return None
+
+    def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
+        """What `budget.sanitise` releases a bound on; private."""
+        raise ConfigError(f"budget.sanitise: there is none for {self.name}, only for (confident_)gnmax")
+
+    # what it can be asked
+
+    def check(self, asked: int, delta: float, n_teachers: int) -> None:  # noqa: B027 - most have nothing to refuse
+        """Raise `ConfigError` where a run with these limits is not what the mechanism is for."""
+
+    @classmethod
+    def default_asked(cls, settings: Mapping[str, Any]) -> int:
+        """How many queries a plan is for where nobody says, by the mechanism's own settings."""
+        return FEW_QUERIES
+
+    def expected_answered(self, counts: Counts) -> float:
+        """How many of these queries get a label, on average over the noise."""
+        if not self.may_decline:
+            return float(len(counts))
+        return float(-np.expm1(self.log_outcomes(counts)[:, -1]).sum())
+
+    def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
+        """The probability that `n_teachers` who all agree get their label: the most that can ever be had."""
+        unanimous = np.zeros((1, n_classes), dtype=np.int64)
+        unanimous[0, 0] = n_teachers
+        return float(np.exp(self.log_outcomes(unanimous)[0, 0]))
+
+    def teachers_needed(self, probability: float, n_classes: int = 2) -> int | None:
+        """The fewest teachers whose unanimous vote gets its label with this probability; None if none do."""
+        high = 1
+        while self.answer_probability(high, n_classes) < probability:
+            high *= 2
+            if high > parameters.MOST_TEACHERS:
+                return None
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = self.answer_probability(middle, n_classes) >= probability
+            low, high = (low, middle) if enough else (middle, high)
+        return high
+
+    # how it is told to people
+
+    @property
+    def title(self) -> str:
+        """Its name as its paper writes it."""
+        return type(self).__name__
+
+    def in_words(self) -> str:
+        """What a query releases, for the report and the privacy statement: public parameters only."""
+        return f"what the mechanism {self.name} releases"

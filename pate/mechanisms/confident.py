@@ -10,10 +10,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters
+from pate.accounting import bounds, parameters
 from pate.accounting.composition import gaussian_rdp
+from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost
 from pate.accounting.worst_case import WorstCaseGuarantee, threshold_test_cost
-from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
+from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, parameter
 from pate.mechanisms.noisy_max import GNMax
 from pate.mechanisms.win_probabilities import Indices, move_votes
 from pate.noise.integer import DiscreteGaussian, Entropy
@@ -31,9 +32,10 @@ class ConfidentGNMax(Mechanism):
 
     name: ClassVar[str] = "confident_gnmax"
     may_decline: ClassVar[bool] = True
-    threshold: float
-    sigma1: float
-    sigma2: float
+    free_parameter: ClassVar[str | None] = "sigma2"
+    threshold: float = parameter("votes the noisy plurality needs")
+    sigma1: float = parameter("noise of the test, a standard deviation in votes")
+    sigma2: float = parameter("noise of the answer, a standard deviation in votes")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "threshold", parameters.threshold(self.threshold))
@@ -82,3 +84,33 @@ class ConfidentGNMax(Mechanism):
 
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 2
+
+    def published_rdp(self, counts: Counts, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Papernot et al. 2018, as their program counts it: an answer by the probability that there is one."""
+        return bounds.confident_gnmax_expected_rdp(counts, self.threshold, self.sigma1, self.sigma2, orders)
+
+    @property
+    def sanitised_noise(self) -> float:
+        return min(self.sigma1, self.sigma2)
+
+    def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
+        return confident_gnmax_cost(counts, answered, self.threshold, self.sigma1, self.sigma2, order)
+
+    def expected_answered(self, counts: Counts) -> float:
+        return float(np.exp(self.log_test(counts.max(axis=1))[0]).sum())
+
+    def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
+        largest = np.array([min(n_teachers, 2 * parameters.MOST_TEACHERS)])
+        passes = float(np.exp(self.log_test(largest)[0][0]))
+        return passes * GNMax(self.sigma2).answer_probability(n_teachers, n_classes)
+
+    @property
+    def title(self) -> str:
+        return "Confident-GNMax"
+
+    def in_words(self) -> str:
+        return (
+            f"nothing (⊥) unless the largest count, with Gaussian noise of standard deviation {self.sigma1:g} votes, "
+            f"reaches {self.threshold:g}; else the class with most votes after Gaussian noise of standard deviation "
+            f"{self.sigma2:g} votes"
+        )

@@ -11,12 +11,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters
+from pate.accounting import bounds, parameters
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
+from pate.accounting.smooth_sensitivity import PrivateCost, gnmax_cost
 from pate.accounting.worst_case import Cost, WorstCaseGuarantee, argmax_cost
-from pate.mechanisms.base import Counts, Mechanism
+from pate.mechanisms.base import Counts, Mechanism, parameter
 from pate.mechanisms.win_probabilities import Indices, log_wins, log_wins_after_moves, move_votes
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise
+
+_FINE = 200.0  # votes; wider noise is scaled down to this for a probability
 
 
 class NoisyMax(Mechanism):
@@ -50,7 +53,15 @@ class NoisyMax(Mechanism):
         return _never_declined(wins)
 
     def noise_draws(self, n_classes: int) -> int:
-        return n_classes + 1  # a draw a class, and one to break a tie
+        return n_classes + 1  # a draw per class, and one to break a tie
+
+    def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
+        """Wide noise is taken in coarser units, right to a vote in 200: the ratio of votes to noise decides."""
+        factor = max(1.0, self.noise.scale / _FINE)
+        noise = type(self.noise)(self.noise.scale / factor)
+        unanimous = np.zeros((1, n_classes), dtype=np.int64)
+        unanimous[0, 0] = round(min(n_teachers / factor, 2.0 * noise.half_width()))  # beyond, it is sure
+        return float(np.exp(log_wins(noise, unanimous)[0, 0]))
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,8 @@ class LNMax(NoisyMax):
     """
 
     name: ClassVar[str] = "lnmax"
-    scale: float
+    free_parameter: ClassVar[str | None] = "scale"
+    scale: float = parameter("Laplace scale in votes")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", parameters.noise(self.scale, "scale"))
@@ -82,19 +94,30 @@ class LNMax(NoisyMax):
 
         return WorstCaseGuarantee.of(argmax_cost(self.noise, asked, both_counts))
 
+    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
+        """Papernot et al. 2017, Theorems 2 and 3; the paper took 8 moments."""
+        return bounds.lnmax_epsilon(counts, self.scale, delta, moments)
+
+    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.array([self.published_epsilon(counts[:n], delta) for n in at])
+
+    def in_words(self) -> str:
+        return f"the class with most votes after integer Laplace noise of scale {self.scale:g} votes on each"
+
 
 @dataclass(frozen=True)
 class GNMax(NoisyMax):
     """argmax(counts + N(0, sigma²)), Papernot et al. 2018, with discrete Gaussian noise.
 
     Neighbouring relation: one vote moves. Sensitivity: L2 = √2 (two counts change by 1 each).
-    Guarantee: Rényi DP order/sigma² a query; discrete noise satisfies the continuous bound for integer shifts
+    Guarantee: Rényi DP order/sigma² per query; discrete noise satisfies the continuous bound for integer shifts
     (Canonne, Kamath, Steinke 2020, Theorem 4), and the argmax is post-processing. `worst_case_rdp` bounds the
     argmax alone: about 2/π of that, at the orders that matter.
     """
 
     name: ClassVar[str] = "gnmax"
-    sigma: float
+    free_parameter: ClassVar[str | None] = "sigma"
+    sigma: float = parameter("standard deviation in votes")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", parameters.noise(self.sigma, "sigma"))
@@ -106,6 +129,22 @@ class GNMax(NoisyMax):
     def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
         asked, _ = parameters.limits(asked, answered)
         return WorstCaseGuarantee.of(self.answer_cost(asked))
+
+    def published_rdp(self, counts: Counts, orders: Orders) -> NDArray[np.float64]:
+        """Papernot et al. 2018, Theorem 6 and Proposition 10."""
+        return bounds.gnmax_rdp(counts, self.sigma, orders)
+
+    @property
+    def sanitised_noise(self) -> float:
+        return self.sigma
+
+    def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
+        return gnmax_cost(counts, self.sigma, order)
+
+    def in_words(self) -> str:
+        return (
+            f"the class with most votes after integer Gaussian noise of standard deviation {self.sigma:g} votes on each"
+        )
 
     def answer_cost(self, times: int) -> Cost:
         """What `times` answers cost."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,8 +16,8 @@ from scipy.special import logsumexp
 
 from pate.accounting import parameters
 from pate.accounting.composition import FixedGuarantee, Guarantee, RepeatedGuarantee
-from pate.errors import BudgetExceeded
-from pate.mechanisms.base import UNANSWERED, Counts
+from pate.errors import BudgetExceeded, ConfigError
+from pate.mechanisms.base import FEW_QUERIES, UNANSWERED, Counts, Stream, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.mechanisms.stability import (
     StabilityTest,
@@ -53,10 +54,10 @@ class MSvec(StabilityTest):
 
     name: ClassVar[str] = "msvec"
     charged_as_stream: ClassVar[bool] = True
-    epsilon: float
-    delta: float
-    unstable: int
-    max_queries: int
+    epsilon: float = parameter("ε of the stream")
+    delta: float = parameter("δ of the stream")
+    unstable: int = parameter("most ⊥")
+    max_queries: int = parameter("most queries")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
@@ -108,26 +109,44 @@ class MSvec(StabilityTest):
         """The same stream by optimal composition of its epochs, which gives an ε below `epsilon`."""
         return RepeatedGuarantee(2 / self.noise_scale, self._bad_answer, self.unstable)
 
+    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
+        return self.epsilon if delta >= self.delta else math.inf
+
+    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.full(len(at), self.published_epsilon(counts, delta))
+
+    def check(self, asked: int, delta: float, n_teachers: int) -> None:
+        if asked > self.max_queries:
+            raise ConfigError(f"budget.asked = {asked}: more than mechanism.max_queries = {self.max_queries}")
+        if self.delta > delta:
+            raise ConfigError(f"mechanism.delta = {self.delta:g}: must not exceed budget.delta = {delta:g}")
+
+    @classmethod
+    def default_asked(cls, settings: Mapping[str, Any]) -> int:
+        asked: int = settings.get("max_queries", FEW_QUERIES)
+        return asked
+
+    def in_words(self) -> str:
+        return "the class with most votes, if its lead passes a noisy threshold (sparse vector), else nothing (⊥)"
+
     def noise_draws(self, n_classes: int) -> int:
         return 3  # the query, its threshold if there is none yet, and one to break a tie
 
-    def stream(self, unstable_so_far: int = 0, asked_so_far: int = 0) -> MSvecStream:
+    def begin(self, unstable: int = 0, asked: int = 0) -> MSvecStream:
         """The stream from its beginning or, after a stop of the program, from where its ledger left it.
 
         The threshold was lost, so going on begins a new epoch, and costs one of `unstable`.
-        `unstable_so_far` is `MSvecStream.unstable` as stored with the last label, which counts earlier
-        resumptions.
+        `unstable` is `MSvecStream.unstable` as stored with the last label, which counts earlier resumptions.
         """
-        unstable_so_far = parameters.queries(unstable_so_far, "unstable_so_far")
-        asked_so_far = parameters.queries(asked_so_far, "asked_so_far")
-        resumed = unstable_so_far > 0 or asked_so_far > 0
-        return MSvecStream(self, min(self.unstable, unstable_so_far + resumed), asked_so_far)
+        unstable, asked = parameters.queries(unstable, "unstable"), parameters.queries(asked, "asked")
+        resumed = unstable > 0 or asked > 0
+        return MSvecStream(self, min(self.unstable, unstable + resumed), asked)
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """A whole stream in one call, which costs (epsilon, delta); ⊥ for what is asked after its end."""
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         if len(counts):
-            answers = self.stream().answer(counts[: self.max_queries], entropy)
+            answers = self.begin().answer(counts[: self.max_queries], entropy)
             labels[: len(answers)] = answers
         return labels
 
@@ -154,7 +173,7 @@ class MSvec(StabilityTest):
         return answered
 
     def log_stream_outcomes(self, counts: Counts) -> NDArray[np.float64]:
-        """Exact joint log-probabilities of a short stream: an axis a query, each of n_classes + 1, ⊥ last.
+        """Exact joint log-probabilities of a short stream: one axis per query, each of n_classes + 1, ⊥ last.
 
         A tuple of labels, with `UNANSWERED` = −1, is an index. What follows the stream's end is ⊥.
         """
@@ -173,26 +192,28 @@ class MSvec(StabilityTest):
         return total
 
 
-class MSvecStream:
+class MSvecStream(Stream):
     """A stream under way. Its noisy threshold is secret, lives in memory only and cannot be pickled.
 
     `unstable` and `asked` are what has been used up; store both with the labels, in one transaction, before
     anyone sees the labels. If that fails, drop the stream and resume from the ledger.
     """
 
-    __slots__ = ("_mechanism", "_threshold", "asked", "unstable")
-
     def __init__(self, mechanism: MSvec, unstable: int, asked: int) -> None:
         self.unstable = unstable
         self.asked = asked
-        self._mechanism = mechanism
+        self._mechanism: MSvec = mechanism
         self._threshold: int | None = None
 
     def __repr__(self) -> str:
         return f"MSvecStream({self._mechanism!r}, unstable={self.unstable}, asked={self.asked})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a stream holds a secret threshold and is never stored; resume it with MSvec.stream")
+        raise TypeError("a stream holds a secret threshold and is never stored; resume it with MSvec.begin")
+
+    @property
+    def ended(self) -> bool:
+        return self.unstable >= self._mechanism.unstable
 
     def answer(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """Answers to the histograms in turn; fewer than there are histograms if a ⊥ ends the stream."""
@@ -207,7 +228,7 @@ class MSvecStream:
                 labels[i] = UNANSWERED
                 self.unstable += 1
                 self._threshold = None
-            if self.unstable == self._mechanism.unstable:
+            if self.ended:
                 return labels[: i + 1]
         return labels
 
@@ -218,7 +239,7 @@ class MSvecStream:
         return self._threshold
 
     def _refuse_beyond_limits(self, n_queries: int) -> None:
-        if self.unstable >= self._mechanism.unstable:
+        if self.ended:
             raise BudgetExceeded(f"the stream has ended: unstable = {self._mechanism.unstable} is used up")
         left = self._mechanism.max_queries - self.asked
         if n_queries > left:

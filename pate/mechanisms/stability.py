@@ -8,25 +8,22 @@ except with probability δ.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from abc import abstractmethod
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
+from pate.accounting.calculators import compose_advanced
 from pate.accounting.composition import Guarantee, RepeatedGuarantee
-from pate.mechanisms.base import UNANSWERED, Counts, Mechanism
+from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.noise.integer import DiscreteLaplace, Entropy
-
-_UNIFORM_BITS = 64  # of hash that decide whether a record is in a subset
 
 
 def plurality_gap(counts: Counts) -> NDArray[np.int64]:
@@ -83,12 +80,10 @@ class StabilityTest(Mechanism):
             upper *= 2
         return bisect_left(range(upper), probability, key=self._pass_probability)
 
-    def answer_probability(self, n_teachers: int) -> float:
-        """The probability of an answer when all of `n_teachers` agree: the most that can ever be had."""
+    def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
         return self._pass_probability(n_teachers)
 
-    def teachers_needed(self, probability: float) -> int | None:
-        """The fewest teachers whose unanimous vote is answered with this probability; None if none do."""
+    def teachers_needed(self, probability: float, n_classes: int = 2) -> int | None:
         return max(1, self.gap_needed(probability))
 
     def _pass_probability(self, gap: int) -> float:
@@ -96,7 +91,7 @@ class StabilityTest(Mechanism):
 
 
 class SingleStabilityTest(StabilityTest):
-    """One noisy test a query, independent of every other; (`epsilon`, `query_delta`)-DP a query."""
+    """One noisy test per query, independent of every other; (`epsilon`, `query_delta`)-DP per query."""
 
     epsilon: float
     query_delta: float
@@ -137,7 +132,7 @@ class MStab(SingleStabilityTest):
     """The plurality if d + Lap(1/epsilon) > ln(1/query_delta)/epsilon, else ⊥; d is `stable_moves`.
 
     Neighbouring relation: one vote moves. Sensitivity: d changes by at most 1.
-    Guarantee: (epsilon, query_delta)-DP a query. Proof for integer noise. If d ≥ 1 on either of two
+    Guarantee: (epsilon, query_delta)-DP per query. Proof for integer noise. If d ≥ 1 on either of two
     neighbours, both have the same unique plurality; then the answer is a function of the test, which is
     epsilon-DP: shifting discrete Laplace noise by 1 costs exactly 1/scale. Otherwise d = 0 on both, ⊥ is
     equally likely, and a label comes with probability P(Z ≥ k), k the least integer above
@@ -148,8 +143,10 @@ class MStab(SingleStabilityTest):
     """
 
     name: ClassVar[str] = "mstab"
-    epsilon: float
-    query_delta: float
+    free_parameter: ClassVar[str | None] = "epsilon"
+    free_is_noise: ClassVar[bool] = False
+    epsilon: float = parameter("ε per query")
+    query_delta: float = parameter("δ per query")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
@@ -167,16 +164,30 @@ class MStab(SingleStabilityTest):
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
         return math.floor(-math.log(self.query_delta) / self.epsilon) + 1 - stable_moves(gap)
 
+    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
+        """By simple or advanced composition of (epsilon, query_delta), whichever is less."""
+        slack = delta - len(counts) * self.query_delta
+        if slack <= 0:
+            return math.inf
+        advanced = compose_advanced(self.epsilon, self.query_delta, len(counts), slack).epsilon
+        return min(advanced, len(counts) * self.epsilon)
+
+    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.array([self.published_epsilon(counts[:n], delta) for n in at])
+
+    def in_words(self) -> str:
+        return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
+
 
 @dataclass(frozen=True)
 class MSamp(SingleStabilityTest):
     """The plurality if gap + Lap(2κ/epsilon) > 2κ·(1 + ln(1/query_delta)/epsilon), else ⊥.
 
-    For teachers on Poisson subsamples of the records (`poisson_subsets`), in which one record is in at most
+    For teachers on Poisson subsamples of the records (`split`), in which one record is in at most
     κ = `votes_per_record` = ⌊2·sampling_rate·n_teachers⌋ (at least 1) of them.
 
     Neighbouring relation: up to κ votes move. Sensitivity: the gap changes by at most 2κ.
-    Guarantee: (epsilon, query_delta)-DP a query. If the gap of either of two neighbours is above 2κ, both
+    Guarantee: (epsilon, query_delta)-DP per query. If the gap of either of two neighbours is above 2κ, both
     have the same unique plurality, and the answer is a function of the test, which is epsilon-DP. Otherwise
     ⊥ still has probabilities within exp(epsilon), and a label comes with probability at most `exact_delta` =
     P(Z ≥ k − 2κ), k the least integer above the threshold: below query_delta/(1 + exp(−epsilon/(2κ))).
@@ -184,10 +195,10 @@ class MSamp(SingleStabilityTest):
     """
 
     name: ClassVar[str] = "msamp"
-    epsilon: float
-    query_delta: float
-    sampling_rate: float
-    n_teachers: int
+    epsilon: float = parameter("ε per query")
+    query_delta: float = parameter("δ per query")
+    sampling_rate: float = parameter("share of the records each teacher sees")
+    n_teachers: int = parameter("number of teachers")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
@@ -198,7 +209,7 @@ class MSamp(SingleStabilityTest):
 
     @property
     def votes_per_record(self) -> int:
-        return max(1, math.floor(2 * _as_written(self.sampling_rate) * self.n_teachers))
+        return max(1, math.floor(2 * parameters.as_written(self.sampling_rate) * self.n_teachers))
 
     @property
     def noise(self) -> DiscreteLaplace:
@@ -212,16 +223,23 @@ class MSamp(SingleStabilityTest):
         threshold = 2 * self.votes_per_record * (1 - math.log(self.query_delta) / self.epsilon)
         return math.floor(threshold) + 1 - np.asarray(gap, dtype=np.int64)
 
-    def answer_probability(self, n_teachers: int) -> float:
+    def split(self, n_teachers: int) -> Split:
+        """Poisson subsamples, a record in at most κ of them."""
+        return Split(n_teachers, self.sampling_rate, self.votes_per_record)
+
+    def in_words(self) -> str:
+        return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"
+
+    def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
         return replace(self, n_teachers=n_teachers)._pass_probability(n_teachers)
 
-    def teachers_needed(self, probability: float) -> int | None:
+    def teachers_needed(self, probability: float, n_classes: int = 2) -> int | None:
         """The fewest teachers at this sampling rate; more of them may fail again, since κ grows with them.
 
         The gap needed is proportional to κ, but ⌊2·rate·n⌋ = κ holds for n below (κ + 1)/(2·rate): relative
         to the gap, κ = 1 has the most room. The next few are tried because both are rounded to whole votes.
         """
-        rate = _as_written(self.sampling_rate)
+        rate = parameters.as_written(self.sampling_rate)
         for kappa in range(1, 9):
             fewest = 1 if kappa == 1 else math.ceil(kappa / (2 * rate))
             most = math.ceil((kappa + 1) / (2 * rate)) - 1
@@ -231,45 +249,9 @@ class MSamp(SingleStabilityTest):
         return None
 
 
-def poisson_subsets(record_id: bytes, key: bytes, n_subsets: int, rate: float, kappa: int) -> tuple[int, ...]:
-    """The subsets a record is in: each with probability `rate`, independently, but never more than `kappa`.
-
-    A keyed BLAKE2b of the record's own identity gives a number in [0, 2⁶⁴) for each subset; the record is in
-    a subset if its number is below rate·2⁶⁴. Of those the `kappa` with the smallest numbers are kept.
-    Nothing depends on any other record, so adding, removing or changing one record changes at most `kappa`
-    subsets.
-
-    >>> poisson_subsets(b"patient 3", b"secret", n_subsets=100, rate=0.05, kappa=4)
-    (28, 93)
-    """
-    if not 1 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
-        raise ValueError(f"the key must have 1 to {hashlib.blake2b.MAX_KEY_SIZE} bytes, not {len(key)}")
-    parameters.probability(rate, "rate")
-    parameters.teachers(n_subsets, "n_subsets")
-    parameters.queries(kappa, "kappa", least=1)
-    limit = math.floor(_as_written(rate) * 2**_UNIFORM_BITS)
-    numbers = _uniform_numbers(record_id, key, n_subsets)
-    inside = sorted((number, subset) for subset, number in enumerate(numbers) if number < limit)
-    return tuple(sorted(subset for _, subset in inside[:kappa]))
-
-
-def _uniform_numbers(record_id: bytes, key: bytes, n: int) -> list[int]:
-    """n numbers of 64 bits, eight to a hash; the counter has a fixed width, so no two inputs coincide."""
-    stream = b"".join(
-        hashlib.blake2b(block.to_bytes(8, "little") + record_id, key=key, person=b"pate-subsets").digest()
-        for block in range(-(-n // 8))
-    )
-    return [int.from_bytes(stream[8 * i : 8 * i + 8], "little") for i in range(n)]
-
-
 def check_noise(scale: float, epsilon: float) -> None:
     """Refuse an ε whose noise, of `scale` votes, cannot be drawn."""
     try:
         parameters.noise(scale)
     except parameters.ParameterError as error:
         raise parameters.ParameterError("epsilon", epsilon, f"means noise of {scale:g}: {error.wanted}") from None
-
-
-def _as_written(rate: float) -> Fraction:
-    """The decimal the user wrote: 2·0.29·50 is 29, and not the 28.999… of binary floats."""
-    return Fraction(repr(float(rate)))

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pate.accounting import parameters
+from pate.noise import LEAST_NOISE, MOST_NOISE
 
 Entropy = Callable[[int], bytes]
 """`entropy(n)` returns n random bytes. Runs that release labels use `os.urandom`."""
@@ -29,7 +30,7 @@ Entropy = Callable[[int], bytes]
 TV_ERROR_PER_DRAW = 2.0**-98
 """Bound on the total-variation error of one draw: 2⁻⁹⁹ of cut tails and less than 2⁻¹⁰⁵ of rounding."""
 
-MAX_SCALE = parameters.MOST_NOISE
+MAX_SCALE = MOST_NOISE
 """Largest noise scale in votes; the sampling table has about 140 entries per unit of scale."""
 
 
@@ -40,7 +41,10 @@ class IntegerNoise:
     scale: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", parameters.noise(self.scale))
+        scale = self.scale
+        if isinstance(scale, bool) or not isinstance(scale, Real) or not LEAST_NOISE <= scale <= MOST_NOISE:
+            raise ValueError(f"scale = {scale!r}: must be a noise scale in votes, {LEAST_NOISE:g} to {MOST_NOISE:g}")
+        object.__setattr__(self, "scale", float(scale))
 
     def sample(self, shape: tuple[int, ...], entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """Independent draws. 64 bits decide all but about one draw in 2⁵⁰; the others take 64 more."""

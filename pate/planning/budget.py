@@ -129,10 +129,9 @@ def ledger_opener(
             return partial(Ledger, *own, **options)
         return partial(StoredLedger, directory.storage.url, *own, **options)
     joint = shared.budget()
-    tests, answers = (mechanism.worst_case(1, answered) for answered in (0, 1))
-    if not isinstance(tests, WorstCaseGuarantee) or not isinstance(answers, WorstCaseGuarantee):
+    cost = mechanism.rdp_per_query(joint.order)
+    if cost is None:
         raise ConfigError(f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger")
-    asked = tests.rdp_at(joint.order) if mechanism.may_decline else 0.0
-    limits = replace(limits, rdp_asked=asked, rdp_answered=answers.rdp_at(joint.order) - asked)
+    limits = replace(limits, rdp_asked=cost[0], rdp_answered=cost[1])
     name = keyed_digest(directory.key, b"run", b"").hex()  # copies of a run are one run: they share its answers
     return partial(Ledger, shared.db, shared.key, shared.head, name, limits, joint, **options)

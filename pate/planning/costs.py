@@ -10,12 +10,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import bounds, parameters
-from pate.accounting.calculators import compose_advanced
+from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, with_sampling_error
 from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
 from pate.errors import ConfigError
-from pate.mechanisms import ConfidentGNMax, Counts, GNMax, LNMax, Mechanism, MStab, MSvec
+from pate.mechanisms import Counts, Mechanism
 from pate.noise.integer import TV_ERROR_PER_DRAW
 
 
@@ -41,7 +40,7 @@ def summarise(
     if mechanism.votes_per_record != 1:
         raise ConfigError(f"--mechanism {mechanism.name}: a votes file cannot say what it costs; see pate plan")
     exact_rdp, exact_pld = math.inf, math.inf
-    if not mechanism.charged_as_stream:
+    if mechanism.has_exact_cost:
         draws = len(counts) * mechanism.noise_draws(counts.shape[1])
 
         @cache
@@ -53,7 +52,7 @@ def summarise(
             exact_pld = with_sampling_error(lambda d: exact(d).pld, delta, draws, TV_ERROR_PER_DRAW)
     return CostSummary(
         queries=len(counts),
-        answered=expected_answered(mechanism, counts),
+        answered=mechanism.expected_answered(counts),
         delta=delta,
         data_independent=_finite(worst_case_epsilon(mechanism, len(counts), most_answered, delta, counts.shape[1])),
         published_bound=_finite(published_epsilon(mechanism, counts, delta, moments)),
@@ -77,63 +76,26 @@ def with_sampler(guarantee: Guarantee, mechanism: Mechanism, asked: int, delta: 
     return with_sampling_error(guarantee.epsilon, delta, draws, TV_ERROR_PER_DRAW)
 
 
-def expected_answered(mechanism: Mechanism, counts: Counts) -> float:
-    """How many queries get a label, on average over the noise."""
-    if isinstance(mechanism, MSvec):
-        return mechanism.expected_answered(counts)
-    if isinstance(mechanism, ConfidentGNMax):
-        return float(np.exp(mechanism.log_test(counts.max(axis=1))[0]).sum())
-    if not mechanism.may_decline:
-        return float(len(counts))
-    return float(-np.expm1(mechanism.log_outcomes(counts)[:, -1]).sum())
-
-
 def published_epsilon(mechanism: Mechanism, counts: Counts, delta: float, moments: int = 8) -> float:
     """ε as the mechanism's own paper counts it, for continuous noise and in the forward direction."""
-    delta, counts = parameters.delta(delta), parameters.votes(counts)
-    if isinstance(mechanism, LNMax):
-        return bounds.lnmax_epsilon(counts, mechanism.scale, delta, moments)
-    if isinstance(mechanism, (GNMax, ConfidentGNMax)):
-        orders = bounds.DEFAULT_ORDERS
-        return bounds.epsilon_from_rdp(orders, _published_rdp(mechanism, counts, orders).sum(axis=0), delta)[0]
-    if isinstance(mechanism, MStab):
-        slack = delta - len(counts) * mechanism.query_delta
-        if slack <= 0:
-            return math.inf
-        advanced = compose_advanced(mechanism.epsilon, mechanism.query_delta, len(counts), slack).epsilon
-        return min(advanced, len(counts) * mechanism.epsilon)
-    if isinstance(mechanism, MSvec):
-        return mechanism.epsilon if delta >= mechanism.delta else math.inf
-    return math.inf
+    return mechanism.published_epsilon(parameters.votes(counts), parameters.delta(delta), moments)
 
 
 def cumulative_epsilons(
     mechanism: Mechanism, counts: Counts, delta: float, at: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
-    """ε after `at` queries, a curve a method, for a plot."""
+    """ε after `at` queries, one curve per method, for a plot."""
     n_classes = counts.shape[1]
     worst = [worst_case_epsilon(mechanism, int(n), None, delta, n_classes) for n in at]
     curves = {"every data set (publishable)": np.array(worst)}
-    if isinstance(mechanism, (GNMax, ConfidentGNMax)):
-        totals = np.cumsum(_published_rdp(mechanism, counts, bounds.DEFAULT_ORDERS), axis=0)[at - 1]
-        published = [bounds.epsilon_from_rdp(bounds.DEFAULT_ORDERS, total, delta)[0] for total in totals]
-        curves["published bound (private)"] = np.array(published)
-    elif isinstance(mechanism, LNMax):
-        published = [bounds.lnmax_epsilon(counts[:n], mechanism.scale, delta) for n in at]
-        curves["published bound (private)"] = np.array(published)
-    if mechanism.charged_as_stream:
+    published = mechanism.published_epsilons(counts, delta, at)
+    if np.isfinite(published).any():
+        curves["published bound (private)"] = published
+    if not mechanism.has_exact_cost:
         return curves
     with suppress(parameters.TooWide):
         curves["exact, RDP (private)"] = exact_cost(mechanism, counts).cumulative_epsilon(delta)[at - 1]
     return curves
-
-
-def _published_rdp(
-    mechanism: GNMax | ConfidentGNMax, counts: Counts, orders: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    if isinstance(mechanism, GNMax):
-        return bounds.gnmax_rdp(counts, mechanism.sigma, orders)
-    return bounds.confident_gnmax_expected_rdp(counts, mechanism.threshold, mechanism.sigma1, mechanism.sigma2, orders)
 
 
 def _finite(epsilon: float) -> float | None:

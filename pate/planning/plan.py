@@ -15,19 +15,13 @@ import numpy as np
 
 from pate.accounting import parameters
 from pate.errors import BudgetExceeded, ConfigError
-from pate.mechanisms import ConfidentGNMax, Counts, GNMax, LNMax, Mechanism, build, mechanism_class
-from pate.mechanisms.stability import StabilityTest
-from pate.planning.costs import expected_answered, worst_case_epsilon
-
-_FREE = {"lnmax": "scale", "gnmax": "sigma", "confident_gnmax": "sigma2", "mstab": "epsilon"}
-"""The parameter that is solved for; more of it is less privacy for mstab, more privacy for the others."""
-
-_FINE = 200.0  # votes; wider noise is scaled down to this for a probability, which is then right to a vote in 200
+from pate.mechanisms import Counts, Mechanism, build, mechanism_class
+from pate.planning.costs import worst_case_epsilon
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What is fixed before the first query."""
+class Workload:
+    """The most that will be asked and answered, and the δ of it all: fixed before the first query."""
 
     asked: int
     answered: int | None
@@ -60,26 +54,28 @@ class Answerable:
     teachers_for_99_percent: int | None
 
 
-def solve_noise(settings: Mapping[str, Any], target_epsilon: float, limits: Limits) -> Mechanism:
-    """The mechanism with the least noise that keeps `limits` within `target_epsilon`."""
+def solve_noise(
+    settings: Mapping[str, Any], target_epsilon: float, workload: Workload, n_teachers: int | None = None
+) -> Mechanism:
+    """The mechanism with the least noise that keeps `workload` within `target_epsilon`."""
     target_epsilon = parameters.epsilon(target_epsilon, "target_epsilon")
     cls = mechanism_class(settings)
-    free = _FREE.get(cls.name)
+    free = cls.free_parameter
     if free is None:
         raise ConfigError(f"--target-epsilon: nothing to solve for in {cls.name}; give all its parameters")
-    sign = -1.0 if cls.name == "mstab" else 1.0
+    sign = 1.0 if cls.free_is_noise else -1.0
 
     def mechanism_at(noise: float) -> Mechanism:
-        return build({**settings, free: noise**sign})
+        return build({**settings, free: noise**sign}, n_teachers)
 
     def quick(noise: float) -> float:
-        answered = limits.asked if limits.answered is None else limits.answered
-        return mechanism_at(noise).worst_case(limits.asked, answered).quick_epsilon(limits.delta)
+        answered = workload.asked if workload.answered is None else workload.answered
+        return mechanism_at(noise).worst_case(workload.asked, answered).quick_epsilon(workload.delta)
 
     low, high = parameters.LEAST_NOISE, parameters.MOST_NOISE
     if quick(high) > target_epsilon:
         raise ConfigError(
-            f"--target-epsilon {target_epsilon:g}: out of reach for {limits.asked} queries by {cls.name}; "
+            f"--target-epsilon {target_epsilon:g}: out of reach for {workload.asked} queries by {cls.name}; "
             "ask fewer, or allow more"
         )
     while high / low > 1.0005:
@@ -87,31 +83,31 @@ def solve_noise(settings: Mapping[str, Any], target_epsilon: float, limits: Limi
         low, high = (low, middle) if quick(middle) <= target_epsilon else (middle, high)
     for _ in range(60):
         found = mechanism_at(min(_rounded_up(high), parameters.MOST_NOISE) if sign > 0 else high)
-        if epsilon_of(found, limits) <= target_epsilon:
+        if epsilon_of(found, workload) <= target_epsilon:
             return found
         high = min(1.002 * high, parameters.MOST_NOISE)
     raise ConfigError(f"--target-epsilon {target_epsilon:g}: no noise was found that keeps to it")
 
 
-def epsilon_of(mechanism: Mechanism, limits: Limits) -> float:
-    """The publishable ε of `limits`."""
-    return worst_case_epsilon(mechanism, limits.asked, limits.answered, limits.delta, limits.n_classes)
+def epsilon_of(mechanism: Mechanism, workload: Workload) -> float:
+    """The publishable ε of `workload`."""
+    return worst_case_epsilon(mechanism, workload.asked, workload.answered, workload.delta, workload.n_classes)
 
 
-def one_more_query(mechanism: Mechanism, limits: Limits) -> float | None:
+def one_more_query(mechanism: Mechanism, workload: Workload) -> float | None:
     """How much ε another query, answered, would add; None where the mechanism allows no more."""
-    more = None if limits.answered is None else limits.answered + 1
+    more = None if workload.answered is None else workload.answered + 1
     try:
-        larger = epsilon_of(mechanism, dataclasses.replace(limits, asked=limits.asked + 1, answered=more))
+        larger = epsilon_of(mechanism, dataclasses.replace(workload, asked=workload.asked + 1, answered=more))
     except BudgetExceeded:
         return None
-    return larger - epsilon_of(mechanism, limits) if math.isfinite(larger) else None
+    return larger - epsilon_of(mechanism, workload) if math.isfinite(larger) else None
 
 
 def expect(mechanism: Mechanism, counts: Counts, weights: np.ndarray | None, asked: int) -> Expected:
     """Answers to `asked` queries whose histograms are like `counts`, with shares `weights` if they are assumed."""
     if mechanism.charged_as_stream:
-        return Expected(expected_answered(mechanism, counts), None)
+        return Expected(mechanism.expected_answered(counts), None)
     shares = np.full(len(counts), 1 / len(counts)) if weights is None else weights / weights.sum()
     outcomes = mechanism.log_outcomes(counts)
     answered = -np.expm1(outcomes[:, -1])
@@ -124,42 +120,12 @@ def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> 
     """What the mechanism can ever answer, and how many teachers it would take."""
     n_classes = parameters.classes(n_classes)
     n_teachers = None if n_teachers is None else parameters.teachers(n_teachers)
-    if isinstance(mechanism, StabilityTest):
-        probability = mechanism.answer_probability(n_teachers) if n_teachers else None
-        return Answerable(n_teachers, probability, mechanism.teachers_needed(0.5), mechanism.teachers_needed(0.99))
-
-    def right(teachers: int) -> float:
-        return unanimous_probability(mechanism, teachers, n_classes)
-
-    def fewest(probability: float) -> int | None:
-        high = 1
-        while right(high) < probability:
-            high *= 2
-            if high > parameters.MOST_TEACHERS:
-                return None
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if right(middle) >= probability else (middle, high)
-        return high
-
-    return Answerable(n_teachers, right(n_teachers) if n_teachers else None, fewest(0.5), fewest(0.99))
-
-
-def unanimous_probability(mechanism: Mechanism, n_teachers: int, n_classes: int) -> float:
-    """The probability that teachers who all agree get their label."""
-    if isinstance(mechanism, ConfidentGNMax):
-        passes = float(np.exp(mechanism.log_test(np.array([min(n_teachers, 2 * parameters.MOST_TEACHERS)]))[0][0]))
-        return passes * unanimous_probability(GNMax(mechanism.sigma2), n_teachers, n_classes)
-    lead = float(n_teachers)
-    if isinstance(mechanism, (LNMax, GNMax)):
-        width = mechanism.noise.scale
-        factor = max(1.0, width / _FINE)  # votes and noise in coarser units: their ratio decides
-        mechanism = type(mechanism)(width / factor)
-        lead = min(lead / factor, 2.0 * mechanism.noise.half_width())  # beyond, it is sure
-    unanimous = np.zeros((1, n_classes), dtype=np.int64)
-    unanimous[0, 0] = round(lead)
-    return float(np.exp(mechanism.log_outcomes(unanimous)[0, 0]))
+    return Answerable(
+        n_teachers,
+        mechanism.answer_probability(n_teachers, n_classes) if n_teachers else None,
+        mechanism.teachers_needed(0.5, n_classes),
+        mechanism.teachers_needed(0.99, n_classes),
+    )
 
 
 def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: int) -> tuple[Counts, np.ndarray]:

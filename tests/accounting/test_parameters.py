@@ -33,7 +33,7 @@ from pate.errors import PateError
 from pate.ledger import Limits, SharedBudget
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, build
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
-from pate.planning import costs as summary
+from pate.planning import costs
 from pate.planning import plan as planning
 
 NEVER = [math.nan, math.inf, -math.inf, True, False, "1", "", None, [], b"1", 1j, np.array([1.0, 2.0])]
@@ -163,33 +163,33 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
     "FixedGuarantee": (lambda x: composition.FixedGuarantee(x, 0.0), [math.nan, -1, True, "1", None]),
     "FixedGuarantee, delta": (lambda x: composition.FixedGuarantee(1.0, x), [math.nan, -1, 1, 2, True, "0"]),
     "RepeatedGuarantee": (lambda x: composition.RepeatedGuarantee(1.0, 0.0, x), NO_COUNT),
-    "worst_case_epsilon, asked": (lambda x: summary.worst_case_epsilon(GNMax(9.0), x, None, 1e-5, 3), NO_COUNT),
+    "worst_case_epsilon, asked": (lambda x: costs.worst_case_epsilon(GNMax(9.0), x, None, 1e-5, 3), NO_COUNT),
     "worst_case_epsilon, answered": (
-        lambda x: summary.worst_case_epsilon(CONFIDENT, 5, x, 1e-5, 3),
+        lambda x: costs.worst_case_epsilon(CONFIDENT, 5, x, 1e-5, 3),
         [x for x in NO_COUNT if x is not None],
     ),
-    "worst_case_epsilon, delta": (lambda x: summary.worst_case_epsilon(GNMax(9.0), 5, None, x, 3), NO_DELTA),
+    "worst_case_epsilon, delta": (lambda x: costs.worst_case_epsilon(GNMax(9.0), 5, None, x, 3), NO_DELTA),
     "worst_case_epsilon, classes": (
-        lambda x: summary.worst_case_epsilon(GNMax(9.0), 5, None, 1e-5, x),
+        lambda x: costs.worst_case_epsilon(GNMax(9.0), 5, None, 1e-5, x),
         [*NO_COUNT, 0, 1],
     ),
-    "summarise, votes": (lambda x: summary.summarise(GNMax(9.0), x, 1e-5, None, 8), NO_VOTES),
-    "summarise, delta": (lambda x: summary.summarise(GNMax(9.0), VOTES, x, None, 8), NO_DELTA),
+    "summarise, votes": (lambda x: costs.summarise(GNMax(9.0), x, 1e-5, None, 8), NO_VOTES),
+    "summarise, delta": (lambda x: costs.summarise(GNMax(9.0), VOTES, x, None, 8), NO_DELTA),
     "summarise, answered": (
-        lambda x: summary.summarise(CONFIDENT, VOTES, 1e-5, x, 8),
+        lambda x: costs.summarise(CONFIDENT, VOTES, 1e-5, x, 8),
         [x for x in NO_COUNT if x is not None],
     ),
-    "summarise, moments": (lambda x: summary.summarise(LNMax(9.0), VOTES, 1e-5, None, x), [*NO_COUNT, 0, 10**8]),
-    "published_epsilon": (lambda x: summary.published_epsilon(LNMax(9.0), VOTES, x), NO_DELTA),
-    "planning.Limits, asked": (lambda x: planning.Limits(x, None, 1e-5, 3), [*NO_COUNT, 0]),
-    "planning.Limits, answered": (
-        lambda x: planning.Limits(5, x, 1e-5, 3),
+    "summarise, moments": (lambda x: costs.summarise(LNMax(9.0), VOTES, 1e-5, None, x), [*NO_COUNT, 0, 10**8]),
+    "published_epsilon": (lambda x: costs.published_epsilon(LNMax(9.0), VOTES, x), NO_DELTA),
+    "planning.Workload, asked": (lambda x: planning.Workload(x, None, 1e-5, 3), [*NO_COUNT, 0]),
+    "planning.Workload, answered": (
+        lambda x: planning.Workload(5, x, 1e-5, 3),
         [x for x in NO_COUNT if x is not None],
     ),
-    "planning.Limits, delta": (lambda x: planning.Limits(5, None, x, 3), NO_DELTA),
-    "planning.Limits, classes": (lambda x: planning.Limits(5, None, 1e-5, x), [*NO_COUNT, 0, 1]),
+    "planning.Workload, delta": (lambda x: planning.Workload(5, None, x, 3), NO_DELTA),
+    "planning.Workload, classes": (lambda x: planning.Workload(5, None, 1e-5, x), [*NO_COUNT, 0, 1]),
     "solve_noise": (
-        lambda x: planning.solve_noise({"name": "gnmax"}, x, planning.Limits(5, None, 1e-5, 3)),
+        lambda x: planning.solve_noise({"name": "gnmax"}, x, planning.Workload(5, None, 1e-5, 3)),
         NO_EPSILON,
     ),
     "answerable, teachers": (lambda x: planning.answerable(GNMax(9.0), x, 3), [x for x in NO_COUNT if x is not None]),
@@ -238,7 +238,7 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
     "SharedBudget, order": (lambda x: SharedBudget(x, 1.0, 1e-5), NO_ORDER),
     "SharedBudget, epsilon": (lambda x: SharedBudget(8.0, x, 1e-5), NO_EPSILON),
     "SharedBudget, delta": (lambda x: SharedBudget(8.0, 1.0, x), NO_DELTA),
-    "MSvec.stream": (lambda x: MSvec(1.0, 1e-5, 3, 10).stream(x, 2), NO_COUNT),
+    "MSvec.begin": (lambda x: MSvec(1.0, 1e-5, 3, 10).begin(x, 2), NO_COUNT),
     "gap_needed": (lambda x: MStab(0.5, 1e-7).gap_needed(x), NO_DELTA),
 }
 
@@ -322,7 +322,7 @@ COUNTS = st.integers(1, 2000)
 
 
 def priced(mechanism: Mechanism, asked: int, answered: int, delta: float = 1e-5) -> float:
-    return summary.worst_case_epsilon(mechanism, asked, answered, delta, 10)
+    return costs.worst_case_epsilon(mechanism, asked, answered, delta, 10)
 
 
 def with_noise(name: str, noise: float) -> Mechanism:

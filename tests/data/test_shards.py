@@ -93,9 +93,13 @@ def test_parts_are_the_same_whoever_reads_them(source: str, tmp_path: Path) -> N
     assert len(left.X_private) == 0
     assert left.ids_private == []
     np.testing.assert_array_equal(read.X_public, left.X_public)
-    for split in (Split(N_PARTS), Split(N_PARTS, rate=0.3, kappa=4)):
+    for split in (Split(N_PARTS), Split(N_PARTS, rate=0.3, most_parts=4)):
         records = (read.X_private, read.y_private, read.ids_private, KEY, N_PARTS)
-        whole = split_into_parts(*records) if split.rate is None else subsample_parts(*records, split.rate, split.kappa)
+        whole = (
+            split_into_parts(*records)
+            if split.rate is None
+            else subsample_parts(*records, split.rate, split.most_parts)
+        )
         paths = left.shards.paths
         for spread in ([paths], [paths[:1], paths[1:]], [paths[1::2], paths[::2]]):
             readers = [ShardReader(some, left.shards.format, KEY, split) for some in spread]

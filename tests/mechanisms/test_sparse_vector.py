@@ -175,7 +175,7 @@ TYPICAL = MSvec(2.0, 1e-5, 3, 20)
 
 
 def test_a_stream_ends_after_its_last_unstable_answer():
-    stream = TYPICAL.stream()
+    stream = TYPICAL.begin()
     assert stream.answer(UNANIMOUS).tolist() == [0]
     answers = stream.answer(np.repeat(SPLIT, 10, axis=0))
     assert answers.tolist() == [UNANSWERED] * 3, "answers stop where the stream does"
@@ -185,7 +185,7 @@ def test_a_stream_ends_after_its_last_unstable_answer():
 
 
 def test_a_stream_refuses_a_batch_beyond_its_queries_whole():
-    stream = TYPICAL.stream()
+    stream = TYPICAL.begin()
     stream.answer(np.repeat(UNANIMOUS, 15, axis=0))
     with pytest.raises(BudgetExceeded, match="5 of max_queries are left"):
         stream.answer(np.repeat(UNANIMOUS, 6, axis=0))
@@ -194,24 +194,24 @@ def test_a_stream_refuses_a_batch_beyond_its_queries_whole():
 
 
 def test_resuming_costs_one_and_draws_a_fresh_threshold():
-    stream = TYPICAL.stream()
+    stream = TYPICAL.begin()
     stream.answer(UNANIMOUS)
     before = stream._threshold
     stream.answer(UNANIMOUS)
     assert stream._threshold == before is not None, "one threshold until ⊥"
-    resumed = TYPICAL.stream(unstable_so_far=stream.unstable, asked_so_far=stream.asked)
+    resumed = TYPICAL.begin(unstable=stream.unstable, asked=stream.asked)
     assert (resumed.unstable, resumed.asked, resumed._threshold) == (1, 2, None)
     resumed.answer(SPLIT)
     assert resumed._threshold is None, "⊥ ends the threshold"
     assert resumed.unstable == 2
-    ended = TYPICAL.stream(unstable_so_far=resumed.unstable, asked_so_far=resumed.asked)
+    ended = TYPICAL.begin(unstable=resumed.unstable, asked=resumed.asked)
     with pytest.raises(BudgetExceeded, match="ended"):
         ended.answer(UNANIMOUS)
-    assert TYPICAL.stream().unstable == 0, "the first start is free"
+    assert TYPICAL.begin().unstable == 0, "the first start is free"
 
 
 def test_the_threshold_is_neither_shown_nor_stored():
-    stream = TYPICAL.stream()
+    stream = TYPICAL.begin()
     stream.answer(UNANIMOUS)
     assert str(stream._threshold) not in repr(stream)
     with pytest.raises(TypeError, match="never stored"):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from pate.data.partition import poisson_subsets
 from pate.errors import ConfigError
 from pate.mechanisms import MSamp, MStab, MSvec, build
-from pate.mechanisms.stability import plurality_gap, poisson_subsets, stable_moves
+from pate.mechanisms.stability import plurality_gap, stable_moves
 
 FALSE_ALARM = 1e-6  # of each statistical test, all its comparisons together
 
