@@ -11,11 +11,9 @@ source still holds it. All steps can be repeated: a crash on the way is made goo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +28,17 @@ from pate.data.shards import Split
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import DataError, RunError
 from pate.mechanisms import MSamp
-from pate.runs.run import RunDirectory
+from pate.runs import files
+from pate.runs.run import Run
 
 _MADE_FROM_TEACHERS = (
-    "votes.npz",
-    "votes.npz.partial",
-    "evaluation.json",
-    "epsilon.json",
-    "failures.json",
-    "report.html",
-    "report.html.partial",
+    files.VOTES,
+    f"{files.VOTES}.partial",
+    files.EVALUATION,
+    files.EPSILON,
+    files.FAILURES,
+    files.PAGE,
+    f"{files.PAGE}.partial",
 )
 
 
@@ -57,15 +56,16 @@ class Ensemble(BaseModel):
     data_digest: str | None = None
 
     @classmethod
-    def of(cls, directory: RunDirectory) -> Ensemble:
-        path = directory.private / "ensemble.json"
+    def of(cls, directory: Run) -> Ensemble:
+        path = directory.ensemble_file
         return cls.model_validate_json(path.read_text()) if path.exists() else cls()
 
-    def store(self, directory: RunDirectory) -> None:
-        directory.note("ensemble.json", self.model_dump(mode="json"))
+    def store(self, directory: Run) -> None:
+        directory.note(files.ENSEMBLE, self.model_dump(mode="json"))
+        directory.sync()  # whatever happens next, the run knows what is to be forgotten
 
 
-def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
+def remembered(data: Dataset, directory: Run) -> Dataset:
     """The data without what was forgotten; refused if the rest is not what the run began with."""
     ensemble = Ensemble.of(directory)
     if ensemble.forgotten:
@@ -80,7 +80,7 @@ def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
     return data
 
 
-def must_be(same: bool, directory: RunDirectory) -> None:
+def must_be(same: bool, directory: Run) -> None:
     if not same:
         raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
 
@@ -102,7 +102,7 @@ def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64
     return split_into_parts(*records)
 
 
-def forget(config: Config, data: Dataset, directory: RunDirectory, ids: Sequence[str], rows: Sequence[int]) -> int:
+def forget(config: Config, data: Dataset, directory: Run, ids: Sequence[str], rows: Sequence[int]) -> int:
     """Take records out and train their teachers again; returns how many teachers that were."""
     before, source_digests = Ensemble.of(directory), _digests(data, directory.key)
     chosen = _chosen(data, ids, rows, getattr(config.data, "id_type", "text"))
@@ -121,7 +121,7 @@ def forget(config: Config, data: Dataset, directory: RunDirectory, ids: Sequence
     return len(touched)
 
 
-def _retrain(config: Config, data: Dataset, directory: RunDirectory, parts: Sequence[int]) -> None:
+def _retrain(config: Config, data: Dataset, directory: Run, parts: Sequence[int]) -> None:
     """In this process: it is one teacher, or a few."""
     from pate.ensemble.worker import Worker, jobs_of
     from pate.teachers import assign_recipes, recipes
@@ -158,7 +158,7 @@ def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdT
     return chosen
 
 
-def _erase(directory: RunDirectory, parts: Sequence[int]) -> None:
+def _erase(directory: Run, parts: Sequence[int]) -> None:
     store = TeacherFiles(directory.private, directory.key)
     for part in parts:
         store.erase(part)
@@ -183,12 +183,3 @@ def _digest(data: Dataset, key: bytes) -> str:
 def _only(data: Dataset, kept: NDArray[np.bool_]) -> Dataset:
     ids = None if data.ids_private is None else [i for i, keep in zip(data.ids_private, kept, strict=True) if keep]
     return replace(data, X_private=data.X_private[kept], y_private=data.y_private[kept], ids_private=ids)
-
-
-def places(path: Path) -> tuple[Path | None, Path]:
-    """Where a run's data and its config's neighbours were found."""
-    try:
-        content = json.loads((path / "private" / "places.json").read_text())
-    except (OSError, ValueError):
-        return None, Path()
-    return content["data_dir"] and Path(content["data_dir"]), Path(content["config_dir"])

@@ -41,9 +41,9 @@ from pate.report.figures import (
 )
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
-from pate.report.writing import EXAMPLES, store_report, write_pages
-from pate.runs.published import read_labels
-from pate.runs.run import RunDirectory
+from pate.report.writing import store_report, write_pages
+from pate.runs import files
+from pate.runs.run import Run
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
@@ -106,9 +106,9 @@ def run(
     seconds: dict[str, float] = {}
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
         try_everything(config, data, mechanism, epsilon)
-    with RunDirectory.open(out, config, resume) as directory:
+    with Run.create(out, config, resume) as directory:
         data = remembered(data, directory)
-        directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
+        directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
         released = _release_labels(
             config, mechanism, data, directory, open_ledger, address, config_dir, force, seconds, epsilon, console
@@ -116,15 +116,15 @@ def run(
         data = data.asked_first(released.rows)
         with _stage("student", seconds), labels_are_kept("the student", out):
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
-        directory.publish()
+        directory.sync()
         with labels_are_kept("the report", out):
             report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
-            directory.note("seconds.json", seconds)
-            save_examples(directory.path / EXAMPLES, data, released.labels)
+            directory.note(files.SECONDS, seconds)
+            save_examples(directory.examples_file, data, released.labels)
             store_report(directory.path, report)
             with console.working("drawing the report"):
                 write_pages(directory.path)
-        directory.publish()
+        directory.sync()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
@@ -197,7 +197,7 @@ def _release_labels(
     config: Config,
     mechanism: Mechanism,
     data: Dataset,
-    directory: RunDirectory,
+    directory: Run,
     open_ledger: Callable[[], Ledger],
     address: str | None,
     config_dir: Path,
@@ -229,7 +229,7 @@ def _release_labels(
                 aggregator = aggregator_actor(name, **arguments)
         metrics = Metrics(config.name)
         metrics.show(epsilon=epsilon)
-        published = read_labels(directory.labels)
+        published = directory.labels
         if published is not None:
             get(aggregator.must_have_told.remote(published.examples(data), published.labels))
         if not get(aggregator.spent.remote()).asked and not get(aggregator.room.remote()):
@@ -243,7 +243,7 @@ def _release_labels(
                 _train_and_vote(
                     config, data, queries, aggregator, directory, config_dir, force, seconds, metrics, console
                 )
-        directory.publish()
+        directory.sync()
         with _stage("label", seconds):
             if adaptive:
                 rows, labels = ask_in_rounds(
@@ -270,7 +270,7 @@ def _train_and_vote(
     data: Dataset,
     queries: NDArray,
     aggregator: Any,
-    directory: RunDirectory,
+    directory: Run,
     config_dir: Path,
     force: bool,
     seconds: dict[str, float],
@@ -316,21 +316,21 @@ def _train_and_vote(
             raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
         pool.close()
         private.close()
-    directory.note("failures.json", {"private": "do not publish", "teachers": store.failures})
+    directory.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
-def _train(pool: Any, private: Any, directory: RunDirectory, metrics: Metrics, console: Console) -> None:
+def _train(pool: Any, private: Any, directory: Run, metrics: Metrics, console: Console) -> None:
     with console.track("training teachers", private.n_parts) as update:
 
         def done(count: int) -> None:
             update(count)
             metrics.show(teachers_trained=count)
-            directory.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
+            directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
         pool.train(private.of_part, done)
-    directory.publish()
+    directory.sync()
 
 
 def _report(
@@ -417,6 +417,6 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
         return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
 
 
-def _private_figures(directory: RunDirectory) -> dict[str, Any]:
-    path = directory.private / "evaluation.json"
+def _private_figures(directory: Run) -> dict[str, Any]:
+    path = directory.evaluation_file
     return json.loads(path.read_text()) if path.exists() else {}

@@ -18,7 +18,7 @@ from pate.ensemble.worker import PartialCounts
 from pate.forget import parts_of
 from pate.ledger import Ledger
 from pate.mechanisms import Mechanism
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 
 CONFIG = {
     "name": "digits",
@@ -39,7 +39,7 @@ def released_in_process(
     config: Config,
     mechanism: Mechanism,
     data: Dataset,
-    directory: RunDirectory,
+    directory: Run,
     open_ledger: Callable[[], Ledger],
     *_: Any,
 ) -> pipeline.Released:
