@@ -23,7 +23,7 @@ KEY = b"a" * 32
 
 def through_the_aggregator(folder: Path) -> tuple[float, int]:
     """Answers a second, and how many were charged."""
-    from pate.aggregator import aggregator_actor
+    from pate.aggregator import RemoteAggregator
     from pate.cluster.session import ray_session
     from pate.config import RaySettings
     from pate.ensemble.worker import PartialCounts
@@ -40,18 +40,16 @@ def through_the_aggregator(folder: Path) -> tuple[float, int]:
     limits = Limits(N_QUERIES, N_QUERIES, "GNMax(40)")
     open_ledger = partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits)
     with ray_session(None, RaySettings(workers=2)):
-        import ray
-
-        aggregator = aggregator_actor(
+        aggregator = RemoteAggregator(
             mechanism=GNMax(40.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
         )
-        ray.get(aggregator.collect.remote(X, votes))
-        ray.get(aggregator.room.remote())
+        aggregator.collect(X, votes)
+        aggregator.room()
         told: list[int] = [0] * N_CLIENTS
 
         def client(number: int) -> None:
             for start in range(number * BATCH, N_QUERIES, N_CLIENTS * BATCH):
-                told[number] += len(ray.get(aggregator.label.remote(X[start : start + BATCH])).labels)
+                told[number] += len(aggregator.label(X[start : start + BATCH]).labels)
 
         started = time.perf_counter()
         clients = [threading.Thread(target=client, args=(number,)) for number in range(N_CLIENTS)]
@@ -60,9 +58,9 @@ def through_the_aggregator(folder: Path) -> tuple[float, int]:
         for thread in clients:
             thread.join()
         seconds = time.perf_counter() - started
-        charged = ray.get(aggregator.spent.remote()).asked
+        charged = aggregator.spent().asked
         assert sum(told) == charged == N_QUERIES, (sum(told), charged)
-        ray.get(aggregator.close.remote())
+        aggregator.close()
     return N_QUERIES / seconds, charged
 
 

@@ -38,8 +38,10 @@ def driver(folder: Path, seed: int) -> None:
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
-    from pate.aggregator import AskWorkers, aggregator_actor
-    from pate.ensemble.worker import Job, Worker
+    from pate.aggregator import RemoteAggregator
+    from pate.ensemble.pool import AskWorkers
+    from pate.ensemble.worker import Job, Teaching, Worker
+    from pate.errors import PateError
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
     from pate.teachers import Recipe
@@ -50,39 +52,43 @@ def driver(folder: Path, seed: int) -> None:
 
     def hire() -> tuple[Any, Any]:
         """A teacher worker, trained, and an aggregator; their process ids are written down for the harness."""
-        worker = ray.remote(Worker).options(num_cpus=0).remote([Recipe("sklearn.naive_bayes.GaussianNB", {})], 3, 0)
+        worker = (
+            ray.remote(Worker)
+            .options(num_cpus=0)
+            .remote(Teaching([Recipe("sklearn.naive_bayes.GaussianNB", {})], 3, 0))
+        )
         records = np.random.default_rng(0)
         for part in range(N_TEACHERS):
             y = np.arange(30) % 3
             worker.train.remote(Job(0, (part,)), {part: (records.normal(y[:, None], 1.0, (30, 2)), y)})
-        aggregator = aggregator_actor(
+        aggregator = RemoteAggregator(
             mechanism=GNMax(2.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
         )
         write_pids(aggregator, worker)
         return aggregator, worker
 
-    def write_pids(*actors: Any) -> None:
-        pids = [ray.get(actor.__ray_call__.remote(lambda self: os.getpid())) for actor in actors]
+    def write_pids(aggregator: Any, worker: Any) -> None:
+        pids = [aggregator.pid(), ray.get(worker.pid.remote())]
         (folder / "pids.partial").write_text(json.dumps([*pids, os.getpid()]))
         (folder / "pids.partial").rename(folder / "pids")
 
     rng = np.random.default_rng(seed)
     aggregator, worker = hire()
-    done, batches = ray.get(aggregator.spent.remote()).asked, 0
+    done, batches = aggregator.spent().asked, 0
     while done < N_QUERIES:
         again = rng.integers(0, max(done, 1), size=2)
         queries = np.concatenate([again, np.arange(done, min(done + BATCH, N_QUERIES))])
         X = np.stack([queries, queries % 7], axis=1).astype(np.float64)
         try:
-            ray.get(aggregator.collect.remote(X, AskWorkers([worker])))
-            labels = ray.get(aggregator.label.remote(X)).labels
+            aggregator.collect(X, AskWorkers([worker]))
+            labels = aggregator.label(X).labels
             batches += 1
             if batches % 10 == 0:
                 write_pids(aggregator, worker)  # an aggregator that was killed has come back as another process
-        except (RayActorError, RayTaskError):
-            ray.kill(aggregator)  # as a driver that resumes: what is left of the old pair must not go on
+        except (RayActorError, RayTaskError, PateError):
+            aggregator.kill()  # as a driver that resumes: what is left of the old pair must not go on
             aggregator, worker = hire()
-            done = ray.get(aggregator.spent.remote()).asked
+            done = aggregator.spent().asked
             continue
         with (folder / "told").open("a") as told:
             told.write(json.dumps([queries.tolist(), labels.tolist()]) + "\n")

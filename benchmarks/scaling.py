@@ -52,7 +52,7 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     from pate.data.partition import split_into_parts
     from pate.ensemble.checkpoints import InMemory
     from pate.ensemble.pool import Pool
-    from pate.ensemble.worker import sum_counts
+    from pate.ensemble.worker import Teaching, sum_counts
     from pate.teachers import Recipe
 
     rng = np.random.default_rng(0)
@@ -67,15 +67,14 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     store = InMemory()
     folder = str(Path(__file__).parent.resolve())
-    pool = Pool([Recipe(name, params)], [0] * n_teachers, 10, 0, RaySettings(), store, [folder])
+    pool = Pool(Teaching([Recipe(name, params)], 10, 0, [0] * n_teachers, [folder]), store, RaySettings())
     pool.probe(X[:200], 50)
-    while pool._starting:
-        pool._welcome(ray.wait(list(pool._starting))[0][0])
+    pool.wait_until_ready()
     started, own = time.perf_counter(), time.process_time()
     pool.train(lambda part: (X[parts[part]], y[parts[part]]), lambda _: None)
     train, driver = time.perf_counter() - started, time.process_time() - own
     started = time.perf_counter()
-    partials = ray.get([worker.count.remote(ray.put(X[:1000])) for worker in pool.workers])
+    partials = pool.voters(X[:1000])
     vote = time.perf_counter() - started
     assert sum_counts(partials, n_teachers).sum() == 1000 * n_teachers
     payloads = [store.load(part) or b"" for part in range(n_teachers)]

@@ -25,7 +25,7 @@ from pate.data.dataset import Dataset
 from pate.data.images import load_images
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.pool import Pool
-from pate.ensemble.worker import Worker, jobs_of, sum_counts
+from pate.ensemble.worker import Teaching, Worker, sum_counts
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers.stacked import _Batches, _move
 
@@ -110,30 +110,29 @@ def _plain_network(recipe: Recipe, X: np.ndarray, y: np.ndarray) -> Callable[[np
 
 def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[float, float, list[float]]:
     """Seconds once the workers are up, accuracy, and by how many MB each worker grew."""
-    import ray
-
     with tempfile.TemporaryDirectory() as temporary:
         store = TeacherFiles(folder or Path(temporary), KEY)
-        pool = Pool(setting.kinds, setting.assignment, 10, 0, RaySettings(workers=workers), store)
+        pool = Pool(Teaching(setting.kinds, 10, 0, setting.assignment), store, RaySettings(workers=workers))
         pool.probe(setting.data.X_public, len(setting.parts[0]))
-        everyone = [*pool._members, *pool._starting.values()]
-        before = {worker: _own_memory(ray.get(worker.pid.remote())) for worker in everyone}
+        pool.wait_until_ready()
+        before = {pid: _own_memory(pid) for pid in pool.pids()}
         started = time.perf_counter()
         pool.train(setting.records, lambda _: None)
         seconds = time.perf_counter() - started
-        memory = [_own_memory(ray.get(worker.pid.remote())) - before[worker] for worker in pool.workers]
-        partials = ray.get([worker.count.remote(setting.data.X_public[:QUERIES]) for worker in pool.workers])
+        memory = [_own_memory(pid) - grown for pid, grown in before.items()]
+        partials = pool.voters(setting.data.X_public[:QUERIES])
         pool.close()
     return seconds, setting.accuracy(sum_counts(partials, setting.n_teachers)), memory
 
 
 def in_one_process(setting: Setting) -> float:
     """Seconds of the same work without Ray."""
-    worker = Worker(setting.kinds, 10, 0)
+    teaching = Teaching(setting.kinds, 10, 0, setting.assignment)
+    worker = Worker(teaching)
     for recipe in range(len(setting.kinds)):
         worker.probe(recipe, setting.data.X_public[:2000], len(setting.parts[0]))
     started = time.perf_counter()
-    for job in jobs_of(setting.kinds, setting.assignment):
+    for job in teaching.jobs():
         worker.train(job, {part: setting.records(part) for part in job.parts})
     return time.perf_counter() - started
 

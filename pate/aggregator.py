@@ -1,7 +1,8 @@
 """The only door between private votes and the world.
 
-`Aggregator` is a plain class, tested without Ray; `aggregator_actor` wraps it. It asks for counts, draws noise,
-commits label and charge, and only then answers. Counts stay with it and under `private/`.
+`Aggregator` is a plain class, used as it is where there is no Ray; `RemoteAggregator` has the same methods and asks an
+actor. It asks for counts, draws noise, commits label and charge, and only then answers. Counts stay with it and
+under `private/`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +23,11 @@ from pate.accounting.exact import exact_epsilon
 from pate.accounting.parameters import TooWide
 from pate.accounting.sanitise import epsilon_sanitised
 from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost, gnmax_cost
-from pate.boundary import Failed, WorkerLost, guarded_class, kind_of, worded_by_us
+from pate.boundary import guarded_class, kind_of, worded_by_us
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
-from pate.ensemble.worker import PartialCounts, sum_counts
-from pate.errors import RunError
+from pate.ensemble.worker import CountVotes, PartialCounts, sum_counts
+from pate.errors import PateError, RunError
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
@@ -35,8 +35,6 @@ from pate.mechanisms.sparse_vector import MSvecStream
 from pate.noise.integer import Entropy
 from pate.runs import files
 from pate.storage.files import write_atomically
-
-CountVotes = Callable[[NDArray], Sequence[PartialCounts]]
 
 
 class Answers(NamedTuple):
@@ -217,6 +215,10 @@ class Aggregator:
         """What was charged so far."""
         return self._ledger.spent()
 
+    def pid(self) -> int:
+        """Which process it is, for whoever wants to look at it."""
+        return os.getpid()
+
     def close(self) -> None:
         """Leave the ledger as one whole file."""
         self._ledger.close()
@@ -271,29 +273,6 @@ def votes_collected(X: NDArray, private: Path, key: bytes) -> bool:
     return stored.issuperset(query_ids(X, key))
 
 
-class AskWorkers:
-    """Counts votes by asking worker actors."""
-
-    def __init__(self, workers: Sequence[Any]) -> None:
-        self._workers = workers
-
-    def __call__(self, X: NDArray) -> list[PartialCounts]:
-        import ray
-        from ray.exceptions import RayActorError, RayTaskError
-
-        data = ray.put(X)
-        try:
-            partials: list[PartialCounts] = ray.get([worker.count.remote(data) for worker in self._workers])
-        except RayActorError:
-            raise WorkerLost("a teacher worker died while it was asked for votes; go on with --resume") from None
-        except RayTaskError as error:
-            cause = error.cause
-            raise (
-                cause if isinstance(cause, Failed) else Failed(f"a teacher worker failed ({kind_of(cause)})")
-            ) from None
-        return partials
-
-
 class StoredVotes:
     """Counts that were taken elsewhere, row by row for the examples that will be asked about."""
 
@@ -306,29 +285,83 @@ class StoredVotes:
         return [PartialCounts(tuple(range(self._n_teachers)), self._counts)]
 
 
-class InProcess:
-    """An `Aggregator` in this process, called as the actor is: where no teacher has to be asked, Ray is not needed.
+class RemoteAggregator:
+    """An `Aggregator` as an actor on this node, where the run directory is: the same methods, votes in its process.
 
-    What may cross in an error is seen to by `Aggregator` itself, here as in the actor.
+    Calls are served one at a time, in order. A restart comes back from the ledger; a call that Ray repeats finds its
+    answers stored.
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        self._aggregator = Aggregator(**arguments)
+    def __init__(self, name: str | None = None, **arguments: Any) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=getattr(self._aggregator, name))
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        actor = ray.remote(Aggregator).options(
+            name=name, num_cpus=0, scheduling_strategy=here, max_restarts=3, max_task_retries=3
+        )
+        self._actor = actor.remote(**arguments)
+
+    def collect(self, X: NDArray, count_votes: CountVotes) -> None:
+        self._call("collect", X, count_votes)
+
+    def label(self, X: NDArray) -> Answers:
+        answers: Answers = self._call("label", X)
+        return answers
+
+    def must_have_told(self, X: NDArray, labels: NDArray[np.int64]) -> None:
+        self._call("must_have_told", X, labels)
+
+    def account(self, X: NDArray, delta: float, adaptive: bool = False) -> None:
+        self._call("account", X, delta, adaptive)
+
+    def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any] | None:
+        released: dict[str, Any] | None = self._call("sanitise", X, settings, delta)
+        return released
+
+    def stored_prefix(self, X: NDArray) -> int:
+        return int(self._call("stored_prefix", X))
+
+    def room(self) -> int:
+        return int(self._call("room"))
+
+    def spent(self) -> Charge:
+        charge: Charge = self._call("spent")
+        return charge
+
+    def head(self) -> Pin:
+        pin: Pin = self._call("head")
+        return pin
+
+    def evaluate(self, X: NDArray, y: NDArray[np.int64], count_votes: CountVotes) -> None:
+        self._call("evaluate", X, y, count_votes)
+
+    def pid(self) -> int:
+        return int(self._call("pid"))
+
+    def close(self) -> None:
+        self._call("close")
+
+    def kill(self) -> None:
+        """End the actor at once; what it has stored is stored."""
+        import ray
+
+        ray.kill(self._actor)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Errors that are fit to show: ours as they are, others by kind only."""
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+
+        try:
+            return ray.get(getattr(self._actor, method).remote(*arguments))
+        except RayTaskError as error:
+            if isinstance(error.cause, PateError):
+                raise error.cause from None
+            raise RunError(f"the aggregator failed ({kind_of(error.cause)}); go on with --resume") from None
+        except RayActorError:
+            raise RunError("the aggregator died and could not be restarted; go on with --resume") from None
 
 
-def aggregator_actor(name: str | None = None, **arguments: Any) -> Any:
-    """An `Aggregator` as an actor on this node, where the run directory is. A restart comes back from the ledger.
-
-    Calls are served one at a time, in order; one that Ray repeats finds its answers stored.
-    """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(Aggregator).options(
-        name=name, num_cpus=0, scheduling_strategy=here, max_restarts=3, max_task_retries=3
-    )
-    return actor.remote(**arguments)
+AnyAggregator = Aggregator | RemoteAggregator
+"""The door, in this process or in its own."""

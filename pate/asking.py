@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary import kind_of
+from pate.aggregator import AnyAggregator
 from pate.cluster.metrics import Metrics
 from pate.config import Config
 from pate.console import Console
 from pate.data.order import by_clusters
-from pate.errors import ConfigError, PateError, RunError
+from pate.errors import ConfigError
 from pate.mechanisms import UNANSWERED
 from pate.runs.run import Run
 from pate.students.stage import new_student
@@ -26,7 +25,7 @@ _DOUBTFUL = 3  # so many times the size of a round are looked at for examples un
 Ask = Callable[[NDArray], NDArray[np.int64]]
 
 
-def ask(aggregator: Any, queries: NDArray, metrics: Metrics, console: Console) -> NDArray[np.int64]:
+def ask(aggregator: AnyAggregator, queries: NDArray, metrics: Metrics, console: Console) -> NDArray[np.int64]:
     """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
 
     Examples that were never asked, because the limit on answers was reached, count as unanswered.
@@ -35,38 +34,16 @@ def ask(aggregator: Any, queries: NDArray, metrics: Metrics, console: Console) -
     done = 0
     with console.track("labelling", len(queries)) as update:
         while done < len(queries):
-            stored = get(aggregator.stored_prefix.remote(queries[done:]))
-            size = stored or min(BATCH, get(aggregator.room.remote()), len(queries) - done)
+            stored = aggregator.stored_prefix(queries[done:])
+            size = stored or min(BATCH, aggregator.room(), len(queries) - done)
             if size == 0:
                 break
-            labels[done : done + size] = get(aggregator.label.remote(queries[done : done + size])).labels
+            labels[done : done + size] = aggregator.label(queries[done : done + size]).labels
             done += size
             update(done)
-            spent = get(aggregator.spent.remote())
+            spent = aggregator.spent()
             metrics.show(queries_asked=spent.asked, queries_answered=spent.answered)
     return labels
-
-
-def get(reference: Any) -> Any:
-    """`ray.get`, with errors that are fit to show: ours as they are, others by kind only.
-
-    What an aggregator in this process said is there already.
-    """
-    if "ray" not in sys.modules:
-        return reference
-    import ray
-    from ray.exceptions import RayActorError, RayTaskError
-
-    if not isinstance(reference, ray.ObjectRef):
-        return reference
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, PateError):
-            raise error.cause from None
-        raise RunError(f"the aggregator failed ({kind_of(error.cause)}); go on with --resume") from None
-    except RayActorError:
-        raise RunError("the aggregator died and could not be restarted; go on with --resume") from None
 
 
 def ask_in_rounds(

@@ -12,20 +12,22 @@ source still holds it. All steps can be repeated: a crash on the way is made goo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pate.boundary import silenced
 from pate.config import Config
 from pate.data.columns import IdType, canonical_id
 from pate.data.dataset import Dataset
 from pate.data.partition import identities, keyed_digest, split_into_parts, subsample_parts
 from pate.data.shards import Split
 from pate.ensemble.checkpoints import TeacherFiles
+from pate.ensemble.worker import Teaching
 from pate.errors import DataError, RunError
 from pate.mechanisms import MSamp
 from pate.runs import files
@@ -42,7 +44,7 @@ _MADE_FROM_TEACHERS = (
 )
 
 
-class Ensemble(BaseModel):
+class Version(BaseModel):
     """`private/ensemble.json`: which version of the ensemble this is, and how it came to be.
 
     `pending` are parts that still have to be erased, and `data_digest` what the data must be once they are.
@@ -56,7 +58,7 @@ class Ensemble(BaseModel):
     data_digest: str | None = None
 
     @classmethod
-    def of(cls, directory: Run) -> Ensemble:
+    def of(cls, directory: Run) -> Version:
         path = directory.ensemble_file
         return cls.model_validate_json(path.read_text()) if path.exists() else cls()
 
@@ -67,7 +69,7 @@ class Ensemble(BaseModel):
 
 def remembered(data: Dataset, directory: Run) -> Dataset:
     """The data without what was forgotten; refused if the rest is not what the run began with."""
-    ensemble = Ensemble.of(directory)
+    ensemble = Version.of(directory)
     if ensemble.forgotten:
         gone = np.isin(_digests(data, directory.key), ensemble.forgotten)
         data = _only(data, ~gone)
@@ -102,40 +104,46 @@ def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64
     return split_into_parts(*records)
 
 
-def forget(config: Config, data: Dataset, directory: Run, ids: Sequence[str], rows: Sequence[int]) -> int:
+def forget(
+    config: Config,
+    data: Dataset,
+    directory: Run,
+    ids: Sequence[str],
+    rows: Sequence[int],
+    config_dir: Path = Path(),
+) -> int:
     """Take records out and train their teachers again; returns how many teachers that were."""
-    before, source_digests = Ensemble.of(directory), _digests(data, directory.key)
+    before, source_digests = Version.of(directory), _digests(data, directory.key)
     chosen = _chosen(data, ids, rows, getattr(config.data, "id_type", "text"))
     if set(source_digests[chosen]) <= set(before.forgotten):
         raise DataError("forgotten already; nothing was changed")
     known = remembered(data, directory)
     gone = np.isin(_digests(known, directory.key), source_digests[chosen])
     touched = [part for part, members in enumerate(parts_of(config, known, directory.key)) if gone[members].any()]
-    Ensemble(
+    Version(
         version=before.version + 1,
         forgotten=(*before.forgotten, *sorted(set(source_digests[chosen]) - set(before.forgotten))),
         pending=tuple(touched),
         data_digest=_digest(_only(known, ~gone), directory.key),
     ).store(directory)
-    _retrain(config, remembered(data, directory), directory, touched)
+    _retrain(config, remembered(data, directory), directory, config_dir, touched)
     return len(touched)
 
 
-def _retrain(config: Config, data: Dataset, directory: Run, parts: Sequence[int]) -> None:
-    """In this process: it is one teacher, or a few."""
-    from pate.ensemble.worker import Worker, jobs_of
-    from pate.teachers import assign_recipes, recipes
+def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, parts: Sequence[int]) -> None:
+    """As in a run: a teacher that hangs or takes its process down becomes a constant."""
+    from pate.cluster.session import ray_session
+    from pate.ensemble import Ensemble
+    from pate.ensemble.readers import private_records
 
-    kinds = recipes(config.teachers)
-    members = parts_of(config, data, directory.key)
+    teaching = Teaching.of(config, len(data.classes), config_dir)
     store = TeacherFiles(directory.private, directory.key)
-    for job in jobs_of(kinds, assign_recipes(kinds, config.n_teachers), config.ray.gpus_per_worker > 0):
-        wanted = {p: (data.X_private[members[p]], data.y_private[members[p]]) for p in job.parts if p in parts}
-        if wanted:
-            with silenced():
-                trained_again = Worker(kinds, len(data.classes), config.seed).train(job, wanted)
-            for trained in trained_again:
-                store.save(trained.part, trained.payload, trained.failure)
+    with ExitStack() as stack:
+        if config.backend == "ray":
+            stack.enter_context(ray_session(None, config.ray))
+        records = private_records(config, data, directory)
+        settings = config.ray if config.backend == "ray" else None
+        stack.enter_context(Ensemble(teaching, records, store, settings)).train(parts=parts)
 
 
 def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdType) -> list[int]:

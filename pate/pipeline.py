@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import __version__
-from pate.asking import ask, ask_in_rounds, get
-from pate.boundary import WorkerLost
+from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
+from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
 from pate.config import Config, Model
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
 from pate.ensemble.checkpoints import TeacherFiles
-from pate.errors import BudgetExceeded, ConfigError, RunError
+from pate.ensemble.worker import Teaching
+from pate.errors import BudgetExceeded, ConfigError
 from pate.forget import remembered
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
@@ -51,7 +52,6 @@ Tell = Callable[[str], None]  # for what only those may hear who may know the pr
 
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
-_VOTE_ATTEMPTS = 3
 _SECONDS_BETWEEN_COPIES = 10.0
 
 
@@ -110,9 +110,9 @@ def run(
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
-        released = _release_labels(
-            config, mechanism, data, directory, open_ledger, address, config_dir, force, seconds, epsilon, console
-        )
+        metrics = Metrics(config.name, epsilon)
+        inside = _Inside(config, config_dir, data, directory, force, seconds, metrics, console)
+        released = _release_labels(inside, mechanism, open_ledger, address)
         data = data.asked_first(released.rows)
         with _stage("student", seconds), labels_are_kept("the student", out):
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
@@ -193,144 +193,132 @@ def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
 
 
+@dataclass(frozen=True)
+class _Inside:
+    """What the stages inside the trust boundary share."""
+
+    config: Config
+    config_dir: Path
+    data: Dataset
+    run: Run
+    force: bool
+    seconds: dict[str, float]
+    metrics: Metrics
+    console: Console
+
+    @property
+    def tell(self) -> Tell:
+        """For what only those may hear who may know the private data."""
+        return self.console.say if self.data.benchmark else self.console.say_privately
+
+
 def _release_labels(
-    config: Config,
-    mechanism: Mechanism,
-    data: Dataset,
-    directory: Run,
-    open_ledger: Callable[[], Ledger],
-    address: str | None,
-    config_dir: Path,
-    force: bool,
-    seconds: dict[str, float],
-    epsilon: float,
-    console: Console,
+    inside: _Inside, mechanism: Mechanism, open_ledger: Callable[[], Ledger], address: str | None
 ) -> Released:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
-    from pate.aggregator import InProcess, StoredVotes, aggregator_actor, votes_collected
-    from pate.cluster.session import ray_session
-
+    config, data, run, console = inside.config, inside.data, inside.run, inside.console
     adaptive = config.budget.adaptive
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
     with ExitStack() as stack:
-        arguments: dict[str, Any] = {
-            "mechanism": mechanism,
-            "open_ledger": open_ledger,
-            "private": directory.private.resolve(),
-            "key": directory.key,
-            "n_teachers": config.n_teachers,
-        }
-        if data.votes is not None:
-            aggregator: Any = InProcess(**arguments)
-        else:
-            with _stage("start", seconds), console.working("starting Ray"):
-                stack.enter_context(ray_session(address, config.ray))
-                name = f"aggregator-{blake2b(directory.key, digest_size=8).hexdigest()}"
-                aggregator = aggregator_actor(name, **arguments)
-        metrics = Metrics(config.name)
-        metrics.show(epsilon=epsilon)
-        published = directory.labels
+        aggregator = _aggregator(inside, mechanism, open_ledger, address, stack)
+        published = run.labels
         if published is not None:
-            get(aggregator.must_have_told.remote(published.examples(data), published.labels))
-        if not get(aggregator.spent.remote()).asked and not get(aggregator.room.remote()):
+            aggregator.must_have_told(published.examples(data), published.labels)
+        if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
-        answered = not adaptive and get(aggregator.stored_prefix.remote(queries)) == len(queries)
-        if not answered and not votes_collected(queries, directory.private, directory.key):
+        answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
+        if not answered and not votes_collected(queries, run.private, run.key):
             if data.votes is not None:
-                stored = StoredVotes(data.votes[: len(queries)], config.n_teachers)
-                get(aggregator.collect.remote(queries, stored))
+                aggregator.collect(queries, StoredVotes(data.votes[: len(queries)], config.n_teachers))
             else:
-                _train_and_vote(
-                    config, data, queries, aggregator, directory, config_dir, force, seconds, metrics, console
-                )
-        directory.sync()
-        with _stage("label", seconds):
+                _train_and_vote(inside, queries, aggregator)
+        run.sync()
+        with _stage("label", inside.seconds):
             if adaptive:
                 rows, labels = ask_in_rounds(
-                    queries, config, lambda X: ask(aggregator, X, metrics, console), directory, console
+                    queries, config, lambda X: ask(aggregator, X, inside.metrics, console), run, console
                 )
                 queries = queries[rows]
             else:
-                rows, labels = np.arange(len(queries)), ask(aggregator, queries, metrics, console)
-            spent = get(aggregator.spent.remote())
-        with _stage("account", seconds), console.working("accounting"):
-            get(aggregator.account.remote(queries, config.budget.delta, adaptive))
+                rows, labels = np.arange(len(queries)), ask(aggregator, queries, inside.metrics, console)
+            spent = aggregator.spent()
+        with _stage("account", inside.seconds), console.working("accounting"):
+            aggregator.account(queries, config.budget.delta, adaptive)
             sanitised = None
             if config.budget.sanitise is not None:
-                sanitised = get(aggregator.sanitise.remote(queries, config.budget.sanitise, config.budget.delta))
+                sanitised = aggregator.sanitise(queries, config.budget.sanitise, config.budget.delta)
                 if sanitised is None:
                     console.say("note: no sanitised ε: votes behind some answers were erased by forgetting")
-            head = get(aggregator.head.remote())
-            get(aggregator.close.remote())
+            head = aggregator.head()
+            aggregator.close()
         return Released(rows, labels, spent, sanitised, head)
 
 
-def _train_and_vote(
-    config: Config,
-    data: Dataset,
-    queries: NDArray,
-    aggregator: Any,
-    directory: Run,
-    config_dir: Path,
-    force: bool,
-    seconds: dict[str, float],
-    metrics: Metrics,
-    console: Console,
-) -> None:
-    from pate.aggregator import AskWorkers
-    from pate.ensemble.pool import Pool
-    from pate.ensemble.readers import private_records
-    from pate.teachers import assign_recipes, recipes
+def _aggregator(
+    inside: _Inside,
+    mechanism: Mechanism,
+    open_ledger: Callable[[], Ledger],
+    address: str | None,
+    stack: ExitStack,
+) -> AnyAggregator:
+    """The door to the votes: in this process where teachers are, else an actor of a Ray that stays up until the end."""
+    from pate.cluster.session import ray_session
 
+    arguments: dict[str, Any] = {
+        "mechanism": mechanism,
+        "open_ledger": open_ledger,
+        "private": inside.run.private.resolve(),
+        "key": inside.run.key,
+        "n_teachers": inside.config.n_teachers,
+    }
+    if inside.data.votes is not None or inside.config.backend == "local":
+        return Aggregator(**arguments)
+    with _stage("start", inside.seconds), inside.console.working("starting Ray"):
+        stack.enter_context(ray_session(address, inside.config.ray))
+        inside.metrics.begin()
+        name = f"aggregator-{blake2b(inside.run.key, digest_size=8).hexdigest()}"
+        return RemoteAggregator(name, **arguments)
+
+
+def _train_and_vote(inside: _Inside, queries: NDArray, aggregator: AnyAggregator) -> None:
+    from pate.ensemble import Ensemble
+    from pate.ensemble.readers import private_records
+
+    config, data, run, console = inside.config, inside.data, inside.run, inside.console
     with console.working("splitting private records into parts"):
-        private = private_records(config, data, directory)
-    if private.left_out:
-        console.say_privately(f"{private.left_out} records have no valid id and are left out; see docs/data.md")
-    tell = console.say if data.benchmark else console.say_privately
+        records = private_records(config, data, run)
+    if records.left_out:
+        console.say_privately(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
     if data.shards is not None:
-        _check_records(config, private.n_records, len(data.classes), force, tell)
-    kinds = recipes(config.teachers)
-    assignment = assign_recipes(kinds, config.n_teachers)
-    store = TeacherFiles(directory.private, directory.key)
-    with _stage("train", seconds):
-        n_classes, search_path = len(data.classes), [str(config_dir.resolve())]
-        pool = Pool(kinds, assignment, n_classes, config.seed, config.ray, store, search_path)
-        with console.working("trying each kind of teacher on public examples"):
-            expected = pool.probe(data.X_public, private.n_records // config.n_teachers)
-        if pool.lacks_gpu():
-            console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
-        tell(f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more")
-        _train(pool, private, directory, metrics, console)
-    with _stage("vote", seconds), console.working("counting votes"):
-        for _ in range(_VOTE_ATTEMPTS):
-            try:
-                voters = AskWorkers(pool.workers)
-                get(aggregator.collect.remote(queries, voters))
-                if data.benchmark and data.y_public is not None:
-                    get(aggregator.evaluate.remote(data.X_public, data.y_public, voters))
-                break
-            except WorkerLost:
-                pool.forget_dead()
-                _train(pool, private, directory, metrics, console)
-        else:
-            raise RunError("teacher workers kept dying while votes were counted; go on with --resume")
-        pool.close()
-        private.close()
-    directory.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
+        _check_records(config, records.n_records, len(data.classes), inside.force, inside.tell)
+    teaching = Teaching.of(config, len(data.classes), inside.config_dir)
+    store = TeacherFiles(run.private, run.key)
+    with Ensemble(teaching, records, store, config.ray if config.backend == "ray" else None) as ensemble:
+        with _stage("train", inside.seconds):
+            with console.working("trying each kind of teacher on public examples"):
+                expected = ensemble.probe(data.X_public)
+            if ensemble.lacks_gpu:
+                console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
+            inside.tell(
+                f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
+            )
+            with console.track("training teachers", config.n_teachers) as update:
+
+                def done(count: int) -> None:
+                    update(count)
+                    inside.metrics.show(teachers_trained=count)
+                    run.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
+
+                ensemble.train(done)
+            run.sync()
+        with _stage("vote", inside.seconds), console.working("counting votes"):
+            ensemble.vote(lambda voters: aggregator.collect(queries, voters))
+            truth = data.y_public
+            if data.benchmark and truth is not None:
+                ensemble.vote(lambda voters: aggregator.evaluate(data.X_public, truth, voters))
+    run.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
-
-
-def _train(pool: Any, private: Any, directory: Run, metrics: Metrics, console: Console) -> None:
-    with console.track("training teachers", private.n_parts) as update:
-
-        def done(count: int) -> None:
-            update(count)
-            metrics.show(teachers_trained=count)
-            directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
-
-        pool.train(private.of_part, done)
-    directory.sync()
 
 
 def _report(

@@ -17,11 +17,11 @@ import pytest
 from sklearn.base import BaseEstimator
 
 from pate import cli, pipeline
-from pate.aggregator import Aggregator, InProcess, StoredVotes
+from pate.aggregator import Aggregator, StoredVotes
 from pate.boundary import Failed, guarded, kind_of
 from pate.config import BaselineConfig, Config, parse_config
 from pate.console import Console
-from pate.ensemble.worker import Job, Worker
+from pate.ensemble.worker import Job, Teaching, Worker
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax
@@ -110,13 +110,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("in_process", [True, False])
-def test_the_aggregators_errors_quote_nothing(call: str, in_process: bool, tmp_path: Path) -> None:
+def test_the_aggregators_errors_quote_nothing(call: str, tmp_path: Path) -> None:
     """Its ledger, its noise and its voters all fail, with a message that quotes votes."""
     given = arguments(tmp_path, open_ledger=refuse, entropy=refuse)
-    plain = InProcess(**given) if in_process else Aggregator(**given)
+    plain = Aggregator(**given)
     with pytest.raises(RunError) as caught:
-        CALLS[call](lambda name, *rest: getattr(getattr(plain, name), "remote", getattr(plain, name))(*rest))
+        CALLS[call](lambda name, *rest: getattr(plain, name)(*rest))
     assert str(caught.value) == "the aggregator failed (ValueError); nothing was released; go on with --resume"
     assert "canary" not in shown(caught.value)
 
@@ -132,7 +131,8 @@ def test_votes_are_returned_to_nobody_and_said_nowhere(tmp_path: Path, capfd: py
     assert aggregator.close() is None
     assert capfd.readouterr() == ("", "")
     public = {name for name in vars(Aggregator) if not name.startswith("_")}
-    assert public == CALLS.keys() | {"sanitise"}  # whoever adds a method says here that it returns nothing private
+    known = CALLS.keys() | {"sanitise", "head", "must_have_told", "pid"}
+    assert public == known  # whoever adds a method says here that it returns nothing private
 
 
 class Quotes(BaseEstimator):
@@ -154,14 +154,14 @@ class Never(Quotes):
 
 def test_a_probe_does_not_tell_how_many_records_a_part_has() -> None:
     public = np.zeros((50, 2), dtype=np.float32)
-    told = Worker([Recipe(f"{__name__}.Quotes", {})], 2, seed=0).probe(0, public, 1237)
+    told = Worker(Teaching([Recipe(f"{__name__}.Quotes", {})], 2, 0)).probe(0, public, 1237)
     assert "as many examples as a part has (ValueError)" in str(told)
-    told = Worker([Recipe(f"{__name__}.Never", {})], 2, seed=0).probe(0, public, 1237)
+    told = Worker(Teaching([Recipe(f"{__name__}.Never", {})], 2, 0)).probe(0, public, 1237)
     assert "on 8 public examples: 8 examples, and depth must be even" in str(told)
 
 
 def test_a_workers_own_errors_quote_nothing() -> None:
-    worker = Worker([Recipe(f"{__name__}.Quotes", {})], 2, seed=0)
+    worker = Worker(Teaching([Recipe(f"{__name__}.Quotes", {})], 2, 0))
     with pytest.raises(Failed, match="a teacher worker failed"):
         worker.train(Job(0, (0,)), {0: SECRET})  # type: ignore[dict-item]
 

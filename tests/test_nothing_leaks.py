@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from pate import cli
-from pate.aggregator import aggregator_actor
-from pate.asking import get
+from pate.aggregator import RemoteAggregator
 from pate.cluster.bundle import pack, unpack
 from pate.cluster.jobs import Job
 from pate.errors import RunError
@@ -213,7 +212,7 @@ def test_what_ray_keeps_of_the_aggregators_error_quotes_nothing(tmp_path: Path) 
 
     key, limits = b"q" * 32, Limits(10, 10, repr(GNMax(4.0)))
     X, secret = np.zeros((2, 1), dtype=np.float32), VALUE
-    actor = aggregator_actor(
+    aggregator = RemoteAggregator(
         mechanism=GNMax(4.0),
         open_ledger=lambda: Ledger(tmp_path / "ledger.db", key, tmp_path / "head", "run", limits),
         private=tmp_path,
@@ -225,12 +224,12 @@ def test_what_ray_keeps_of_the_aggregators_error_quotes_nothing(tmp_path: Path) 
         raise ValueError(f"votes were {secret}")
 
     with pytest.raises(ray.exceptions.RayTaskError, match="Failed") as kept:
-        ray.get(actor.collect.remote(X, voters))
+        ray.get(aggregator._actor.collect.remote(X, voters))
     assert VALUE not in str(kept.value)
     with pytest.raises(RunError, match=r"the aggregator failed \(ValueError\)") as caught:
-        get(actor.collect.remote(X, voters))
+        aggregator.collect(X, voters)
     assert VALUE not in str(caught.value)
-    ray.kill(actor)
+    aggregator.kill()
 
 
 def test_a_listing_of_jobs_shows_no_command_and_no_log() -> None:

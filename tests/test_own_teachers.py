@@ -20,7 +20,7 @@ from pate.config import load_config
 from pate.data.sources import load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import DataError, RunError
-from pate.forget import Ensemble, forget, parts_of, remembered
+from pate.forget import Version, forget, parts_of, remembered
 from pate.runs.run import Run
 from pate.teachers import assign_recipes, recipes
 
@@ -186,7 +186,7 @@ def test_only_parts_that_held_the_record_are_touched(mechanism: str, tmp_path: P
             forget(config, data, directory, [f"p{record}"], [])
         other = record + 1 if record + 1 < len(data.X_private) else 0
         forget(config, data, directory, [], [other])  # rows are those of the source, whatever was forgotten before
-        assert Ensemble.of(directory).version == 3
+        assert Version.of(directory).version == 3
         assert f"p{other}" not in remembered(data, directory).ids_private
         assert len(remembered(data, directory).X_private) == len(data.X_private) - 2
         with pytest.raises(DataError, match="no such row"):
@@ -215,7 +215,7 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", config, resume=False) as directory:
         remembered(data, directory)
         forget(config, data, directory, ["p5"], [])
-        done = Ensemble.of(directory)
+        done = Version.of(directory)
         store = TeacherFiles(directory.private, directory.key)
         digest = (directory.private / "data_digest").read_text()
         begun = done.model_copy(update={"pending": (4,), "data_digest": digest})
@@ -226,7 +226,7 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="other data"):
             remembered(replace(data, X_private=data.X_private + 1), directory)
         remembered(data, directory)
-        assert Ensemble.of(directory) == done
+        assert Version.of(directory) == done
         assert store.load(4) is None
         assert not (directory.private / "votes.npz").exists()
 

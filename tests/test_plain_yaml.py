@@ -60,7 +60,7 @@ def _refused(path: Path, words: list[str]) -> None:
             load(path)
         said = str(caught.value)
         assert said.isprintable(), said
-        assert len(said) < 400
+        assert len(said) < 600
         for word in words:
             assert word in said, said
     assert time.process_time() - began < 10
@@ -140,10 +140,10 @@ _CONFIG = {
         ("budget.rounds=1000000000", ["budget.rounds"]),
         ("ray.workers=1000000000", ["ray.workers"]),
         ("seed=-1", ["seed = -1"]),
-        ("seed=yes", ["seed = True", "integer"]),
-        ("n_teachers=yes", ["n_teachers = True", "integer"]),
-        ("n_teachers='20'", ["n_teachers = '20'", "integer"]),
-        ("n_teachers=2.5", ["n_teachers = 2.5", "integer"]),
+        ("seed=yes", ["seed = True", "whole number"]),
+        ("n_teachers=yes", ["n_teachers = True", "whole number"]),
+        ("n_teachers='20'", ["n_teachers = '20'", "whole number"]),
+        ("n_teachers=2.5", ["n_teachers = 2.5", "whole number"]),
         ("budget.delta='1e-5'", ["budget.delta = '1e-5'", "number"]),
         ("budget.delta=.nan", ["budget.delta", "finite"]),
         ("budget.epsilon=.inf", ["budget.epsilon", "finite"]),
@@ -177,7 +177,7 @@ def test_a_hostile_setting_is_one_clear_line(override: str, words: list[str]) ->
         load_config(None, [override])
     said = str(caught.value)
     assert said.isprintable()
-    assert len(said) < 400
+    assert len(said) < 600
     for word in words:
         assert word in said
 

@@ -153,21 +153,23 @@ def test_another_identity_a_lost_key_and_an_open_one_are_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("budget", "word"),
+    ("order", "epsilon", "delta", "word"),
     [
-        (SharedBudget(8.0, 0.0, 1e-5), "epsilon"),
-        (SharedBudget(8.0, float("nan"), 1e-5), "epsilon"),
-        (SharedBudget(8.0, float("inf"), 1e-5), "epsilon"),
-        (SharedBudget(8.0, 3.0, 0.0), "delta"),
-        (SharedBudget(8.0, 3.0, 1.0), "delta"),
-        (SharedBudget(1.0, 3.0, 1e-5), "order"),
-        (SharedBudget(float("inf"), 3.0, 1e-5), "order"),
-        (SharedBudget(2.0, 1.0, 1e-5), "raise the order"),
+        (8.0, 0.0, 1e-5, "epsilon"),
+        (8.0, float("nan"), 1e-5, "epsilon"),
+        (8.0, float("inf"), 1e-5, "epsilon"),
+        (8.0, 3.0, 0.0, "delta"),
+        (8.0, 3.0, 1.0, "delta"),
+        (1.0, 3.0, 1e-5, "order"),
+        (float("inf"), 3.0, 1e-5, "order"),
+        (2.0, 1.0, 1e-5, "raise the order"),
     ],
 )
-def test_a_budget_that_is_none_makes_nothing(budget: SharedBudget, word: str, tmp_path: Path) -> None:
+def test_a_budget_that_is_none_makes_nothing(
+    order: float, epsilon: float, delta: float, word: str, tmp_path: Path
+) -> None:
     with pytest.raises(PateError, match=word):
-        create(tmp_path / "shared", budget)
+        create(tmp_path / "shared", SharedBudget(order, epsilon, delta))
     assert list(tmp_path.iterdir()) == []
 
 

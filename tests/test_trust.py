@@ -22,6 +22,7 @@ from pate.config import default_config_path, parse_config, read_yaml
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, NotTrusted
+from pate.ledger import Pin
 from pate.naming import import_dotted, importing_only
 from pate.runs.run import Run
 from pate.students import build_student
@@ -126,7 +127,8 @@ def test_a_stored_student_that_cannot_be_read_back_is_trained_again(tmp_path: Pa
     data = Dataset(X_private=X, y_private=y, X_public=X, classes=("a", "b", "c"))
     directory = Run(tmp_path / "run")
     (directory.path / "private").mkdir(parents=True)
-    students = [train_student(parse_config(config), data, y, directory, 1.0, Console()) for _ in range(2)]
+    pin = Pin(1, b"m" * 32)
+    students = [train_student(parse_config(config), data, y, directory, 1.0, pin, Console()) for _ in range(2)]
     np.testing.assert_array_equal(students[0].predict(X), students[1].predict(X))
     with pytest.raises(NotTrusted, match=r"--trust sklearn\.tree\._tree\.Tree"):
         load_student(directory.student_folder)
@@ -160,11 +162,11 @@ def test_names_are_imported_in_one_place_only() -> None:
         if risky.search(line)
     }
     assert found == {
-        "naming.py: imported = importlib.import_module(module)",
+        "naming.py: found = getattr(importlib.import_module(module), attribute)",
         "naming.py: folder = importlib.import_module(package)",
         "__init__.py: return getattr(importlib.import_module(_HOMES[name]), name)",
         "teachers/__init__.py: if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:",
-        "teachers/checkpoint.py: present, estimator = pickle.loads(content)",
+        "teachers/payload.py: present, estimator = pickle.loads(content)",
     }
 
 

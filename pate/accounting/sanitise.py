@@ -61,12 +61,18 @@ def release_rdp(order: float, beta: float, sigma_ss: float, quantile: float = 0.
     The exact divergence of N(f, S²) and N(f', S'²) (scaled, shifted) at its worst case: S' = S exp(-beta) and
     |f - f'| = S'. Needs beta < ln(order / (order - 1)) / 2, a little more than the paper's 1 / (2 order).
     """
-    order, beta = parameters.order(order), parameters.number(beta, "beta", above=0, most=1)
-    sigma_ss, quantile = parameters.positive(sigma_ss, "sigma_ss"), parameters.number(quantile, "quantile", least=0)
+    order, sigma_ss = parameters.order(order), parameters.positive(sigma_ss, "sigma_ss")
+    quantile = parameters.number(quantile, "quantile", least=0)
+    limit = math.log1p(1 / (order - 1)) / 2
+    try:
+        beta = parameters.number(beta, "beta", above=0, below=limit)
+    except parameters.ParameterError as error:
+        raise parameters.ParameterError(
+            "beta", error.value, f"must lie between 0 and {limit:.6g} at order {order:g}"
+        ) from None
     room = 1 - (order - 1) * math.expm1(2 * beta)  # times S'² sigma_ss²: the variance of the tilted normal
-    if not room > 0:
-        limit = math.log1p(1 / (order - 1)) / 2
-        raise parameters.ParameterError("beta", beta, f"must lie between 0 and {limit:.6g} at order {order:g}")
+    if not room > 0:  # by rounding, next to the limit
+        raise parameters.ParameterError("beta", beta, f"must lie further below {limit:.6g} at order {order:g}")
     moved = 1 + quantile * sigma_ss * math.expm1(beta)
     spread = -beta - math.log(room) / (2 * (order - 1))
     return spread + order * moved**2 / (2 * sigma_ss**2 * room)

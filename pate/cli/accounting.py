@@ -195,7 +195,7 @@ def _from_config(
 
 
 def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
-    from pate.ensemble.worker import expected_seconds
+    from pate.ensemble.local import expected_seconds
     from pate.errors import NotTrusted
     from pate.teachers import recipes
 

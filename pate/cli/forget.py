@@ -34,9 +34,9 @@ def forget(
     make_importable(config_dir)
     data = load(config.data, data_dir or known_data_dir, config_dir)
     with Run.create(run, config, resume=True) as directory:
-        n_teachers = forgetting.forget(config, data, directory, ids or (), rows or ())
+        n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)
         directory.sync()
-        version = forgetting.Ensemble.of(directory).version
+        version = forgetting.Version.of(directory).version
     which = "1 teacher was" if n_teachers == 1 else f"{n_teachers} teachers were"
     print(f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.")
     print(f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken")

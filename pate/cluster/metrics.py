@@ -6,7 +6,6 @@ holds for every data set; each with the run's name as the tag `run`.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 _FIGURES = {
@@ -18,16 +17,19 @@ _FIGURES = {
 
 
 class Metrics:
-    """Gauges of one run. Made after Ray has been joined; where a run needs none, nothing is shown."""
+    """Gauges of one run. Nothing is shown before `begin`, nor where a run needs no Ray."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, epsilon: float) -> None:
         self._gauges: dict[str, Any] = {}
-        self._tags = {"run": run}
-        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-            from ray.util.metrics import Gauge
+        self._tags, self._epsilon = {"run": run}, epsilon
 
-            for name, text in _FIGURES.items():
-                self._gauges[name] = Gauge(name, description=text, tag_keys=("run",))
+    def begin(self) -> None:
+        """To be called once Ray has been joined."""
+        from ray.util.metrics import Gauge
+
+        for name, text in _FIGURES.items():
+            self._gauges[name] = Gauge(name, description=text, tag_keys=("run",))
+        self.show(epsilon=self._epsilon)
 
     def show(self, **figures: float) -> None:
         """Set some of them, by name without the prefix."""

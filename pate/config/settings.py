@@ -195,7 +195,7 @@ class RunConfig(Settings):
 
         Where and how Ray runs is left out, and where a shared ledger is: that it is the one, its identity says.
         """
-        content = self.model_dump(mode="json", exclude={"ray": True, "budget": {"ledger": {"path"}}})
+        content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
@@ -228,6 +228,7 @@ class Config(RunConfig):
     budget: Budget = Budget()
     student: Component
     nonprivate: Model | None = None
+    backend: Literal["ray", "local"] = "ray"
     ray: RaySettings = RaySettings()
 
     @model_validator(mode="after")
@@ -367,8 +368,10 @@ def _message(error: Any) -> str:
 
 def _place(location: Iterable[int | str], content: Any) -> list[int | str]:
     """Where in `content` an error is; pydantic's `location` also names the types it tried on the way."""
-    path = []
+    path: list[int | str] = []
     for part in location:
+        if path == ["data"] and isinstance(content, Mapping) and part == content.get("source"):
+            continue  # the kind of data, which may also be the name of a key
         inside = range(len(content)) if isinstance(content, (list, tuple)) else content
         if isinstance(inside, (Mapping, range)) and part in inside:
             content = content[part]

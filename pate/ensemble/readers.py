@@ -100,16 +100,21 @@ class PrivateRecords:
     left_out: int = 0
 
 
+def split_records(config: Config, data: Dataset, key: bytes) -> PrivateRecords:
+    """Records by part, of those that this process has read."""
+    rows, X, y = parts_of(config, data, key), data.X_private, data.y_private
+    return PrivateRecords(
+        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=data.left_out
+    )
+
+
 def private_records(config: Config, data: Dataset, directory: Run) -> PrivateRecords:
     """Records by part: from here where the driver has read them, else from readers on the cluster.
 
     How many were left out for want of a valid id is noted under `private/`: it may be what an operator looks for.
     """
     if data.shards is None:
-        rows, X, y = parts_of(config, data, directory.key), data.X_private, data.y_private
-        found = PrivateRecords(
-            len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=data.left_out
-        )
+        found = split_records(config, data, directory.key)
     else:
         readers = Readers(data.shards, directory.key, split_of(config))
         must_be(directory.same_as_before("shards_digest", readers.digest), directory)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +37,8 @@ _QUERIES_AT_ONCE = 2000
 _EXAMPLES_TO_TRY = 4  # per class, to find out in words what is wrong with a recipe
 
 Records = tuple[NDArray, NDArray[np.int64]]
+PartData = Callable[[int], "Records | Unread"]
+CountVotes = Callable[[NDArray], Sequence["PartialCounts"]]
 _Made = tuple[PartClassifier, bytes, str | None]
 
 
@@ -71,14 +74,42 @@ class Job:
     parts: tuple[int, ...]
 
 
-def jobs_of(kinds: Sequence[Recipe], assignment: Sequence[int], stack_all: bool = False) -> list[Job]:
-    """All the work. `stack_all`: also stack networks that only a GPU trains faster that way."""
-    result = []
-    for number, recipe in enumerate(kinds):
-        parts = [part for part, kind in enumerate(assignment) if kind == number]
-        size = STACK if _stacks(recipe, stack_all) else 1
-        result += [Job(number, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
-    return result
+@dataclass(frozen=True)
+class Teaching:
+    """What teachers there are, from the configuration alone: their kinds, and which of them each part gets."""
+
+    kinds: Sequence[Recipe]
+    n_classes: int
+    seed: int
+    assignment: Sequence[int] = ()
+    search_path: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, config: Config, n_classes: int, config_dir: Path = Path()) -> Teaching:
+        """The teachers that a config describes; classes of people's own may stand in files in `config_dir`."""
+        kinds = recipes(config.teachers)
+        assignment = assign_recipes(kinds, config.n_teachers)
+        return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), (str(config_dir.resolve()),))
+
+    def jobs(self, stack_all: bool = False) -> list[Job]:
+        """All the work. `stack_all`: also stack networks that only a GPU trains faster that way."""
+        result = []
+        for number, recipe in enumerate(self.kinds):
+            parts = [part for part, kind in enumerate(self.assignment) if kind == number]
+            size = STACK if _stacks(recipe, stack_all) else 1
+            result += [Job(number, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
+        return result
+
+
+class PartRecords(Protocol):
+    """Private records, by part; see `pate.ensemble.readers`."""
+
+    @property
+    def n_records(self) -> int: ...
+
+    def of_part(self, part: int) -> Records | Unread: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -94,26 +125,16 @@ class Trained:
 class Worker:
     """Owns the teachers of some parts."""
 
-    def __init__(
-        self,
-        kinds: Sequence[Recipe],
-        n_classes: int,
-        seed: int,
-        search_path: Sequence[str] = (),
-        hide_gpus: bool = False,
-        silent: bool = False,
-    ) -> None:
-        if silent:  # what people's own classes print would be in files of Ray's
-            silence()
+    def __init__(self, teaching: Teaching, hide_gpus: bool = False, own_process: bool = False) -> None:
+        if own_process:
+            silence()  # what people's own classes print would be in files of Ray's
+            hold_to_one_thread()
         if hide_gpus:  # Ray leaves those visible that it gave to nobody
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        sys.path.extend(folder for folder in search_path if folder not in sys.path)
-        self._kinds = kinds
-        self._n_classes = n_classes
-        self._seed = seed
+        sys.path.extend(folder for folder in teaching.search_path if folder not in sys.path)
+        self._kinds, self._n_classes, self._seed = teaching.kinds, teaching.n_classes, teaching.seed
         self._teachers: dict[int, tuple[int, PartClassifier]] = {}
         self._chains: dict[str, Features] = {}
-        hold_to_one_thread()
 
     def pid(self) -> int:
         """Which process it is, for whoever wants to look at it or kill it."""
@@ -260,21 +281,6 @@ class Worker:
         if name not in self._chains:
             self._chains[name] = self._kinds[recipe].build_features()
         return self._chains[name]
-
-
-def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classes: int) -> float:
-    """How long training would take on this machine, from a try of each recipe on public examples."""
-    kinds = recipes(config.teachers)
-    assignment = assign_recipes(kinds, config.n_teachers)
-    worker = Worker(kinds, n_classes, config.seed)
-    seconds = []
-    for number, recipe in enumerate(kinds):
-        stack = min(STACK, assignment.count(number)) if _stacks(recipe, False) else 1
-        result = worker.probe(number, X_public[:2000], n_records, max(stack, 1))
-        if isinstance(result, str):
-            raise ConfigError(result)
-        seconds.append(result)
-    return sum(seconds[recipe] for recipe in assignment) / (config.ray.workers or os.cpu_count() or 1)
 
 
 def _stacks(recipe: Recipe, stack_all: bool) -> bool:

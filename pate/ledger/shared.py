@@ -102,12 +102,6 @@ class _Founding(Ledger):
 
 
 def _check(budget: SharedBudget) -> None:
-    if not 0 < budget.epsilon < math.inf:
-        raise ConfigError(f"epsilon = {budget.epsilon:g}: must be positive and finite")
-    if not 0 < budget.delta < 1:
-        raise ConfigError(f"delta = {budget.delta:g}: must lie between 0 and 1")
-    if not 1 < budget.order < math.inf:
-        raise ConfigError(f"order = {budget.order:g}: must be above 1 and finite")
     if not 0 < budget.rdp < math.inf:
         raise ConfigError(
             f"epsilon = {budget.epsilon:g}: nothing is left of it at order {budget.order:g} and δ = "

@@ -16,7 +16,7 @@ from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
 from pate.data.partition import keyed_digest
 from pate.errors import ConfigError
-from pate.forget import Ensemble
+from pate.forget import Version
 from pate.ledger import Ledger, Limits
 from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
@@ -119,7 +119,7 @@ def ledger_opener(
     """
     budget = config.budget
     limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
-    options: dict[str, Any] = {"ensemble": Ensemble.of(directory).version, "anchor": anchor}
+    options: dict[str, Any] = {"ensemble": Version.of(directory).version, "anchor": anchor}
     options["pins"] = published_pins(directory.path)
     shared = shared_ledger(config, directory.place, config_dir)
     if shared is None:

@@ -31,7 +31,7 @@ _MEANING = {
     SANITISED: "bounds the cost of this run's answers; released with noise",
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
-_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "nonprivate")
+_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate")
 
 
 @dataclass(frozen=True)

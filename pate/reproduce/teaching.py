@@ -17,8 +17,8 @@ from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.ensemble.checkpoints import TeacherFiles
-from pate.ensemble.worker import sum_counts
-from pate.forget import parts_of
+from pate.ensemble.readers import split_records
+from pate.ensemble.worker import Teaching
 from pate.runs.run import KEY_BYTES
 from pate.storage.files import write_atomically
 
@@ -63,31 +63,20 @@ def _save(path: Path, votes: NDArray[np.int64]) -> None:
 def _train_and_count(
     config: Config, data: Dataset, X: NDArray, folder: Path, console: Console
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
-    from pate.aggregator import AskWorkers
-    from pate.ensemble.pool import Pool
-    from pate.teachers import assign_recipes, recipes
+    from pate.ensemble import Ensemble
 
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (folder / "key").exists():
         write_atomically(folder / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
     key = (folder / "key").read_bytes()
-    parts = parts_of(config, data, key)
-    kinds = recipes(config.teachers)
     started = time.perf_counter()
-    pool = Pool(
-        kinds,
-        assign_recipes(kinds, config.n_teachers),
-        len(data.classes),
-        config.seed,
-        config.ray,
-        TeacherFiles(folder, key),
-    )
-    with console.working(f"trying each kind of teacher, {len(data.X_private) // config.n_teachers} records each"):
-        pool.probe(data.X_public, len(data.X_private) // config.n_teachers)
-    with console.track(f"training {config.n_teachers} teachers", len(parts)) as update:
-        pool.train(lambda part: (data.X_private[parts[part]], data.y_private[parts[part]]), update)
-    trained = time.perf_counter()
-    with console.working(f"counting votes on {len(X)} examples"):
-        votes = sum_counts(AskWorkers(pool.workers)(X), config.n_teachers)
-    pool.close()
+    records = split_records(config, data, key)
+    with Ensemble(Teaching.of(config, len(data.classes)), records, TeacherFiles(folder, key), config.ray) as ensemble:
+        with console.working(f"trying each kind of teacher, {records.n_records // config.n_teachers} records each"):
+            ensemble.probe(data.X_public)
+        with console.track(f"training {config.n_teachers} teachers", config.n_teachers) as update:
+            ensemble.train(update)
+        trained = time.perf_counter()
+        with console.working(f"counting votes on {len(X)} examples"):
+            votes = ensemble.count(X)
     return votes, {"train": trained - started, "vote": time.perf_counter() - trained}

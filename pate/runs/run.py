@@ -308,7 +308,7 @@ def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:
     if config.digest() == stored.digest():
         return
     ours, theirs = config.model_dump(mode="json"), stored.model_dump(mode="json")
-    key = next(key for key in ours if key != "ray" and ours[key] != theirs[key])
+    key = next(key for key in ours if key not in ("ray", "backend") and ours[key] != theirs[key])
     unlike = f"{key} is {theirs[key]!r} there, {ours[key]!r} here"
     if key == "data":  # file names of another run have no place in a log
         names = sorted({*ours[key], *theirs[key]})

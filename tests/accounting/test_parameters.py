@@ -22,10 +22,8 @@ from pate.accounting import (
     calculators,
     composition,
     parameters,
-    planning,
     sanitise,
     smooth_sensitivity,
-    summary,
 )
 from pate.accounting.exact import exact_cost, exact_epsilon
 from pate.accounting.parameters import ParameterError
@@ -35,6 +33,8 @@ from pate.errors import PateError
 from pate.ledger import Limits, SharedBudget
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, build
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
+from pate.planning import costs as summary
+from pate.planning import plan as planning
 
 NEVER = [math.nan, math.inf, -math.inf, True, False, "1", "", None, [], b"1", 1j, np.array([1.0, 2.0])]
 NOT_ABOVE_0 = [*NEVER, 0, -1, -1e-300]
@@ -264,9 +264,6 @@ IN_CONFIG = {
     "budget.asked": [*NO_COUNT, 0],
     "budget.answered": [x for x in [*NO_COUNT, 0] if x is not None],
     "budget.epsilon": [x for x in NO_EPSILON if x is not None],
-    "budget.ledger_epsilon": [x for x in NO_EPSILON if x is not None],
-    "budget.ledger_delta": NO_DELTA,
-    "budget.ledger_order": NO_ORDER,
     "budget.sanitise.order": NO_ORDER,
     "budget.sanitise.beta": [*NOT_ABOVE_0, 0.4],
     "budget.sanitise.sigma_ss": NOT_ABOVE_0,

@@ -20,7 +20,7 @@ import numpy as np, ray
 from contextlib import contextmanager
 from pathlib import Path
 from ray.cluster_utils import Cluster
-import pate.ensemble.pool
+import pate.ensemble.schedule
 from pate import pipeline
 from pate.aggregator import query_ids
 from pate.config import parse_config
@@ -30,7 +30,7 @@ from pate.ledger.chain import verify
 
 N, folder = int(sys.argv[1]), Path(sys.argv[2])
 out = folder / "run"
-pate.ensemble.pool._STRIKES = 1  # a lost node must not count against a job even once
+pate.ensemble.schedule.STRIKES = 1  # a lost node must not count against a job even once
 config = parse_config({
     "name": "nodes", "n_teachers": N, "data": {"source": "digits"},
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB", "params": {"var_smoothing": 0.01}}],
@@ -78,14 +78,13 @@ def kill_aggregator():
     os.kill(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())), signal.SIGKILL)
 
 
-from pate import asking
-asked = asking.get
-def listening(reference):
-    answer = asked(reference)
-    if hasattr(answer, "room"):
-        told.extend(answer.labels.tolist())
+from pate.aggregator import RemoteAggregator
+label = RemoteAggregator.label
+def listening(self, X):
+    answer = label(self, X)
+    told.extend(answer.labels.tolist())
     return answer
-asking.get = listening
+RemoteAggregator.label = listening
 
 begun = time.monotonic()
 outcome = pipeline.run(config, out, address=cluster.address, force=True, console=Watching())

@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble.worker import Worker, jobs_of, sum_counts
+from pate.ensemble.worker import Teaching, Worker, sum_counts
 from pate.ensemble.pool import Pool
 from pate.teachers import assign_recipes, recipes
 from pathlib import Path
@@ -43,8 +43,9 @@ nodes = [cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(2)]
 cluster.wait_for_nodes()
 ray.init(address=cluster.address)
 settings = RaySettings(gpus_per_worker=0.25, cpus_per_worker=0.5)
-pool = Pool(kinds, assignment, 3, 0, settings, TeacherFiles(Path(sys.argv[2]), KEY))
-size, lacks = len(pool._members) + len(pool._starting), pool.lacks_gpu()
+teaching = Teaching(kinds, 3, 0, assignment)
+pool = Pool(teaching, TeacherFiles(Path(sys.argv[2]), KEY), settings)
+size, lacks = pool.size, pool.lacks_gpu()
 removed = []
 def done(count):
     if count >= N // 3 and not removed:
@@ -54,9 +55,9 @@ pool.train(data, done)
 pool.forget_dead()
 pool.train(data, lambda _: None)
 seconds = time.monotonic() - removed[0]
-counts = sum_counts(ray.get([w.count.remote(X) for w in pool.workers]), N)
-alone = Worker(kinds, 3, seed=0)
-for job in jobs_of(kinds, assignment, stack_all=True):
+counts = sum_counts(pool.voters(X), N)
+alone = Worker(teaching)
+for job in teaching.jobs(stack_all=True):
     alone.train(job, {p: data(p) for p in job.parts})
 same = bool((alone.count(X).counts == counts).all())
 result = {"workers": size, "lacks_gpu": lacks, "same": same, "seconds": seconds, "cuda": torch.cuda.is_available()}

@@ -17,7 +17,7 @@ from pate.data.sources import load
 from pate.ensemble.checkpoints import InMemory
 from pate.ensemble.pool import Pool
 from pate.ensemble.readers import Readers
-from pate.ensemble.worker import Worker, jobs_of, sum_counts
+from pate.ensemble.worker import Teaching, Worker, sum_counts
 from pate.errors import ConfigError, DataError
 from pate.teachers import Recipe
 
@@ -171,13 +171,14 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
     read, left = both(tmp_path, write(tmp_path, "csv"))
     kinds, assignment = [Recipe("sklearn.naive_bayes.GaussianNB", {})], [0] * N_PARTS
     parts = split_into_parts(read.X_private, read.y_private, read.ids_private, KEY, N_PARTS)
-    alone = Worker(kinds, 2, seed=0)
-    for job in jobs_of(kinds, assignment):
+    teaching = Teaching(kinds, 2, 0, assignment)
+    alone = Worker(teaching)
+    for job in teaching.jobs():
         alone.train(job, {p: (read.X_private[parts[p]], read.y_private[parts[p]]) for p in job.parts})
     assert left.shards is not None
     readers = Readers(left.shards, KEY, Split(N_PARTS))
     assert readers.records == len(read.X_private)
-    pool = Pool(kinds, assignment, 2, 0, RaySettings(workers=2), InMemory())
+    pool = Pool(teaching, InMemory(), RaySettings(workers=2))
     pid = ray.get(readers._actors[0].__ray_call__.remote(lambda self: os.getpid()))
     killed = []
 
@@ -188,7 +189,7 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
 
     pool.train(readers.part, done)
     assert killed
-    counts = sum_counts(ray.get([worker.count.remote(read.X_public) for worker in pool.workers]), N_PARTS)
+    counts = sum_counts(pool.voters(read.X_public), N_PARTS)
     np.testing.assert_array_equal(counts, alone.count(read.X_public).counts)
     pool.close()
     readers.close()

@@ -28,11 +28,16 @@ def test_any_other_error_fails(error: Exception) -> None:
         no_traceback(lambda: _raises(error))
 
 
+class _TwoLines(DataError):
+    def __str__(self) -> str:
+        return "one\ntwo"
+
+
 def test_other_statuses_and_several_lines_fail() -> None:
     with pytest.raises(AssertionError, match="status 1"):
         no_traceback(lambda: sys.exit(1))
     with pytest.raises(AssertionError, match="not one line"):
-        no_traceback(lambda: _raises(DataError("one\ntwo")))
+        no_traceback(lambda: _raises(_TwoLines("whatever")))
 
 
 def _busy() -> None:

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 
 from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble.worker import STACK, Job, PartialCounts, Worker, jobs_of, sum_counts
+from pate.ensemble.worker import STACK, Job, PartialCounts, Teaching, Worker, sum_counts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
 
@@ -29,14 +29,14 @@ def private_data(n: int = 120) -> tuple[np.ndarray, np.ndarray]:
 
 def train_all(worker: Worker, kinds: list[Recipe], X: np.ndarray, y: np.ndarray, n_parts: int) -> None:
     parts = split_into_parts(X, y, None, KEY, n_parts)
-    for job in jobs_of(kinds, assign_recipes(kinds, n_parts)):
+    for job in Teaching(kinds, 3, 0, assign_recipes(kinds, n_parts)).jobs():
         for trained in worker.train(job, {p: (X[parts[p]], y[parts[p]]) for p in job.parts}):
             assert trained.failure is None
 
 
 def predictions(X: np.ndarray, y: np.ndarray, queries: np.ndarray, n_parts: int) -> np.ndarray:
     """Each teacher's own predictions, for the test's eyes only."""
-    worker = Worker(KINDS, 3, seed=0)
+    worker = Worker(Teaching(KINDS, 3, 0))
     train_all(worker, KINDS, X, y, n_parts)
     return np.array([worker._teachers[part][1].predict(queries) for part in range(n_parts)])
 
@@ -99,7 +99,7 @@ def test_one_record_moves_one_vote_whatever_classes_do() -> None:
     results = []
     for removed in (None, 0, 31, 62, 93):
         kept = np.delete(np.arange(len(X)), [] if removed is None else [removed])
-        worker = Worker(RUTHLESS, 3, seed=0)
+        worker = Worker(Teaching(RUTHLESS, 3, 0))
         train_all(worker, RUTHLESS, X[kept], y[kept], 9)
         results.append(worker.count(queries).counts)
         np.testing.assert_array_equal(results[-1].sum(axis=1), 9)
@@ -109,7 +109,7 @@ def test_one_record_moves_one_vote_whatever_classes_do() -> None:
 
 def test_a_teacher_says_only_what_its_part_holds() -> None:
     X, y = private_data(60)
-    worker = Worker(KINDS[2:], 3, seed=0)
+    worker = Worker(Teaching(KINDS[2:], 3, 0))
     worker.train(Job(0, (0, 1)), {0: (X[:30], np.where(y[:30] == 1, 2, y[:30])), 1: (X[30:], y[30:])})
     assert set(worker._teachers[0][1].predict(X)) <= {0, 2}
 
@@ -117,11 +117,13 @@ def test_a_teacher_says_only_what_its_part_holds() -> None:
 def test_jobs_cover_every_part_once_and_stack_what_stacks_well() -> None:
     kinds = recipes([*FAMILIES, TeacherFamily(name="network", params={"architecture": "cnn"})])
     assignment = assign_recipes(kinds, 8 * STACK)
-    jobs = jobs_of(kinds, assignment)
+    jobs = Teaching(kinds, 3, 0, assignment).jobs()
     assert sorted(part for job in jobs for part in job.parts) == list(range(8 * STACK))
     assert {len(job.parts) for job in jobs if job.recipe != 2} == {1}
     assert {len(job.parts) for job in jobs if job.recipe == 2} == {STACK}
-    assert {len(job.parts) for job in jobs_of(kinds, assignment, stack_all=True) if job.recipe == 3} == {STACK}
+    assert {len(job.parts) for job in Teaching(kinds, 3, 0, assignment).jobs(stack_all=True) if job.recipe == 3} == {
+        STACK
+    }
     for job in jobs:
         assert {assignment[part] for part in job.parts} == {job.recipe}
 
@@ -132,7 +134,7 @@ def test_a_part_of_a_stack_trained_later_is_the_same() -> None:
     parts = split_into_parts(X, y, None, KEY, 5)
     job = Job(2, (0, 1, 2, 3, 4))
     data = {p: (X[parts[p]], y[parts[p]]) for p in job.parts}
-    whole, later = Worker(KINDS, 3, seed=0), Worker(KINDS, 3, seed=0)
+    whole, later = Worker(Teaching(KINDS, 3, 0)), Worker(Teaching(KINDS, 3, 0))
     together = {t.part: t.payload for t in whole.train(job, data)}
     assert [t.payload for t in later.train(job, {3: data[3]})] == [together[3]]
     assert later.count(X).parts == (3,)
@@ -140,10 +142,10 @@ def test_a_part_of_a_stack_trained_later_is_the_same() -> None:
 
 def test_a_restored_teacher_votes_as_before() -> None:
     X, y = private_data()
-    first, second = Worker(KINDS, 3, seed=0), Worker(KINDS, 3, seed=0)
+    first, second = Worker(Teaching(KINDS, 3, 0)), Worker(Teaching(KINDS, 3, 0))
     parts = split_into_parts(X, y, None, KEY, 6)
     assignment = assign_recipes(KINDS, 6)
-    for job in jobs_of(KINDS, assignment):
+    for job in Teaching(KINDS, 3, 0, assignment).jobs():
         for trained in first.train(job, {p: (X[parts[p]], y[parts[p]]) for p in job.parts}):
             second.restore(assignment[trained.part], trained.part, trained.payload)
     first.train(Job(0, (6,)), {6: (X[:3], np.full(3, 1))})
@@ -154,7 +156,7 @@ def test_a_restored_teacher_votes_as_before() -> None:
 
 def test_votes_counted_in_blocks_are_the_votes() -> None:
     X, y = private_data()
-    worker = Worker(KINDS, 3, seed=0)
+    worker = Worker(Teaching(KINDS, 3, 0))
     train_all(worker, KINDS, X, y, 6)
     queries = np.random.default_rng(3).random((4001, 4, 4)).astype(np.float32)
     counts = worker.count(queries).counts
@@ -167,7 +169,7 @@ def test_features_come_before_teacher_and_votes() -> None:
     family = TeacherFamily(name="sklearn.svm.SVC", features={"name": "hog", "params": {"cell": 4, "stride": 4}})
     assert TeacherFamily(name="sklearn.svm.SVC", features="hog").features[0].name == "hog"
     X, y = private_data()
-    worker = Worker(recipes([family]), 3, seed=0)
+    worker = Worker(Teaching(recipes([family]), 3, 0))
     worker.train(Job(0, (0,)), {0: (X, y)})
     assert worker._teachers[0][1].estimator.n_features_in_ == 12
     assert worker.count(X).counts.sum() == len(X)
@@ -211,7 +213,7 @@ class CannotPredict(BaseEstimator):
 
 def test_a_failing_teacher_becomes_a_constant_and_its_message_stays_inside() -> None:
     X, y = private_data(10)
-    worker = Worker([Recipe(f"{__name__}.Refuses", {})], 3, seed=0)
+    worker = Worker(Teaching([Recipe(f"{__name__}.Refuses", {})], 3, 0))
     (trained,) = worker.train(Job(0, (4,)), {4: (X, np.full(10, 2) - (y > 1))})
     assert trained.failure == "ValueError"
     assert b"secret" not in trained.payload
@@ -222,7 +224,7 @@ def test_a_failing_teacher_becomes_a_constant_and_its_message_stays_inside() -> 
 
 def test_a_second_try_has_another_seed() -> None:
     X, y = private_data(10)
-    worker = Worker([Recipe(f"{__name__}.Refuses", {"always": False})], 3, seed=0)
+    worker = Worker(Teaching([Recipe(f"{__name__}.Refuses", {"always": False})], 3, 0))
     trained = [worker.train(Job(0, (part,)), {part: (X, y)})[0] for part in range(40)]
     second_try = [t for t in trained if t.failure and t.payload.startswith(b"p")]
     assert second_try
@@ -235,7 +237,7 @@ def test_a_network_that_diverges_becomes_a_constant_and_leaves_its_stack_alone()
     good = {0: (X[:20], y[:20]), 2: (X[40:], y[40:])}
     broken = X[20:40].copy()
     broken[0] = np.nan
-    alone, together = Worker(kinds, 3, seed=0), Worker(kinds, 3, seed=0)
+    alone, together = Worker(Teaching(kinds, 3, 0)), Worker(Teaching(kinds, 3, 0))
     before = {t.part: t.payload for t in alone.train(Job(0, (0, 1, 2)), good)}
     after = {t.part: t for t in together.train(Job(0, (0, 1, 2)), {**good, 1: (broken, y[20:40])})}
     assert after[1].failure == "Diverged"
@@ -245,16 +247,16 @@ def test_a_network_that_diverges_becomes_a_constant_and_leaves_its_stack_alone()
 
 def test_a_teacher_that_cannot_answer_does_not_stop_the_vote() -> None:
     X, y = private_data(10)
-    worker = Worker([Recipe(f"{__name__}.CannotPredict", {})], 3, seed=0)
+    worker = Worker(Teaching([Recipe(f"{__name__}.CannotPredict", {})], 3, 0))
     worker.train(Job(0, (0,)), {0: (X, y)})
     assert worker.count(X).counts.tolist() == [[1, 0, 0]] * 10
 
 
 def test_probe_says_what_is_wrong_with_a_family() -> None:
     bad = recipes([TeacherFamily(name="sklearn.svm.SVC", params={"C": -1})])
-    shown = Worker(bad, 3, seed=0).probe(0, private_data()[0], 30)
+    shown = Worker(Teaching(bad, 3, 0)).probe(0, private_data()[0], 30)
     assert "teachers.0.name = 'sklearn.svm.SVC'" in str(shown)
-    worker = Worker(KINDS, 3, seed=0)
+    worker = Worker(Teaching(KINDS, 3, 0))
     for kind, stack in ((0, 1), (2, 1), (2, 5)):
         assert isinstance(worker.probe(kind, private_data()[0], 30, stack), float)
     assert worker.count(private_data()[0]).parts == ()

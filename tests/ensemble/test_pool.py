@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
-from test_ensemble import KEY, KINDS, private_data, train_all
+from test_worker import KEY, KINDS, private_data, train_all
 
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
 from pate.ensemble.checkpoints import InMemory, TeacherFiles
-from pate.ensemble.pool import Pool, _Task
-from pate.ensemble.worker import Worker, sum_counts
+from pate.ensemble.pool import Pool
+from pate.ensemble.worker import Teaching, Worker, sum_counts
 from pate.errors import ConfigError, RunError
 from pate.teachers import Recipe, assign_recipes, recipes
 
@@ -31,7 +30,8 @@ def pool_of(kinds: list[Recipe], n_parts: int = N_PARTS, store: object = None, *
     settings = {"workers": 2} | settings
     chosen = store or InMemory()
     ray_settings = RaySettings(**settings)  # type: ignore[arg-type]
-    pool = Pool(kinds, assign_recipes(kinds, n_parts), 3, 0, ray_settings, chosen, [str(Path(__file__).parent)])  # type: ignore[arg-type]
+    teaching = Teaching(kinds, 3, 0, assign_recipes(kinds, n_parts), [str(Path(__file__).parent)])
+    pool = Pool(teaching, chosen, ray_settings)  # type: ignore[arg-type]
     _POOLS.append(pool)
     return pool
 
@@ -50,16 +50,14 @@ def train(pool: Pool, n_parts: int = N_PARTS, done: object = lambda _: None) -> 
 
 
 def votes(pool: Pool, n_parts: int = N_PARTS) -> np.ndarray:
-    import ray
-
     X, _ = private_data()
-    return sum_counts(ray.get([worker.count.remote(X) for worker in pool.workers]), n_parts)
+    return sum_counts(pool.voters(X), n_parts)
 
 
 @pytest.fixture(scope="module")
 def undisturbed() -> np.ndarray:
     X, y = private_data()
-    worker = Worker(KINDS, 3, seed=0)
+    worker = Worker(Teaching(KINDS, 3, 0))
     train_all(worker, KINDS, X, y, N_PARTS)
     return worker.count(X).counts
 
@@ -81,8 +79,6 @@ def test_pool_counts_what_one_worker_would(undisturbed: np.ndarray) -> None:
 def test_a_worker_killed_in_training_costs_nothing_finished(
     share: float, undisturbed: np.ndarray, tmp_path: Path
 ) -> None:
-    import ray
-
     store = TeacherFiles(tmp_path, KEY)
     pool = pool_of(KINDS, store=store)
     killed: list[int] = []
@@ -90,7 +86,7 @@ def test_a_worker_killed_in_training_costs_nothing_finished(
 
     def done(count: int) -> None:
         if count >= max(1, int(share * N_PARTS)) and not killed:
-            pid = ray.get(next(iter(pool._members)).pid.remote())
+            pid = pool.pids()[0]
             killed.append(pid)
             finished.update({part: payload for part in range(N_PARTS) if (payload := store.load(part)) is not None})
             os.kill(pid, signal.SIGKILL)
@@ -142,18 +138,6 @@ def test_stored_teachers_that_cannot_be_read_are_trained_again() -> None:
     pool.close()
     with pytest.raises(ConfigError, match="cannot be fitted"):
         pool_of([Recipe(f"{__name__}.Fragile", {})], 2, workers=1).probe(private_data()[0], 10)
-
-
-def test_equal_jobs_are_spread_evenly() -> None:
-    import ray
-
-    pool = pool_of(KINDS[:1], 2)
-    pool.probe(private_data()[0], 10)
-    while pool._starting:
-        pool._welcome(ray.wait(list(pool._starting))[0][0])
-    waiting = deque(_Task(job, job.parts) for job in pool._jobs)
-    pool._hand_out(waiting, lambda _: private_data())
-    assert [len(member.tasks) for member in pool._members.values()] == [1, 1]
 
 
 class Hangs(BaseEstimator):
@@ -234,12 +218,11 @@ class SlowOnce(BaseEstimator):
 def test_a_job_that_hangs_on_one_machine_is_also_given_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pate.ensemble.pool._SLOW_SECONDS", 2.0)
+    monkeypatch.setattr("pate.ensemble.schedule.SLOW_SECONDS", 2.0)
     store = InMemory()
     pool = pool_of([Recipe(f"{__name__}.SlowOnce", {"flag": str(tmp_path / "flag")})], 5, store)
     X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])
     pool.train(lambda part: ((X + 7 if part == 2 else X), y), lambda _: None)
     assert (tmp_path / "flag").exists()
     assert store.failures == {}
-    assert pool._deaths == 0
     np.testing.assert_array_equal(votes(pool, 5), [[5, 0, 0]] * len(private_data()[0]))

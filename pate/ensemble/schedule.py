@@ -1,0 +1,219 @@
+"""Who works on what: the pool's decisions, as plain bookkeeping.
+
+Nothing here knows Ray, reads a clock or sees a record: workers and calls are whatever the pool names them by, and the
+time is an argument. So every rule about deaths, hangs and slow workers can be tested by calling it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from pate.ensemble.worker import Job
+
+AT_HAND = 2  # calls a worker has, so that it never waits for the pool
+STRIKES = 3  # a job is given up when it was at work in three workers that died, or hung or raised twice
+HANGS = 2  # strikes for that
+SLOW_FACTOR, SLOW_SECONDS = 4.0, 10.0  # beyond both, a job is also given to a worker that has nothing to do
+LEAST_SECONDS, LONGEST_FACTOR = 300.0, 50.0  # a job that takes longer hangs
+
+Worker = Any
+Call = Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job, and those of its parts that are wanted; the other slots of a stack stay blank."""
+
+    job: Job
+    parts: tuple[int, ...]
+    strikes: int = 0
+    restores: bool = False
+
+    def of(self, parts: Iterable[int], restores: bool = False) -> Task:
+        """The same for some of its parts: to be trained, or restored from the store."""
+        return replace(self, parts=tuple(parts), restores=restores)
+
+
+@dataclass
+class _Member:
+    """What is known of a live worker: the parts it holds, and its calls in the order they are worked on."""
+
+    parts: set[int] = field(default_factory=set)
+    tasks: dict[Call, Task] = field(default_factory=dict)
+    busy_since: float = 0.0
+
+
+class Schedule:
+    """All the work of an ensemble, and who is at it.
+
+    A worker that is lost gives its work back; what it had finished is wanted again, for the store to restore. A job
+    that takes much longer than its like is doubled, and the first result counts. A job that takes its worker down again
+    and again, or never ends, is hopeless.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], seconds: Sequence[float] = (), seconds_per_teacher: float | None = None
+    ) -> None:
+        """`seconds`: what a teacher of each kind is expected to take; `seconds_per_teacher`: when it counts as hung."""
+        self._jobs = jobs
+        kinds = 1 + max((job.recipe for job in jobs), default=0)
+        self._expected = list(seconds) or [0.0] * kinds
+        self._most = seconds_per_teacher
+        self._seen: list[list[float]] = [[] for _ in range(kinds)]  # seconds a teacher of each kind took
+        self._members: dict[Worker, _Member] = {}
+        self._waiting: deque[Task] = deque()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """All live workers."""
+        return list(self._members)
+
+    @property
+    def holders(self) -> list[Worker]:
+        """Those that hold teachers."""
+        return [worker for worker, member in self._members.items() if member.parts]
+
+    @property
+    def held(self) -> set[int]:
+        """The parts whose teachers some live worker holds."""
+        return set().union(*(member.parts for member in self._members.values()))
+
+    @property
+    def calls(self) -> list[Call]:
+        """All that is being worked on."""
+        return [call for member in self._members.values() for call in member.tasks]
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing waits and nobody is at work."""
+        return not self._waiting and not self.calls
+
+    def expect(self, seconds: Sequence[float]) -> None:
+        """What a teacher of each kind takes, now that it was tried."""
+        self._expected = list(seconds)
+
+    def want(self, parts: Collection[int] | None = None) -> None:
+        """Every part, or those of `parts`, that no live worker holds; the longest jobs first, so that nobody idles at
+        the end."""
+        wanted = {part for job in self._jobs for part in job.parts if parts is None or part in parts} - self.held
+        missing = [Task(job, tuple(p for p in job.parts if p in wanted)) for job in self._jobs]
+        self._waiting = deque(sorted((task for task in missing if task.parts), key=self._estimate, reverse=True))
+
+    def join(self, worker: Worker) -> None:
+        """A worker that is ready."""
+        self._members[worker] = _Member()
+
+    def hand_out(self, starting: int) -> Iterator[tuple[Worker, Task]]:
+        """Work for whoever has too little: a job for each idle worker first, then a second one at hand while there are
+        enough for all, those that are `starting` included. The caller begins each before it takes the next."""
+        for at_hand in range(AT_HAND):
+            for worker, member in list(self._members.items()):
+                enough = at_hand == 0 or len(self._waiting) >= len(self._members) + starting
+                if self._waiting and enough and len(member.tasks) <= at_hand:
+                    yield worker, self._waiting.popleft()
+
+    def begin(self, worker: Worker, call: Call, task: Task, now: float) -> None:
+        """The worker has been called."""
+        member = self._members[worker]
+        if not member.tasks:
+            member.busy_since = now
+        member.tasks[call] = task
+
+    def at_work(self, call: Call) -> Worker | None:
+        """Who was called; None if that worker was lost since."""
+        return next((worker for worker, member in self._members.items() if call in member.tasks), None)
+
+    def finish(self, call: Call, now: float) -> list[Worker]:
+        """The call came back well. Returns the workers to replace: this one, if another was quicker, else those that
+        are still at the same."""
+        worker = self._member_of(call)
+        member = self._members[worker]
+        task = member.tasks[call]
+        if self.held & set(task.parts):
+            return [worker]
+        del member.tasks[call]
+        if not task.restores:
+            self._seen[task.job.recipe].append((now - member.busy_since) / len(task.parts))
+        member.busy_since = now
+        member.parts.update(task.parts)
+        return [w for w, m in self._members.items() if any(t.parts == task.parts for t in m.tasks.values())]
+
+    def fail(self, call: Call, now: float) -> Task:
+        """The call raised: a teacher that could not be restored is trained, training that raises is two strikes."""
+        member = self._members[self._member_of(call)]
+        task = member.tasks.pop(call)
+        member.busy_since = now
+        again = replace(task, strikes=task.strikes + (0 if task.restores else HANGS), restores=False)
+        self._waiting.appendleft(again)
+        return task
+
+    def lose(self, worker: Worker, strikes: int) -> None:
+        """A worker is gone: its work is wanted again, the job it was on with so many strikes against it."""
+        member = self._members.pop(worker)
+        tasks = list(member.tasks.values())
+        if tasks and not tasks[0].restores:
+            tasks[0] = replace(tasks[0], strikes=tasks[0].strikes + strikes)
+        again = [Task(job, tuple(p for p in job.parts if p in member.parts)) for job in self._jobs]
+        self._waiting.extendleft(self._unattended([*tasks, *(task for task in again if task.parts)]))
+
+    def hanging(self, now: float) -> list[Worker]:
+        """Workers whose job should have ended long ago."""
+        found = []
+        for worker, member in self._members.items():
+            task = next(iter(member.tasks.values()), None)
+            if task and not task.restores and now - member.busy_since > self._longest(task):
+                found.append(worker)
+        return found
+
+    def hopeless(self) -> list[Task]:
+        """Single parts to be given up; a stack that came to grief is first taken apart, to find out which it is."""
+        given_up = []
+        for task in [task for task in self._waiting if task.strikes >= STRIKES]:
+            self._waiting.remove(task)
+            if len(task.parts) > 1:
+                self._waiting.extend(Task(task.job, (part,)) for part in task.parts)
+            else:
+                self._waiting.append(replace(task, strikes=0))
+                given_up.append(task)
+        return given_up
+
+    def doubled(self, now: float) -> Iterator[tuple[Worker, Task]]:
+        """When nothing waits: what takes much longer than its like, for workers that have nothing else to do."""
+        if self._waiting:
+            return
+        idle = [worker for worker, member in self._members.items() if not member.tasks]
+        tasks = [task for member in self._members.values() for task in member.tasks.values()]
+        for member in list(self._members.values()):
+            first = next(iter(member.tasks.values()), None)
+            if first is None or now - member.busy_since < self._slow(first):
+                continue
+            for task in list(member.tasks.values()):
+                if idle and not task.restores and tasks.count(task) == 1:
+                    yield idle.pop(), task
+
+    def _unattended(self, tasks: Iterable[Task]) -> list[Task]:
+        """Those that nobody has finished or is working on."""
+        at_work = {part for m in self._members.values() for task in m.tasks.values() for part in task.parts}
+        return [task for task in tasks if not (self.held | at_work) & set(task.parts)]
+
+    def _member_of(self, call: Call) -> Worker:
+        worker = self.at_work(call)
+        assert worker is not None
+        return worker
+
+    def _estimate(self, task: Task) -> float:
+        return self._expected[task.job.recipe] * len(task.parts)
+
+    def _slow(self, task: Task) -> float:
+        seen = self._seen[task.job.recipe]
+        usual = median(seen) if seen else self._expected[task.job.recipe]
+        return max(SLOW_SECONDS, SLOW_FACTOR * usual * len(task.parts))
+
+    def _longest(self, task: Task) -> float:
+        if self._most is not None:
+            return self._most * len(task.parts)
+        return LEAST_SECONDS + LONGEST_FACTOR * self._estimate(task)

@@ -1,0 +1,138 @@
+"""The pool's decisions: no Ray, no clock, no records."""
+
+from __future__ import annotations
+
+from pate.ensemble.schedule import HANGS, LEAST_SECONDS, SLOW_SECONDS, STRIKES, Schedule, Task
+from pate.ensemble.worker import Job
+
+SINGLES = [Job(0, (part,)) for part in range(6)]
+STACKED = [Job(0, (0, 1, 2)), Job(1, (3,))]
+
+
+def started(jobs: list[Job], *workers: str) -> Schedule:
+    schedule = Schedule(jobs, [1.0, 1.0])
+    for worker in workers:
+        schedule.join(worker)
+    schedule.want()
+    return schedule
+
+
+def hand_out(schedule: Schedule, now: float = 0.0, starting: int = 0) -> dict[str, list[Task]]:
+    """Give out all there is to give; a call is named by its worker and part."""
+    given: dict[str, list[Task]] = {}
+    for worker, task in schedule.hand_out(starting):
+        schedule.begin(worker, (worker, task.parts), task, now)
+        given.setdefault(worker, []).append(task)
+    return given
+
+
+def test_a_job_each_first_and_a_second_only_while_there_are_enough_for_all() -> None:
+    schedule = started(SINGLES[:2], "a", "b")
+    assert {worker: len(tasks) for worker, tasks in hand_out(schedule).items()} == {"a": 1, "b": 1}
+    schedule = started(SINGLES, "a", "b")
+    assert {worker: len(tasks) for worker, tasks in hand_out(schedule).items()} == {"a": 2, "b": 2}
+    schedule = started(SINGLES[:4], "a", "b")  # two would be left, for two that work and one that starts
+    assert {worker: len(tasks) for worker, tasks in hand_out(schedule, starting=1).items()} == {"a": 1, "b": 1}
+
+
+def test_the_longest_jobs_go_first_and_every_part_is_held_once_at_the_end() -> None:
+    schedule = Schedule([Job(0, (0,)), Job(1, (1,)), Job(1, (2, 3, 4))], [5.0, 2.0])
+    schedule.join("a")
+    schedule.want()
+    order = []
+    while not schedule.finished:
+        for tasks in hand_out(schedule).values():
+            order += [task.parts for task in tasks]
+        assert schedule.finish(schedule.calls[0], 1.0) == []
+    assert order == [(2, 3, 4), (0,), (1,)]
+    assert schedule.held == {0, 1, 2, 3, 4}
+    assert schedule.holders == ["a"]
+
+
+def test_only_what_is_wanted_is_handed_out() -> None:
+    schedule = Schedule(STACKED, [1.0, 1.0])
+    schedule.join("a")
+    schedule.want([1, 3])
+    assert sorted(task.parts for task in hand_out(schedule)["a"]) == [(1,), (3,)]
+
+
+def test_a_lost_worker_gives_back_its_work_with_a_strike_and_what_it_held_without() -> None:
+    schedule = started(SINGLES[:3], "a")
+    hand_out(schedule)
+    schedule.finish(("a", (0,)), 1.0)
+    hand_out(schedule)
+    schedule.lose("a", strikes=1)
+    assert schedule.held == set()
+    for worker in ("b", "c", "d"):
+        schedule.join(worker)
+    again = [task for tasks in hand_out(schedule).values() for task in tasks]
+    assert sorted((task.parts, task.strikes) for task in again) == [((0,), 0), ((1,), 1), ((2,), 0)]
+
+
+def test_a_job_that_takes_workers_down_is_given_up_and_a_stack_is_first_taken_apart() -> None:
+    schedule = started(STACKED[:1])
+    for number in range(STRIKES):
+        assert schedule.hopeless() == []
+        schedule.join(number)
+        hand_out(schedule)
+        schedule.lose(number, strikes=1)
+    assert schedule.hopeless() == []  # a stack: now three jobs of one part
+    schedule.join("a")
+    singles = hand_out(schedule)["a"]
+    assert [task.parts for task in singles][:1] == [(0,)]
+    schedule = started(SINGLES[:1])
+    for number in range(2):
+        schedule.join(number)
+        hand_out(schedule)
+        schedule.lose(number, strikes=HANGS)
+    assert [task.parts for task in schedule.hopeless()] == [(0,)]
+    assert schedule.hopeless() == []  # it waits for its stand-in, with a clean slate
+    schedule.join("c")
+    assert hand_out(schedule)["c"][0].strikes == 0
+
+
+def test_training_that_raises_is_two_strikes_and_a_teacher_that_cannot_be_restored_none() -> None:
+    schedule = started(SINGLES[:1], "a")
+    (_, task), *_ = schedule.hand_out(0)
+    schedule.begin("a", "call", task.of([0], restores=True), 0.0)
+    assert schedule.fail("call", 1.0).restores
+    assert hand_out(schedule)["a"][0] == Task(SINGLES[0], (0,))
+    schedule.fail(("a", (0,)), 1.0)
+    assert hand_out(schedule)["a"][0].strikes == HANGS
+
+
+def test_who_hangs_is_known_by_the_time_its_job_should_take() -> None:
+    schedule = started(SINGLES[:1], "a")
+    hand_out(schedule, now=10.0)
+    assert schedule.hanging(10.0 + LEAST_SECONDS) == []
+    assert schedule.hanging(10.0 + LEAST_SECONDS + 51) == ["a"]
+    limited = Schedule(STACKED, seconds_per_teacher=4.0)
+    limited.join("a")
+    limited.want()
+    hand_out(limited)
+    assert limited.hanging(12.0) == []
+    assert limited.hanging(12.5) == ["a"]
+
+
+def test_a_slow_job_is_doubled_and_the_first_result_counts() -> None:
+    schedule = started(SINGLES[:1], "a", "b")
+    hand_out(schedule)
+    assert list(schedule.doubled(SLOW_SECONDS - 1)) == []
+    ((worker, task),) = schedule.doubled(SLOW_SECONDS + 1)
+    assert worker == "b"
+    schedule.begin("b", "second", task, 20.0)
+    assert list(schedule.doubled(40.0)) == []  # two are enough
+    assert schedule.finish("second", 21.0) == ["a"]  # the slower one is to be replaced
+    schedule.lose("a", strikes=0)
+    assert schedule.finished
+    assert schedule.held == {0}
+
+
+def test_a_result_that_comes_second_replaces_its_worker() -> None:
+    schedule = started(SINGLES[:1], "a", "b")
+    hand_out(schedule)
+    ((_, task),) = schedule.doubled(SLOW_SECONDS + 1)
+    schedule.begin("b", "second", task, 20.0)
+    schedule.finish(("a", (0,)), 21.0)
+    assert schedule.finish("second", 22.0) == ["b"]
+    assert schedule.held == {0}
