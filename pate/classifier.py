@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from pate.data.frames import Encoder, identity, is_frame
 from pate.data.partition import contents, keyed_digest
 from pate.errors import PateError
+from pate.runs.notebook import labels_table
 
 if TYPE_CHECKING:
     from pate.config import Config
@@ -111,16 +112,15 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         """Train teachers on (X, y), have `X_public` labelled by their noisy vote, train the student on that."""
         from pate.console import Quiet
         from pate.pipeline import run
-        from pate.runs.published import read_labels
-        from pate.students.saving import load_student
+        from pate.runs.run import Run
 
         _refuse_fitted_before(self)
         data = self._dataset(X, y, X_public)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))) / "run"
             outcome = run(self._config(data), folder, data=data, force=True, console=Quiet(), pages=False)
-            released = read_labels(folder / "labels.npz")
-            self.student_ = load_student(folder / "student", trust=_Anything())
+            finished = Run.load(folder)
+            released, self.student_ = finished.labels, finished.student(trust=_Anything())
         assert released is not None
         self.report_ = outcome.report
         self.epsilon_, self.delta_ = outcome.report.privacy.epsilon, outcome.report.privacy.delta
@@ -145,14 +145,9 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     def _repr_html_(self) -> str:
         if not hasattr(self, "report_"):
             return f"<p>{escape(repr(self))}, not fitted</p>"
-        answered = self.labels_[self.labels_ >= 0]
-        counts = np.bincount(answered, minlength=len(self.classes_))
-        rows = zip(self.classes_, counts, strict=True)
-        cells = "".join(f"<tr><td>{escape(str(name))}</td><td>{count}</td></tr>" for name, count in rows)
-        return (
-            f"<p>PATE classifier, ε = {self.epsilon_:.3g} at δ = {self.delta_:g}; {len(answered)} released labels:</p>"
-            f"<table><tr><th>class</th><th>labels</th></tr>{cells}</table>"
-        )
+        answered = int((self.labels_ >= 0).sum())
+        told = f"<p>PATE classifier, ε = {self.epsilon_:.3g} at δ = {self.delta_:g}; {answered} released labels:</p>"
+        return told + labels_table(self.classes_, self.labels_)
 
     def _dataset(self, X: Any, y: ArrayLike, X_public: Any) -> Dataset:
         """The records as the pipeline takes them; sets what scikit-learn wants to know of an estimator."""
@@ -239,12 +234,12 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         return parse_config(content)
 
     def _mechanism(self, asked: int, n_classes: int) -> Mechanism:
-        from pate.planning.plan import Limits, solve_noise
+        from pate.planning.plan import Workload, solve_noise
 
         if self.mechanism is not None:
             return self.mechanism
         target = _EPSILON if self.epsilon is None else self.epsilon
-        return solve_noise({"name": "gnmax"}, target, Limits(asked, None, self.delta, n_classes))
+        return solve_noise({"name": "gnmax"}, target, Workload(asked, None, self.delta, n_classes))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

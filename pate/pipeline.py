@@ -42,9 +42,9 @@ from pate.report.figures import (
 )
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
 from pate.report.words import privacy_statement
-from pate.report.writing import EXAMPLES, store_report, write_pages
-from pate.runs.published import read_labels
-from pate.runs.run import RunDirectory
+from pate.report.writing import store_report, write_pages
+from pate.runs import files
+from pate.runs.run import Run
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
@@ -108,9 +108,9 @@ def run(
     seconds: dict[str, float] = {}
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
         try_everything(config, data, mechanism, epsilon, pages)
-    with RunDirectory.open(out, config, resume) as directory:
+    with Run.create(out, config, resume) as directory:
         data = remembered(data, directory)
-        directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
+        directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
         inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console)
@@ -118,16 +118,16 @@ def run(
         data = data.asked_first(released.rows)
         with _stage("student", seconds), labels_are_kept("the student", out):
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
-        directory.publish()
+        directory.sync()
         with labels_are_kept("the report", out):
             report = _report(inside, data, mechanism, released, epsilon, student)
-            directory.note("seconds.json", seconds)
+            directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:
-                save_examples(directory.path / EXAMPLES, data, released.labels)
+                save_examples(directory.examples_file, data, released.labels)
                 with console.working("drawing the report"):
                     write_pages(directory.path)
-        directory.publish()
+        directory.sync()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
@@ -201,7 +201,7 @@ class _Inside:
     config: Config
     config_dir: Path
     data: Dataset
-    run: RunDirectory
+    run: Run
     force: bool
     pages: bool
     seconds: dict[str, float]
@@ -223,7 +223,7 @@ def _release_labels(
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
     with ExitStack() as stack:
         aggregator = _aggregator(inside, mechanism, open_ledger, address, stack)
-        published = read_labels(run.labels)
+        published = run.labels
         if published is not None:
             aggregator.must_have_told(published.examples(data), published.labels)
         if not aggregator.spent().asked and not aggregator.room():
@@ -234,7 +234,7 @@ def _release_labels(
                 aggregator.collect(queries, StoredVotes(data.votes[: len(queries)], config.n_teachers))
             else:
                 _train_and_vote(inside, queries, aggregator)
-        run.publish()
+        run.sync()
         with _stage("label", inside.seconds):
             if adaptive:
                 rows, labels = ask_in_rounds(
@@ -310,16 +310,16 @@ def _train_and_vote(inside: _Inside, queries: NDArray, aggregator: AnyAggregator
                 def done(count: int) -> None:
                     update(count)
                     inside.metrics.show(teachers_trained=count)
-                    run.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
+                    run.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
                 ensemble.train(done)
-            run.publish()
+            run.sync()
         with _stage("vote", inside.seconds), console.working("counting votes"):
             ensemble.vote(lambda voters: aggregator.collect(queries, voters))
             truth = data.y_public
             if data.benchmark and truth is not None:
                 ensemble.vote(lambda voters: aggregator.evaluate(data.X_public, truth, voters))
-    run.note("failures.json", {"private": "do not publish", "teachers": store.failures})
+    run.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
@@ -401,6 +401,6 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
         return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
 
 
-def _private_figures(directory: RunDirectory) -> dict[str, Any]:
-    path = directory.private / "evaluation.json"
+def _private_figures(directory: Run) -> dict[str, Any]:
+    path = directory.evaluation_file
     return json.loads(path.read_text()) if path.exists() else {}

@@ -146,15 +146,16 @@ def try_nonprivate(config: Config, data: Dataset) -> None:
 def try_report(config: Config, data: Dataset, epsilon: float) -> None:
     """Every page and plot, drawn from made-up figures and the real names, of classes above all."""
     from pate.report.figures import save_examples
-    from pate.report.writing import EXAMPLES, store_report, write_pages
+    from pate.report.writing import store_report, write_pages
+    from pate.runs.files import RunFiles
 
     labels = made_up_labels(min(_SHOWN, len(data.X_public)), len(data.classes), True)
     try:
         with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure("report", "drawn"):
             path = Path(folder)
-            (path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+            RunFiles(path).config_file.write_text(config.to_yaml(), encoding="utf-8")
             store_report(path, made_up_report(config, data, epsilon))
-            save_examples(path / EXAMPLES, data, labels)
+            save_examples(RunFiles(path).examples_file, data, labels)
             write_pages(path, images=False)
     except _Failed as error:
         raise ConfigError(f"{error}; are the names of the classes plain text?") from None

@@ -10,7 +10,9 @@ import typer
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="run directories of `pate run` and `pate baseline`")],
+    runs: Annotated[
+        list[str], typer.Argument(help="run directories, or their URLs, of `pate run` and `pate baseline`")
+    ],
     out: Annotated[Path, typer.Option(help="folder for comparison.html, .svg and .png")] = Path("comparison"),
     with_private: Annotated[
         bool, typer.Option("--with-private", help="also data-dependent ε, which must not be published")

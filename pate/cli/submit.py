@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from pate.errors import RunError
+from pate.storage import is_url
 
 if TYPE_CHECKING:
     from pate.cluster.jobs import Job, Jobs
@@ -63,7 +64,7 @@ def submit(
         print(json.dumps({"job": job, "run": place}) if as_json else job)
         return
     _follow(jobs, job)
-    if "://" in place:
+    if is_url(place):
         _say(f"finished; the run is in {place}")
         return
     folder = to or Path("runs") / (Path(place).name if out else stamp)

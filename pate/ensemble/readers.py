@@ -19,7 +19,8 @@ from pate.data.shards import Block, ShardReader, Shards, Split, Summary, digest_
 from pate.ensemble.worker import Records
 from pate.errors import DataError, PateError, RunError
 from pate.forget import must_be, parts_of, split_of
-from pate.runs.run import RunDirectory
+from pate.runs.files import LEFT_OUT
+from pate.runs.run import Run
 
 _MOST_READERS = 64
 
@@ -107,7 +108,7 @@ def split_records(config: Config, data: Dataset, key: bytes) -> PrivateRecords:
     )
 
 
-def private_records(config: Config, data: Dataset, directory: RunDirectory) -> PrivateRecords:
+def private_records(config: Config, data: Dataset, directory: Run) -> PrivateRecords:
     """Records by part: from here where the driver has read them, else from readers on the cluster.
 
     How many were left out for want of a valid id is noted under `private/`: it may be what an operator looks for.
@@ -119,5 +120,5 @@ def private_records(config: Config, data: Dataset, directory: RunDirectory) -> P
         must_be(directory.same_as_before("shards_digest", readers.digest), directory)
         found = PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close, readers.left_out)
     if found.left_out:
-        directory.note("left_out.json", {"records_without_valid_id": found.left_out})
+        directory.note(LEFT_OUT, {"records_without_valid_id": found.left_out})
     return found

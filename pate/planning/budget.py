@@ -23,7 +23,7 @@ from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
 from pate.planning.costs import with_sampler
 from pate.runs.published import published_pins
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.storage import is_url
 
 
@@ -109,7 +109,7 @@ def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLe
 def ledger_opener(
     config: Config,
     mechanism: Mechanism,
-    directory: RunDirectory,
+    directory: Run,
     config_dir: Path = Path(),
     anchor: str | None = None,
 ) -> Callable[[], Ledger]:
@@ -123,8 +123,8 @@ def ledger_opener(
     options["pins"] = published_pins(directory.path)
     shared = shared_ledger(config, directory.place, config_dir)
     if shared is None:
-        head = (directory.private / "ledger.head").resolve()
-        own = (directory.ledger.resolve(), directory.key, head, "run", limits)
+        head = directory.ledger_head.resolve()
+        own = (directory.ledger_file.resolve(), directory.key, head, "run", limits)
         if directory.storage is None:
             return partial(Ledger, *own, **options)
         return partial(StoredLedger, directory.storage.url, *own, **options)

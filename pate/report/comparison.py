@@ -17,6 +17,8 @@ from pate.report.page import paper_point, paper_sources, paper_table_rows
 from pate.report.papers import paper_rows
 from pate.report.plots import Point, accuracy_against_epsilon
 from pate.report.words import percent, small
+from pate.runs.files import RunFiles
+from pate.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +72,7 @@ class _Run:
     data: str | None
 
 
-def compare_runs(paths: Sequence[Path], with_private: bool = False) -> Comparison:
+def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
     """Read the runs, check that they were tested alike, and put seeds of one method together."""
     runs = [_read(path, with_private) for path in paths]
     _check_same_test(runs)
@@ -167,10 +169,15 @@ def _is_private(comparison: Comparison) -> bool:
     return any(entry.epsilon_kind == DATA_DEPENDENT for entry in comparison.entries)
 
 
-def _read(path: Path, with_private: bool) -> _Run:
+def _read(place: Path | str, with_private: bool) -> _Run:
+    with Run.load(place, inside=with_private) as run:
+        return _read_files(run, place, with_private)
+
+
+def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
     try:
-        report = json.loads((path / "report.json").read_text())
-        config = read_yaml(path / "config.yaml")
+        report = json.loads(run.report_file.read_text())
+        config = read_yaml(run.config_file)
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise RunError(
@@ -190,7 +197,7 @@ def _read(path: Path, with_private: bool) -> _Run:
             name=str(path),
             settings=json.dumps(settings, sort_keys=True, default=str),
             method=method_name(report),
-            epsilons=(*epsilons, *(_data_dependent(path) if with_private else ())),
+            epsilons=(*epsilons, *(_data_dependent(run) if with_private else ())),
             accuracy=student["accuracy"],
             test=(student["test_examples"], student.get("test_digest")),
             classes=tuple(report["classes"]),
@@ -198,7 +205,7 @@ def _read(path: Path, with_private: bool) -> _Run:
             data=report.get("data"),
         )
     except (KeyError, TypeError) as error:
-        raise RunError(f"{path}: report.json lacks {error}; it was made by another version") from None
+        raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None
 
 
 def method_name(report: dict[str, Any]) -> str:
@@ -217,9 +224,9 @@ def _shown(value: Any) -> str:
     return str(value["name"]) if isinstance(value, dict) else str(value)
 
 
-def _data_dependent(path: Path) -> tuple[tuple[str, float, float], ...]:
+def _data_dependent(run: RunFiles) -> tuple[tuple[str, float, float], ...]:
     try:
-        figures = json.loads((path / "private" / "epsilon.json").read_text())
+        figures = json.loads(run.epsilon_file.read_text())
     except (OSError, ValueError):
         return ()
     epsilon = figures.get("epsilon_data_dependent")

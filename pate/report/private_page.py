@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from pate.report import elements, plots
 from pate.report.schema import EpsilonCurves, Report
 from pate.report.words import percent
+from pate.runs.files import RunFiles
 
 WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
 
 
-def render_private_page(report: Report, private: Path) -> str | None:
+def render_private_page(report: Report, run: RunFiles) -> str | None:
     """The page as HTML text; None where no votes are stored (any more)."""
-    counts = _votes(private / "votes.npz")
+    counts = _votes(run.votes_file)
     if counts is None:
         return None
     heading = "\n".join(
@@ -31,10 +32,10 @@ def render_private_page(report: Report, private: Path) -> str | None:
         ]
     )
     main = [
-        _cost(report, _read(private / "epsilon.json")),
+        _cost(report, _read(run.epsilon_file)),
         _gaps(counts),
-        _teachers(_read(private / "evaluation.json"), _read(private / "failures.json")),
-        _seconds(_read(private / "seconds.json")),
+        _teachers(_read(run.evaluation_file), _read(run.failures_file)),
+        _seconds(_read(run.seconds_file)),
     ]
     return elements.document(f"private: {report.name}", heading, main, elements.paragraph(WARNING))
 

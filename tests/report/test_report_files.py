@@ -18,7 +18,8 @@ from pate.config import load_config
 from pate.report.figures import as_images, load_examples
 from pate.report.papers import paper_rows, source_of
 from pate.report.schema import Report
-from pate.report.writing import EXAMPLES, read_report, write_pages
+from pate.report.writing import read_report, write_pages
+from pate.runs.files import RunFiles
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_the_scan_finds_what_the_private_page_holds(copied: Path, published: Cal
 
 
 def test_examples_hold_only_what_was_released(finished_run: Path) -> None:
-    examples = load_examples(finished_run / EXAMPLES)
+    examples = load_examples(RunFiles(finished_run).examples_file)
     assert examples is not None
     with np.load(finished_run / "labels.npz") as released:
         np.testing.assert_array_equal(examples.labels, released["labels"][: len(examples.labels)])
