@@ -23,7 +23,7 @@ def baseline(
     from pate.config import load_baseline_config
     from pate.console import Console
     from pate.errors import ConfigError
-    from pate.report.words import baseline_rows
+    from pate.report.terminal import baseline_rows
 
     settings = load_baseline_config(config, set_ or ())
     if resume and out is None:
