@@ -39,7 +39,7 @@ PRIVATE = {
         {"name": "sklearn.svm.SVC", "vary": {"C": [1, 10]}, "features": "hog"},
     ],
     "mechanism": {"name": "gnmax", "sigma": 5},
-    "budget": {"asked": 10, "ledger": "/srv/clinic-7/hiv.ledger", "ledger_epsilon": 3},
+    "budget": {"asked": 10, "ledger": {"path": "/srv/clinic-7/hiv.ledger", "id": "1f2e"}},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC"}},
 }
 
@@ -56,7 +56,6 @@ def test_names_of_files_columns_and_places_are_left_out() -> None:
     assert shown["teachers"][0]["params"] == {"table": LEFT_OUT, "C": 2, "kernel": "rbf", "home": LEFT_OUT}
     assert shown["teachers"][1]["vary"] == {"C": [1, 10]}
     assert shown["budget"]["ledger"] == LEFT_OUT
-    assert shown["budget"]["ledger_epsilon"] == 3.0
     assert shown["mechanism"] == {"name": "gnmax", "sigma": 5}
 
 
@@ -137,8 +136,12 @@ def test_only_these_fields_leave(finished_run: Path) -> None:
     """The list. Whoever adds a field says here that it may leave; fields of the report are in its schema."""
     card = json.loads((finished_run / "student" / "student.json").read_text())
     known = {"student", "params", "learned", "present", "network", "classes", "input", "shape", "features"}
-    assert card.keys() <= known | {"epsilon", "delta", "mechanism"}
-    arrays = {"labels.npz": {"labels", "rows", "classes"}, "plots/examples.npz": {"images", "rows", "labels", "truth"}}
+    assert card.keys() <= known | {"epsilon", "delta", "mechanism", "ledger"}
+    pin = {"ledger_link", "ledger_code"}
+    arrays = {
+        "labels.npz": {"labels", "rows", "classes"} | pin,
+        "plots/examples.npz": {"images", "rows", "labels", "truth"},
+    }
     for name, fields in arrays.items():
         with np.load(finished_run / name) as archive:
             assert set(archive.files) == fields
