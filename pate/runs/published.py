@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.ledger.chain import MAC_BYTES, Pin
 from pate.data.dataset import Dataset
 from pate.errors import RunError
+from pate.ledger.chain import MAC_BYTES, Pin
 from pate.storage.files import write_atomically
 
 LABELS, CARD = "labels.npz", "student/student.json"

@@ -17,11 +17,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from pate.ledger.anchor import absolute
 from pate.config import RunConfig, parse_config, read_yaml
 from pate.errors import RunError
-from pate.storage.files import KEY_BYTES, locked, read_key, write_atomically
+from pate.ledger.anchor import absolute
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
+from pate.storage.files import KEY_BYTES, locked, read_key, write_atomically
 
 _LEDGER = "private/ledger"  # in storage: one object a link, see pate/ledger/stored.py
 _STAYS = ("ledger.db", "private/ledger.head", "private/lock", "private/student_checkpoint")  # on this machine
