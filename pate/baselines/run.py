@@ -21,9 +21,9 @@ from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError
 from pate.networks.threads import one_thread
+from pate.report.explanations import privacy_statement
 from pate.report.figures import confusion_of, data_name, software
 from pate.report.schema import BaselineReport, Benchmark, Privacy, Student
-from pate.report.words import privacy_statement
 from pate.report.writing import store_report, write_pages
 from pate.runs.files import SECONDS, TENSORS
 from pate.runs.run import Run

@@ -26,7 +26,7 @@ def baseline(
     from pate.config import load_baseline_config
     from pate.console import Console
     from pate.errors import ConfigError, RunBegun
-    from pate.report.words import baseline_rows
+    from pate.report.terminal import baseline_rows
 
     settings = load_baseline_config(config, set_ or ())
     if resume and out is None:

@@ -28,7 +28,7 @@ def compare(
     svg = as_svg(figure, "comparison")
     out.mkdir(parents=True, exist_ok=True)
     mode = 0o600 if with_private else 0o644
-    page = report.render(compared, svg)
+    page = report.render_comparison(compared, svg)
     for name, content in (("png", as_png(figure)), ("svg", svg.encode()), ("html", page.encode())):
         name = f"comparison.{name}"
         (out / name).write_bytes(content)

@@ -68,7 +68,8 @@ def run(
 
 def _print_outcome(outcome: object) -> None:
     from pate.pipeline import Outcome
-    from pate.report.words import percent, summary_rows
+    from pate.report.formats import percent
+    from pate.report.terminal import summary_rows
 
     assert isinstance(outcome, Outcome)
     rows = summary_rows(outcome.report, outcome.seconds)

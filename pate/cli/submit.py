@@ -194,7 +194,7 @@ def _fetch(jobs: Jobs, job: str, place: str, folder: Path, pack: bool) -> list[s
 def _print_report(folder: Path, names: list[str]) -> None:
     from pate.cli.run import print_rows
     from pate.report.schema import Report
-    from pate.report.words import summary_rows
+    from pate.report.terminal import summary_rows
     from pate.report.writing import read_report
 
     report = read_report(folder)

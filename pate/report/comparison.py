@@ -6,17 +6,16 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pate.config import read_yaml
 from pate.errors import RunError
-from pate.report import elements
+from pate.report.formats import percent, small
 from pate.report.page import paper_point, paper_sources, paper_table_rows
 from pate.report.papers import paper_rows
 from pate.report.plots import Point, accuracy_against_epsilon
-from pate.report.words import percent, small
+from pate.report.rendering import Plot, Table, inline_svg, render
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
 
@@ -137,32 +136,24 @@ def draw(comparison: Comparison) -> Figure:
     return accuracy_against_epsilon(points + papers, comparison.nonprivate, private=_is_private(comparison))
 
 
-def render(comparison: Comparison, svg: str) -> str:
+def render_comparison(comparison: Comparison, svg: str) -> str:
     """One self-contained page; `svg` is the file of the plot that `draw` made."""
     header, *rows = table_rows(comparison)
     papers = paper_rows(comparison.data)
     shown = rows + [(*row, "") for row in paper_table_rows(papers)]
     best = max(comparison.entries, key=lambda entry: entry.accuracy)
-    heading = '<p class="eyebrow">pate</p><h1>Comparison</h1>'
-    if _is_private(comparison):
-        heading += '<p class="warning" role="note">Private: do not publish.</p>'
     alternative = f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}."
-    notes = "\n".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
-    main = [
-        elements.section(
-            "Accuracy and privacy",
-            elements.plot(
-                svg,
-                "comparison",
-                alternative,
-                "Accuracy on test examples against ε; hollow marks are data-dependent ε.",
-                elements.table(header, shown, own=range(len(comparison.entries))),
-            ).replace("<details>", "<details open>"),
-            paper_sources(papers),
+    return render(
+        "comparison.html.j2",
+        is_private=_is_private(comparison),
+        plane=Plot(
+            inline_svg(svg, "comparison", alternative),
+            "Accuracy on test examples against ε; hollow marks are data-dependent ε.",
+            Table(header, shown, len(comparison.entries)),
         ),
-        elements.section("To keep in mind", f"<ul>\n{notes}\n</ul>"),
-    ]
-    return elements.document("pate: comparison", heading, main, "")
+        paper_sources=paper_sources(papers),
+        notes=comparison.notes,
+    )
 
 
 def _is_private(comparison: Comparison) -> bool:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from pate.config import read_yaml
 from pate.errors import RunError
+from pate.report.explanations import AnyReport
 from pate.report.figures import load_examples
 from pate.report.page import draw, render_page
 from pate.report.plots import as_png, as_svg
@@ -16,7 +17,6 @@ from pate.report.private_page import render_private_page
 from pate.report.published_config import published_yaml
 from pate.report.schema import BaselineReport, Report
 from pate.report.statement import render_statement
-from pate.report.summary import AnyReport
 from pate.runs.files import RunFiles
 from pate.storage.files import write_atomically
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
 from pate.config import load_config
 from pate.report.figures import as_images, load_examples
 from pate.report.papers import paper_rows, source_of
+from pate.report.rendering import render
 from pate.report.schema import Report
 from pate.report.writing import read_report, write_pages
 from pate.runs.files import RunFiles
@@ -230,3 +232,9 @@ def test_names_are_text_in_every_page(copied: Path) -> None:
         parser.feed((copied / page).read_text())
         assert "script" not in tags, page
         assert any(name in text for text in texts), page
+
+
+def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
+    """Never a gap in a page that somebody relies on."""
+    with pytest.raises(UndefinedError, match="warning"):
+        render("private.html.j2", name="a run")
