@@ -17,6 +17,7 @@ _HOMES = {
     "LNMax": "pate.mechanisms",
     "Ledger": "pate.ledger",
     "PateError": "pate.errors",
+    "Run": "pate.runs.run",
     "UNANSWERED": "pate.mechanisms",
     "load_config": "pate.config",
     "load_student": "pate.students.saving",
