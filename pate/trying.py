@@ -163,6 +163,7 @@ def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
     from pate.report.figures import data_name, software, teacher_kinds
     from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Student
+    from pate.report.summary import described
     from pate.report.words import privacy_statement
 
     n, budget = len(data.classes), config.budget
@@ -174,6 +175,7 @@ def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
         n_teachers=config.n_teachers,
         classes=data.classes,
         mechanism=dict(config.mechanism),
+        in_words=described(config.build_mechanism(), config.n_teachers),
         queries=Queries(
             asked=budget.asked,
             answered=budget.most_answered,

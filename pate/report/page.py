@@ -17,7 +17,6 @@ from pate.report.summary import (
     guarantee,
     headline,
     mechanism_in_words,
-    mechanism_title,
     parameters_in_words,
     short_name,
 )
@@ -124,7 +123,7 @@ def _pipeline(report: AnyReport) -> str:
                 f"{report.n_teachers:,} teachers",
                 f"{families}, one part each" if report.teachers else "counted elsewhere, votes stored",
             ),
-            ("inside", f"{queries.asked:,} queries", f"votes and noise: {mechanism_title(report.mechanism)}"),
+            ("inside", f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
             (
                 "outside",
                 f"{queries.answered:,} labels",
@@ -149,7 +148,7 @@ def _pipeline(report: AnyReport) -> str:
     )
     more = ""
     if isinstance(report, Report):
-        more = elements.paragraph(f"A query releases {mechanism_in_words(report.mechanism)}.")
+        more = elements.paragraph(f"A query releases {mechanism_in_words(report).releases}.")
     return elements.section("From records to a model", f'<ol class="flow">\n{items}\n</ol>', key, more)
 
 
