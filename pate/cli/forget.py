@@ -27,11 +27,11 @@ def forget(
 
     if not (run / "config.yaml").exists():
         raise RunError(f"{run}: is not a run directory")
+    known_data_dir, config_dir = forgetting.places(run)
+    make_importable(config_dir)
     config: Config = parse_config(read_yaml(run / "config.yaml"))
     if getattr(config.data, "read_by", "driver") == "workers":
         raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
-    known_data_dir, config_dir = forgetting.places(run)
-    make_importable(config_dir)
     data = load(config.data, data_dir or known_data_dir, config_dir)
     with RunDirectory.open(run, config, resume=True) as directory:
         n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)

@@ -15,7 +15,7 @@ from pate.accounting import parameters
 from pate.config.plain_yaml import MOST_DEPTH, dump_yaml, parse_yaml, read_yaml
 from pate.data.settings import AnyData, DataSettings, Settings, Several
 from pate.errors import ConfigError
-from pate.naming import dotted, nearest, shown
+from pate.naming import dotted, make_importable, nearest, shown
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
@@ -285,7 +285,10 @@ def default_config_path(name: str = "digits") -> Path:
 
 def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
     """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
-    return _load(Path(path) if path is not None else default_config_path(), overrides, Config)
+    if path is None:
+        return _load(default_config_path(), overrides, Config)
+    make_importable(Path(path).parent)  # a mechanism may be in a file beside it
+    return _load(Path(path), overrides, Config)
 
 
 def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> BaselineConfig:

@@ -59,7 +59,7 @@ def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(images, "load_images", lambda source, folders: data)
     monkeypatch.setattr(ray_session, "ray_session", None)
     for order in ("given", "clusters", "doubt"):
-        config = parse_config(CONTENT | {"budget": {"asked": 60, "order": order}})
+        config = parse_config(CONTENT | {"budget": {"asked": 60, "query_order": order}})
         out = tmp_path / order
         outcome = pipeline.run(config, out, data_dir=tmp_path)
         assert outcome.report.queries.answered == 60
