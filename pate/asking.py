@@ -89,7 +89,9 @@ def _doubt(
 def check_doubts(student: Any) -> None:
     """Raise ConfigError where a student cannot say how unsure it is."""
     if not hasattr(student, "predict_proba"):
-        raise ConfigError("budget.order = 'doubt': the student has no predict_proba; use another, or order: clusters")
+        raise ConfigError(
+            "budget.query_order = 'doubt': the student has no predict_proba; use another, or query_order: clusters"
+        )
 
 
 def _unlike(

@@ -105,7 +105,13 @@ def dotted(path: Iterable[int | str]) -> str:
 
 
 def make_importable(folder: Path) -> None:
-    """Let dotted paths name classes in files next to a config; what is installed goes first."""
+    """Let dotted paths name classes in files next to a config; what is installed goes first.
+
+    Where nothing is trusted nothing is added: a file there could stand in for a package that is not installed.
+    """
+    guard = _GUARD.get()
+    if guard is not None and not guard.trusted:
+        return
     if str(folder.resolve()) not in sys.path:
         sys.path.append(str(folder.resolve()))
 

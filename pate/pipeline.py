@@ -42,9 +42,17 @@ from pate.report.figures import (
     teacher_kinds,
 )
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
+<<<<<<< HEAD
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.run import Run
+=======
+from pate.report.summary import described
+from pate.report.words import privacy_statement
+from pate.report.writing import EXAMPLES, store_report, write_pages
+from pate.runs.published import read_labels
+from pate.runs.run import RunDirectory
+>>>>>>> h-mech
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
@@ -145,7 +153,7 @@ def _check_components(config: Config, config_dir: Path) -> None:
 
 def in_asking_order(data: Dataset, config: Config) -> Dataset:
     """The examples that are asked about come first among the public ones."""
-    if config.budget.order != "clusters":
+    if config.budget.query_order != "clusters":
         return data
     from pate.data.order import by_clusters
 
@@ -338,6 +346,7 @@ def _report(
             n_teachers=config.n_teachers,
             classes=data.classes,
             mechanism=dict(config.mechanism),
+            in_words=described(mechanism, config.n_teachers),
             queries=Queries(
                 asked=released.spent.asked,
                 answered=released.spent.answered,

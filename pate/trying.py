@@ -166,6 +166,11 @@ def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
     from pate.report.explanations import privacy_statement
     from pate.report.figures import data_name, software, teacher_kinds
     from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Student
+<<<<<<< HEAD
+=======
+    from pate.report.summary import described
+    from pate.report.words import privacy_statement
+>>>>>>> h-mech
 
     n, budget = len(data.classes), config.budget
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
@@ -176,6 +181,7 @@ def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
         n_teachers=config.n_teachers,
         classes=data.classes,
         mechanism=dict(config.mechanism),
+        in_words=described(config.build_mechanism(), config.n_teachers),
         queries=Queries(
             asked=budget.asked,
             answered=budget.most_answered,

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
+import pate
+
 _LIGHT = [
     "pate",
+    "pate.noise.integer",
     "pate.mechanisms",
     "pate.accounting",
     "pate.accounting.composition",
+    "pate.accounting.exact",
     "pate.planning.costs",
     "pate.planning.plan",
+    "pate.planning.budget",
     "pate.accounting.sanitise",
     "pate.audit.mechanism",
     "pate.data.votes",
@@ -26,6 +35,16 @@ _LIGHT = [
     "pate.cli",
 ]
 
+_BELOW = {
+    "noise": set(),
+    "accounting": {"noise"},
+    "mechanisms": {"noise", "accounting"},
+    "ledger": {"accounting", "storage"},
+}
+"""What the folders that count privacy may import, in functions and for types too, besides errors and naming."""
+
+ROOT = Path(pate.__file__).parent
+
 
 @pytest.mark.parametrize("module", _LIGHT)
 def test_imports_neither_ray_nor_torch(module: str) -> None:
@@ -34,22 +53,65 @@ def test_imports_neither_ray_nor_torch(module: str) -> None:
     assert shown.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("package", ["mechanisms", "accounting"])
-def test_lowest_layer_knows_nothing_above_it(package: str) -> None:
-    from pathlib import Path
+def imports(tree: ast.AST, always: bool) -> Iterator[str]:
+    """Modules of this package that a file imports; those that are imported on loading it only, if not `always`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pate":
+            yield from [node.module] if node.module != "pate" else [f"pate.{name.name}" for name in node.names]
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.startswith("pate."))
+        elif always or not (_for_types(node) or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+            yield from imports(node, always)
 
-    import pate
 
-    allowed = ("pate.mechanisms", "pate.accounting", "pate.errors", "pate.naming")
-    for path in (Path(pate.__file__).parent / package).glob("*.py"):
-        for line in path.read_text().splitlines():
-            if line.startswith(("from pate", "import pate")):
-                assert line.split()[1].startswith(allowed), f"{path.name}: {line}"
+def _for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def graph(always: bool) -> dict[str, set[str]]:
+    """Which folder, or file of the top level, imports which."""
+    found: dict[str, set[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if own != "__init__":  # which imports on demand
+            others = {module.split(".")[1] for module in imports(ast.parse(path.read_text()), always)}
+            found.setdefault(own, set()).update(others - {own, "__version__"})
+    return found
+
+
+def test_the_folders_have_no_cycle() -> None:
+    try:
+        TopologicalSorter(graph(always=False)).prepare()
+    except CycleError as error:
+        pytest.fail(f"these import each other: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("folder", _BELOW)
+def test_what_counts_privacy_knows_nothing_above_it(folder: str) -> None:
+    assert graph(always=True)[folder] <= _BELOW[folder] | {"errors", "naming"}
+
+
+def test_planning_stands_above_mechanisms_and_accounting() -> None:
+    importers = {name for name, others in graph(always=True).items() if "planning" in others}
+    assert not importers & {"noise", "accounting", "mechanisms", "ledger", "data", "config"}
+
+
+def test_nobody_asks_which_mechanism_it_has() -> None:
+    """What differs between mechanisms is asked of them: no concrete one is named outside its folder."""
+    from pate.mechanisms import mechanism_classes
+
+    concrete = {cls.__name__ for cls in mechanism_classes()}
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] in ("mechanisms", "__init__.py"):
+            continue
+        tree = ast.parse(path.read_text())
+        named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        assert not named & concrete, path
+        assert not strings & {cls.name for cls in mechanism_classes()}, path
 
 
 def test_public_names_resolve() -> None:
-    import pate
-
     for name in pate.__all__:
         assert getattr(pate, name) is not None
     with pytest.raises(AttributeError):

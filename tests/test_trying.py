@@ -148,7 +148,7 @@ def test_a_mistyped_model_without_privacy_is_refused_too(digits: Dataset, tmp_pa
 def test_a_doubting_order_needs_a_student_that_can_doubt(
     digits: Dataset, tmp_path: Path, own_students_folder: Path
 ) -> None:
-    config = config_of({"name": "some_students_of_mine.WantsMany"}, budget={"asked": 100, "order": "doubt"})
+    config = config_of({"name": "some_students_of_mine.WantsMany"}, budget={"asked": 100, "query_order": "doubt"})
     with pytest.raises(ConfigError, match="predict_proba"):
         pipeline.run(config, tmp_path / "run", data=digits, config_dir=own_students_folder)
     assert not (tmp_path / "run").exists()

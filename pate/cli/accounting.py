@@ -152,11 +152,8 @@ def _from_config(
 ) -> tuple[dict[str, Any], Workload, int, float | None]:
     """Mechanism, workload, teachers, seconds of training: None where that would take what `guard` refuses to import."""
     from pate.data.sources import load
-    from pate.naming import make_importable
     from pate.planning.plan import Workload
 
-    if guard.trusted:  # else a file beside the config could stand in for a package that is not installed
-        make_importable(path.parent)
     data = load(config.data, data_dir, path.parent)
     budget = config.budget
     workload = Workload(budget.asked, budget.most_answered, budget.delta, len(data.classes))

@@ -15,7 +15,7 @@ from pate.accounting import parameters
 from pate.config.plain_yaml import MOST_DEPTH, dump_yaml, parse_yaml, read_yaml
 from pate.data.settings import AnyData, DataSettings, Settings, Several
 from pate.errors import ConfigError
-from pate.naming import dotted, nearest, shown
+from pate.naming import dotted, make_importable, nearest, shown
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
@@ -124,7 +124,7 @@ class Budget(Settings):
     delta: Delta = 1e-5
     asked: Count = 100
     answered: Count | None = None
-    order: Literal["given", "clusters", "doubt"] = "given"
+    query_order: Literal["given", "clusters", "doubt"] = "given"
     rounds: int = Field(default=4, ge=2, le=1000)
     epsilon: Epsilon | None = None
     sanitise: Sanitise | None = None
@@ -133,6 +133,8 @@ class Budget(Settings):
     @model_validator(mode="before")
     @classmethod
     def _named_by_identity(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and "order" in content:
+            raise ValueError("order: is called query_order now (order is a Rényi order elsewhere); write query_order")
         if isinstance(content, Mapping):
             old = next((key for key in ("ledger_epsilon", "ledger_delta", "ledger_order") if key in content), None)
             if old or isinstance(content.get("ledger"), str):
@@ -151,7 +153,9 @@ class Budget(Settings):
     @model_validator(mode="after")
     def _rounds_fit(self) -> Budget:
         if self.adaptive and self.sanitise is not None:
-            raise ValueError("order 'doubt' has no data-dependent cost that sanitise could bound; use one or the other")
+            raise ValueError(
+                "query_order 'doubt' has no data-dependent cost that sanitise could bound; use one or the other"
+            )
         if self.adaptive and self.rounds > self.asked:
             raise ValueError(f"rounds = {self.rounds}: more than the {self.asked} queries to ask")
         return self
@@ -159,7 +163,7 @@ class Budget(Settings):
     @property
     def adaptive(self) -> bool:
         """Whether later queries depend on earlier answers."""
-        return self.order == "doubt"
+        return self.query_order == "doubt"
 
     @property
     def most_answered(self) -> int:
@@ -281,7 +285,10 @@ def default_config_path(name: str = "digits") -> Path:
 
 def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
     """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
-    return _load(Path(path) if path is not None else default_config_path(), overrides, Config)
+    if path is None:
+        return _load(default_config_path(), overrides, Config)
+    make_importable(Path(path).parent)  # a mechanism may be in a file beside it
+    return _load(Path(path), overrides, Config)
 
 
 def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> BaselineConfig:

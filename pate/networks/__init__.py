@@ -1,1 +1,1 @@
-"""Networks and what surrounds them: architectures, tensors, augmentation, training. They import torch: load them late."""
+"""Networks and what surrounds them: architectures, tensors, augmentation, training. Import them late: torch is heavy."""

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
+<<<<<<< HEAD:pate/report/explanations.py
 from pate.report.formats import percent
 from pate.report.schema import BaselineReport, Report
+=======
+from pate.errors import ConfigError
+from pate.mechanisms import Mechanism, build
+from pate.report.schema import BaselineReport, InWords, Report
+from pate.report.words import percent
+>>>>>>> h-mech:pate/report/summary.py
 
 AnyReport = Report | BaselineReport
-
-_TITLES = {
-    "lnmax": "LNMax",
-    "gnmax": "GNMax",
-    "confident_gnmax": "Confident-GNMax",
-    "mstab": "MStab",
-    "msamp": "MSamp",
-    "msvec": "MSvec",
-}
-_RELEASED = {
-    "lnmax": "the class with most votes after integer Laplace noise of scale {scale:g} votes on each",
-    "gnmax": "the class with most votes after integer Gaussian noise of standard deviation {sigma:g} votes on each",
-    "confident_gnmax": (
-        "nothing (⊥) unless the largest count, with Gaussian noise of standard deviation {sigma1:g} votes, reaches "
-        "{threshold:g}; else the class with most votes after Gaussian noise of standard deviation {sigma2:g} votes"
-    ),
-    "mstab": "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)",
-    "msamp": "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)",
-    "msvec": "the class with most votes, if its lead passes a noisy threshold (sparse vector), else nothing (⊥)",
-}
 
 
 def headline(report: AnyReport) -> str:
@@ -77,18 +65,24 @@ def how_sure(epsilon: float) -> str:
     )
 
 
-def mechanism_title(mechanism: dict[str, Any]) -> str:
-    """The mechanism by the papers' name."""
-    name = str(mechanism.get("name"))
-    return _TITLES.get(name, short_name(name))
+def mechanism_in_words(report: Report) -> InWords:
+    """The mechanism's name as its paper writes it, and what a query releases.
+
+    Where the report does not say, one of this program's own mechanisms does; nobody else's is imported for it.
+    """
+    if report.in_words is not None:
+        return report.in_words
+    name = str(report.mechanism.get("name"))
+    if "." not in name:
+        with suppress(ConfigError):
+            return described(build(report.mechanism, report.n_teachers), report.n_teachers)
+    return InWords(title=short_name(name), releases=f"what the mechanism {name} releases")
 
 
-def mechanism_in_words(mechanism: dict[str, Any]) -> str:
-    """What a query releases."""
-    try:
-        return _RELEASED[mechanism["name"]].format(**mechanism)
-    except (KeyError, ValueError):
-        return f"what the mechanism {mechanism.get('name')} releases"
+def described(mechanism: Mechanism, n_teachers: int) -> InWords:
+    """What a mechanism says of itself, for the report to keep."""
+    subsampled = mechanism.split(n_teachers).rate is not None
+    return InWords(title=mechanism.title, releases=mechanism.in_words(), subsampled=subsampled)
 
 
 def parameters_in_words(settings: dict[str, Any]) -> str:
@@ -137,7 +131,7 @@ def _what_was_done(report: AnyReport) -> str:
     unanswered = queries.asked - queries.answered
     declined = f"; {unanswered} got no answer" if unanswered else ""
     trained = "each trained on its own part of the private records"
-    if report.mechanism.get("name") == "msamp":
+    if mechanism_in_words(report).subsampled:
         trained = "each trained on a random subset of the private records"
     elif not report.teachers:
         trained = "whose votes were counted elsewhere"

@@ -15,7 +15,6 @@ from pate.report.explanations import (
     guarantee,
     headline,
     mechanism_in_words,
-    mechanism_title,
     parameters_in_words,
     short_name,
 )
@@ -100,11 +99,52 @@ def _steps(report: AnyReport) -> list[Values]:
             _step(False, "One model", f"ε = {report.privacy.epsilon:.3g}"),
         ]
     else:
+<<<<<<< HEAD
         steps = _steps_of_a_run(report)
     if report.student.accuracy is not None:
         right = percent(report.student.accuracy)
         steps.append(_step(False, f"{right} right", f"on {report.student.test_examples:,} test examples"))
     return steps
+=======
+        queries = report.queries
+        families = f"{len(report.teachers)} families" if len(report.teachers) > 1 else "one family"
+        unanswered = queries.asked - queries.answered
+        unlabelled = (report.public_examples or queries.asked) - queries.answered
+        steps = [
+            ("inside", "Private records", "their number is not published; each is in one part"),
+            (
+                "inside",
+                f"{report.n_teachers:,} teachers",
+                f"{families}, one part each" if report.teachers else "counted elsewhere, votes stored",
+            ),
+            ("inside", f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
+            (
+                "outside",
+                f"{queries.answered:,} labels",
+                f"released; {unanswered:,} unanswered (⊥)" if unanswered else "released; every query was answered",
+            ),
+            (
+                "outside",
+                "One student",
+                f"{short_name(report.student.name)}, with {unlabelled:,} public examples unlabelled",
+            ),
+        ]
+    if report.student.accuracy is not None:
+        right = percent(report.student.accuracy)
+        steps.append(("outside", f"{right} right", f"on {report.student.test_examples:,} test examples"))
+    items = "\n".join(
+        f'<li class="{kind}"><strong>{escape(what)}</strong><span>{escape(more)}</span></li>'
+        for kind, what, more in steps
+    )
+    key = (
+        '<p class="key"><span class="private"><i></i>inside the trust boundary, never published</span>'
+        "<span><i></i>may be published</span></p>"
+    )
+    more = ""
+    if isinstance(report, Report):
+        more = elements.paragraph(f"A query releases {mechanism_in_words(report).releases}.")
+    return elements.section("From records to a model", f'<ol class="flow">\n{items}\n</ol>', key, more)
+>>>>>>> h-mech
 
 
 def _steps_of_a_run(report: Report) -> list[Values]:

@@ -95,6 +95,14 @@ class Benchmark(_Section):
     )
 
 
+class InWords(_Section):
+    """The mechanism as people read of it: it says so itself, from its public parameters."""
+
+    title: str = Field(description="its name as its paper writes it")
+    releases: str = Field(description="what a query releases")
+    subsampled: bool = Field(default=False, description="whether a record may be in several teachers' parts")
+
+
 class Report(_Section):
     """One run."""
 
@@ -105,6 +113,7 @@ class Report(_Section):
     n_teachers: int
     classes: tuple[str, ...]
     mechanism: Method
+    in_words: InWords | None = Field(default=None, description="the mechanism, for people")
     queries: Queries
     privacy: Privacy
     student: Student

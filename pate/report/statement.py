@@ -6,6 +6,10 @@ import textwrap
 
 from pate.report.explanations import AnyReport, how_sure, mechanism_in_words, mechanism_title, parameters_in_words
 from pate.report.schema import BaselineReport, Report
+<<<<<<< HEAD
+=======
+from pate.report.summary import AnyReport, how_sure, mechanism_in_words, parameters_in_words
+>>>>>>> h-mech
 
 _WIDTH = 78
 
@@ -88,10 +92,10 @@ def _mechanism(report: AnyReport) -> str:
             f"Worked out before training: {settings}." if settings else "Noise is added as the method's proof demands.",
         ]
     else:
+        words = mechanism_in_words(report)
         lines = [
             _teachers(report),
-            f"Mechanism: {mechanism_title(report.mechanism)} ({parameters_in_words(report.mechanism)}). A query "
-            f"releases {mechanism_in_words(report.mechanism)}.",
+            f"Mechanism: {words.title} ({parameters_in_words(report.mechanism)}). A query releases {words.releases}.",
             "Noise is integer valued and drawn from the operating system's entropy; the sampler's error is counted in "
             "δ. A label and its charge are stored together before anyone sees the label.",
         ]
@@ -99,7 +103,7 @@ def _mechanism(report: AnyReport) -> str:
 
 
 def _teachers(report: Report) -> str:
-    if report.mechanism["name"] == "msamp":
+    if mechanism_in_words(report).subsampled:
         return (
             f"PATE. {report.n_teachers} teachers are trained on random subsets of the private records; a record is "
             "kept in at most a fixed number of them, which the mechanism's noise is made for."

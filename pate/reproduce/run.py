@@ -213,7 +213,7 @@ def _together(
                 "differs": "; ".join([row.differs, *remarks]),
                 "mechanism": reports[0]["mechanism"],
                 "teachers": reports[0]["n_teachers"],
-                "order": row.content["budget"].get("order", "given"),
+                "query_order": row.content["budget"].get("query_order", "given"),
                 "delta": reports[0]["privacy"]["delta"],
                 "epsilon": reports[0]["privacy"]["epsilon"],
                 "epsilon_sanitised": _spread([(r["privacy"]["sanitised"] or {}).get("epsilon") for r in reports]),

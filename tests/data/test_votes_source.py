@@ -59,7 +59,7 @@ def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(images, "load_images", lambda source, folders: data)
     monkeypatch.setattr(ray_session, "ray_session", None)
     for order in ("given", "clusters", "doubt"):
-        config = parse_config(CONTENT | {"budget": {"asked": 60, "order": order}})
+        config = parse_config(CONTENT | {"budget": {"asked": 60, "query_order": order}})
         out = tmp_path / order
         outcome = pipeline.run(config, out, data_dir=tmp_path)
         assert outcome.report.queries.answered == 60
@@ -80,7 +80,7 @@ def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_pa
     rng = np.random.default_rng(1)
     X = np.concatenate([rng.normal(-3, 0.1, (40, 2)), rng.normal(3, 0.1, (40, 2)), rng.normal(0, 0.1, (20, 2))])
     student = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
-    budget = {"asked": 12, "order": "doubt", "rounds": 2}
+    budget = {"asked": 12, "query_order": "doubt", "rounds": 2}
     config = parse_config(CONTENT | {"budget": budget, "student": student})
     asked: list[np.ndarray] = []
 
@@ -101,8 +101,13 @@ def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_pa
 
 def test_rounds_without_any_answer_go_on_by_clusters(tmp_path: Path) -> None:
     X = np.random.default_rng(2).random((50, 3))
+<<<<<<< HEAD
     config = parse_config(CONTENT | {"budget": {"asked": 10, "order": "doubt", "rounds": 5}})
     with Run.create(tmp_path / "run", config, resume=False) as directory:
+=======
+    config = parse_config(CONTENT | {"budget": {"asked": 10, "query_order": "doubt", "rounds": 5}})
+    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+>>>>>>> h-mech
         rows, labels = ask_in_rounds(X, config, lambda queries: np.full(len(queries), -1), directory, Console())
     assert len(set(rows)) == 10
     assert (labels == -1).all()
@@ -151,9 +156,9 @@ def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatc
         ({"data": {"source": "digits"}}, "teachers: missing"),
         ({"data": {"source": "votes", "images": "mnits", "votes": "v.npy"}}, "data.images = 'mnits'"),
         ({"data": {"source": "votes", "images": "mnist"}}, "data.votes: missing"),
-        ({"budget": {"order": "doubt", "sanitise": {"order": 5, "beta": 0.04}}}, "order 'doubt'"),
-        ({"budget": {"asked": 3, "order": "doubt"}}, "rounds = 4"),
-        ({"budget": {"order": "random"}}, "budget.order = 'random'"),
+        ({"budget": {"query_order": "doubt", "sanitise": {"order": 5, "beta": 0.04}}}, "query_order 'doubt'"),
+        ({"budget": {"asked": 3, "query_order": "doubt"}}, "rounds = 4"),
+        ({"budget": {"query_order": "random"}}, "budget.query_order = 'random'"),
     ],
 )
 def test_config_mistakes(change: dict, words: str) -> None:

@@ -46,7 +46,7 @@ _SECTIONS: list[dict[str, Any]] = [
     *({"data": data} for data in _OWN_DATA),
     *({"mechanism": mechanism} for mechanism in _MECHANISMS),
     {"budget": {"asked": 100, "sanitise": {"order": 8, "beta": 0.05, "sigma_ss": 4}}},
-    {"budget": {"asked": 100, "order": "doubt", "rounds": 5}},
+    {"budget": {"asked": 100, "query_order": "doubt", "rounds": 5}},
     {"teachers": [{"name": "sklearn.svm.SVC", "vary": {"C": [1, 2], "gamma": [0.1, "scale"]}, "features": ["hog"]}]},
     {"ray": {"workers": 2, "cpus_per_worker": 0.5}},
 ]

@@ -41,7 +41,12 @@ ROWS = {
             {
                 "name": "ours",
                 "mechanism": {"name": "confident_gnmax", "threshold": 8, "sigma1": 6, "sigma2": 5},
-                "budget": {"asked": 80, "answered": 60, "order": "clusters", "sanitise": {"order": 4, "beta": 0.1}},
+                "budget": {
+                    "asked": 80,
+                    "answered": 60,
+                    "query_order": "clusters",
+                    "sanitise": {"order": 4, "beta": 0.1},
+                },
             },
         ],
     }
