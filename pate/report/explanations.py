@@ -51,7 +51,7 @@ def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
 
 
 def guarantee(report: AnyReport) -> list[str]:
-    """What was done and what it promises, a sentence or two each."""
+    """What was done and what it promises, one or two sentences each."""
     privacy = report.privacy
     whose = "one record was" if privacy.unit == "record" else "the records of one id (say, one person) were"
     except_for = f", except with probability about {privacy.delta:g}" if privacy.delta else ""
@@ -84,7 +84,7 @@ def mechanism_title(mechanism: dict[str, Any]) -> str:
 
 
 def mechanism_in_words(mechanism: dict[str, Any]) -> str:
-    """What a query releases."""
+    """What each query releases, as the end of a sentence."""
     try:
         return _RELEASED[mechanism["name"]].format(**mechanism)
     except (KeyError, ValueError):
@@ -106,7 +106,8 @@ def parameters_in_words(settings: dict[str, Any]) -> str:
 
 
 def short_name(name: str) -> str:
-    """
+    """The last part of a dotted path.
+
     >>> short_name("sklearn.svm.SVC")
     'SVC'
     """

@@ -90,7 +90,7 @@ def _mechanism(report: AnyReport) -> str:
     else:
         lines = [
             _teachers(report),
-            f"Mechanism: {mechanism_title(report.mechanism)} ({parameters_in_words(report.mechanism)}). A query "
+            f"Mechanism: {mechanism_title(report.mechanism)} ({parameters_in_words(report.mechanism)}). Each query "
             f"releases {mechanism_in_words(report.mechanism)}.",
             "Noise is integer valued and drawn from the operating system's entropy; the sampler's error is counted in "
             "δ. A label and its charge are stored together before anyone sees the label.",
@@ -107,11 +107,11 @@ def _teachers(report: Report) -> str:
     if not report.teachers:
         return (
             f"PATE. Votes of {report.n_teachers} teachers were counted elsewhere and read from a file. The guarantee "
-            "holds if a record could move at most one vote of a query there."
+            "holds if a record could move at most one vote per query there."
         )
     return (
         f"PATE. Private records are split into {report.n_teachers} disjoint parts by a keyed hash of their identity; a "
-        "teacher is trained on each part. A record touches one teacher, so it moves at most one vote of a query."
+        "teacher is trained on each part. A record touches one teacher, so it moves at most one vote per query."
     )
 
 

@@ -23,7 +23,7 @@ EXAMPLES = Path("plots") / "examples.npz"
 
 
 def store_report(path: Path, report: AnyReport) -> None:
-    """`report.json`: what a run leaves, and what the pages are made from."""
+    """Write `report.json`: what a run publishes about itself, and what the pages are made from."""
     text = report.model_dump_json(indent=2) + "\n"
     write_atomically(path / "report.json", lambda file: file.write_text(text, encoding="utf-8"), mode=0o644)
 
