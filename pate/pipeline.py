@@ -32,7 +32,7 @@ from pate.mechanisms import UNANSWERED, Mechanism
 from pate.naming import make_importable
 from pate.networks.threads import one_thread
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
-from pate.report.explanations import privacy_statement
+from pate.report.explanations import described, privacy_statement
 from pate.report.figures import (
     confusion_of,
     data_name,
@@ -42,17 +42,9 @@ from pate.report.figures import (
     teacher_kinds,
 )
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
-<<<<<<< HEAD
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.run import Run
-=======
-from pate.report.summary import described
-from pate.report.words import privacy_statement
-from pate.report.writing import EXAMPLES, store_report, write_pages
-from pate.runs.published import read_labels
-from pate.runs.run import RunDirectory
->>>>>>> h-mech
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 

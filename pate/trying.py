@@ -163,14 +163,9 @@ def try_report(config: Config, data: Dataset, epsilon: float) -> None:
 
 def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
-    from pate.report.explanations import privacy_statement
+    from pate.report.explanations import described, privacy_statement
     from pate.report.figures import data_name, software, teacher_kinds
     from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Student
-<<<<<<< HEAD
-=======
-    from pate.report.summary import described
-    from pate.report.words import privacy_statement
->>>>>>> h-mech
 
     n, budget = len(data.classes), config.budget
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))

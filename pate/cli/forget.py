@@ -25,7 +25,6 @@ def forget(
     from pate.naming import make_importable
     from pate.runs.run import Run
 
-<<<<<<< HEAD
     with Run.load(run) as found:
         config, (known_data_dir, config_dir) = found.config, found.places
     if not isinstance(config, Config):
@@ -33,15 +32,6 @@ def forget(
     if getattr(config.data, "read_by", "driver") == "workers":
         raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
     make_importable(config_dir)
-=======
-    if not (run / "config.yaml").exists():
-        raise RunError(f"{run}: is not a run directory")
-    known_data_dir, config_dir = forgetting.places(run)
-    make_importable(config_dir)
-    config: Config = parse_config(read_yaml(run / "config.yaml"))
-    if getattr(config.data, "read_by", "driver") == "workers":
-        raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
->>>>>>> h-mech
     data = load(config.data, data_dir or known_data_dir, config_dir)
     with Run.create(run, config, resume=True) as directory:
         n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)

@@ -1,1 +1,1 @@
-"""Networks and what surrounds them: architectures, tensors, augmentation, training. Import them late: torch is heavy."""
+"""Networks and what they need: architectures, tensors, augmentation, training. Load late: they import torch."""

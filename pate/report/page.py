@@ -62,7 +62,7 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         sanitised=report.privacy.sanitised,
         figures=_figures(report),
         steps=_steps(report),
-        released_per_query=mechanism_in_words(report.mechanism) if isinstance(report, Report) else None,
+        released_per_query=mechanism_in_words(report).releases if isinstance(report, Report) else None,
         families=_families(report),
         classes=_classes(report, svg),
         released=_released(report, examples),
@@ -99,52 +99,11 @@ def _steps(report: AnyReport) -> list[Values]:
             _step(False, "One model", f"ε = {report.privacy.epsilon:.3g}"),
         ]
     else:
-<<<<<<< HEAD
         steps = _steps_of_a_run(report)
     if report.student.accuracy is not None:
         right = percent(report.student.accuracy)
         steps.append(_step(False, f"{right} right", f"on {report.student.test_examples:,} test examples"))
     return steps
-=======
-        queries = report.queries
-        families = f"{len(report.teachers)} families" if len(report.teachers) > 1 else "one family"
-        unanswered = queries.asked - queries.answered
-        unlabelled = (report.public_examples or queries.asked) - queries.answered
-        steps = [
-            ("inside", "Private records", "their number is not published; each is in one part"),
-            (
-                "inside",
-                f"{report.n_teachers:,} teachers",
-                f"{families}, one part each" if report.teachers else "counted elsewhere, votes stored",
-            ),
-            ("inside", f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
-            (
-                "outside",
-                f"{queries.answered:,} labels",
-                f"released; {unanswered:,} unanswered (⊥)" if unanswered else "released; every query was answered",
-            ),
-            (
-                "outside",
-                "One student",
-                f"{short_name(report.student.name)}, with {unlabelled:,} public examples unlabelled",
-            ),
-        ]
-    if report.student.accuracy is not None:
-        right = percent(report.student.accuracy)
-        steps.append(("outside", f"{right} right", f"on {report.student.test_examples:,} test examples"))
-    items = "\n".join(
-        f'<li class="{kind}"><strong>{escape(what)}</strong><span>{escape(more)}</span></li>'
-        for kind, what, more in steps
-    )
-    key = (
-        '<p class="key"><span class="private"><i></i>inside the trust boundary, never published</span>'
-        "<span><i></i>may be published</span></p>"
-    )
-    more = ""
-    if isinstance(report, Report):
-        more = elements.paragraph(f"A query releases {mechanism_in_words(report).releases}.")
-    return elements.section("From records to a model", f'<ol class="flow">\n{items}\n</ol>', key, more)
->>>>>>> h-mech
 
 
 def _steps_of_a_run(report: Report) -> list[Values]:
@@ -158,7 +117,7 @@ def _steps_of_a_run(report: Report) -> list[Values]:
     return [
         _step(True, "Private records", "their number is not published; each is in one part"),
         _step(True, f"{report.n_teachers:,} teachers", trained),
-        _step(True, f"{queries.asked:,} queries", f"votes and noise: {mechanism_title(report.mechanism)}"),
+        _step(True, f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
         _step(False, f"{queries.answered:,} labels", answers),
         _step(False, "One student", learned),
     ]

@@ -101,13 +101,8 @@ def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_pa
 
 def test_rounds_without_any_answer_go_on_by_clusters(tmp_path: Path) -> None:
     X = np.random.default_rng(2).random((50, 3))
-<<<<<<< HEAD
-    config = parse_config(CONTENT | {"budget": {"asked": 10, "order": "doubt", "rounds": 5}})
-    with Run.create(tmp_path / "run", config, resume=False) as directory:
-=======
     config = parse_config(CONTENT | {"budget": {"asked": 10, "query_order": "doubt", "rounds": 5}})
-    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
->>>>>>> h-mech
+    with Run.create(tmp_path / "run", config, resume=False) as directory:
         rows, labels = ask_in_rounds(X, config, lambda queries: np.full(len(queries), -1), directory, Console())
     assert len(set(rows)) == 10
     assert (labels == -1).all()
