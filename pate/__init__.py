@@ -18,6 +18,7 @@ _HOMES = {
     "Ledger": "pate.ledger",
     "PateError": "pate.errors",
     "UNANSWERED": "pate.mechanisms",
+    "PATEClassifier": "pate.classifier",
     "load_config": "pate.config",
     "load_student": "pate.students.saving",
     "run": "pate.pipeline",

@@ -31,6 +31,7 @@ from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED, Mechanism, Stream
 from pate.noise.integer import Entropy
+from pate.runs import files
 from pate.storage.files import write_atomically
 
 
@@ -85,7 +86,7 @@ class Aggregator:
                     counts=[*self._votes.values()],
                 )
 
-        write_atomically(self._private / "votes.npz", write)
+        write_atomically(self._private / files.VOTES, write)
 
     def label(self, X: NDArray) -> Answers:
         """Released labels of examples whose votes were collected, `UNANSWERED` where the mechanism declined.
@@ -145,7 +146,7 @@ class Aggregator:
                 figures |= _exact_figures(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
             except TooWide as error:  # the labels are paid for by then: the run goes on without this figure
                 figures |= {"epsilon_data_dependent": None, "why": str(error)}
-        write_atomically(self._private / "epsilon.json", lambda path: path.write_text(json.dumps(figures, indent=2)))
+        write_atomically(self._private / files.EPSILON, lambda path: path.write_text(json.dumps(figures, indent=2)))
 
     def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any] | None:
         """Release, once, an upper bound on the data-dependent ε of the examples asked; see `accounting.sanitise`.
@@ -215,10 +216,10 @@ class Aggregator:
             "mean_teacher_accuracy": float(counts[np.arange(len(y)), y].mean() / self._n_teachers),
             "plurality_accuracy": float((counts.argmax(1) == y).mean()),
         }
-        write_atomically(self._private / "evaluation.json", lambda path: path.write_text(json.dumps(figures, indent=2)))
+        write_atomically(self._private / files.EVALUATION, lambda path: path.write_text(json.dumps(figures, indent=2)))
 
     def _stored_votes(self) -> dict[bytes, NDArray[np.int64]]:
-        path = self._private / "votes.npz"
+        path = self._private / files.VOTES
         if not path.exists():
             return {}
         with np.load(path, allow_pickle=False) as archive:
@@ -249,7 +250,7 @@ def query_ids(X: NDArray, key: bytes) -> list[bytes]:
 
 def votes_collected(X: NDArray, private: Path, key: bytes) -> bool:
     """Whether votes on all of `X` are stored. Reads no votes."""
-    path = private / "votes.npz"
+    path = private / files.VOTES
     if not path.exists():
         return False
     with np.load(path, allow_pickle=False) as archive:

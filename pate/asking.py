@@ -16,7 +16,7 @@ from pate.console import Console
 from pate.data.order import by_clusters
 from pate.errors import ConfigError
 from pate.mechanisms import UNANSWERED
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.students.stage import new_student
 
 BATCH = 50
@@ -47,7 +47,7 @@ def ask(aggregator: AnyAggregator, queries: NDArray, metrics: Metrics, console: 
 
 
 def ask_in_rounds(
-    X: NDArray, config: Config, ask_about: Ask, directory: RunDirectory, console: Console
+    X: NDArray, config: Config, ask_about: Ask, directory: Run, console: Console
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of `X` that were asked about, and their labels.
 
@@ -56,7 +56,7 @@ def ask_in_rounds(
     composition, a data-dependent ε does not. The rows of a round are stored before it is asked, so that a resumed run
     asks about the same ones.
     """
-    path = directory.private / "rounds.json"
+    path = directory.rounds_file
     chosen: list[list[int]] = json.loads(path.read_text()) if path.exists() else []
     edges = np.linspace(0, config.budget.asked, config.budget.rounds + 1).astype(int)
     rows, labels = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -65,7 +65,7 @@ def ask_in_rounds(
             doubt = _doubt(X, rows, labels, config, console)
             chosen.append(_unlike(X, rows, doubt, int(size), config.seed).tolist())
             directory.note(path.name, chosen)
-            directory.publish()
+            directory.sync()
         new = np.array(chosen[number], dtype=np.int64)
         rows, labels = np.concatenate([rows, new]), np.concatenate([labels, ask_about(X[new])])
     return rows, labels

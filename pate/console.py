@@ -107,6 +107,27 @@ class Console:
         return update
 
 
+class Quiet(Console):
+    """Says nothing: for use as a library."""
+
+    def __init__(self) -> None:
+        """Nothing to write to."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def say_privately(self, text: str) -> None:
+        pass
+
+    @contextmanager
+    def track(self, what: str, total: int) -> Iterator[Update]:
+        yield lambda done, remark="": None
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        yield
+
+
 class JsonConsole(Console):
     """The same as JSON lines on standard error, for whatever collects logs. Never what is for the operator alone."""
 

@@ -25,6 +25,10 @@ class RunError(PateError):
     """The run directory, or the cluster behind the run, is not in a state to go on from."""
 
 
+class RunBegun(RunError):
+    """There is a run already, and nobody said that it is to go on."""
+
+
 class BudgetExceeded(PateError):
     """The charge does not fit into the limits that were fixed before the first query."""
 

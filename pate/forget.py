@@ -11,7 +11,6 @@ source still holds it. All steps can be repeated: a crash on the way is made goo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,24 +22,24 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pate.config import Config
-from pate.data import partition
 from pate.data.columns import IdType, canonical_id
 from pate.data.dataset import Dataset
 from pate.data.partition import identities, keyed_digest
 from pate.ensemble.checkpoints import TeacherFiles
+from pate.ensemble.readers import must_be, parts_of
 from pate.ensemble.worker import Teaching
 from pate.errors import DataError, RunError
-from pate.mechanisms import Split
-from pate.runs.run import RunDirectory
+from pate.runs import files
+from pate.runs.run import Run
 
 _MADE_FROM_TEACHERS = (
-    "votes.npz",
-    "votes.npz.partial",
-    "evaluation.json",
-    "epsilon.json",
-    "failures.json",
-    "report.html",
-    "report.html.partial",
+    files.VOTES,
+    f"{files.VOTES}.partial",
+    files.EVALUATION,
+    files.EPSILON,
+    files.FAILURES,
+    files.PAGE,
+    f"{files.PAGE}.partial",
 )
 
 
@@ -58,15 +57,16 @@ class Version(BaseModel):
     data_digest: str | None = None
 
     @classmethod
-    def of(cls, directory: RunDirectory) -> Version:
-        path = directory.private / "ensemble.json"
+    def of(cls, directory: Run) -> Version:
+        path = directory.ensemble_file
         return cls.model_validate_json(path.read_text()) if path.exists() else cls()
 
-    def store(self, directory: RunDirectory) -> None:
-        directory.note("ensemble.json", self.model_dump(mode="json"))
+    def store(self, directory: Run) -> None:
+        directory.note(files.ENSEMBLE, self.model_dump(mode="json"))
+        directory.sync()  # whatever happens next, the run knows what is to be forgotten
 
 
-def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
+def remembered(data: Dataset, directory: Run) -> Dataset:
     """The data without what was forgotten; refused if the rest is not what the run began with."""
     ensemble = Version.of(directory)
     if ensemble.forgotten:
@@ -81,25 +81,10 @@ def remembered(data: Dataset, directory: RunDirectory) -> Dataset:
     return data
 
 
-def must_be(same: bool, directory: RunDirectory) -> None:
-    if not same:
-        raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
-
-
-def split_of(config: Config) -> Split:
-    """How records go to parts, for readers."""
-    return config.build_mechanism().split(config.n_teachers)
-
-
-def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
-    """Row numbers of each teacher's records."""
-    return partition.parts_of(data.X_private, data.y_private, data.ids_private, key, split_of(config))
-
-
 def forget(
     config: Config,
     data: Dataset,
-    directory: RunDirectory,
+    directory: Run,
     ids: Sequence[str],
     rows: Sequence[int],
     config_dir: Path = Path(),
@@ -122,7 +107,7 @@ def forget(
     return len(touched)
 
 
-def _retrain(config: Config, data: Dataset, directory: RunDirectory, config_dir: Path, parts: Sequence[int]) -> None:
+def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, parts: Sequence[int]) -> None:
     """As in a run: a teacher that hangs or takes its process down becomes a constant."""
     from pate.cluster.session import ray_session
     from pate.ensemble import Ensemble
@@ -158,7 +143,7 @@ def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdT
     return chosen
 
 
-def _erase(directory: RunDirectory, parts: Sequence[int]) -> None:
+def _erase(directory: Run, parts: Sequence[int]) -> None:
     store = TeacherFiles(directory.private, directory.key)
     for part in parts:
         store.erase(part)
@@ -183,12 +168,3 @@ def _digest(data: Dataset, key: bytes) -> str:
 def _only(data: Dataset, kept: NDArray[np.bool_]) -> Dataset:
     ids = None if data.ids_private is None else [i for i, keep in zip(data.ids_private, kept, strict=True) if keep]
     return replace(data, X_private=data.X_private[kept], y_private=data.y_private[kept], ids_private=ids)
-
-
-def places(path: Path) -> tuple[Path | None, Path]:
-    """Where a run's data and its config's neighbours were found."""
-    try:
-        content = json.loads((path / "private" / "places.json").read_text())
-    except (OSError, ValueError):
-        return None, Path()
-    return content["data_dir"] and Path(content["data_dir"]), Path(content["config_dir"])

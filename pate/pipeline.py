@@ -32,6 +32,7 @@ from pate.mechanisms import UNANSWERED, Mechanism
 from pate.naming import make_importable
 from pate.networks.threads import one_thread
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
+from pate.report.explanations import described, privacy_statement
 from pate.report.figures import (
     confusion_of,
     data_name,
@@ -41,11 +42,9 @@ from pate.report.figures import (
     teacher_kinds,
 )
 from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
-from pate.report.summary import described
-from pate.report.words import privacy_statement
-from pate.report.writing import EXAMPLES, store_report, write_pages
-from pate.runs.published import read_labels
-from pate.runs.run import RunDirectory
+from pate.report.writing import store_report, write_pages
+from pate.runs import files
+from pate.runs.run import Run
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
@@ -89,11 +88,13 @@ def run(
     anchor: str | None = None,
     console: Console | None = None,
     data: Dataset | None = None,
+    pages: bool = True,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
     `anchor` is a file or URL where the ledger's links are kept besides. `data` is the config's data where it was loaded
-    before, perhaps with votes that were counted before.
+    before, perhaps with votes that were counted before, or that is only in memory. Without `pages`, what is for people
+    to look at is left out: pages, plots, curves and the private data-dependent ε.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
@@ -106,26 +107,27 @@ def run(
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
-        try_everything(config, data, mechanism, epsilon)
-    with RunDirectory.open(out, config, resume) as directory:
+        try_everything(config, data, mechanism, epsilon, pages)
+    with Run.create(out, config, resume) as directory:
         data = remembered(data, directory)
-        directory.note("places.json", {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
+        directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
-        inside = _Inside(config, config_dir, data, directory, force, seconds, metrics, console)
+        inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console)
         released = _release_labels(inside, mechanism, open_ledger, address)
         data = data.asked_first(released.rows)
         with _stage("student", seconds), labels_are_kept("the student", out):
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
-        directory.publish()
+        directory.sync()
         with labels_are_kept("the report", out):
-            report = _report(config, data, mechanism, released, epsilon, student, seconds, console)
-            directory.note("seconds.json", seconds)
-            save_examples(directory.path / EXAMPLES, data, released.labels)
+            report = _report(inside, data, mechanism, released, epsilon, student)
+            directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
-            with console.working("drawing the report"):
-                write_pages(directory.path)
-        directory.publish()
+            if pages:
+                save_examples(directory.examples_file, data, released.labels)
+                with console.working("drawing the report"):
+                    write_pages(directory.path)
+        directory.sync()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
 
 
@@ -199,8 +201,9 @@ class _Inside:
     config: Config
     config_dir: Path
     data: Dataset
-    run: RunDirectory
+    run: Run
     force: bool
+    pages: bool
     seconds: dict[str, float]
     metrics: Metrics
     console: Console
@@ -220,7 +223,7 @@ def _release_labels(
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
     with ExitStack() as stack:
         aggregator = _aggregator(inside, mechanism, open_ledger, address, stack)
-        published = read_labels(run.labels)
+        published = run.labels
         if published is not None:
             aggregator.must_have_told(published.examples(data), published.labels)
         if not aggregator.spent().asked and not aggregator.room():
@@ -231,7 +234,7 @@ def _release_labels(
                 aggregator.collect(queries, StoredVotes(data.votes[: len(queries)], config.n_teachers))
             else:
                 _train_and_vote(inside, queries, aggregator)
-        run.publish()
+        run.sync()
         with _stage("label", inside.seconds):
             if adaptive:
                 rows, labels = ask_in_rounds(
@@ -242,7 +245,8 @@ def _release_labels(
                 rows, labels = np.arange(len(queries)), ask(aggregator, queries, inside.metrics, console)
             spent = aggregator.spent()
         with _stage("account", inside.seconds), console.working("accounting"):
-            aggregator.account(queries, config.budget.delta, adaptive)
+            if inside.pages:
+                aggregator.account(queries, config.budget.delta, adaptive)
             sanitised = None
             if config.budget.sanitise is not None:
                 sanitised = aggregator.sanitise(queries, config.budget.sanitise, config.budget.delta)
@@ -306,31 +310,24 @@ def _train_and_vote(inside: _Inside, queries: NDArray, aggregator: AnyAggregator
                 def done(count: int) -> None:
                     update(count)
                     inside.metrics.show(teachers_trained=count)
-                    run.publish(at_least_every=_SECONDS_BETWEEN_COPIES)
+                    run.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
                 ensemble.train(done)
-            run.publish()
+            run.sync()
         with _stage("vote", inside.seconds), console.working("counting votes"):
             ensemble.vote(lambda voters: aggregator.collect(queries, voters))
             truth = data.y_public
             if data.benchmark and truth is not None:
                 ensemble.vote(lambda voters: aggregator.evaluate(data.X_public, truth, voters))
-    run.note("failures.json", {"private": "do not publish", "teachers": store.failures})
+    run.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
 def _report(
-    config: Config,
-    data: Dataset,
-    mechanism: Mechanism,
-    released: Released,
-    epsilon: float,
-    student: Any,
-    seconds: dict[str, float],
-    console: Console,
+    inside: _Inside, data: Dataset, mechanism: Mechanism, released: Released, epsilon: float, student: Any
 ) -> Report:
-    n_classes = len(data.classes)
+    config, seconds, console, n_classes = inside.config, inside.seconds, inside.console, len(data.classes)
     predicted = student.predict(data.X_test) if data.X_test is not None and data.y_test is not None else None
     with _stage("report", seconds):
         unit = "record" if data.ids_private is None else "id"
@@ -367,7 +364,7 @@ def _report(
             data=data_name(config.data),
             public_examples=len(data.X_public),
             teachers=teacher_kinds(config),
-            curves=publishable_curves(config, mechanism, n_classes),
+            curves=publishable_curves(config, mechanism, n_classes) if inside.pages else None,
             versions=software(),
         )
 
@@ -405,6 +402,6 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
         return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
 
 
-def _private_figures(directory: RunDirectory) -> dict[str, Any]:
-    path = directory.private / "evaluation.json"
+def _private_figures(directory: Run) -> dict[str, Any]:
+    path = directory.evaluation_file
     return json.loads(path.read_text()) if path.exists() else {}

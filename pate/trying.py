@@ -35,14 +35,15 @@ _PREDICTED = 5
 _SHOWN = 6  # examples of the page: a line of them
 
 
-def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> None:
+def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float, pages: bool = True) -> None:
     """Raise ConfigError where the student, the model without privacy or the report would fail later."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of two steps of training nobody expects that they converge
         try_student(config, data, mechanism.may_decline)
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
-        try_report(config, data, epsilon)
+        if pages:
+            try_report(config, data, epsilon)
 
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
@@ -145,15 +146,16 @@ def try_nonprivate(config: Config, data: Dataset) -> None:
 def try_report(config: Config, data: Dataset, epsilon: float) -> None:
     """Every page and plot, drawn from made-up figures and the real names, of classes above all."""
     from pate.report.figures import save_examples
-    from pate.report.writing import EXAMPLES, store_report, write_pages
+    from pate.report.writing import store_report, write_pages
+    from pate.runs.files import RunFiles
 
     labels = made_up_labels(min(_SHOWN, len(data.X_public)), len(data.classes), True)
     try:
         with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure("report", "drawn"):
             path = Path(folder)
-            (path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+            RunFiles(path).config_file.write_text(config.to_yaml(), encoding="utf-8")
             store_report(path, made_up_report(config, data, epsilon))
-            save_examples(path / EXAMPLES, data, labels)
+            save_examples(RunFiles(path).examples_file, data, labels)
             write_pages(path, images=False)
     except _Failed as error:
         raise ConfigError(f"{error}; are the names of the classes plain text?") from None
@@ -161,10 +163,9 @@ def try_report(config: Config, data: Dataset, epsilon: float) -> None:
 
 def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
+    from pate.report.explanations import described, privacy_statement
     from pate.report.figures import data_name, software, teacher_kinds
     from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Student
-    from pate.report.summary import described
-    from pate.report.words import privacy_statement
 
     n, budget = len(data.classes), config.budget
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))

@@ -25,7 +25,7 @@ from pate.ensemble.worker import Job, Teaching, Worker
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.teachers import Recipe
 
 SECRET = "canary 0.8675309"
@@ -222,9 +222,9 @@ def test_a_run_of_other_data_is_refused_without_its_file_names(tmp_path: Path) -
     def config(name: str) -> Config:
         return parse_config({**SETTINGS, "data": {**SETTINGS["data"], "private": name}})  # type: ignore[dict-item]
 
-    with RunDirectory.open(tmp_path / "run", config("crippen.csv"), resume=False):
+    with Run.create(tmp_path / "run", config("crippen.csv"), resume=False):
         pass
-    with pytest.raises(RunError) as caught, RunDirectory.open(tmp_path / "run", config("a.csv"), resume=True):
+    with pytest.raises(RunError) as caught, Run.create(tmp_path / "run", config("a.csv"), resume=True):
         pass
     assert "other data.private" in str(caught.value)
     assert "crippen" not in str(caught.value)

@@ -21,7 +21,7 @@ from pate.data.sources import load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import DataError, RunError
 from pate.forget import Version, forget, parts_of, remembered
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.teachers import assign_recipes, recipes
 
 CENTROID = '''"""A teacher of one's own: only fit and predict, no probabilities, no parameters."""
@@ -170,7 +170,7 @@ def test_only_parts_that_held_the_record_are_touched(mechanism: str, tmp_path: P
     own_data(tmp_path)
     config = load_config(tmp_path / "own.yaml", [*SMALL, *([mechanism] if mechanism else [])])
     data = load(config.data, None, tmp_path)
-    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+    with Run.create(tmp_path / "run", config, resume=False) as directory:
         remembered(data, directory)
         parts = parts_of(config, data, directory.key)
         record = int(parts[0][0])  # one that some part holds: with msamp, others may be in none
@@ -200,7 +200,7 @@ def test_a_record_in_no_part_can_be_forgotten_too(tmp_path: Path) -> None:
     mechanism = "mechanism={name: msamp, epsilon: 1, query_delta: 1e-6, sampling_rate: 0.1}"
     config = load_config(tmp_path / "own.yaml", [*SMALL, mechanism])
     data = load(config.data, None, tmp_path)
-    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+    with Run.create(tmp_path / "run", config, resume=False) as directory:
         remembered(data, directory)
         held = set(np.concatenate(parts_of(config, data, directory.key)).tolist())
         outside = next(row for row in range(len(data.X_private)) if row not in held)
@@ -212,7 +212,7 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
     own_data(tmp_path)
     config = load_config(tmp_path / "own.yaml", SMALL)
     data = load(config.data, None, tmp_path)
-    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+    with Run.create(tmp_path / "run", config, resume=False) as directory:
         remembered(data, directory)
         forget(config, data, directory, ["p5"], [])
         done = Version.of(directory)

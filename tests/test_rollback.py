@@ -23,7 +23,7 @@ from pate.ledger.chain import identity
 from pate.ledger.stored import FOLDER
 from pate.planning.budget import ledger_opener
 from pate.runs.published import published_pins, read_labels
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.storage import open_storage
 
 data = cache(partial(digits_with_votes, 20))
@@ -46,7 +46,7 @@ def run(out: Path | str, resume: bool = False, anchor: Path | str | None = None)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`before`: a run that has released nothing yet. `after`: the same run, finished. `anchor`: its links."""
     folder = tmp_path_factory.mktemp("rollback")
-    with RunDirectory.open(folder / "before", config(), resume=False) as directory:
+    with Run.create(folder / "before", config(), resume=False) as directory:
         anchor = directory.anchored(str(folder / "anchor"))
         ledger_opener(config(), config().build_mechanism(), directory, anchor=anchor)().close()
     shutil.copytree(folder / "before", folder / "after")

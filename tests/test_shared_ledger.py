@@ -25,7 +25,7 @@ from pathlib import Path
 from pate.errors import PateError
 from pate.config import load_config
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.ledger.shared import SharedLedger, create
 folder, me = Path(sys.argv[1]), int(sys.argv[2])
 LIMITS = Limits(100, 100, "m", 0.0, 0.001)
@@ -47,7 +47,7 @@ def opens():
     pay(Ledger(folder / "ledger.db", b"k" * 32, folder / "ledger.head", "run", Limits(100, 100, "m")))
 
 def begins():
-    with RunDirectory.open(folder / "run", load_config(), resume=False) as directory:
+    with Run.create(folder / "run", load_config(), resume=False) as directory:
         key = directory.key
         print(key.hex(), flush=True)
         sys.stdin.readline()
@@ -124,7 +124,7 @@ def test_of_many_runs_begun_in_one_place_one_draws_the_key(tmp_path: Path) -> No
     assert sorted(status for status, _, _ in ended) == [0] + [2] * (AT_ONCE - 1), ended
     for status, _, error in ended:
         assert error.count("\n") == (status == 2), error
-        assert not status or "add --resume" in error or "another pate is at work" in error
+        assert not status or "resume that run" in error or "another pate is at work" in error
 
 
 def test_a_ledger_is_never_made_on_the_side(tmp_path: Path) -> None:
@@ -177,17 +177,17 @@ def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     """Both resumed: in a shared ledger they have the same answers, and the second of two writers is refused."""
     from pate.config import parse_config
     from pate.planning.budget import ledger_opener
-    from pate.runs.run import RunDirectory
+    from pate.runs.run import Run
 
     shared = create(tmp_path / "shared", BUDGET)
     content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 40}, "data": {"source": "digits"}}
     content |= {"teachers": [{"name": "sklearn.svm.SVC"}], "student": {"name": "supervised"}}
     content |= {"budget": {"asked": 10, "ledger": {"path": "shared", "id": shared.id}}}
     config = parse_config(content)
-    with RunDirectory.open(tmp_path / "one", config, resume=False) as directory:
+    with Run.create(tmp_path / "one", config, resume=False) as directory:
         first = ledger_opener(config, config.build_mechanism(), directory, tmp_path)()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    with RunDirectory.open(tmp_path / "two", config, resume=True) as directory:
+    with Run.create(tmp_path / "two", config, resume=True) as directory:
         second = ledger_opener(config, config.build_mechanism(), directory, tmp_path)()
     with first.batch(1):
         first.charge_and_store([b"a"], [1], Charge(1, 1))

@@ -34,8 +34,11 @@ LIMITS = Limits(40, 40, "m")
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where nothing waits for a disk
 
 
+_STORES = tempfile.TemporaryDirectory(dir=MEMORY)
+
+
 def memory() -> Storage:
-    return open_storage(f"memory://{secrets.token_hex(6)}/run")
+    return open_storage(f"file://{_STORES.name}/{secrets.token_hex(6)}")
 
 
 def machine(storage: Storage | str, folder: Path, limits: Limits = LIMITS) -> StoredLedger:

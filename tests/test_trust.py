@@ -24,7 +24,7 @@ from pate.data.dataset import Dataset
 from pate.errors import ConfigError, NotTrusted
 from pate.ledger import Pin
 from pate.naming import import_dotted, importing_only
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.students import build_student
 from pate.students.saving import load_student, save_student
 from pate.students.stage import train_student
@@ -125,14 +125,14 @@ def test_a_stored_student_that_cannot_be_read_back_is_trained_again(tmp_path: Pa
         "student": {"name": "supervised", "params": {"estimator": "sklearn.tree.DecisionTreeClassifier"}}
     }
     data = Dataset(X_private=X, y_private=y, X_public=X, classes=("a", "b", "c"))
-    directory = RunDirectory(tmp_path / "run")
+    directory = Run(tmp_path / "run")
     (directory.path / "private").mkdir(parents=True)
     pin = Pin(1, b"m" * 32)
     students = [train_student(parse_config(config), data, y, directory, 1.0, pin, Console()) for _ in range(2)]
     np.testing.assert_array_equal(students[0].predict(X), students[1].predict(X))
     with pytest.raises(NotTrusted, match=r"--trust sklearn\.tree\._tree\.Tree"):
-        load_student(directory.student)
-    load_student(directory.student, trust=["sklearn.tree._tree.Tree"])
+        load_student(directory.student_folder)
+    load_student(directory.student_folder, trust=["sklearn.tree._tree.Tree"])
 
 
 def test_only_classes_of_ours_and_of_scikit_learn_pass() -> None:

@@ -8,7 +8,7 @@ The mechanism is GNSS of Papernot et al. 2018 (arXiv:1802.08908, appendix B), wi
 - The shift that makes the figure an upper bound is a quantile of noise whose scale is private. So the shift
   is part of what is released, and its effect part of the cost.
 
-Formal guarantee of `epsilon_sanitised`, proven in docs/privacy.md: with o all that was released (labels,
+Formal guarantee of `epsilon_sanitised`, proven in docs/proofs.md: with o all that was released (labels,
 which queries were answered, the figure eps(o)), for every data set D, neighbour D' and event E,
 
     Pr[o(D) in E] <= integral over E of exp(eps(o)) dPr[o(D') = o] + delta.
@@ -41,7 +41,7 @@ GRID = Fraction(1, 1000)  # what is released is a multiple of this
 _SAMPLER_ERROR = 2.0**-200  # total variation between the sampler and a rounded normal, see standard_normal
 _FRACTION_BITS = 256
 SMALLEST_SIGMA = 5.0
-"""Votes. Below about 3 the exact cost of integer noise was seen to exceed the published bound; see docs/privacy.md."""
+"""Votes. Below about 3 the exact cost of integer noise was seen to exceed the published bound; see docs/proofs.md."""
 
 
 @dataclass(frozen=True)

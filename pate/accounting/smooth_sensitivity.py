@@ -11,7 +11,7 @@ x = sigma * sqrt(-ln q). With Proposition 10's orders, mu2 = x and mu1 = x + 1, 
     (order - 1) * rdp = ln( (1-q)^order * (1 - exp(-(x-1)²/sigma²))^(1-order)
                             + exp((-x² + (order-1)(2x+1)) / sigma²) ),
 
-valid for x > 1, x > order - 1 and sigma² ln((x+1)/(x-1)) <= 2x - 1. docs/privacy.md proves what is used here:
+valid for x > 1, x > order - 1 and sigma² ln((x+1)/(x-1)) <= 2x - 1. docs/proofs.md proves what is used here:
 
 1. the bound, clipped at the data-independent order/sigma², never decreases in q (the paper's condition C5,
    which its code checks numerically): what is sanitised is the published bound, not an envelope of it;

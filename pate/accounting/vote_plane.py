@@ -1,7 +1,7 @@
 """The largest moment of a noisy argmax, or of a threshold test, over all vote histograms, with proven bounds.
 
 "Moment" is exp((order − 1)·Rényi divergence) between the answers before and after a vote moves; "excess" is
-the moment less 1. The noise is integer, symmetric and log-concave. docs/privacy.md has the proof; in short:
+the moment less 1. The noise is integer, symmetric and log-concave. docs/proofs.md has the proof; in short:
 
 A vote moves from class a to class b. Given the noise and the tie-breaking priorities of all other classes,
 these act as one rival. The moment is jointly convex, so it is at most the largest one given what the rival

@@ -27,6 +27,7 @@ from pate.boundary import worded_by_us
 from pate.errors import ConfigError, DataError, RunError
 from pate.features import Features, build_features
 from pate.networks.stored import check_values, check_weights
+from pate.networks.tensors import example_tensor
 from pate.noise.continuous import Entropy, bernoulli, gaussians
 from pate.storage.files import sizes, write_atomically
 
@@ -303,10 +304,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                 if not worded_by_us(error):
                     raise
                 raise ConfigError(f"features = 'scattering': {error}") from None
-        tensor = torch.from_numpy(np.array(X, dtype=np.float32))
-        if tensor.ndim == 4:
-            return tensor.permute(0, 3, 1, 2).contiguous()
-        return tensor.unsqueeze(1) if tensor.ndim == 3 else tensor
+        return example_tensor(X, memory_format=torch.contiguous_format)
 
     def _learning_rate_at(self, share_done: float) -> float:
         """Straight from `learning_rate` to `learning_rate_end` over the run, if there is one."""

@@ -21,11 +21,14 @@ from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError
 from pate.networks.threads import one_thread
+from pate.report.explanations import privacy_statement
 from pate.report.figures import confusion_of, data_name, software
 from pate.report.schema import BaselineReport, Benchmark, Privacy, Student
-from pate.report.words import privacy_statement
 from pate.report.writing import store_report, write_pages
-from pate.runs.run import RunDirectory
+from pate.runs.files import SECONDS, TENSORS
+from pate.runs.run import Run
+
+_SECONDS_BETWEEN_COPIES = 10.0
 
 
 @dataclass(frozen=True)
@@ -33,29 +36,31 @@ class BaselineOutcome:
     """A finished run of a baseline."""
 
     report: BaselineReport
-    path: Path
+    path: Path | str
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 def run_baseline(
     config: BaselineConfig,
-    out: Path,
+    out: Path | str,
     *,
     data_dir: Path | None = None,
     config_dir: Path = Path(),
     resume: bool = False,
     console: Console | None = None,
 ) -> BaselineOutcome:
-    """Train the baseline as `config` says, in the directory `out`; an interrupted DP-SGD goes on where it was."""
+    """Train the baseline as `config` says, in the directory or at the URL `out`.
+
+    An interrupted DP-SGD goes on where it was.
+    """
     console = console or Console()
     data = load(config.data, data_dir, config_dir)
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
     planned = _plan(model, config, n_records, console)
-    with RunDirectory.open(out, config, resume) as directory:
-        finished = out / "report.json"
-        if finished.exists():
-            return BaselineOutcome(BaselineReport.model_validate_json(finished.read_text()), out)
+    with Run.create(out, config, resume) as directory:
+        if directory.report_file.exists():
+            return BaselineOutcome(BaselineReport.model_validate_json(directory.report_file.read_text()), out)
         started = time.perf_counter()
         if data.benchmark:
             _fit(model, data, directory, console)
@@ -63,12 +68,14 @@ def run_baseline(
             _fit_on_private_data(model, data, directory, console)
         seconds = {"train": time.perf_counter() - started}
         chosen = config.baseline
-        save_model(model, directory.path / "model", chosen.name, dict(chosen.params), _card(config, data))
+        save_model(model, directory.model_folder, chosen.name, dict(chosen.params), _card(config, data))
         report = _report(config, data, model, planned, console)
         seconds["total"] = time.perf_counter() - started
-        directory.note("seconds.json", seconds)
-        store_report(out, report)
-        write_pages(out)
+        directory.note(SECONDS, seconds)
+        store_report(directory.path, report)
+        write_pages(directory.path)
+        directory.release_once((directory.model_folder / TENSORS).read_bytes())
+        directory.sync()
         return BaselineOutcome(report, out, seconds)
 
 
@@ -121,18 +128,23 @@ def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) 
     return {"sigma": sigma, "sampling_rate": rate, "steps": steps}
 
 
-def _fit(model: Any, data: Dataset, directory: RunDirectory, console: Console) -> None:
+def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
     X = _shaped(model, data.X_private)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said before
         if hasattr(model, "plan"):
             with console.track("training", model.plan()[2]) as update:
+
+                def progress(done: int, total: int) -> None:
+                    update(done)
+                    directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
+
                 model.fit(
                     X,
                     data.y_private,
                     X_public=data.X_public,
-                    state=directory.private / "state.safetensors",
-                    progress=lambda done, total: update(done),
+                    state=directory.baseline_state,
+                    progress=progress,
                 )
         else:
             with console.working("training"):
@@ -140,7 +152,7 @@ def _fit(model: Any, data: Dataset, directory: RunDirectory, console: Console) -
 
 
 @guarded("the baseline")
-def _fit_on_private_data(model: Any, data: Dataset, directory: RunDirectory, console: Console) -> None:
+def _fit_on_private_data(model: Any, data: Dataset, directory: Run, console: Console) -> None:
     """The same where a message, or what somebody else's class prints, could quote a record."""
     somebody_elses = not is_ours(type(model).__module__) or "." in str(getattr(model, "model", ""))
     with silenced() if somebody_elses else nullcontext():
@@ -157,6 +169,7 @@ def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
         "name": config.name,
         "classes": list(data.classes),
         "input": data.input,
+        "shape": list(data.X_private.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
     }
 

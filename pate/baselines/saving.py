@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 from pate.baselines import build_baseline
 from pate.errors import NotTrusted, RunError, first_line
 from pate.naming import importing_only
-from pate.storage.files import read_card, regular_file, write_atomically
+from pate.runs.files import MODEL_CARD, TENSORS
+from pate.storage.files import names, read_card, regular_file, sizes, write_atomically
 
 
 def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card: dict[str, Any]) -> None:
@@ -31,8 +32,23 @@ def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card
         "delta": model.delta_,
     }
     folder.mkdir(exist_ok=True)
-    write_atomically(folder / "model.safetensors", lambda path: save_file(weights, path), mode=0o644)
-    write_atomically(folder / "model.json", lambda path: path.write_text(json.dumps(card, indent=2) + "\n"), mode=0o644)
+    write_atomically(folder / TENSORS, lambda path: save_file(weights, path), mode=0o644)
+    write_atomically(folder / MODEL_CARD, lambda path: path.write_text(json.dumps(card, indent=2) + "\n"), mode=0o644)
+
+
+def load_card(folder: Path) -> dict[str, Any]:
+    """What `model.json` says: classes, how the input is written, ε, δ."""
+    try:
+        card = read_card(folder / MODEL_CARD)
+        if not isinstance(card.get("baseline"), dict):
+            raise ValueError(f"{MODEL_CARD} is not a model card")
+        if "classes" in card:
+            names(card["classes"], "classes")
+        if card.get("shape") is not None:
+            sizes(card["shape"], "shape")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder}: no readable model there ({first_line(error)})") from None
+    return card
 
 
 def load_model(folder: Path | str, trust: Iterable[str] = ()) -> Any:
@@ -42,8 +58,8 @@ def load_model(folder: Path | str, trust: Iterable[str] = ()) -> Any:
     """
     folder = Path(folder)
     try:
-        card = read_card(folder / "model.json")
-        weights = load_file(regular_file(folder / "model.safetensors"))
+        card = read_card(folder / MODEL_CARD)
+        weights = load_file(regular_file(folder / TENSORS))
         given = {key: card[key] for key in ("epsilon", "delta", "n_records", "random_state")}
         given["classes"] = range(len(card["classes"]))
         with importing_only(trust):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,26 +14,31 @@ def baseline(
     config: Annotated[Path, typer.Argument(help="YAML file with a `baseline:` section")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, for example budget.epsilon=2")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
-    out: Annotated[Path | None, typer.Option(help="run directory; else runs/NAME-TIME")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="run directory, or its URL (s3://, gs://, file://); else runs/NAME-TIME")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
-    from pate.cli.run import new_run, print_rows
+    from pate.cli.run import begun_already, new_run, print_rows
     from pate.config import load_baseline_config
     from pate.console import Console
-    from pate.errors import ConfigError
-    from pate.report.words import baseline_rows
+    from pate.errors import ConfigError, RunBegun
+    from pate.report.terminal import baseline_rows
 
     settings = load_baseline_config(config, set_ or ())
     if resume and out is None:
         raise ConfigError("--resume: name the run's directory with --out")
-    directory, console = out or new_run(settings.name), Console()
+    directory = os.path.expanduser(out) if out else new_run(settings.name)
+    console = Console()
     try:
         outcome = run_baseline(
             settings, directory, data_dir=data_dir, config_dir=config.parent, resume=resume, console=console
         )
+    except RunBegun:
+        raise begun_already(directory) from None
     except KeyboardInterrupt:
         command = " ".join(["pate baseline", str(config), *(f"--set {s}" for s in set_ or ())])
         console.say(f"\ninterrupted; go on with: {command} --out {directory} --resume")

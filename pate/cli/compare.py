@@ -10,7 +10,9 @@ import typer
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="run directories of `pate run` and `pate baseline`")],
+    runs: Annotated[
+        list[str], typer.Argument(help="run directories, or their URLs, of `pate run` and `pate baseline`")
+    ],
     out: Annotated[Path, typer.Option(help="folder for comparison.html, .svg and .png")] = Path("comparison"),
     with_private: Annotated[
         bool, typer.Option("--with-private", help="also data-dependent ε, which must not be published")
@@ -26,7 +28,7 @@ def compare(
     svg = as_svg(figure, "comparison")
     out.mkdir(parents=True, exist_ok=True)
     mode = 0o600 if with_private else 0o644
-    page = report.render(compared, svg)
+    page = report.render_comparison(compared, svg)
     for name, content in (("png", as_png(figure)), ("svg", svg.encode()), ("html", page.encode())):
         name = f"comparison.{name}"
         (out / name).write_bytes(content)

@@ -11,7 +11,7 @@ from pate.errors import RunError
 
 
 def forget(
-    run: Annotated[Path, typer.Argument(help="run directory")],
+    run: Annotated[str, typer.Argument(help="run directory, or its URL")],
     ids: Annotated[list[str] | None, typer.Option("--id", help="id of a record, as in the data's id column")] = None,
     rows: Annotated[
         list[int] | None, typer.Option("--row", help="row of a private record, from 0, where there are no ids")
@@ -20,21 +20,22 @@ def forget(
 ) -> None:
     """Unlearn records: train the teachers they touched again, without them."""
     from pate import forget as forgetting
-    from pate.config import Config, parse_config, read_yaml
+    from pate.config import Config
     from pate.data.sources import load
     from pate.naming import make_importable
-    from pate.runs.run import RunDirectory
+    from pate.runs.run import Run
 
-    if not (run / "config.yaml").exists():
-        raise RunError(f"{run}: is not a run directory")
-    known_data_dir, config_dir = forgetting.places(run)
-    make_importable(config_dir)
-    config: Config = parse_config(read_yaml(run / "config.yaml"))
+    with Run.load(run) as found:
+        config, (known_data_dir, config_dir) = found.config, found.places
+    if not isinstance(config, Config):
+        raise RunError(f"{run}: is a run of `pate baseline`, which has no teachers to train again")
     if getattr(config.data, "read_by", "driver") == "workers":
         raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
+    make_importable(config_dir)
     data = load(config.data, data_dir or known_data_dir, config_dir)
-    with RunDirectory.open(run, config, resume=True) as directory:
+    with Run.create(run, config, resume=True) as directory:
         n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)
+        directory.sync()
         version = forgetting.Version.of(directory).version
     which = "1 teacher was" if n_teachers == 1 else f"{n_teachers} teachers were"
     print(f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.")

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,8 +16,9 @@ from pate.errors import RunError
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.config import Config
     from pate.ledger.chain import Pin
+    from pate.runs.run import Run as RunOf
+    from pate.storage import Storage
 
 Run = Annotated[str, typer.Argument(help="run directory, its URL, or the folder of a shared ledger")]
 Anchor = Annotated[
@@ -105,63 +105,47 @@ class _Place:
 @contextmanager
 def _place(run: str, anchor: str | None) -> Iterator[_Place]:
     """The ledger a run writes to, or a shared one; a copy where the run is in storage."""
-    with TemporaryDirectory(prefix="pate-ledger-") as folder:  # mode 0700
-        place = _stored_place(run, Path(folder)) if is_url(run) else _local_place(Path(run))
-        named = anchor or _named_anchor(Path(folder) if is_url(run) else Path(run))
+    from pate.runs.run import Run as RunOf
+
+    with RunOf.load(run) as found:
+        place = _local_place(found) if found.storage is None else _stored_place(found, found.storage)
+        named = anchor or found.anchored(None)
         yield _anchored(place, named) if named else place
 
 
-def _stored_place(url: str, folder: Path) -> _Place:
+def _stored_place(run: RunOf, storage: Storage) -> _Place:
     from pate.ledger.stored import History
-    from pate.runs.published import CARD, LABELS, published_pins
-    from pate.storage import open_storage
+    from pate.runs.published import published_pins
 
-    storage = open_storage(url)
-    key = storage.read("private/key")
-    if key is None:
-        raise RunError(f"{url}: is not a run directory")
-    for name in (LABELS, CARD, "private/anchor"):
-        content = storage.read(name)
-        if content is not None:
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(content)
-    path, head = folder / "ledger.db", folder / "ledger.head"
-    History(storage, path, key, head)
-    return _Place(url, path, key, head, published_pins(folder))
+    History(storage, run.ledger_file, run.key, run.ledger_head)
+    return _Place(storage.url, run.ledger_file, run.key, run.ledger_head, published_pins(run.path))
 
 
-def _local_place(run: Path) -> _Place:
-    from pate.config import parse_config, read_yaml
-    from pate.forget import places
+def _local_place(run: RunOf) -> _Place:
+    from pate.config import Config
     from pate.ledger.shared import SharedLedger
     from pate.runs.published import published_pins
-    from pate.storage.files import read_key
 
-    if not (run / "config.yaml").exists():
-        if (run / "key").exists():
-            return _shared_place(SharedLedger.at(run))
-        raise RunError(f"{run}: is not a run directory, nor a shared ledger")
-    config: Config = parse_config(read_yaml(run / "config.yaml"))
-    pins = published_pins(run)
+    if not run.config_file.exists():
+        if SharedLedger.is_at(run.path):
+            return _shared_place(SharedLedger.at(run.path))
+        raise RunError(f"{run.place}: is not a run directory, nor a shared ledger")
+    config = run.config
+    if not isinstance(config, Config):
+        raise RunError(f"{run.place}: is a run of `pate baseline`, which has no ledger")
+    pins = published_pins(run.path)
     if config.budget.ledger is not None:
-        _, config_dir = places(run)
+        _, config_dir = run.places
         shared = SharedLedger.at(config_dir / config.budget.ledger.path, config.budget.ledger.id)
         return _shared_place(shared, pins)
-    path = run / "ledger.db"
+    path = run.ledger_file
     if not path.exists() and not pins:
         raise RunError(f"{path}: there is no ledger yet")
-    return _Place(str(path), path, read_key(run / "private" / "key"), run / "private" / "ledger.head", pins)
+    return _Place(str(path), path, run.key, run.ledger_head, pins)
 
 
 def _shared_place(shared: Any, pins: Mapping[str, Pin] | None = None) -> _Place:
     return _Place(str(shared.db), shared.db, shared.key, shared.head, pins or {})
-
-
-def _named_anchor(run: Path) -> str | None:
-    """The anchor that a run was begun with."""
-    from pate.runs.run import RunDirectory
-
-    return RunDirectory(run).anchored(None)
 
 
 def _anchored(place: _Place, anchor: str) -> _Place:

@@ -1,4 +1,4 @@
-"""pate predict: the student at work. Needs neither Ray nor anything private."""
+"""pate predict: the student, or a baseline's model, at work. Needs neither Ray nor anything private."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from pate.naming import dotted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pate.runs.predictor import Predictor
+
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="run directory, or a student folder taken from one")],
+    run: Annotated[
+        str, typer.Argument(help="directory or URL of `pate run` or `pate baseline`, or a student folder taken from it")
+    ],
     input_: Annotated[Path, typer.Option("--input", help=".npz with an array X, or .npy: the examples")],
     trust: Annotated[
         list[str] | None, typer.Option(help="module.Class that the student's files may import; may be given again")
@@ -26,38 +30,35 @@ def predict(
 ) -> None:
     """Name the class of each example, one a line."""
     from pate.console import printable
-    from pate.students.saving import load_card, load_student
+    from pate.runs.run import Run
 
-    folder = run if (run / "student.json").exists() else run / "student"
-    card = load_card(folder)
-    X = read_examples(input_, card)
-    if "classes" not in card:
-        raise RunError(f"{folder}: student.json has no classes, so that there is no name for a label")
-    student = load_student(folder, trust or ())
-    labels, sure = _answers(student, X, len(card["classes"]), folder, as_json)
+    with Run.load(run, inside=False) as found:
+        predictor = found.predictor(trust or ())
+        card = predictor.card
+        labels, sure = _answers(predictor, read_examples(input_, card), as_json)
     names = [str(card["classes"][label]) for label in labels]
     if as_json:
-        content = {key: card.get(key) for key in ("student", "epsilon", "delta", "mechanism", "classes")}
+        kind = ("baseline",) if "baseline" in card else ("student", "mechanism")
+        content = {key: card.get(key) for key in (*kind, "epsilon", "delta", "classes")}
         print(json.dumps(content | {"labels": names, "probabilities": sure}))
     else:
         print("\n".join(printable(name) for name in names))
 
 
-def _answers(
-    student: Any, X: NDArray, n_classes: int, folder: Path, with_probabilities: bool
-) -> tuple[list[int], list[float]]:
-    """Labels, and how sure the student is of each; its file may hold an estimator that cannot do its work."""
+def _answers(predictor: Predictor, X: NDArray, with_probabilities: bool) -> tuple[list[int], list[float] | None]:
+    """Labels, and how sure the student is of each if it can tell; its file may hold what cannot do its work."""
+    folder, n_classes = predictor.folder, len(predictor.card["classes"])
     try:
-        labels = [int(label) for label in student.predict(X)]
-        shares = student.predict_proba(X).max(1, initial=0.0) if with_probabilities else []
-        sure = [round(float(share), 6) for share in shares]
+        labels = [int(label) for label in predictor.predict(X)]
+        shares = predictor.predict_proba(X) if with_probabilities else None
+        sure = None if shares is None else [round(float(share), 6) for share in shares.max(1, initial=0.0)]
     except PateError:
         raise
     except Exception as error:  # classes of anybody's making
         raise RunError(f"{folder}: cannot predict ({type(error).__name__}: {first_line(error)[:200]})") from None
     if len(labels) != len(X) or not all(0 <= label < n_classes for label in labels):
         raise RunError(f"{folder}: cannot predict (for {len(X)} examples it gave what are not as many classes)")
-    if not all(math.isfinite(share) for share in sure):
+    if not all(math.isfinite(share) for share in sure or ()):
         raise RunError(f"{folder}: cannot predict (its probabilities are not numbers)")
     return labels, sure
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pate.cluster.interrupts import held_back
-from pate.errors import RunError
+from pate.errors import RunBegun, RunError
 
 
 def run(
@@ -53,6 +53,8 @@ def run(
             anchor=anchor,
             console=console,
         )
+    except RunBegun:
+        raise begun_already(directory) from None
     except KeyboardInterrupt:
         command = " ".join(["pate run", *([str(config)] if config else []), *(f"--set {s}" for s in set_ or ())])
         console.say(f"\ninterrupted; what was paid for is kept. Go on with: {command} --out {directory} --resume")
@@ -66,7 +68,8 @@ def run(
 
 def _print_outcome(outcome: object) -> None:
     from pate.pipeline import Outcome
-    from pate.report.words import percent, summary_rows
+    from pate.report.formats import percent
+    from pate.report.terminal import summary_rows
 
     assert isinstance(outcome, Outcome)
     rows = summary_rows(outcome.report, outcome.seconds)
@@ -76,6 +79,11 @@ def _print_outcome(outcome: object) -> None:
         text = f"{percent(each)} right on average, {percent(plurality)} by plurality (private: do not publish)"
         rows.insert(1, ("a teacher (benchmark)", text))
     print_rows(rows, f"run directory: {outcome.path}  (labels.npz, student/ and report.* may leave it)")
+
+
+def begun_already(place: Path | str) -> RunError:
+    """What to do where there is a run already, in the words of the command line."""
+    return RunError(f"{place}: is not empty; add --resume to go on with that run, or choose another --out")
 
 
 def print_rows(rows: list[tuple[str, str]], last: str) -> None:
@@ -111,9 +119,10 @@ def _runs() -> Path:
 
 def _newest_run(config: object) -> Path:
     from pate.config import Config, parse_config, read_yaml
+    from pate.runs.files import CONFIG
 
     assert isinstance(config, Config)
-    for path in sorted(_runs().glob(f"{config.name}-*/config.yaml"), reverse=True):
+    for path in sorted(_runs().glob(f"{config.name}-*/{CONFIG}"), reverse=True):
         if parse_config(read_yaml(path)).digest() == config.digest():
             return path.parent
     raise RunError(f"{_runs()}/{config.name}-*: no run of this config to resume; name its directory with --out")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from pate.errors import RunError
+from pate.storage import is_url
 
 if TYPE_CHECKING:
     from pate.cluster.jobs import Job, Jobs
@@ -63,7 +64,7 @@ def submit(
         print(json.dumps({"job": job, "run": place}) if as_json else job)
         return
     _follow(jobs, job)
-    if "://" in place:
+    if is_url(place):
         _say(f"finished; the run is in {place}")
         return
     folder = to or Path("runs") / (Path(place).name if out else stamp)
@@ -193,7 +194,7 @@ def _fetch(jobs: Jobs, job: str, place: str, folder: Path, pack: bool) -> list[s
 def _print_report(folder: Path, names: list[str]) -> None:
     from pate.cli.run import print_rows
     from pate.report.schema import Report
-    from pate.report.words import summary_rows
+    from pate.report.terminal import summary_rows
     from pate.report.writing import read_report
 
     report = read_report(folder)

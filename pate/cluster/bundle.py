@@ -7,33 +7,27 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 import sys
 import tarfile
 from contextlib import suppress
 from pathlib import Path
 
 from pate.errors import RunError
+from pate.runs.files import MAY_LEAVE, RunFiles, may_leave
 
-PUBLIC = ("report.json", "report.html", "privacy.txt", "plots", "labels.npz", "student")
-_FILES = re.compile(
-    r"report\.(json|html)|privacy\.txt|labels\.npz|plots/(\w+\.(svg|png)|examples\.npz)"
-    r"|student/(student\.json|model\.(safetensors|skops))"
-)
 MOST_BYTES = 256 * 2**20
 _BEGIN, _END = "-----BEGIN PATE RUN-----", "-----END PATE RUN-----"
 
 
 def pack(run: Path) -> str:
     """Everything of the run that may leave; nothing else, above all not `private/`."""
-    if not (run / "report.json").exists():
+    files = RunFiles(run)
+    if not files.report_file.exists():
         raise RunError(f"{run}: there is no finished run")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for path in sorted(run.rglob("*")):
-            name = path.relative_to(run).as_posix()
-            if _FILES.fullmatch(name) and path.is_file() and not path.is_symlink():
-                archive.add(path, arcname=name, filter=_anonymous)
+        for name in files.may_leave():
+            archive.add(run / name, arcname=name, filter=_anonymous)
     if content.tell() > MOST_BYTES:
         raise RunError(f"{run}: {content.tell() >> 20} MB are too much to send; copy it from the head yourself")
     return "\n".join([_BEGIN, base64.encodebytes(content.getvalue()).decode().strip(), _END])
@@ -54,11 +48,11 @@ def unpack(text: str, folder: Path) -> list[str]:
             suppress(tarfile.TarError, ValueError),
             tarfile.open(fileobj=io.BytesIO(base64.b64decode(body)), mode="r:gz") as archive,
         ):
-            members = [member for member in archive if _FILES.fullmatch(member.name) and member.isfile()]
+            members = [member for member in archive if may_leave(member.name) and member.isfile()]
             archive.extractall(folder, members=members, filter="data")
-    if not (folder / "report.json").exists():
+    if not RunFiles(folder).report_file.exists():
         raise RunError("the run could not be read on the cluster")
-    return [name for name in PUBLIC if (folder / name).exists()]
+    return [name for name in MAY_LEAVE if (folder / name).exists()]
 
 
 if __name__ == "__main__":

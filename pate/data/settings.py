@@ -75,6 +75,12 @@ class VotesData(Settings):
     votes: str
 
 
+class ArraysData(Settings):
+    """Arrays in memory, given to `pate.run` from Python as `data=`; see `pate.data.dataset.arrays`."""
+
+    source: Literal["arrays"]
+
+
 class OwnData(Settings):
     """People's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
 
@@ -156,5 +162,5 @@ class ParquetData(OwnData):
         return self
 
 
-AnyData = DigitsData | ImageData | TableData | VotesData | NpzData | CsvData | ParquetData
+AnyData = ArraysData | DigitsData | ImageData | TableData | VotesData | NpzData | CsvData | ParquetData
 DataSettings = Annotated[AnyData, Field(discriminator="source")]

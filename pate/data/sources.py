@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pate.data.dataset import Dataset
+from pate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pate.data.settings import DataSettings
@@ -24,6 +25,8 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_wor
     """
     if settings.source == "digits":
         return _digits()
+    if settings.source == "arrays":
+        raise ConfigError("data.source = 'arrays': they are given from Python, as pate.run(config, out, data=...)")
     given = data_root(data_dir)
     if settings.source in ("csv", "npz", "parquet") and settings.sharded:
         from pate.data.shards import load_sharded

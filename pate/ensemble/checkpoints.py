@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pate.errors import RunError
+from pate.runs.files import TEACHERS
 from pate.storage.files import sync_folder, write_atomically
 
 _SEAL_BYTES = 32
@@ -46,7 +47,7 @@ class TeacherFiles:
     """One file a part."""
 
     def __init__(self, private: Path, key: bytes) -> None:
-        self._folder = private / "teachers"
+        self._folder = private / TEACHERS
         self._key = hashlib.blake2b(key=key, person=b"checkpoint", digest_size=32).digest()
 
     @property

@@ -19,6 +19,8 @@ from pate.ledger import Ledger, SharedBudget, connect, schema
 from pate.ledger.chain import identity, verified
 from pate.storage.files import KEY_BYTES, read_key, sync_folder, write_atomically
 
+_DB, _KEY = "ledger.db", "key"
+
 
 @dataclass(frozen=True)
 class SharedLedger:
@@ -29,7 +31,7 @@ class SharedLedger:
 
     @property
     def db(self) -> Path:
-        return self.folder / "ledger.db"
+        return self.folder / _DB
 
     @property
     def head(self) -> Path:
@@ -40,13 +42,18 @@ class SharedLedger:
         return identity(self.key)
 
     @classmethod
+    def is_at(cls, folder: Path) -> bool:
+        """Whether there is a shared ledger in that folder, as far as its key tells."""
+        return (folder / _KEY).exists()
+
+    @classmethod
     def at(cls, folder: Path, wanted: str | None = None) -> SharedLedger:
         """The ledger in that folder, which has to be there and, where one is `wanted`, to be the one of that id."""
-        if not (folder / "ledger.db").is_file():
+        if not (folder / _DB).is_file():
             raise RunError(f"{folder}: there is no shared ledger; make one with `pate ledger create`, or mend the path")
-        found = cls(folder, read_key(folder / "key"))
-        if (folder / "key").stat().st_mode & 0o077:
-            raise RunError(f"{folder / 'key'}: others can read it; run: chmod -R go= {folder}")
+        found = cls(folder, read_key(folder / _KEY))
+        if (folder / _KEY).stat().st_mode & 0o077:
+            raise RunError(f"{folder / _KEY}: others can read it; run: chmod -R go= {folder}")
         if wanted is not None and found.id != wanted:
             raise RunError(f"{folder}: is the ledger {found.id}, not {wanted}; mend path or id of budget.ledger")
         return found
@@ -68,7 +75,7 @@ def create(folder: Path, budget: SharedBudget) -> SharedLedger:
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = SharedLedger(Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)), secrets.token_bytes(KEY_BYTES))
     try:
-        write_atomically(made.folder / "key", lambda path: path.write_bytes(made.key))
+        write_atomically(made.folder / _KEY, lambda path: path.write_bytes(made.key))
         _Founding(made, budget)
         os.rename(made.folder, folder)  # fails where there is something: what is made here is never empty
     except OSError as error:
@@ -97,7 +104,7 @@ class _Founding(Ledger):
 def _check(budget: SharedBudget) -> None:
     if not 0 < budget.rdp < math.inf:
         raise ConfigError(
-            f"--epsilon {budget.epsilon:g}: nothing is left of it at --order {budget.order:g} and --delta "
+            f"epsilon = {budget.epsilon:g}: nothing is left of it at order {budget.order:g} and δ = "
             f"{budget.delta:g}; raise the order"
         )
 

@@ -68,7 +68,9 @@ class StoredLedger(Ledger):
                 return
             except Fenced:  # somebody else was quicker; what was added is to be read first
                 self._sent = self._stopped = False
-        raise Fenced(f"{self._storage.url}: another aggregator keeps adding to the ledger; stop it, then --resume")
+        raise Fenced(
+            f"{self._storage.url}: another aggregator keeps adding to the ledger; stop it, then resume the run"
+        )
 
     def _take_over(self) -> None:
         number = self._db.execute("INSERT INTO owners (name, at) VALUES (?, ?)", (self._owner, now())).lastrowid
@@ -133,7 +135,7 @@ class StoredLedger(Ledger):
     def _transaction(self) -> Iterator[None]:
         """Once it is in doubt what storage holds, or certain that another owns it, nothing more is charged here."""
         if self._stopped:
-            raise RunError(f"{self._storage.url}: this aggregator has stopped; go on with --resume")
+            raise RunError(f"{self._storage.url}: this aggregator has stopped; resume the run")
         self._sent = False
         try:
             with super()._transaction():

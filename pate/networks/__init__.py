@@ -1,1 +1,1 @@
-"""Torch pieces that students share: networks, augmentation, training. These modules import torch: load them late."""
+"""Networks and what surrounds them: architectures, tensors, augmentation, training. They import torch: load them late."""

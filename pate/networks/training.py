@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from pate.errors import ConfigError
 from pate.storage.files import write_atomically
@@ -34,7 +34,6 @@ class Progress:
     seconds_left: float
 
 
-Module = TypeVar("Module", bound=nn.Module)
 ProgressCallback = Callable[[Progress], None]
 
 
@@ -132,18 +131,20 @@ class Training:
         return int(notes["done"])
 
 
-def averaged_copy(module: Module) -> Module:
-    """A copy to hold the running average of the weights; it is what predicts."""
-    return copy.deepcopy(module).eval().requires_grad_(False)
+def moving_average(module: nn.Module, decay: float) -> AveragedModel:
+    """The exponential moving average of the weights, whose `module` predicts; `update_parameters` is one step of it.
 
+    Early steps count for more, so that it starts near the weights; other state (of batch norm) is the module's own.
+    """
 
-@torch.no_grad()
-def update_average(average: nn.Module, module: nn.Module, decay: float, number: int) -> None:
-    """One step of the exponential moving average; early steps count for more, so that it starts near the weights."""
-    weight = 1 - min(decay, (1 + number) / (10 + number))
-    torch._foreach_lerp_(list(average.parameters()), list(module.parameters()), weight)
-    for ours, theirs in zip(average.buffers(), module.buffers(), strict=True):
-        ours.copy_(theirs)
+    @torch.no_grad()
+    def step(average: Any, current: Any, number: Any) -> None:
+        averaged = int(number)
+        torch._foreach_lerp_(average, current, 1 - min(decay, averaged / (9 + averaged)))
+
+    average = AveragedModel(module, multi_avg_fn=step)
+    average.n_averaged.fill_(1)  # the initial weights are in it: else the first step would replace them
+    return average.eval().requires_grad_(False)
 
 
 def cosine_rate(optimiser: torch.optim.Optimizer, rate: float, number: int, steps: int) -> None:
@@ -153,25 +154,11 @@ def cosine_rate(optimiser: torch.optim.Optimizer, rate: float, number: int, step
         group["lr"] = rate * factor
 
 
-def resolve_device(device: str) -> torch.device:
-    """'auto' is CUDA where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
-
-
 def draw_batch(n: int, size: int, generator: torch.Generator) -> Tensor:
     """Row numbers of a random batch, with repeats only where there are fewer than `size` rows."""
     if n >= size:
         return torch.randperm(n, generator=generator)[:size]
     return torch.randint(n, (size,), generator=generator)
-
-
-def seeded(build: Callable[[], Module], seed: int) -> Module:
-    """What `build` makes, its random initial weights from `seed`; the global generator is left as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return build()
 
 
 class ClassMix(nn.Module):

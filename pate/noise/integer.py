@@ -30,9 +30,6 @@ Entropy = Callable[[int], bytes]
 TV_ERROR_PER_DRAW = 2.0**-98
 """Bound on the total-variation error of one draw: 2⁻⁹⁹ of cut tails and less than 2⁻¹⁰⁵ of rounding."""
 
-MAX_SCALE = MOST_NOISE
-"""Largest noise scale in votes; the sampling table has about 140 entries per unit of scale."""
-
 
 @dataclass(frozen=True)
 class IntegerNoise:

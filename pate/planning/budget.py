@@ -16,14 +16,13 @@ from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
 from pate.data.partition import keyed_digest
 from pate.errors import ConfigError
-from pate.forget import Version
 from pate.ledger import Ledger, Limits
 from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
 from pate.planning.costs import with_sampler
 from pate.runs.published import published_pins
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 from pate.storage import is_url
 
 
@@ -109,7 +108,7 @@ def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLe
 def ledger_opener(
     config: Config,
     mechanism: Mechanism,
-    directory: RunDirectory,
+    directory: Run,
     config_dir: Path = Path(),
     anchor: str | None = None,
 ) -> Callable[[], Ledger]:
@@ -117,14 +116,16 @@ def ledger_opener(
 
     What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
     """
+    from pate.forget import Version  # which knows teachers, and so scikit-learn
+
     budget = config.budget
     limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
     options: dict[str, Any] = {"ensemble": Version.of(directory).version, "anchor": anchor}
     options["pins"] = published_pins(directory.path)
     shared = shared_ledger(config, directory.place, config_dir)
     if shared is None:
-        head = (directory.private / "ledger.head").resolve()
-        own = (directory.ledger.resolve(), directory.key, head, "run", limits)
+        head = directory.ledger_head.resolve()
+        own = (directory.ledger_file.resolve(), directory.key, head, "run", limits)
         if directory.storage is None:
             return partial(Ledger, *own, **options)
         return partial(StoredLedger, directory.storage.url, *own, **options)

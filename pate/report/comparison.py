@@ -6,17 +6,18 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pate.config import read_yaml
 from pate.errors import RunError
-from pate.report import elements
+from pate.report.formats import percent, small
 from pate.report.page import paper_point, paper_sources, paper_table_rows
 from pate.report.papers import paper_rows
 from pate.report.plots import Point, accuracy_against_epsilon
-from pate.report.words import percent, small
+from pate.report.rendering import Plot, Table, inline_svg, render
+from pate.runs.files import RunFiles
+from pate.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +71,7 @@ class _Run:
     data: str | None
 
 
-def compare_runs(paths: Sequence[Path], with_private: bool = False) -> Comparison:
+def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
     """Read the runs, check that they were tested alike, and put seeds of one method together."""
     runs = [_read(path, with_private) for path in paths]
     _check_same_test(runs)
@@ -135,42 +136,39 @@ def draw(comparison: Comparison) -> Figure:
     return accuracy_against_epsilon(points + papers, comparison.nonprivate, private=_is_private(comparison))
 
 
-def render(comparison: Comparison, svg: str) -> str:
+def render_comparison(comparison: Comparison, svg: str) -> str:
     """One self-contained page; `svg` is the file of the plot that `draw` made."""
     header, *rows = table_rows(comparison)
     papers = paper_rows(comparison.data)
     shown = rows + [(*row, "") for row in paper_table_rows(papers)]
     best = max(comparison.entries, key=lambda entry: entry.accuracy)
-    heading = '<p class="eyebrow">pate</p><h1>Comparison</h1>'
-    if _is_private(comparison):
-        heading += '<p class="warning" role="note">Private: do not publish.</p>'
     alternative = f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}."
-    notes = "\n".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
-    main = [
-        elements.section(
-            "Accuracy and privacy",
-            elements.plot(
-                svg,
-                "comparison",
-                alternative,
-                "Accuracy on test examples against ε; hollow marks are data-dependent ε.",
-                elements.table(header, shown, own=range(len(comparison.entries))),
-            ).replace("<details>", "<details open>"),
-            paper_sources(papers),
+    return render(
+        "comparison.html.j2",
+        is_private=_is_private(comparison),
+        plane=Plot(
+            inline_svg(svg, "comparison", alternative),
+            "Accuracy on test examples against ε; hollow marks are data-dependent ε.",
+            Table(header, shown, len(comparison.entries)),
         ),
-        elements.section("To keep in mind", f"<ul>\n{notes}\n</ul>"),
-    ]
-    return elements.document("pate: comparison", heading, main, "")
+        paper_sources=paper_sources(papers),
+        notes=comparison.notes,
+    )
 
 
 def _is_private(comparison: Comparison) -> bool:
     return any(entry.epsilon_kind == DATA_DEPENDENT for entry in comparison.entries)
 
 
-def _read(path: Path, with_private: bool) -> _Run:
+def _read(place: Path | str, with_private: bool) -> _Run:
+    with Run.load(place, inside=with_private) as run:
+        return _read_files(run, place, with_private)
+
+
+def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
     try:
-        report = json.loads((path / "report.json").read_text())
-        config = read_yaml(path / "config.yaml")
+        report = json.loads(run.report_file.read_text())
+        config = read_yaml(run.config_file)
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise RunError(
@@ -190,7 +188,7 @@ def _read(path: Path, with_private: bool) -> _Run:
             name=str(path),
             settings=json.dumps(settings, sort_keys=True, default=str),
             method=method_name(report),
-            epsilons=(*epsilons, *(_data_dependent(path) if with_private else ())),
+            epsilons=(*epsilons, *(_data_dependent(run) if with_private else ())),
             accuracy=student["accuracy"],
             test=(student["test_examples"], student.get("test_digest")),
             classes=tuple(report["classes"]),
@@ -198,7 +196,7 @@ def _read(path: Path, with_private: bool) -> _Run:
             data=report.get("data"),
         )
     except (KeyError, TypeError) as error:
-        raise RunError(f"{path}: report.json lacks {error}; it was made by another version") from None
+        raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None
 
 
 def method_name(report: dict[str, Any]) -> str:
@@ -217,9 +215,9 @@ def _shown(value: Any) -> str:
     return str(value["name"]) if isinstance(value, dict) else str(value)
 
 
-def _data_dependent(path: Path) -> tuple[tuple[str, float, float], ...]:
+def _data_dependent(run: RunFiles) -> tuple[tuple[str, float, float], ...]:
     try:
-        figures = json.loads((path / "private" / "epsilon.json").read_text())
+        figures = json.loads(run.epsilon_file.read_text())
     except (OSError, ValueError):
         return ()
     epsilon = figures.get("epsilon_data_dependent")

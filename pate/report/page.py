@@ -1,18 +1,16 @@
-"""`report.html`: one self-contained page. It is made from `report.json` and public files alone."""
+"""`report.html`: one self-contained page. It is made from `report.json` and public files alone.
+
+The page's words and HTML are in `templates/run.html.j2`; here are the figures that it shows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pate.mechanisms import UNANSWERED
-from pate.report import elements, plots
-from pate.report.figures import Examples
-from pate.report.papers import PaperRow, paper_rows, source_of
-from pate.report.published_config import LEFT_OUT
-from pate.report.schema import BaselineReport, Report
-from pate.report.summary import (
+from pate.report import plots
+from pate.report.explanations import (
     AnyReport,
     guarantee,
     headline,
@@ -20,12 +18,20 @@ from pate.report.summary import (
     parameters_in_words,
     short_name,
 )
-from pate.report.words import percent, small
+from pate.report.figures import Examples
+from pate.report.formats import percent, small
+from pate.report.papers import PaperRow, paper_rows, source_of
+from pate.report.published_config import LEFT_OUT
+from pate.report.rendering import Plot, Table, inline_svg, png_address, render
+from pate.report.schema import BaselineReport, EpsilonCurves, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MANY_CLASSES = 30  # no confusion matrix beyond
+
+Values = dict[str, Any]
+"""What a part of the template is given, by name."""
 
 
 def draw(report: AnyReport, examples: Examples | None) -> dict[str, Figure]:
@@ -47,34 +53,35 @@ def draw(report: AnyReport, examples: Examples | None) -> dict[str, Figure]:
 
 def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], examples: Examples | None = None) -> str:
     """The page as HTML text; `config_yaml` may be published, and `svg` are the files that `draw` made."""
-    heading = "\n".join(
-        [
-            f'<p class="eyebrow">pate · {escape(report.name)}</p>',
-            f"<h1>{escape(headline(report))}</h1>",
-            *(elements.paragraph(text, "lead") for text in guarantee(report)[:1]),
-            elements.tiles(_tiles(report)),
-        ]
+    versions = [("pate", report.pate_version), *report.versions.items(), ("configuration digest", report.config_digest)]
+    return render(
+        "run.html.j2",
+        report=report,
+        headline=headline(report),
+        guarantee=guarantee(report),
+        sanitised=report.privacy.sanitised,
+        figures=_figures(report),
+        steps=_steps(report),
+        released_per_query=mechanism_in_words(report).releases if isinstance(report, Report) else None,
+        families=_families(report),
+        classes=_classes(report, svg),
+        released=_released(report, examples),
+        truth_known=examples is not None and examples.truth is not None,
+        any_unanswered=examples is not None and (examples.labels == UNANSWERED).any(),
+        label_accuracy=report.benchmark.label_accuracy if report.benchmark else None,
+        cost_by_queries=_cost_by_queries(report, svg),
+        plane=_plane(report, svg),
+        paper_sources=paper_sources(paper_rows(report.data)),
+        command="pate run" if isinstance(report, Report) else "pate baseline",
+        config_yaml=config_yaml,
+        left_out=LEFT_OUT,
+        versions=versions,
     )
-    main = [
-        _meaning(report),
-        _pipeline(report),
-        _teachers(report),
-        _student(report, svg),
-        _examples(report, examples),
-        _curves(report, svg),
-        _papers(report, svg),
-        _repeat(report, config_yaml),
-    ]
-    covered = "Nothing on this page depends on the private records except through what the guarantee covers"
-    footer = (
-        f"{covered}{', and figures marked as benchmark' if report.benchmark else ''}. Votes, teachers' accuracies and "
-        "figures computed from them are not here. The guarantee in full is in privacy.txt, beside this page."
-    )
-    return elements.document(f"pate: {report.name}", heading, main, elements.paragraph(footer))
 
 
-def _tiles(report: AnyReport) -> list[tuple[str, str]]:
-    items = [(f"ε to publish, at δ = {small(report.privacy.delta)}", f"{report.privacy.epsilon:.3g}")]
+def _figures(report: AnyReport) -> list[tuple[str, str]]:
+    """The large figures at the top, each with what it is."""
+    items = [(f"ε to publish, at δ = {small(report.privacy.delta)}", f"{report.privacy.epsilon:.3g}")]
     if report.student.accuracy is not None:
         items.insert(0, (f"right on {report.student.test_examples:,} test examples", percent(report.student.accuracy)))
     if isinstance(report, Report):
@@ -83,108 +90,61 @@ def _tiles(report: AnyReport) -> list[tuple[str, str]]:
     return items
 
 
-def _meaning(report: AnyReport) -> str:
-    privacy = report.privacy
-    content = [elements.paragraph(text) for text in guarantee(report)[1:]]
-    content.append(
-        elements.paragraph(
-            "This ε is the cost of limits that were fixed before the private data was used. It holds for every data "
-            "set and does not depend on what the data were."
-        )
-    )
-    if privacy.sanitised is not None:
-        content.append(
-            elements.paragraph(
-                f"A second figure, released with noise: what was answered here cost at most ε = "
-                f"{privacy.sanitised.epsilon:.3g} at δ = {small(privacy.sanitised.delta)}."
-            )
-        )
-    if report.benchmark is not None:
-        content.append(elements.paragraph(report.benchmark.note, "note"))
-    return elements.section("What the guarantee means", *content)
-
-
-def _pipeline(report: AnyReport) -> str:
+def _steps(report: AnyReport) -> list[Values]:
+    """The way from records to a model, and what of it is inside the trust boundary."""
     if isinstance(report, BaselineReport):
         steps = [
-            ("inside", "Private records", "their number is not published"),
-            ("inside", short_name(str(report.method["name"])), "trained with noise"),
-            ("outside", "One model", f"ε = {report.privacy.epsilon:.3g}"),
+            _step(True, "Private records", "their number is not published"),
+            _step(True, short_name(str(report.method["name"])), "trained with noise"),
+            _step(False, "One model", f"ε = {report.privacy.epsilon:.3g}"),
         ]
     else:
-        queries = report.queries
-        families = f"{len(report.teachers)} families" if len(report.teachers) > 1 else "one family"
-        unanswered = queries.asked - queries.answered
-        unlabelled = (report.public_examples or queries.asked) - queries.answered
-        steps = [
-            ("inside", "Private records", "their number is not published; each is in one part"),
-            (
-                "inside",
-                f"{report.n_teachers:,} teachers",
-                f"{families}, one part each" if report.teachers else "counted elsewhere, votes stored",
-            ),
-            ("inside", f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
-            (
-                "outside",
-                f"{queries.answered:,} labels",
-                f"released; {unanswered:,} unanswered (⊥)" if unanswered else "released; every query was answered",
-            ),
-            (
-                "outside",
-                "One student",
-                f"{short_name(report.student.name)}, with {unlabelled:,} public examples unlabelled",
-            ),
-        ]
+        steps = _steps_of_a_run(report)
     if report.student.accuracy is not None:
         right = percent(report.student.accuracy)
-        steps.append(("outside", f"{right} right", f"on {report.student.test_examples:,} test examples"))
-    items = "\n".join(
-        f'<li class="{kind}"><strong>{escape(what)}</strong><span>{escape(more)}</span></li>'
-        for kind, what, more in steps
-    )
-    key = (
-        '<p class="key"><span class="private"><i></i>inside the trust boundary, never published</span>'
-        "<span><i></i>may be published</span></p>"
-    )
-    more = ""
-    if isinstance(report, Report):
-        more = elements.paragraph(f"A query releases {mechanism_in_words(report).releases}.")
-    return elements.section("From records to a model", f'<ol class="flow">\n{items}\n</ol>', key, more)
+        steps.append(_step(False, f"{right} right", f"on {report.student.test_examples:,} test examples"))
+    return steps
 
 
-def _is_run(report: AnyReport) -> bool:
-    return isinstance(report, Report)
+def _steps_of_a_run(report: Report) -> list[Values]:
+    queries = report.queries
+    families = f"{len(report.teachers)} families" if len(report.teachers) > 1 else "one family"
+    trained = f"{families}, one part each" if report.teachers else "counted elsewhere, votes stored"
+    unanswered = queries.asked - queries.answered
+    answers = f"released; {unanswered:,} unanswered (⊥)" if unanswered else "released; every query was answered"
+    unlabelled = (report.public_examples or queries.asked) - queries.answered
+    learned = f"{short_name(report.student.name)}, with {unlabelled:,} public examples unlabelled"
+    return [
+        _step(True, "Private records", "their number is not published; each is in one part"),
+        _step(True, f"{report.n_teachers:,} teachers", trained),
+        _step(True, f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
+        _step(False, f"{queries.answered:,} labels", answers),
+        _step(False, "One student", learned),
+    ]
 
 
-def _teachers(report: AnyReport) -> str:
+def _step(inside: bool, what: str, more: str) -> Values:
+    return {"inside": inside, "what": what, "more": more}
+
+
+def _families(report: AnyReport) -> list[Values]:
     if not isinstance(report, Report) or not report.teachers:
-        return ""
+        return []
     most = max(kind.teachers for kind in report.teachers)
-    rows = []
+    families = []
     for kind in report.teachers:
-        details = " · ".join(
-            part
-            for part in (parameters_in_words(kind.params), f"on {', '.join(kind.features)}" if kind.features else "")
-            if part
-        )
-        rows.append(
-            f'<tr><th scope="row">{escape(short_name(kind.name))}<br><span class="muted">{escape(details)}</span></th>'
-            f'<td class="number">{kind.teachers}</td>'
-            f'<td><span class="bar" style="width: {100 * kind.teachers / most:.0f}%"></span></td></tr>'
-        )
-    table = (
-        f'{elements.SCROLL}<table class="bars"><thead><tr><th scope="col">family</th>'
-        '<th scope="col" class="number">teachers</th><td></td></tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-    text = "How many teachers a family has follows from the configuration alone. How good they are is private."
-    return elements.section("Teachers", elements.paragraph(text), table)
+        features = f"on {', '.join(kind.features)}" if kind.features else ""
+        details = " · ".join(part for part in (parameters_in_words(kind.params), features) if part)
+        width = f"{100 * kind.teachers / most:.0f}"
+        families.append({"name": short_name(kind.name), "details": details, "teachers": kind.teachers, "width": width})
+    return families
 
 
-def _student(report: AnyReport, svg: dict[str, str]) -> str:
+def _classes(report: AnyReport, svg: dict[str, str]) -> Values | None:
+    """How right the model is on each class; None where that was not measured."""
     confusion = report.student.confusion
     if confusion is None:
-        return ""
+        return None
     accuracies = plots.class_accuracies(confusion)
     rows = [
         (name, "–" if accuracy is None else f"{100 * accuracy:.1f} %", f"{100 * low:.1f} – {100 * high:.1f} %", str(n))
@@ -197,43 +157,36 @@ def _student(report: AnyReport, svg: dict[str, str]) -> str:
     ]
     worst, best = min(known), max(known)
     words = f"Best on class {best[1]} ({percent(best[0])}), worst on class {worst[1]} ({percent(worst[0])})."
-    figures = elements.table(("class", "right", "95 % interval", "test examples"), rows)
-    return elements.section(
-        "The student, class by class" if _is_run(report) else "The model, class by class",
-        elements.paragraph(words),
-        elements.plot(
-            svg["classes"],
-            "classes",
-            f"Accuracy of each class with its 95 % interval. {words}",
+    return {
+        "heading": f"The {'student' if isinstance(report, Report) else 'model'}, class by class",
+        "best_and_worst": words,
+        "plot": Plot(
+            inline_svg(svg["classes"], "classes", f"Accuracy of each class with its 95 % interval. {words}"),
             "Accuracy on the test examples of each class. The bar is a 95 % interval (Wilson): few examples, wide bar.",
-            figures,
+            Table(("class", "right", "95 % interval", "test examples"), rows),
         ),
-        _confusion_table(confusion, report.classes) if len(confusion) <= _MANY_CLASSES else "",
-    )
+        "confusion": _confusion(confusion, report.classes) if len(confusion) <= _MANY_CLASSES else None,
+    }
 
 
-def _confusion_table(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in classes)
+def _confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list[tuple[str, list[Values]]]:
+    """The confusion matrix row by row: the true class, and a cell for each class that the model may say."""
     lines = []
     for i, row in enumerate(confusion):
         cells = []
         for j, number in enumerate(row):
             kind = "right" if i == j else "wrong" if number else "none"
-            share = number / max(1, sum(row))
-            cells.append(f'<td class="{kind}" style="--share: {share:.3f}">{number or ("0" if i == j else "·")}</td>')
-        lines.append(f'<tr><th scope="row">{escape(classes[i])}</th>{"".join(cells)}</tr>')
-    return (
-        "<h3>Confusion matrix</h3>"
-        f'{elements.SCROLL}<table class="confusion"><caption>Rows: true class. Columns: what it said. '
-        "Off the diagonal (orange, bold) are the mistakes.</caption>"
-        f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-    )
+            text = "·" if kind == "none" else str(number)
+            cells.append({"kind": kind, "share": f"{number / max(1, sum(row)):.3f}", "text": text})
+        lines.append((classes[i], cells))
+    return lines
 
 
-def _examples(report: AnyReport, examples: Examples | None) -> str:
-    if examples is None or not len(examples.images):
-        return ""
-    items = []
+def _released(report: AnyReport, examples: Examples | None) -> list[Values]:
+    """Public examples with what was released about them."""
+    if examples is None:
+        return []
+    shown = []
     for place, (picture, row, label) in enumerate(zip(examples.images, examples.rows, examples.labels, strict=True)):
         truth = None if examples.truth is None else report.classes[examples.truth[place]]
         said = "⊥" if label == UNANSWERED else report.classes[label]
@@ -243,48 +196,29 @@ def _examples(report: AnyReport, examples: Examples | None) -> str:
         elif truth is not None and truth != said:
             kind, remark, words = "wrong", f"truly {truth}", f"released label {said}, truly {truth}"
         height, width = picture.shape[:2]
-        tag = elements.image(plots.png_of(picture), f"public example {row}: {words}", width, height)
-        more = f"<small>{escape(remark)}</small>" if remark else ""
-        items.append(f'<li class="{kind}">{tag}<b>{escape(said)}</b>{more}</li>')
-    text = f"The first {len(items)} public examples that were asked about, with the label that noise and votes gave."
-    if examples.truth is not None:
-        text += " A solid orange frame marks a wrong label: true labels are known here, as this is a benchmark."
-    if (examples.labels == UNANSWERED).any():
-        text += " A dashed frame and ⊥ mark a question that was not answered."
-    grid = '<ul class="examples">\n' + "\n".join(items) + "\n</ul>"
-    accuracy = report.benchmark.label_accuracy if report.benchmark else None
-    right = f"Of all released labels {percent(accuracy)} are right (benchmark)." if accuracy is not None else ""
-    return elements.section("What was released", elements.paragraph(f"{text} {right}"), grid)
+        picture_values = {"row": row, "address": png_address(plots.png_of(picture)), "width": width, "height": height}
+        shown.append({"kind": kind, "remark": remark, "words": words, "said": said} | picture_values)
+    return shown
 
 
-def _curves(report: AnyReport, svg: dict[str, str]) -> str:
+def _cost_by_queries(report: AnyReport, svg: dict[str, str]) -> Plot | None:
     if not isinstance(report, Report) or report.curves is None:
-        return ""
-    curves = report.curves
+        return None
+    limit, epsilon = report.queries.limit_asked, report.privacy.epsilon
+    alternative = f"ε grows with the number of queries, to {epsilon:.3g} at the limit of {limit} queries."
+    caption = f"ε at δ = {small(report.privacy.delta)} against the number of label queries."
+    if len(report.curves.epsilon) > 1:
+        caption += " Both lines hold; the smaller one counts."
+    return Plot(inline_svg(svg["epsilon"], "epsilon", alternative), caption, curves_table(report.curves))
+
+
+def curves_table(curves: EpsilonCurves) -> Table:
+    """ε after so many queries, one column per way of counting."""
     rows = [
         (str(n), *("∞" if values[i] is None else f"{values[i]:.3f}" for values in curves.epsilon.values()))
         for i, n in enumerate(curves.queries)
     ]
-    limit, epsilon = report.queries.limit_asked, report.privacy.epsilon
-    text = (
-        "The more labels are asked for, the more they can tell. These curves hold for every data set: they come from "
-        "the noise and the number of queries alone."
-    )
-    if report.privacy.sanitised is not None:
-        text += " The run's own point lies above them by the cost of the sanitised figure."
-    alternative = f"ε grows with the number of queries, to {epsilon:.3g} at the limit of {limit} queries."
-    return elements.section(
-        "Privacy cost by number of queries",
-        elements.paragraph(text),
-        elements.plot(
-            svg["epsilon"],
-            "epsilon",
-            alternative,
-            f"ε at δ = {small(report.privacy.delta)} against the number of label queries."
-            + (" Both lines hold; the smaller one counts." if len(curves.epsilon) > 1 else ""),
-            elements.table(("queries", *curves.epsilon), rows),
-        ),
-    )
+    return Table(("queries", *curves.epsilon), rows)
 
 
 def plane_points(report: AnyReport) -> list[plots.Point]:
@@ -307,16 +241,15 @@ def paper_table_rows(rows: Sequence[PaperRow]) -> list[tuple[str, ...]]:
     return [(row.label, f"{row.epsilon:.3g}", percent(row.accuracy), row.kind, small(row.delta)) for row in rows]
 
 
-def paper_sources(rows: Sequence[PaperRow]) -> str:
-    """Where the papers' figures are from."""
-    titles = dict(source_of(row) for row in rows)
-    links = "; ".join(f'<a href="{escape(url)}">{escape(title)}</a>' for title, url in titles.items())
-    return f'<p class="muted">Sources: {links}.</p>' if titles else ""
+def paper_sources(rows: Sequence[PaperRow]) -> list[tuple[str, str]]:
+    """Where the papers' figures are from: titles and addresses."""
+    return list(dict(source_of(row) for row in rows).items())
 
 
-def _papers(report: AnyReport, svg: dict[str, str]) -> str:
+def _plane(report: AnyReport, svg: dict[str, str]) -> Plot | None:
+    """Accuracy against ε, this run's and the papers'; None where accuracy was not measured."""
     if "plane" not in svg:
-        return ""
+        return None
     papers, privacy = paper_rows(report.data), report.privacy
     right = percent(report.student.accuracy)
     rows: list[tuple[str, ...]] = [("this run", f"{privacy.epsilon:.3g}", right, "worst-case", small(privacy.delta))]
@@ -328,46 +261,15 @@ def _papers(report: AnyReport, svg: dict[str, str]) -> str:
     nonprivate = _nonprivate(report)
     if nonprivate is not None:
         rows.append(("without privacy (benchmark)", "∞", percent(nonprivate), "none", "–"))
-    text = "How right the student is against what it cost: up is more accurate, left is more private."
-    unlike = (
-        "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed from "
-        "the private votes. Ours (filled) holds for every data set, and is larger for the same labels."
+    alternative = f"Accuracy against ε. This run: {right} at {privacy.epsilon:.3g}" + "".join(
+        f"; {row.label}: {percent(row.accuracy)} at {row.epsilon:g}" for row in papers
     )
-    heading = "Beside the papers" if papers else "Accuracy and privacy"
-    return elements.section(
-        heading,
-        elements.paragraph(text),
-        elements.paragraph(unlike, "note") if papers else "",
-        elements.plot(
-            svg["plane"],
-            "plane",
-            f"Accuracy against ε. This run: {right} at {privacy.epsilon:.3g}"
-            + "".join(f"; {row.label}: {percent(row.accuracy)} at {row.epsilon:g}" for row in papers),
-            "Accuracy on test examples against ε, which grows by equal factors to the right.",
-            elements.table(("method", "ε", "right", "which ε", "δ"), rows, own=range(n_own)),
-        ),
-        paper_sources(papers),
+    return Plot(
+        inline_svg(svg["plane"], "plane", alternative),
+        "Accuracy on test examples against ε, which grows by equal factors to the right.",
+        Table(("method", "ε", "right", "which ε", "δ"), rows, n_own),
     )
 
 
 def _nonprivate(report: AnyReport) -> float | None:
     return report.benchmark.nonprivate_accuracy if report.benchmark else None
-
-
-def _repeat(report: AnyReport, config_yaml: str) -> str:
-    command = "pate run" if _is_run(report) else "pate baseline"
-    versions = [("pate", report.pate_version), *report.versions.items(), ("configuration digest", report.config_digest)]
-    return elements.section(
-        "To repeat it",
-        elements.paragraph(
-            "Save the configuration as config.yaml and run the command. The noise is fresh each time: labels and "
-            "accuracy will differ a little, ε will not."
-        ),
-        elements.paragraph(f"Names of files, columns and places are not published: {LEFT_OUT} stands for them.")
-        if LEFT_OUT in config_yaml
-        else "",
-        f"<pre>{command} config.yaml</pre>",
-        elements.folded("Configuration", f"<pre>{escape(config_yaml)}</pre>"),
-        "<h3>Versions</h3>",
-        elements.facts(versions),
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,35 +10,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.report import elements, plots
+from pate.report import plots
+from pate.report.formats import percent
+from pate.report.page import curves_table
+from pate.report.rendering import Plot, Table, inline_svg, render
 from pate.report.schema import EpsilonCurves, Report
-from pate.report.words import percent
+from pate.runs.files import RunFiles
 
 WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
 
 
-def render_private_page(report: Report, private: Path) -> str | None:
+def render_private_page(report: Report, run: RunFiles) -> str | None:
     """The page as HTML text; None where no votes are stored (any more)."""
-    counts = _votes(private / "votes.npz")
+    counts = _votes(run.votes_file)
     if counts is None:
         return None
-    heading = "\n".join(
-        [
-            elements.paragraph(f"pate · {report.name} · private", "eyebrow"),
-            "<h1>Inside the trust boundary</h1>",
-            f'<p class="warning" role="note">{escape(WARNING)}</p>',
-        ]
+    costs = _read(run.epsilon_file)
+    ordered = np.sort(counts, axis=1)
+    top, gaps = ordered[:, -1], ordered[:, -1] - ordered[:, -2]
+    return render(
+        "private.html.j2",
+        name=report.name,
+        warning=WARNING,
+        cost=_cost(report, costs),
+        cost_by_queries=_cost_by_queries(report, costs.get("by_rdp_after")),
+        agreement=_agreement(top, gaps),
+        gaps=_gaps(gaps, int(counts[0].sum())),
+        teachers=_teachers(_read(run.evaluation_file), _read(run.failures_file)),
+        seconds=[(stage, f"{value:.1f} s") for stage, value in _read(run.seconds_file).items()],
     )
-    main = [
-        _cost(report, _read(private / "epsilon.json")),
-        _gaps(counts),
-        _teachers(_read(private / "evaluation.json"), _read(private / "failures.json")),
-        _seconds(_read(private / "seconds.json")),
-    ]
-    return elements.document(f"private: {report.name}", heading, main, elements.paragraph(WARNING))
 
 
-def _cost(report: Report, figures: dict[str, Any]) -> str:
+def _cost(report: Report, figures: dict[str, Any]) -> Table:
+    """Every ε of the run, by which one it is."""
     rows = [("for every data set (the one to publish)", f"{report.privacy.epsilon:.4g}")]
     if report.privacy.sanitised is not None:
         rows.append(("sanitised (may be published)", f"{report.privacy.sanitised.epsilon:.4g}"))
@@ -48,10 +51,13 @@ def _cost(report: Report, figures: dict[str, Any]) -> str:
             rows.append((name, "∞" if figures[key] is None else f"{figures[key]:.4g}"))
     if figures.get("why"):
         rows.append(("exact (private)", f"none: {figures['why']}"))
-    table = elements.table((f"ε at δ = {report.privacy.delta:g}", "all queries"), rows)
-    after = figures.get("by_rdp_after")
+    return Table((f"ε at δ = {report.privacy.delta:g}", "all queries"), rows)
+
+
+def _cost_by_queries(report: Report, after: dict[str, Any] | None) -> Plot | None:
+    """The exact ε after so many queries, beside the publishable ones; None where it was not worked out."""
     if after is None or report.curves is None:
-        return elements.section("What it really cost", table)
+        return None
     queries = np.array(after["queries"])
     known = {
         name: tuple(
@@ -64,27 +70,16 @@ def _cost(report: Report, figures: dict[str, Any]) -> str:
         epsilon={**known, "exact, RDP: depends on the votes (private)": tuple(after["epsilon"])},
     )
     figure = plots.epsilon_by_queries(curves, report.queries.limit_asked, report.privacy.epsilon, private=True)
-    cells = [
-        (str(n), *("∞" if values[i] is None else f"{values[i]:.3f}" for values in curves.epsilon.values()))
-        for i, n in enumerate(curves.queries)
-    ]
-    return elements.section(
-        "What it really cost",
-        table,
-        elements.plot(
-            plots.as_svg(figure, "private-epsilon"),
-            "private-epsilon",
-            "ε against the number of queries, for every data set and for these votes.",
-            "The exact cost of these votes beside the publishable one.",
-            elements.table(("queries", *curves.epsilon), cells),
-        ),
+    alternative = "ε against the number of queries, for every data set and for these votes."
+    return Plot(
+        inline_svg(plots.as_svg(figure, "private-epsilon"), "private-epsilon", alternative),
+        "The exact cost of these votes beside the publishable one.",
+        curves_table(curves),
     )
 
 
-def _gaps(counts: NDArray[np.int64]) -> str:
-    ordered = np.sort(counts, axis=1)
-    top, gaps = ordered[:, -1], ordered[:, -1] - ordered[:, -2]
-    teachers = int(counts[0].sum())
+def _agreement(top: NDArray[np.int64], gaps: NDArray[np.int64]) -> Table:
+    """Votes of the first class and its lead, over the queries."""
     rows = [
         (
             name,
@@ -94,43 +89,35 @@ def _gaps(counts: NDArray[np.int64]) -> str:
         )
         for name, values in (("votes of the first", top), ("gap to the second", gaps))
     ]
+    return Table(("in votes", "least", "¼", "½", "¾", "most"), rows)
+
+
+def _gaps(gaps: NDArray[np.int64], teachers: int) -> Plot:
+    """How many queries have which lead."""
     edges = np.linspace(0, teachers, 11)
     shares = [
         (f"{low:.0f} – {high:.0f}", str(int(((gaps >= low) & ((gaps < high) | (high == teachers))).sum())))
         for low, high in pairwise(edges)
     ]
     figure = plots.histogram(gaps, "votes between first and second", "queries")
-    return elements.section(
-        "How much the teachers agree",
-        elements.paragraph(
-            "Queries in order of agreement: the least, a quarter, half and three quarters up, the most."
-        ),
-        elements.table(("in votes", "least", "¼", "½", "¾", "most"), rows),
-        elements.plot(
-            plots.as_svg(figure, "gaps"),
-            "gaps",
-            f"Histogram of the gap between first and second over {len(gaps)} queries; median {np.median(gaps):.0f}.",
-            f"Gap between the first and the second class, of {teachers} votes.",
-            elements.table(("gap", "queries"), shares),
-        ),
+    alternative = (
+        f"Histogram of the gap between first and second over {len(gaps)} queries; median {np.median(gaps):.0f}."
+    )
+    return Plot(
+        inline_svg(plots.as_svg(figure, "gaps"), "gaps", alternative),
+        f"Gap between the first and the second class, of {teachers} votes.",
+        Table(("gap", "queries"), shares),
     )
 
 
-def _teachers(evaluation: dict[str, Any], failures: dict[str, Any]) -> str:
+def _teachers(evaluation: dict[str, Any], failures: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if evaluation:
         rows.append(("a teacher, on average", percent(evaluation["mean_teacher_accuracy"])))
         rows.append(("their plurality", percent(evaluation["plurality_accuracy"])))
     if failures:
         rows.append(("teachers that failed to train", str(len(failures["teachers"]))))
-    if not rows:
-        return ""
-    return elements.section("Teachers on the public examples", elements.facts(rows))
-
-
-def _seconds(seconds: dict[str, Any]) -> str:
-    rows = [(stage, f"{value:.1f} s") for stage, value in seconds.items()]
-    return elements.section("Time", elements.facts(rows)) if rows else ""
+    return rows
 
 
 def _votes(path: Path) -> NDArray[np.int64] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+from pate.report.explanations import AnyReport, how_sure, mechanism_in_words, parameters_in_words
 from pate.report.schema import BaselineReport, Report
-from pate.report.summary import AnyReport, how_sure, mechanism_in_words, parameters_in_words
 
 _WIDTH = 78
 

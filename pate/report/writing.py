@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from pate.config import read_yaml
 from pate.errors import RunError
+from pate.report.explanations import AnyReport
 from pate.report.figures import load_examples
 from pate.report.page import draw, render_page
 from pate.report.plots import as_png, as_svg
@@ -16,22 +17,20 @@ from pate.report.private_page import render_private_page
 from pate.report.published_config import published_yaml
 from pate.report.schema import BaselineReport, Report
 from pate.report.statement import render_statement
-from pate.report.summary import AnyReport
+from pate.runs.files import RunFiles
 from pate.storage.files import write_atomically
-
-EXAMPLES = Path("plots") / "examples.npz"
 
 
 def store_report(path: Path, report: AnyReport) -> None:
     """`report.json`: what a run leaves, and what the pages are made from."""
     text = report.model_dump_json(indent=2) + "\n"
-    write_atomically(path / "report.json", lambda file: file.write_text(text, encoding="utf-8"), mode=0o644)
+    write_atomically(RunFiles(path).report_file, lambda file: file.write_text(text, encoding="utf-8"), mode=0o644)
 
 
 def read_report(path: Path) -> AnyReport:
     """The stored report of a run or of a baseline."""
     try:
-        content = json.loads((path / "report.json").read_text(encoding="utf-8"))
+        content = json.loads(RunFiles(path).report_file.read_text(encoding="utf-8"))
         kind = BaselineReport if content.get("kind") == "baseline" else Report
         return kind.model_validate(content)
     except FileNotFoundError:
@@ -49,26 +48,25 @@ def write_pages(path: Path, images: bool = True) -> AnyReport:
 
     Without `images` the plots are there as SVG only: what can be drawn as one can be drawn as the other.
     """
-    report = read_report(path)
-    if not (path / "config.yaml").exists():
-        raise RunError(f"{path}: has no config.yaml; name the directory of a finished run")
-    config_yaml = published_yaml(read_yaml(path / "config.yaml"))
-    examples = load_examples(path / EXAMPLES)
+    report, run = read_report(path), RunFiles(path)
+    if not run.config_file.exists():
+        raise RunError(f"{path}: has no {run.config_file.name}; name the directory of a finished run")
+    config_yaml = published_yaml(read_yaml(run.config_file))
+    examples = load_examples(run.examples_file)
     drawn = draw(report, examples)
     svg = {name: as_svg(figure, name) for name, figure in drawn.items()}
     if drawn:
-        (path / "plots").mkdir(exist_ok=True)
+        run.plots.mkdir(exist_ok=True)
     for name, figure in drawn.items():
-        _write(path / "plots" / f"{name}.svg", svg[name].encode())
+        _write(run.plots / f"{name}.svg", svg[name].encode())
         if images:
-            _write(path / "plots" / f"{name}.png", as_png(figure))
-    _write(path / "report.html", render_page(report, config_yaml, svg, examples).encode())
-    _write(path / "privacy.txt", render_statement(report).encode())
-    private = path / "private"
-    if isinstance(report, Report) and private.is_dir():
-        page = render_private_page(report, private)
+            _write(run.plots / f"{name}.png", as_png(figure))
+    _write(run.page, render_page(report, config_yaml, svg, examples).encode())
+    _write(run.statement, render_statement(report).encode())
+    if isinstance(report, Report) and run.private.is_dir():
+        page = render_private_page(report, run)
         if page is not None:
-            _write(private / "report.html", page.encode(), mode=0o600)
+            _write(run.private_page, page.encode(), mode=0o600)
     return report
 
 

@@ -24,6 +24,7 @@ from pate.planning.costs import published_epsilon
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
+from pate.runs.files import RunFiles
 from pate.storage.files import locked, write_atomically
 
 _FIGURE_EXAMPLES = 1000
@@ -173,11 +174,12 @@ def _run_row(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -
     config = row.config(seed)
     folder = out / "rows" / f"{row.name}-seed-{seed}-{config.digest()[:8]}"
     data = known.on_data(config)
-    if not (folder / "report.json").exists():
+    run = RunFiles(folder)
+    if not run.report_file.exists():
         begun = folder.exists() and any(folder.iterdir())
         pipeline.run(config, folder, data=data, resume=begun, console=session.console)
-    report = json.loads((folder / "report.json").read_text())
-    inside = {name: json.loads((folder / "private" / f"{name}.json").read_text()) for name in ("epsilon", "seconds")}
+    report = json.loads(run.report_file.read_text())
+    epsilon, seconds = (json.loads(file.read_text()) for file in (run.epsilon_file, run.seconds_file))
     rows = known.asked(config, report["queries"]["asked"])
     assert data.votes is not None
     assert data.y_public is not None
@@ -185,9 +187,9 @@ def _run_row(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -
     return {
         "folder": str(folder.relative_to(out)),
         "report": report,
-        "epsilon": inside["epsilon"].get("epsilon_data_dependent"),
+        "epsilon": epsilon.get("epsilon_data_dependent"),
         "published_bound": published_epsilon(config.build_mechanism(), votes, config.budget.delta),
-        "seconds": known.seconds(config) | inside["seconds"],
+        "seconds": known.seconds(config) | seconds,
         "votes": figures.vote_figures(votes, data.y_public[rows]),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pate.report.words import percent
+from pate.report.formats import percent
 
 PRIVATE = "private: do not publish"
 

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.ledger.chain import MAC_BYTES, Pin
 from pate.data.dataset import Dataset
 from pate.errors import RunError
+from pate.ledger.chain import MAC_BYTES, Pin
+from pate.runs.files import LABELS, STUDENT, STUDENT_CARD, RunFiles
 from pate.storage.files import write_atomically
 
-LABELS, CARD = "labels.npz", "student/student.json"
+_CARD = f"{STUDENT}/{STUDENT_CARD}"
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _HEX = str.maketrans("ghijklmnop", "0123456789")
 
@@ -75,12 +76,12 @@ def read_labels(path: Path) -> Labels | None:
 
 def published_pins(run: Path) -> dict[str, Pin]:
     """Where the ledger of the run in this folder was when each file was published."""
-    pins = {}
-    labels = read_labels(run / LABELS)
+    pins, files = {}, RunFiles(run)
+    labels = read_labels(files.labels_file)
     if labels is not None:
         pins[LABELS] = labels.pin
-    if (run / CARD).exists():
-        pins[CARD] = _pin_of_card(run / CARD)
+    if files.student_card.exists():
+        pins[_CARD] = _pin_of_card(files.student_card)
     return pins
 
 

@@ -1,4 +1,5 @@
-"""Where a run lives. What may leave is at the top; everything private is under `private/`, for its owner only.
+"""`Run`: a run's directory, or its place in storage. What may leave is at the top; everything private is under
+`private/`, for its owner only.
 
 A run named by URL lives in storage (`pate.storage`). It is worked on in a local copy, which is made anew from storage
 whenever the run is opened and removed when it is closed: what counts is in storage.
@@ -11,69 +12,111 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
+from html import escape
 from pathlib import Path
-from typing import Any
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from pate.config import BaselineConfig, Config, RunConfig, parse_config, read_yaml
+from pate.errors import PateError, RunBegun, RunError
 from pate.ledger.anchor import absolute
-from pate.config import RunConfig, parse_config, read_yaml
-from pate.errors import RunError
-from pate.storage.files import KEY_BYTES, locked, read_key, write_atomically
+from pate.ledger.stored import FOLDER
+from pate.runs import files
+from pate.runs.files import RunFiles
+from pate.runs.notebook import labels_table
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
+from pate.storage.files import KEY_BYTES, locked, read_key, write_atomically
 
-_LEDGER = "private/ledger"  # in storage: one object a link, see pate/ledger/stored.py
-_STAYS = ("ledger.db", "private/ledger.head", "private/lock", "private/student_checkpoint")  # on this machine
-_SIGNALS = ("student/student.json", "report.json")  # that they are there says that all before is
+if TYPE_CHECKING:
+    from pate.report.schema import BaselineReport, Report
+    from pate.runs.predictor import Predictor
+    from pate.runs.published import Labels
+
+_KEY, _ENSEMBLE, _RELEASED = (f"{files.PRIVATE}/{name}" for name in (files.KEY, files.ENSEMBLE, files.RELEASED))
+_STAYS = (  # on this machine
+    files.LEDGER,
+    *(f"{files.PRIVATE}/{name}" for name in (files.LEDGER_HEAD, files.LOCK, files.STUDENT_CHECKPOINT)),
+)
+_SIGNALS = (  # that they are there says that all before is
+    f"{files.STUDENT}/{files.STUDENT_CARD}",
+    files.REPORT,
+    _ENSEMBLE,
+)
+_TO_GO_ON = f"{files.PRIVATE}/{files.TEACHERS}/"  # is needed to go on with a run, not to look at one
+_ALONE = ("", f"{files.STUDENT}/", f"{files.MODEL}/")  # folders that are published whole, or by themselves
 _AT_ONCE = 64
-_FIRST_FILES = {"private", "config.yaml.partial"}  # all there is if a run was killed while it made its directory
+_FIRST_FILES = {files.PRIVATE, f"{files.CONFIG}.partial"}  # all there is if it was killed while it began
 
 
-class RunDirectory:
-    """`config.yaml`, `report.json`, `report.html`, `labels.npz`, `student/`, `ledger.db` and `private/`."""
+class Run(RunFiles):
+    """A run of `pate run` or `pate baseline`, begun or finished: `Run.load` to read it, `Run.create` to work on it.
+
+    A context manager, which removes the local copy of a run in storage at the end. A folder with what has left a run,
+    as `pate fetch` brings it, can be loaded too: it lacks the config and everything private.
+    """
 
     def __init__(self, path: Path, storage: Storage | None = None) -> None:
-        self.path = path
+        super().__init__(path)
         self.storage = storage
         self.place = storage.url if storage else str(path)
-        self._published: dict[str, tuple[int, int]] = {}
-        self._published_at = time.monotonic()
-        self.private = path / "private"
-        self.ledger = path / "ledger.db"
-        self.labels = path / "labels.npz"
-        self.student = path / "student"
+        self._stored: dict[str, tuple[int, int]] = {}
+        self._stored_at = time.monotonic()
+        self._ensemble: bytes | None = None
+        self._remove: Callable[[], object] = lambda: None
 
-    @property
-    def key(self) -> bytes:
-        """Drawn once a run; keys the partition and the digests of queries."""
-        return read_key(self.private / "key")
+    @classmethod
+    def load(cls, place: Path | str, *, inside: bool = True) -> Run:
+        """Open a run for reading. Not locked: it may still be at work.
+
+        Of one in storage a private copy is made, without ledger and teachers; without `inside` only what may leave the
+        run and its config are copied. `sync` brings back what was changed in a copy of what is inside.
+        """
+        if not is_url(place):
+            if not Path(place).is_dir():
+                raise RunError(f"{place}: is not a run directory")
+            return cls(Path(place))
+        storage = open_storage(str(place))
+        folder = Path(mkdtemp(prefix="pate-run-"))  # mode 0700
+        run = cls(folder, storage)
+        run._remove = weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+        pull(storage, folder, _to_read if inside else _to_publish)
+        if not any(folder.iterdir()):
+            raise RunError(f"{storage.url}: is not a run directory")
+        run._remember()
+        return run
 
     @classmethod
     @contextmanager
-    def open(cls, place: Path | str, config: RunConfig, resume: bool) -> Iterator[RunDirectory]:
-        """Make the directory, or go on with one that belongs to the same config; locked while in use."""
-        if is_url(place):
-            with cls._open_stored(open_storage(str(place)), config, resume) as run:
-                yield run
-            return
-        path = Path(place)
+    def create(cls, place: Path | str, config: RunConfig, resume: bool = False) -> Iterator[Run]:
+        """Make a run, or `resume` one that belongs to the same config; locked while in use."""
+        opened = cls._in_storage(open_storage(str(place)), config, resume) if is_url(place) else None
+        with opened or cls._in_folder(Path(place), config, resume) as run, run:
+            yield run
+
+    @classmethod
+    @contextmanager
+    def _in_folder(cls, path: Path, config: RunConfig, resume: bool) -> Iterator[Run]:
         run = cls(path)
         with ExitStack() as stack:
             try:
                 run._check_place(config, resume)
                 run._make_private()
-                stack.enter_context(locked(run.private / "lock", wait=False))
+                stack.enter_context(locked(run.lock_file, wait=False))
                 run._prepare(config, resume)
             except BlockingIOError:
-                raise RunError(f"{path}: another pate is at work there; wait for it or choose another --out") from None
+                raise RunError(f"{path}: another pate is at work there; wait for it or choose another place") from None
             except OSError as error:
-                raise RunError(f"{error.filename or path}: {error.strerror}; choose another --out") from None
+                raise RunError(f"{error.filename or path}: {error.strerror}; choose another place") from None
             yield run
 
     @classmethod
     @contextmanager
-    def _open_stored(cls, storage: Storage, config: RunConfig, resume: bool) -> Iterator[RunDirectory]:
+    def _in_storage(cls, storage: Storage, config: RunConfig, resume: bool) -> Iterator[Run]:
         """A local copy of what is in storage. Only the ledger keeps two machines apart: see `StoredLedger`."""
         folder = _working_copies() / blake2b(storage.url.encode(), digest_size=12).hexdigest()
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,30 +127,128 @@ class RunDirectory:
                 raise RunError(f"{storage.url}: another pate on this machine is at work there; wait for it") from None
             shutil.rmtree(folder, ignore_errors=True)
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            pull(storage, folder, leave=_LEDGER)
+            pull(storage, folder, lambda name: not name.startswith(FOLDER))
             run = cls(folder, storage)
             run._check_place(config, resume)
             run._make_private()
             run._prepare(config, resume)
             check_exclusive(storage)
-            for name in ("private/key", "config.yaml"):
+            for name in (_KEY, files.CONFIG):
                 if not storage.create(name, (folder / name).read_bytes()):
-                    raise RunError(f"{storage.url}: another run was begun there this moment; choose another --out")
-            run._published = run._state()
+                    raise RunError(f"{storage.url}: another run was begun there this moment; choose another place")
+            run._remember()
             yield run
 
-    def publish(self, at_least_every: float = 0.0) -> None:
-        """Bring to storage what has changed here, unless that was done less than so many seconds ago."""
-        if self.storage is None or time.monotonic() - self._published_at < at_least_every:
+    def close(self) -> None:
+        """Remove the copy that `load` made; also done when the run is no longer used."""
+        self._remove()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it; what went wrong in a copy is said of the place that the user knows."""
+        self.close()
+        if self.storage is not None and isinstance(error, PateError):
+            error.args = (str(error).replace(str(self.path), self.place),)
+
+    @property
+    def key(self) -> bytes:
+        """Drawn once per run; keys the partition and the digests of queries."""
+        return read_key(self.key_file)
+
+    @property
+    def config(self) -> Config | BaselineConfig:
+        """The settings that the run was begun with."""
+        if not self.config_file.exists():
+            raise RunError(f"{self.place}: is not a run directory")
+        content = read_yaml(self.config_file)
+        return parse_config(content, BaselineConfig) if "baseline" in content else parse_config(content, Config)
+
+    @property
+    def report(self) -> Report | BaselineReport:
+        """The figures of a finished run."""
+        from pate.report.writing import read_report
+
+        return read_report(self.path)
+
+    @property
+    def labels(self) -> Labels | None:
+        """The labels that were released; None where there are none yet."""
+        from pate.runs.published import read_labels
+
+        return read_labels(self.labels_file)
+
+    def student(self, trust: Iterable[str] = ()) -> Any:
+        """The run's student, ready to predict; `trust` names what its files may import beside our own classes."""
+        from pate.students.saving import load_student
+
+        return load_student(self.student_folder, trust)
+
+    def model(self, trust: Iterable[str] = ()) -> Any:
+        """A baseline's model, ready to predict; `trust` as for a student."""
+        from pate.baselines.saving import load_model
+
+        return load_model(self.model_folder, trust)
+
+    def predictor(self, trust: Iterable[str] = ()) -> Predictor:
+        """What the run has learned, a student or a baseline's model, and its card."""
+        from pate.runs.predictor import load_predictor
+
+        return load_predictor(self, trust)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: accuracy, ε, and how often each class was released."""
+        try:
+            report, labels = self.report, self.labels
+        except RunError as error:
+            return f"<p>{escape(str(error))}</p>"
+        accuracy = "not measured" if report.student.accuracy is None else f"{100 * report.student.accuracy:.1f} %"
+        told = (
+            f"<p>Run {escape(self.place)}: ε = {report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}, "
+            f"right on test examples: {accuracy}</p>"
+        )
+        return told if labels is None else told + labels_table(report.classes, labels.labels)
+
+    @property
+    def places(self) -> tuple[Path | None, Path]:
+        """Where the run's data and its config's neighbours were found."""
+        try:
+            content = json.loads(self.places_file.read_text())
+        except (OSError, ValueError):
+            return None, Path()
+        return content["data_dir"] and Path(content["data_dir"]), Path(content["config_dir"])
+
+    def sync(self, at_least_every: float = 0.0) -> None:
+        """Bring to storage what has changed here, `private/` too, unless that was done less than so many seconds ago.
+
+        What was removed here is removed there first: whatever a crash leaves behind, erased votes do not come back.
+        """
+        if self.storage is None or time.monotonic() - self._stored_at < at_least_every:
             return
+        if self.storage.read(_ENSEMBLE) != self._ensemble:
+            raise RunError(f"{self.place}: records were forgotten there meanwhile; this pate stops, resume the run")
         state = self._state()
-        changed = [name for name in state if state[name] != self._published.get(name)]
+        for name in self._stored.keys() - state.keys():
+            self.storage.remove(name)
+        changed = [name for name in state if state[name] != self._stored.get(name)]
         signals = [name for name in changed if name in _SIGNALS]
         others = [name for name in changed if name not in _SIGNALS]
         for names in (*(others[i : i + _AT_ONCE] for i in range(0, len(others), _AT_ONCE)), signals):
             if names:
                 self.storage.write({name: (self.path / name).read_bytes() for name in names})
-        self._published, self._published_at = state, time.monotonic()
+        self._remember(state)
+
+    def release_once(self, content: bytes) -> None:
+        """Refused if another machine has released something else from this run in storage: both would cost ε."""
+        digest = blake2b(content, digest_size=16).hexdigest().encode()
+        if self.storage is not None and not self.storage.create(_RELEASED, digest):
+            raise RunError(f"{self.place}: another pate has released its result from this run; begin a new one")
+
+    def _remember(self, state: dict[str, tuple[int, int]] | None = None) -> None:
+        """That storage holds what is here."""
+        self._stored, self._stored_at = self._state() if state is None else state, time.monotonic()
+        self._ensemble = self.ensemble_file.read_bytes() if self.ensemble_file.exists() else None
 
     def _state(self) -> dict[str, tuple[int, int]]:
         """Every file that belongs in storage, and what tells whether it has changed."""
@@ -121,11 +262,11 @@ class RunDirectory:
 
     def anchored(self, place: str | None) -> str | None:
         """Where the ledger's links are kept besides: as the run was begun, which cannot be changed."""
-        path = self.private / "anchor"
+        path = self.anchor_file
         if place is None:
             return path.read_text() if path.exists() else None
         if not self.same_as_before(path.name, absolute(place)):
-            raise RunError(f"--anchor {place}: this run was begun with the anchor {path.read_text()}; name that one")
+            raise RunError(f"anchor {place}: this run was begun with the anchor {path.read_text()}; name that one")
         return absolute(place)
 
     def note(self, name: str, content: Any) -> None:
@@ -146,12 +287,12 @@ class RunDirectory:
 
     def _check_place(self, config: RunConfig, resume: bool) -> None:
         """Before anything is written: there is nothing yet, or a run of this config that is to go on."""
-        stored = self.path / "config.yaml"
+        stored = self.config_file
         begun = self.path.exists() and any(self.path.iterdir())
         if begun and not resume:
             raise self._not_empty()
         if begun and not stored.exists() and not {p.name for p in self.path.iterdir()} <= _FIRST_FILES:
-            raise RunError(f"{self.place}: is not a run directory; choose another --out")
+            raise RunError(f"{self.place}: is not a run directory; choose another place")
         if resume and not begun:
             raise RunError(f"{self.place}: there is no run to resume")
         if stored.exists():
@@ -164,7 +305,7 @@ class RunDirectory:
 
     def _prepare(self, config: RunConfig, resume: bool) -> None:
         """Under the lock, so that of several runs begun here at once one draws the key."""
-        stored, key = self.path / "config.yaml", self.private / "key"
+        stored, key = self.config_file, self.key_file
         if stored.exists():
             if not resume:
                 raise self._not_empty()
@@ -175,7 +316,7 @@ class RunDirectory:
         write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
 
     def _not_empty(self) -> RunError:
-        return RunError(f"{self.place}: is not empty; add --resume to go on with that run, or choose another --out")
+        return RunBegun(f"{self.place}: is not empty; resume that run, or choose another place")
 
 
 def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:
@@ -188,10 +329,19 @@ def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:
         names = sorted({*ours[key], *theirs[key]})
         unlike = f"other {', '.join(f'data.{n}' for n in names if ours[key].get(n) != theirs[key].get(n))}"
     raise RunError(
-        f"{place}: belongs to another config ({unlike}); choose another --out, or the config it was made with"
+        f"{place}: belongs to another config ({unlike}); choose another place, or the config it was made with"
     )
 
 
 def _working_copies() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return cache / "pate" / "work"
+
+
+def _to_read(name: str) -> bool:
+    return not name.startswith((FOLDER, _TO_GO_ON))
+
+
+def _to_publish(name: str) -> bool:
+    """The config, what may leave, and the files of a student or model that left."""
+    return name == files.CONFIG or any(files.may_leave(f"{folder}{name}") for folder in _ALONE)

@@ -77,6 +77,13 @@ def sizes(values: Any, key: str) -> list[int]:
     return values
 
 
+def names(values: Any, key: str) -> list[str | int]:
+    """`values`, if those are names of classes; ValueError else."""
+    if not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
+        raise ValueError(f"{key}: must be a list of names")
+    return values
+
+
 def regular_file(path: Path) -> Path:
     """`path`, unless reading it could wait for ever (a pipe) or never end (a device)."""
     if path.exists() and not path.is_file():

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 from pate.errors import RunError, first_line
 from pate.storage.files import sync_folder
 
-_EXCLUSIVE = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "memory": "fsspec"}
+_EXCLUSIVE = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _AT_ONCE = 64  # objects in memory on their way from or to a store
 
 
@@ -82,9 +81,9 @@ def check_exclusive(storage: Storage) -> None:
         )
 
 
-def pull(storage: Storage, folder: Path, leave: str) -> None:
-    """Copy everything to a local folder, for its owner only, except what is below `leave`."""
-    names = [name for name in storage.names() if not name.startswith(leave)]
+def pull(storage: Storage, folder: Path, wanted: Callable[[str], bool]) -> None:
+    """Copy the objects whose names are `wanted` to a local folder, for its owner only."""
+    names = [name for name in storage.names() if wanted(name)]
     for name, content in storage.read_all(names):
         if ".." in PurePosixPath(name).parts:
             raise RunError(f"{storage.url}: holds an object with the name {name!r}; not a run directory")
@@ -175,8 +174,6 @@ class _Files:
 class _Objects:
     """An object store through fsspec. Credentials come from the environment or the machine's role, never from here."""
 
-    _turn = threading.Lock()  # memory:// looks and then makes: between threads it needs help
-
     def __init__(self, url: str) -> None:
         import fsspec
 
@@ -193,8 +190,7 @@ class _Objects:
 
     def create(self, name: str, content: bytes) -> bool:
         try:
-            with self._turn:
-                self._fs.pipe_file(self._path(name), content, mode="create")
+            self._fs.pipe_file(self._path(name), content, mode="create")
         except Exception as error:
             # Also where a library repeats a call whose first answer was lost: what is there tells.
             there = self.read(name)

@@ -17,7 +17,7 @@ from pate.networks.threads import one_thread
 if TYPE_CHECKING:
     import torch
 
-    from pate.networks.layers import Classifier
+    from pate.networks.architectures import Classifier
     from pate.networks.training import ProgressCallback
 
 _PREDICTED_AT_ONCE = 1024
@@ -102,7 +102,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Self:
         """The fitted student again, from `weights()` and `learned()`; ValueError if those do not belong together."""
-        from pate.networks.layers import looks_like_images
+        from pate.networks.architectures import looks_like_images
         from pate.networks.stored import check_weights
 
         self.classes_, self.shape_ = np.asarray(learned["classes"], dtype=np.int64), list(learned["shape"])
@@ -134,12 +134,12 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         return self._network().to(self._device())
 
     def _network(self) -> Classifier:
-        from pate.networks.layers import Classifier
+        from pate.networks.architectures import Classifier
 
         return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed)
 
     def _device(self) -> torch.device:
-        from pate.networks.training import resolve_device
+        from pate.networks.tensors import resolve_device
 
         try:
             return resolve_device(self.device)
@@ -148,7 +148,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
     def _standardise_by(self, pool: NDArray) -> None:
         """Mean and deviation of the public examples: of each feature of a table, of each channel of images."""
-        from pate.networks.layers import looks_like_images
+        from pate.networks.architectures import looks_like_images
 
         axes = (0, 1, 2) if looks_like_images(self.shape_) else (0,)
         deviation = np.asarray(pool.std(axes, dtype=np.float64))
@@ -156,12 +156,11 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         self.scale_ = np.asarray(np.where(deviation > 1e-6, deviation, 1.0), dtype=np.float32)
 
     def _tensor(self, X: NDArray) -> torch.Tensor:
-        import torch
+        from pate.networks.architectures import looks_like_images
+        from pate.networks.tensors import example_tensor
 
-        from pate.networks.layers import example_tensor
-
-        X = X if X.flags.writeable else X.copy()  # arrays from Ray are read-only
-        return example_tensor(X, torch.from_numpy(self.mean_), torch.from_numpy(self.scale_)).to(self._device())
+        standard = self.mean_, self.scale_
+        return example_tensor(X, self._device(), standard=standard, images=looks_like_images(self.shape_))
 
     def _identity(self, *arrays: NDArray) -> str:
         """What a checkpoint belongs to."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pate.students._neural import NeuralStudent
 
 if TYPE_CHECKING:
     import torch
 
+    from pate.networks.architectures import Classifier
     from pate.networks.training import ProgressCallback
 
 
@@ -78,23 +79,16 @@ class GAN(NeuralStudent):
         import torch
         from torch.nn.functional import softplus
 
+        from pate.networks.architectures import Generator, looks_like_images, seeded
         from pate.networks.augment import Strength, augmentation
-        from pate.networks.layers import Generator, looks_like_images
-        from pate.networks.training import (
-            ClassMix,
-            Training,
-            averaged_copy,
-            cosine_rate,
-            draw_batch,
-            seeded,
-            update_average,
-        )
+        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch, moving_average
         from pate.students.mixmatch import sharpened, smoothed
 
         generator = torch.Generator().manual_seed(self.random_state)
         augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)
         network = seeded(self._build, self.random_state).train()
-        self.network_ = averaged_copy(network)
+        average = moving_average(network, self.ema)
+        self.network_ = cast("Classifier", average.module)
         sizes = self.noise, max(4, self.channels // 2), self.hidden
         maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)
         maker = maker.to(pool.device).train()
@@ -136,10 +130,10 @@ class GAN(NeuralStudent):
             (network.features(made).mean(0) - wanted).square().mean().backward()
             optimisers["generator"].step()
             network.requires_grad_(True)
-            update_average(self.network_, network, self.ema, number)
+            average.update_parameters(network)
             return loss, unlabelled
 
-        modules = {"network": network, "average": self.network_, "generator": maker, "mix": mix}
+        modules = {"network": network, "average": average, "generator": maker, "mix": mix}
         self.steps_done_ = Training(modules, optimisers, generator).run(
             step,
             self.steps,

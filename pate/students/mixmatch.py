@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pate.students._neural import NeuralStudent
 
 if TYPE_CHECKING:
     import torch
 
+    from pate.networks.architectures import Classifier
     from pate.networks.training import ProgressCallback
 
 
@@ -78,22 +79,15 @@ class MixMatch(NeuralStudent):
     ) -> None:
         import torch
 
+        from pate.networks.architectures import looks_like_images, seeded
         from pate.networks.augment import Strength, augmentation
-        from pate.networks.layers import looks_like_images
-        from pate.networks.training import (
-            ClassMix,
-            Training,
-            averaged_copy,
-            cosine_rate,
-            draw_batch,
-            seeded,
-            update_average,
-        )
+        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch, moving_average
 
         generator = torch.Generator().manual_seed(self.random_state)
         augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)
         network = seeded(self._build, self.random_state).train()
-        self.network_ = averaged_copy(network)
+        average = moving_average(network, self.ema)
+        self.network_ = cast("Classifier", average.module)
         optimiser = torch.optim.AdamW(
             network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
         )
@@ -121,12 +115,10 @@ class MixMatch(NeuralStudent):
             optimiser.zero_grad()
             (loss + rise * self.unlabelled_weight * unlabelled).backward()
             optimiser.step()
-            update_average(self.network_, network, self.ema, number)
+            average.update_parameters(network)
             return loss, unlabelled
 
-        training = Training(
-            {"network": network, "average": self.network_, "mix": mix}, {"optimiser": optimiser}, generator
-        )
+        training = Training({"network": network, "average": average, "mix": mix}, {"optimiser": optimiser}, generator)
         self.steps_done_ = training.run(
             step,
             self.steps,

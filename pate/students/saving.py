@@ -17,7 +17,8 @@ import numpy as np
 from pate.errors import NotTrusted, RunError, first_line
 from pate.mechanisms import UNANSWERED
 from pate.naming import importing_only, must_be_trusted, nearest, not_trusted
-from pate.storage.files import read_card, regular_file, sizes
+from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS
+from pate.storage.files import names, read_card, regular_file, sizes
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
 from pate.students.supervised import Supervised
@@ -25,7 +26,6 @@ from pate.teachers import build_estimator
 from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
 
-_TENSORS, _OBJECT = "model.safetensors", "model.skops"
 _HARMLESS = frozenset(
     f"sklearn.{name}"
     for name in (
@@ -47,9 +47,9 @@ def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
     """Write the student; `card` says what it is and what it cost (classes, ε, δ, mechanism). Replaces an older one."""
     folder.mkdir(exist_ok=True)
     content = {"student": _name(student), "params": student.get_params(), **_write_weights(student, folder), **card}
-    temporary = folder / "student.json.partial"
+    temporary = folder / f"{STUDENT_CARD}.partial"
     temporary.write_text(json.dumps(content, indent=2, default=str) + "\n")
-    temporary.rename(folder / "student.json")
+    temporary.rename(folder / STUDENT_CARD)
 
 
 def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
@@ -80,11 +80,11 @@ def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
 def load_card(folder: Path) -> dict[str, Any]:
     """What `student.json` says: classes, how the input is written, ε, δ, mechanism."""
     try:
-        card = read_card(folder / "student.json")
+        card = read_card(folder / STUDENT_CARD)
         if "student" not in card:
-            raise ValueError("student.json is not a model card")
+            raise ValueError(f"{STUDENT_CARD} is not a model card")
         if "classes" in card:
-            _check_names(card["classes"])
+            names(card["classes"], "classes")
         if card.get("shape") is not None:
             sizes(card["shape"], "shape")
     except (OSError, ValueError) as error:
@@ -168,11 +168,6 @@ def _check_labels(student: Any, card: dict[str, Any]) -> None:
         raise ValueError("it answers with classes that its card does not name")
 
 
-def _check_names(classes: Any) -> None:
-    if not isinstance(classes, list) or not all(isinstance(name, (str, int)) for name in classes):
-        raise ValueError("classes: must be a list of names")
-
-
 def _whole_numbers(values: Any, key: str) -> list[int]:
     if not isinstance(values, list) or any(type(value) is not int or abs(value) >= 2**62 for value in values):
         raise ValueError(f"{key}: must be a list of whole numbers")
@@ -184,7 +179,7 @@ def _whole_numbers(values: Any, key: str) -> list[int]:
 def _save_tensors(tensors: dict[str, Any], folder: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file(tensors, folder / _TENSORS)
+    save_file(tensors, folder / TENSORS)
 
 
 def _load_tensors(folder: Path) -> dict[str, Any]:
@@ -192,7 +187,7 @@ def _load_tensors(folder: Path) -> dict[str, Any]:
 
     from pate.networks.stored import check_values
 
-    tensors: dict[str, Any] = load_file(regular_file(folder / _TENSORS))
+    tensors: dict[str, Any] = load_file(regular_file(folder / TENSORS))
     check_values(tensors)
     return tensors
 
@@ -200,17 +195,17 @@ def _load_tensors(folder: Path) -> dict[str, Any]:
 def _save_object(thing: Any, folder: Path) -> None:
     import skops.io
 
-    skops.io.dump(thing, folder / _OBJECT)
+    skops.io.dump(thing, folder / OBJECT)
 
 
 def _load_object(folder: Path, trusted: frozenset[str]) -> Any:
     import skops.io
 
-    path = regular_file(folder / _OBJECT)
+    path = regular_file(folder / OBJECT)
     _refuse_archive_bombs(path)
     unknown = set(skops.io.get_untrusted_types(file=path)) - _HARMLESS
     if unknown - trusted:
-        raise not_trusted(unknown - trusted, _OBJECT)
+        raise not_trusted(unknown - trusted, OBJECT)
     return skops.io.load(path, trusted=sorted(unknown | _HARMLESS))
 
 

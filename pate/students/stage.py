@@ -21,7 +21,7 @@ from pate.mechanisms import UNANSWERED
 from pate.naming import dotted_names
 from pate.networks.threads import one_thread
 from pate.runs.published import Labels, in_letters, write_labels
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 
 if TYPE_CHECKING:
     from pate.networks.training import Progress
@@ -31,7 +31,7 @@ def train_student(
     config: Config,
     data: Dataset,
     labels: NDArray[np.int64],
-    directory: RunDirectory,
+    directory: Run,
     epsilon: float,
     head: Pin,
     console: Console,
@@ -40,20 +40,20 @@ def train_student(
     from pate.students.saving import load_student, save_student
 
     rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
-    write_labels(directory.labels, Labels(labels, rows, head), data.classes)
+    write_labels(directory.labels_file, Labels(labels, rows, head), data.classes)
     if (labels == UNANSWERED).all():
         raise RunError(
             f"none of the {len(labels)} queries was answered, so there is nothing to learn from: lower "
             "mechanism.threshold or use teachers that agree more, in a new run whose ε adds to this one's"
         )
-    if (directory.student / "student.json").exists():
+    if directory.student_card.exists():
         try:
-            return load_student(directory.student, trust=dotted_names(config.student.model_dump()))
+            return load_student(directory.student_folder, trust=dotted_names(config.student.model_dump()))
         except PateError as error:
             console.say(f"the stored student is trained again, since it cannot be used as it is: {error}")
     student = new_student(config)
-    _fit(student, data.X_public, labels, directory.private / "student_checkpoint", console)
-    save_student(student, directory.student, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
+    _fit(student, data.X_public, labels, directory.student_checkpoint, console)
+    save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
     return student
 
 

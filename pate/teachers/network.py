@@ -105,72 +105,38 @@ class Network(ClassifierMixin, BaseEstimator):
         self.network_.load_state_dict(weights)
         return self
 
-    def target_device(self) -> str:
+    def target_device(self) -> torch.device:
         """Where this process computes: on the GPU that Ray gave it, if any."""
-        import torch
+        from pate.networks.tensors import resolve_device
 
-        return ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        return resolve_device(self.device)
 
     def build(self) -> Any:
         """Fresh weights for `shape_` and `classes_`, from the seed alone."""
         import torch
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.random_state or 0)
-            return self._layers().to(self.target_device(), memory_format=torch.channels_last)
+        from pate.networks.architectures import seeded
+
+        network: Any = seeded(self._layers, self.random_state or 0)
+        return network.to(self.target_device(), memory_format=torch.channels_last)
 
     def tensor(self, X: NDArray) -> torch.Tensor:
         """Examples as the network takes them: images as planes."""
-        import torch
+        from pate.networks.tensors import example_tensor
 
-        tensor = torch.from_numpy(np.array(X, dtype=np.float32))  # a copy: arrays from Ray are read-only
-        if tensor.ndim == 3:
-            tensor = tensor.unsqueeze(1)
-        elif tensor.ndim == 4:
-            tensor = tensor.permute(0, 3, 1, 2)
-        if tensor.ndim == 4:
-            tensor = tensor.contiguous(memory_format=torch.channels_last)
-        return tensor.to(self.target_device())
+        return example_tensor(X, self.target_device())
 
     def _layers(self) -> Any:
+        from pate.networks.architectures import cnn, mlp
+
+        given = self.shape_, len(self.classes_)
         if self.architecture == "mlp":
-            return self._mlp()
+            depth = 1 if self.depth is None else self.depth
+            return mlp(*given, self.hidden, depth, self.batch_norm)
         if self.architecture == "cnn":
-            return self._cnn()
+            depth = 2 if self.depth is None else self.depth
+            return cnn(*given, self.channels, self.hidden, depth, self.batch_norm)
         if "." not in self.architecture:
             raise ValueError(f"architecture must be 'mlp', 'cnn' or a dotted path, not {self.architecture!r}")
         module: Any = import_dotted(self.architecture, "architecture")
         return module(tuple(self.shape_), len(self.classes_), **(self.module_params or {}))
-
-    def _mlp(self) -> Any:
-        from torch import nn
-
-        layers: list[Any] = [nn.Flatten()]
-        width = int(np.prod(self.shape_))
-        for _ in range(1 if self.depth is None else self.depth):
-            layers.append(nn.Linear(width, self.hidden))
-            layers += [nn.BatchNorm1d(self.hidden)] if self.batch_norm else []
-            layers.append(nn.ReLU())
-            width = self.hidden
-        return nn.Sequential(*layers, nn.Linear(width, len(self.classes_)))
-
-    def _cnn(self) -> Any:
-        from torch import nn
-
-        if len(self.shape_) not in (2, 3):
-            raise ValueError(f"a cnn needs images, not examples of shape {tuple(self.shape_)}; use architecture: mlp")
-        height, width = self.shape_[:2]
-        planes = self.shape_[2] if len(self.shape_) == 3 else 1
-        layers: list[Any] = []
-        for level in range(2 if self.depth is None else self.depth):
-            channels = self.channels * 2**level
-            layers.append(nn.Conv2d(planes, channels, 3, padding=1))
-            layers += [nn.BatchNorm2d(channels)] if self.batch_norm else []
-            layers += [nn.ReLU(), nn.MaxPool2d(2)]
-            planes, height, width = channels, height // 2, width // 2
-        if height < 1 or width < 1:
-            raise ValueError(f"depth {self.depth} is too much for images of {tuple(self.shape_[:2])} pixels")
-        flat = planes * height * width
-        return nn.Sequential(
-            *layers, nn.Flatten(), nn.Linear(flat, self.hidden), nn.ReLU(), nn.Linear(self.hidden, len(self.classes_))
-        )

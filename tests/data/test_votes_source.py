@@ -21,7 +21,7 @@ from pate.data.order import by_clusters
 from pate.data.sources import load
 from pate.data.votes import with_votes
 from pate.errors import ConfigError, DataError, RunError
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 
 CONTENT = {
     "name": "stored",
@@ -88,7 +88,7 @@ def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_pa
         asked.append(queries)
         return (queries[:, 0] > 0).astype(np.int64)
 
-    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+    with Run.create(tmp_path / "run", config, resume=False) as directory:
         rows, labels = ask_in_rounds(X, config, ask_about, directory, Console())
         again = ask_in_rounds(X, config, ask_about, directory, Console())
     assert len(set(rows)) == len(labels) == 12
@@ -102,7 +102,7 @@ def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_pa
 def test_rounds_without_any_answer_go_on_by_clusters(tmp_path: Path) -> None:
     X = np.random.default_rng(2).random((50, 3))
     config = parse_config(CONTENT | {"budget": {"asked": 10, "query_order": "doubt", "rounds": 5}})
-    with RunDirectory.open(tmp_path / "run", config, resume=False) as directory:
+    with Run.create(tmp_path / "run", config, resume=False) as directory:
         rows, labels = ask_in_rounds(X, config, lambda queries: np.full(len(queries), -1), directory, Console())
     assert len(set(rows)) == 10
     assert (labels == -1).all()

@@ -27,7 +27,7 @@ from pate.ledger import Charge, Ledger
 from pate.ledger.chain import read_head
 from pate.planning.budget import ledger_opener
 from pate.runs.published import CARD, LABELS, Labels, in_letters, write_labels
-from pate.runs.run import RunDirectory
+from pate.runs.run import Run
 
 EXAMPLES = int(os.environ.get("PATE_FUZZ", "200"))
 DB, HEAD, KEY = "ledger.db", "private/ledger.head", "private/key"
@@ -40,7 +40,7 @@ SECONDS, MEGABYTES = 10, 300
 def make_run(out: Path) -> None:
     """A run that paid for sixty answers in twenty batches and published them."""
     config = load_config()
-    with RunDirectory.open(out, config, resume=False) as directory:
+    with Run.create(out, config, resume=False) as directory:
         ledger = opened(directory)
         for start in range(0, len(QUERIES), 3):
             with ledger.batch(3):
@@ -54,7 +54,7 @@ def make_run(out: Path) -> None:
     (out / CARD).write_text(f'{{"student": "x", "ledger": {in_letters(head)}}}'.replace("'", '"'))
 
 
-def opened(directory: RunDirectory) -> Ledger:
+def opened(directory: Run) -> Ledger:
     config = load_config()
     return ledger_opener(config, config.build_mechanism(), directory)()
 
@@ -235,7 +235,7 @@ def try_one(runs: tuple[Path, Path], folder: Path, number: int, whole: list[Any]
         assert read_head(folder / HEAD) == read_head(runs[0] / HEAD), (number, changed)
         assert (folder / KEY).read_bytes() == (runs[0] / KEY).read_bytes(), (number, changed)
     try:
-        ledger = opened(RunDirectory(folder))
+        ledger = opened(Run(folder))
     except PateError:
         assert found, number
     else:

@@ -13,12 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
 from pate.config import load_config
 from pate.report.figures import as_images, load_examples
 from pate.report.papers import paper_rows, source_of
+from pate.report.rendering import render
 from pate.report.schema import Report
-from pate.report.writing import EXAMPLES, read_report, write_pages
+from pate.report.writing import read_report, write_pages
+from pate.runs.files import RunFiles
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_the_scan_finds_what_the_private_page_holds(copied: Path, published: Cal
 
 
 def test_examples_hold_only_what_was_released(finished_run: Path) -> None:
-    examples = load_examples(finished_run / EXAMPLES)
+    examples = load_examples(RunFiles(finished_run).examples_file)
     assert examples is not None
     with np.load(finished_run / "labels.npz") as released:
         np.testing.assert_array_equal(examples.labels, released["labels"][: len(examples.labels)])
@@ -229,3 +232,9 @@ def test_names_are_text_in_every_page(copied: Path) -> None:
         parser.feed((copied / page).read_text())
         assert "script" not in tags, page
         assert any(name in text for text in texts), page
+
+
+def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
+    """Never a gap in a page that somebody relies on."""
+    with pytest.raises(UndefinedError, match="warning"):
+        render("private.html.j2", name="a run")

@@ -1,4 +1,4 @@
-"""A run in words: what people without a background in differential privacy read first."""
+"""A run and its guarantee explained in plain words, for people without a background in differential privacy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from pate.errors import ConfigError
 from pate.mechanisms import Mechanism, build
+from pate.report.formats import percent
 from pate.report.schema import BaselineReport, InWords, Report
-from pate.report.words import percent
 
 AnyReport = Report | BaselineReport
 
@@ -21,6 +21,16 @@ def headline(report: AnyReport) -> str:
         return f"A {what} with a privacy guarantee of ε = {report.privacy.epsilon:.3g}"
     right = percent(report.student.accuracy)
     return f"A {what} that is right on {right} of the test examples, at ε = {report.privacy.epsilon:.3g}"
+
+
+def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
+    """What ε and δ promise, in a sentence that holds for every data set."""
+    change = (
+        "Adding or removing one record" if unit == "record" else "Adding, removing or changing all records of one id"
+    )
+    return f"{change} changes the probability of anything published here by at most {_factor(epsilon)}" + (
+        f", except with probability about {delta:g} (δ)." if delta else "."
+    )
 
 
 def guarantee(report: AnyReport) -> list[str]:
@@ -90,6 +100,20 @@ def short_name(name: str) -> str:
     'SVC'
     """
     return name.rpartition(".")[2]
+
+
+def _factor(epsilon: float) -> str:
+    """e^ε with three digits, rounded up.
+
+    >>> _factor(0.7), _factor(13)
+    ('a factor of 2.02 (e^ε)', 'a factor of 443,000 (e^ε)')
+    """
+    if epsilon > 18:
+        return f"a factor of e^{math.ceil(epsilon)}"
+    value = math.exp(epsilon)
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    up = math.ceil(value / step - 1e-9) * step
+    return f"a factor of {f'{up:.3g}' if up < 1000 else f'{up:,.0f}'} (e^ε)"
 
 
 def _what_was_done(report: AnyReport) -> str:

@@ -1,0 +1,45 @@
+"""A ledger without a run: open it, draw noise and store label and charge together, go over the limit, verify.
+
+python examples/ledger_by_hand.py
+"""
+
+import secrets
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from pate import BudgetExceeded, GNMax, Ledger
+from pate.ledger import Charge, Limits
+from pate.ledger.chain import verify
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        key = secrets.token_bytes(32)  # keep it apart: whoever holds it can write any history
+        file, head = folder / "ledger.db", folder / "ledger.head"
+        mechanism = GNMax(sigma=5)
+        limits = Limits(asked=3, answered=3, mechanism=repr(mechanism))  # fixed before the first query
+        ledger = Ledger(file, key, head, "by-hand", limits)
+
+        queries = [b"first", b"second"]
+        votes = np.array([[40, 8, 2], [3, 45, 2]])
+        with ledger.batch(len(queries)):  # refused here, before noise is drawn, if it does not fit
+            labels = mechanism.release(votes)
+            ledger.charge_and_store(queries, labels.tolist(), Charge(asked=2, answered=2))
+        print("released:", labels.tolist(), "after it was stored")
+
+        print("asked again, free:", ledger.stored([b"first"])[b"first"] == labels[0])
+        print("room for:", ledger.room(), "more")
+        try:
+            with ledger.batch(2):
+                pass
+        except BudgetExceeded as refusal:
+            print("refused:", refusal)
+        ledger.close()
+        print("verified:", verify(file, key, head), "links")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Small networks for images and for tables, sized for a CPU: those of teachers, of students and of DP-SGD.
+
+`shape` is that of an example as data has it, height × width (× channels). Networks for DP-SGD take `input_shape`, with
+the channels of an image first. Order and names of layers are fixed: seeds and stored weights depend on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from pate.errors import ConfigError
+
+Shape = tuple[int, ...]
+Module = TypeVar("Module", bound=nn.Module)
+_SMALLEST_IMAGE = 8  # pixels per side: below that there is nothing to convolve
+_SLOPE = 0.1
+
+
+def seeded(build: Callable[[], Module], seed: int) -> Module:
+    """What `build` makes, its random initial weights from `seed`; the global generators are left as they were."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        return build()
+
+
+def mlp(
+    shape: Sequence[int],
+    n_classes: int,
+    hidden: int,
+    depth: int = 1,
+    batch_norm: bool = False,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> nn.Sequential:
+    """`depth` hidden layers, each `hidden` wide."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(shape)
+    for _ in range(depth):
+        layers.append(nn.Linear(width, hidden))
+        layers += [nn.BatchNorm1d(hidden)] if batch_norm else []
+        layers.append(activation())
+        width = hidden
+    return nn.Sequential(*layers, nn.Linear(width, n_classes))
+
+
+def cnn(
+    shape: Sequence[int], n_classes: int, channels: int, hidden: int, depth: int = 2, batch_norm: bool = False
+) -> nn.Sequential:
+    """`depth` convolutions, each followed by pooling, `channels` doubled each time; then one layer `hidden` wide."""
+    if len(shape) not in (2, 3):
+        raise ValueError(f"a cnn needs images, not examples of shape {tuple(shape)}; use architecture: mlp")
+    height, width = shape[:2]
+    planes = _planes(shape)
+    layers: list[nn.Module] = []
+    for level in range(depth):
+        wide = channels * 2**level
+        layers.append(nn.Conv2d(planes, wide, 3, padding=1))
+        layers += [nn.BatchNorm2d(wide)] if batch_norm else []
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        planes, height, width = wide, height // 2, width // 2
+    if height < 1 or width < 1:
+        raise ValueError(f"depth {depth} is too much for images of {tuple(shape[:2])} pixels")
+    flat = planes * height * width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, n_classes))
+
+
+def looks_like_images(shape: Sequence[int]) -> bool:
+    """Whether examples of this shape go through convolutions: height × width (× channels), each side ≥ 8."""
+    return len(shape) in (2, 3) and min(shape[:2]) >= _SMALLEST_IMAGE
+
+
+class Classifier(nn.Module):
+    """A student: features, then one linear layer of logits. `normed`: how layers are normalised, batch or weight."""
+
+    def __init__(self, shape: Sequence[int], n_classes: int, channels: int, hidden: int, normed: str) -> None:
+        super().__init__()
+        if looks_like_images(shape):
+            self.features = _convolutions(shape, channels, hidden, normed)
+        else:
+            self.features = _dense(math.prod(shape), hidden, normed)
+        last = nn.Linear(hidden, n_classes)
+        self.logits = weight_norm(last) if normed == "weight" else last
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.features(x))
+
+
+class Generator(nn.Module):
+    """Noise to examples: transposed convolutions up to the image's size, or a dense net for a table.
+
+    Values of images are kept between `low` and `high`, the range of the real ones.
+    """
+
+    def __init__(self, shape: Sequence[int], noise: int, channels: int, hidden: int, low: float, high: float) -> None:
+        super().__init__()
+        self.noise = noise
+        self.size: Sequence[int] | None = None
+        if not looks_like_images(shape):
+            layers = [nn.Linear(noise, hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
+            layers += [nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
+            self.body = nn.Sequential(*layers, nn.Linear(hidden, math.prod(shape)), nn.Unflatten(1, tuple(shape)))
+            return
+        self.size, self.low, self.high = shape[:2], low, high
+        rows, columns = (-(-side // 4) for side in shape[:2])
+        self.body = nn.Sequential(
+            nn.Linear(noise, 4 * channels * rows * columns), nn.Unflatten(1, (4 * channels, rows, columns)),
+            nn.BatchNorm2d(4 * channels), nn.ReLU(),
+            nn.ConvTranspose2d(4 * channels, 2 * channels, 4, 2, 1), nn.BatchNorm2d(2 * channels), nn.ReLU(),
+            nn.ConvTranspose2d(2 * channels, _planes(shape), 4, 2, 1), nn.Sigmoid(),
+        )  # fmt: skip
+
+    def forward(self, z: Tensor) -> Tensor:
+        made = self.body(z)
+        if self.size is None:
+            return made
+        return self.low + (self.high - self.low) * made[:, :, : self.size[0], : self.size[1]]
+
+
+def _planes(shape: Sequence[int]) -> int:
+    return shape[2] if len(shape) == 3 else 1
+
+
+def _convolutions(shape: Sequence[int], channels: int, hidden: int, normed: str) -> nn.Sequential:
+    """Three convolutions, the first two with stride 2 (pooling costs a CPU more), then a dense layer."""
+    kinds = [(_planes(shape), channels, 5, 2), (channels, 2 * channels, 3, 2), (2 * channels, 4 * channels, 3, 1)]
+    layers: list[nn.Module] = []
+    for before, after, size, stride in kinds:
+        layers += _normed(nn.Conv2d(before, after, size, stride, size // 2), nn.BatchNorm2d(after), normed)
+        layers += [nn.LeakyReLU(_SLOPE)]
+    flat = 4 * channels * math.prod(-(-side // 4) for side in shape[:2])
+    layers += [nn.Flatten(), *_normed(nn.Linear(flat, hidden), nn.BatchNorm1d(hidden), normed), nn.LeakyReLU(_SLOPE)]
+    return nn.Sequential(*layers)
+
+
+def _dense(width: int, hidden: int, normed: str) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before in (width, hidden):
+        layers += _normed(nn.Linear(before, hidden), nn.BatchNorm1d(hidden), normed)
+        layers += [nn.LeakyReLU(_SLOPE)]
+    return nn.Sequential(*layers)
+
+
+def _normed(layer: nn.Module, batch_norm: nn.Module, normed: str) -> list[nn.Module]:
+    return [layer, batch_norm] if normed == "batch" else [weight_norm(layer)]
+
+
+def _activation(name: str, temperature: float) -> nn.Module:
+    """relu, or a tempered sigmoid 2/(1 + e^−2Tx) − 1 = tanh(Tx) (Papernot et al. 2021); T = 1 is tanh."""
+    if name == "relu":
+        return nn.ReLU()
+    if name != "tanh":
+        raise ConfigError(f"model_params.activation = {name!r}: must be 'relu' or 'tanh'")
+    return TemperedTanh(temperature)
+
+
+class TemperedTanh(nn.Module):
+    """tanh(temperature·x): bounded activations keep gradients small, so that clipping takes less away."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x if self.temperature == 1.0 else self.temperature * x)
+
+
+def dp_linear(input_shape: Shape, n_classes: int) -> nn.Module:
+    """One layer, beginning at zero: the loss is convex, so no seed is needed."""
+    layer = nn.Linear(math.prod(input_shape), n_classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def dp_mlp(
+    input_shape: Shape, n_classes: int, hidden: int = 1000, activation: str = "relu", temperature: float = 1.0
+) -> nn.Module:
+    """One hidden layer: with PCA to 60 components before it, the network of Abadi et al. 2016 for MNIST."""
+    return mlp(input_shape, n_classes, hidden, activation=lambda: _activation(activation, temperature))
+
+
+def dp_cnn(
+    input_shape: Shape,
+    n_classes: int,
+    channels: int = 16,
+    hidden: int = 32,
+    activation: str = "tanh",
+    temperature: float = 1.0,
+) -> nn.Module:
+    """Two convolutions and a hidden layer: 26,010 parameters on MNIST (Papernot et al. 2021)."""
+    if len(input_shape) != 3:
+        raise ConfigError(f"model = 'cnn': needs images, not inputs of shape {input_shape}")
+
+    def act() -> nn.Module:
+        return _activation(activation, temperature)
+
+    body = nn.Sequential(
+        nn.Conv2d(input_shape[0], channels, 8, stride=2, padding=3), act(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(channels, 2 * channels, 4, stride=2), act(), nn.MaxPool2d(2, 1), nn.Flatten(),
+    )  # fmt: skip
+    return _with_head(body, input_shape, [(hidden, act), (n_classes, None)])
+
+
+def dp_deep_cnn(
+    input_shape: Shape, n_classes: int, channels: int = 32, hidden: int = 128, activation: str = "tanh"
+) -> nn.Module:
+    """Three pairs of 3×3 convolutions: 550,570 parameters on CIFAR-10 (Papernot et al. 2021)."""
+    if len(input_shape) != 3:
+        raise ConfigError(f"model = 'deep_cnn': needs images, not inputs of shape {input_shape}")
+
+    def act() -> nn.Module:
+        return _activation(activation, 1.0)
+
+    layers: list[nn.Module] = []
+    planes = input_shape[0]
+    for width in (channels, 2 * channels, 4 * channels):
+        layers += [nn.Conv2d(planes, width, 3, padding=1), act(), nn.Conv2d(width, width, 3, padding=1), act()]
+        layers.append(nn.MaxPool2d(2))
+        planes = width
+    return _with_head(nn.Sequential(*layers, nn.Flatten()), input_shape, [(hidden, act), (n_classes, None)])
+
+
+def _with_head(body: Any, input_shape: Shape, sizes: list[tuple[int, Any]]) -> nn.Module:
+    with torch.no_grad():
+        width = body(torch.zeros(1, *input_shape)).shape[1]
+    layers = list(body)
+    for size, act in sizes:
+        layers.append(nn.Linear(width, size))
+        if act is not None:
+            layers.append(act())
+        width = size
+    return nn.Sequential(*layers)
+
+
+FOR_DP_SGD: dict[str, Callable[..., nn.Module]] = {
+    "linear": dp_linear,
+    "mlp": dp_mlp,
+    "cnn": dp_cnn,
+    "deep_cnn": dp_deep_cnn,
+}
+"""Networks that DP-SGD can train, by the name that a config gives them."""

@@ -1,0 +1,181 @@
+"""The files of a run by name, and which of them may leave it. Every other module asks here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CONFIG = "config.yaml"
+REPORT, PAGE, STATEMENT = "report.json", "report.html", "privacy.txt"
+PLOTS, EXAMPLES = "plots", "examples.npz"
+LABELS = "labels.npz"
+STUDENT, STUDENT_CARD = "student", "student.json"
+MODEL, MODEL_CARD = "model", "model.json"  # of a baseline
+TENSORS, OBJECT = "model.safetensors", "model.skops"  # the weights of either
+LEDGER = "ledger.db"
+PRIVATE = "private"
+
+# Below private/, and never to leave it:
+KEY, LOCK = "key", "lock"
+LEDGER_HEAD, ANCHOR = "ledger.head", "anchor"
+DATA_DIGEST, PLACES, LEFT_OUT = "data_digest", "places.json", "left_out.json"
+TEACHERS, FAILURES, ENSEMBLE = "teachers", "failures.json", "ensemble.json"
+VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.json", "epsilon.json"
+STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released"
+SECONDS = "seconds.json"
+
+MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, MODEL)
+"""What may leave a run, as a person would name it. Of the folders, only the files that pate writes there."""
+
+_IN_FOLDERS = {
+    PLOTS: rf"\w+\.(svg|png)|{re.escape(EXAMPLES)}",
+    STUDENT: "|".join(map(re.escape, (STUDENT_CARD, TENSORS, OBJECT))),
+    MODEL: "|".join(map(re.escape, (MODEL_CARD, TENSORS))),
+}
+_LEAVES = re.compile(
+    "|".join(f"{name}/({_IN_FOLDERS[name]})" if name in _IN_FOLDERS else re.escape(name) for name in MAY_LEAVE)
+)
+
+
+def may_leave(name: str) -> bool:
+    """Whether a file of a run may leave it, by its name from the run directory on.
+
+    >>> may_leave("student/student.json"), may_leave("student/records.csv"), may_leave("private/votes.npz")
+    (True, False, False)
+    """
+    return _LEAVES.fullmatch(name) is not None
+
+
+class RunFiles:
+    """Where each file of the run in the folder `path` is, or would be."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / REPORT
+
+    @property
+    def page(self) -> Path:
+        return self.path / PAGE
+
+    @property
+    def statement(self) -> Path:
+        return self.path / STATEMENT
+
+    @property
+    def plots(self) -> Path:
+        return self.path / PLOTS
+
+    @property
+    def examples_file(self) -> Path:
+        """Labelled public examples that the page shows."""
+        return self.plots / EXAMPLES
+
+    @property
+    def labels_file(self) -> Path:
+        return self.path / LABELS
+
+    @property
+    def student_folder(self) -> Path:
+        return self.path / STUDENT
+
+    @property
+    def student_card(self) -> Path:
+        return self.student_folder / STUDENT_CARD
+
+    @property
+    def model_folder(self) -> Path:
+        """A baseline's model."""
+        return self.path / MODEL
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.path / LEDGER
+
+    @property
+    def private(self) -> Path:
+        """The folder of everything that never leaves."""
+        return self.path / PRIVATE
+
+    @property
+    def key_file(self) -> Path:
+        return self.private / KEY
+
+    @property
+    def lock_file(self) -> Path:
+        return self.private / LOCK
+
+    @property
+    def ledger_head(self) -> Path:
+        """The last link of the ledger, beside it."""
+        return self.private / LEDGER_HEAD
+
+    @property
+    def anchor_file(self) -> Path:
+        """Which anchor the run was begun with."""
+        return self.private / ANCHOR
+
+    @property
+    def places_file(self) -> Path:
+        """Where the run found its data."""
+        return self.private / PLACES
+
+    @property
+    def ensemble_file(self) -> Path:
+        """Which records were forgotten."""
+        return self.private / ENSEMBLE
+
+    @property
+    def failures_file(self) -> Path:
+        """Which teachers failed to train."""
+        return self.private / FAILURES
+
+    @property
+    def votes_file(self) -> Path:
+        return self.private / VOTES
+
+    @property
+    def rounds_file(self) -> Path:
+        """Which examples each round asked about, where queries are chosen in rounds."""
+        return self.private / ROUNDS
+
+    @property
+    def evaluation_file(self) -> Path:
+        """How often the teachers of a benchmark are right."""
+        return self.private / EVALUATION
+
+    @property
+    def epsilon_file(self) -> Path:
+        """The data-dependent ε."""
+        return self.private / EPSILON
+
+    @property
+    def student_checkpoint(self) -> Path:
+        """What a student that is being trained goes on from."""
+        return self.private / STUDENT_CHECKPOINT
+
+    @property
+    def baseline_state(self) -> Path:
+        """What a baseline that is being trained goes on from."""
+        return self.private / BASELINE_STATE
+
+    @property
+    def seconds_file(self) -> Path:
+        """How long each stage took."""
+        return self.private / SECONDS
+
+    @property
+    def private_page(self) -> Path:
+        """The report for the operator only."""
+        return self.private / PAGE
+
+    def may_leave(self) -> list[str]:
+        """The files there that may leave the run, by name from its directory on; nothing that a link leads to."""
+        found = (path for path in sorted(self.path.rglob("*")) if path.is_file() and not path.is_symlink())
+        return [name for name in (path.relative_to(self.path).as_posix() for path in found) if may_leave(name)]

@@ -1,0 +1,47 @@
+"""The scripts in examples/ are short, and do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+SAYS = {
+    "account_votes": "ε to publish: 2.135",
+    "compare_mechanisms": "the audit shows at least",
+    "ledger_by_hand": "verified: 3 links",
+    "use_student": "says:",
+}
+NEED_RAY = {"run_digits"}
+SMALL = ["n_teachers=10", "budget.asked=30", "teachers=[{name: sklearn.svm.SVC}]"]
+SMALL += ["student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
+
+
+def run(name: str, *arguments: str, seconds: float = 120) -> str:
+    command = [sys.executable, f"examples/{name}.py", *arguments]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=REPOSITORY)
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_says_how_to_start_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert f"python examples/{path.name}" in text
+
+
+@pytest.mark.parametrize("name", [path.stem for path in EXAMPLES if path.stem not in NEED_RAY])
+def test_an_example_runs(name: str) -> None:
+    assert SAYS.get(name, "") in run(name)
+
+
+@pytest.mark.slow
+def test_a_run_from_python_and_its_student(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert "to publish" in run("run_digits", str(out), *SMALL, seconds=240)
+    assert "says:" in run("use_student", str(out / "student"))
