@@ -8,7 +8,7 @@ import numpy as np
 from pate import GNMax, LNMax
 from pate.audit.mechanism import audit, sample_answers
 from pate.planning.costs import worst_case_epsilon
-from pate.planning.plan import Limits, solve_noise
+from pate.planning.plan import Workload, solve_noise
 
 VOTES = np.array([[60, 30, 10]])
 TIE, NEIGHBOUR = np.array([50, 50, 0]), np.array([49, 51, 0])  # one record changed: one vote moved
@@ -16,7 +16,7 @@ DELTA, QUERIES, TARGET = 1e-5, 200, 4.0
 
 
 def main() -> None:
-    limits = Limits(asked=QUERIES, answered=None, delta=DELTA, n_classes=VOTES.shape[1])
+    limits = Workload(asked=QUERIES, answered=None, delta=DELTA, n_classes=VOTES.shape[1])
     for settings in ({"name": "gnmax"}, {"name": "lnmax"}):
         mechanism = solve_noise(settings, TARGET, limits)  # least noise for the target
         assert isinstance(mechanism, GNMax | LNMax)

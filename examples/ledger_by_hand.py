@@ -3,25 +3,21 @@
 python examples/ledger_by_hand.py
 """
 
-import secrets
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from pate import BudgetExceeded, GNMax, Ledger
-from pate.ledger import Charge, Limits
-from pate.ledger.chain import verify
+from pate import BudgetExceeded, Charge, GNMax, Ledger, Limits
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        key = secrets.token_bytes(32)  # keep it apart: whoever holds it can write any history
-        file, head = folder / "ledger.db", folder / "ledger.head"
+        file = folder / "ledger.db"
         mechanism = GNMax(sigma=5)
         limits = Limits(asked=3, answered=3, mechanism=repr(mechanism))  # fixed before the first query
-        ledger = Ledger(file, key, head, "by-hand", limits)
+        ledger = Ledger.open(file, limits)  # its key is in ledger.db.key: keep it apart, it can write any history
 
         queries = [b"first", b"second"]
         votes = np.array([[40, 8, 2], [3, 45, 2]])
@@ -38,7 +34,8 @@ def main() -> None:
         except BudgetExceeded as refusal:
             print("refused:", refusal)
         ledger.close()
-        print("verified:", verify(file, key, head), "links")
+        Ledger.open(file, limits).close()  # opening checks every link
+        print("verified: nothing was changed or removed")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,75 @@
 """PATE: learn from private records, publish only a student and its ε.
 
 Public names load on first use, so `import pate` brings in neither ray nor torch.
+
+>>> import pate
+>>> round(pate.worst_case_epsilon(pate.GNMax(40), asked=100, delta=1e-5), 2)
+1.16
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pate.accounting.exact import exact_epsilon
+    from pate.classifier import PATEClassifier
+    from pate.config import load_config
+    from pate.errors import BudgetExceeded, PateError
+    from pate.ledger import Charge, Ledger, Limits
+    from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, LNMax, MSamp, MStab, MSvec
+    from pate.pipeline import run
+    from pate.planning.costs import worst_case_epsilon
+    from pate.runs.run import Run
+    from pate.students.saving import load_student
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BudgetExceeded": "pate.errors",
+    "Charge": "pate.ledger",
     "ConfidentGNMax": "pate.mechanisms",
     "GNMax": "pate.mechanisms",
     "LNMax": "pate.mechanisms",
     "Ledger": "pate.ledger",
+    "Limits": "pate.ledger",
+    "MSamp": "pate.mechanisms",
+    "MStab": "pate.mechanisms",
+    "MSvec": "pate.mechanisms",
+    "PATEClassifier": "pate.classifier",
     "PateError": "pate.errors",
     "Run": "pate.runs.run",
     "UNANSWERED": "pate.mechanisms",
-    "PATEClassifier": "pate.classifier",
+    "exact_epsilon": "pate.accounting.exact",
     "load_config": "pate.config",
     "load_student": "pate.students.saving",
     "run": "pate.pipeline",
+    "worst_case_epsilon": "pate.planning.costs",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "UNANSWERED",
+    "BudgetExceeded",
+    "Charge",
+    "ConfidentGNMax",
+    "GNMax",
+    "LNMax",
+    "Ledger",
+    "Limits",
+    "MSamp",
+    "MStab",
+    "MSvec",
+    "PATEClassifier",
+    "PateError",
+    "Run",
+    "__version__",
+    "exact_epsilon",
+    "load_config",
+    "load_student",
+    "run",
+    "worst_case_epsilon",
+]
 
 
 def __getattr__(name: str) -> Any:

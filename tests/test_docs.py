@@ -15,6 +15,7 @@ from conftest import REPOSITORY
 import pate
 from pate.cli import app
 from pate.config import load_config
+from pate.mechanisms import mechanism_classes, parameters_of
 
 PAGES = sorted(
     path.relative_to(REPOSITORY)
@@ -54,7 +55,11 @@ def known_options() -> dict[str, set[str]]:
             for key, value in nested.items():
                 yield from walk(value, f"{name} {key}".strip())
 
-    return dict(walk(typer.main.get_command(app), ""))
+    known = dict(walk(typer.main.get_command(app), ""))
+    fields = {name for cls in mechanism_classes() for name in parameters_of(cls)}
+    for name in ("account", "plan"):  # they take the parameters of any mechanism
+        known[name] |= {f"--{field.replace('_', '-')}" for field in fields}
+    return known
 
 
 def is_there(dotted: str) -> bool:

@@ -79,6 +79,11 @@ def exact_epsilon(mechanism: Answering, counts: Counts, delta: float) -> ExactEp
     """ε of all the queries together at `delta`, by both ways of composing exact costs.
 
     Neighbouring relation: one vote moves. `counts` are private, and so is the result.
+
+    >>> from pate import LNMax
+    >>> unanimous = np.tile([250, 0, 0], (100, 1))  # 100 queries on which all of 250 teachers agree
+    >>> exact_epsilon(LNMax(20), unanimous, delta=1e-5).epsilon < 0.1
+    True
     """
     parameters.delta(delta)
     outcomes = neighbour_outcomes(mechanism, parameters.votes(counts))

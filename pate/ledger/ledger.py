@@ -38,7 +38,7 @@ from pate.ledger.chain import (
     read_head,
     row_content,
 )
-from pate.storage.files import locked, write_atomically
+from pate.storage.files import create_key, locked, read_key, write_atomically
 
 _SECONDS_TO_WAIT = 30  # for another run that holds the ledger
 
@@ -131,6 +131,29 @@ class Ledger:
         except BaseException:
             self._db.close()
             raise
+
+    @classmethod
+    def open(cls, path: Path | str, limits: Limits, key: Path | str | None = None) -> Ledger:
+        """A ledger for use by hand: the file `path`, made where there is none, with its head in `path`.head.
+
+        The key that vouches for its rows is in the file `key`, by default `path`.key, and is drawn with the ledger.
+        Keep it where those who can write the ledger cannot read it.
+
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> ledger = Ledger.open(folder / "ledger.db", Limits(asked=3, answered=3, mechanism="GNMax(sigma=40)"))
+        >>> with ledger.batch(2):  # refused here if it does not fit; noise is drawn and stored inside
+        ...     ledger.charge_and_store([b"first", b"second"], [7, 1], Charge(asked=2, answered=2))
+        >>> ledger.stored([b"first"]), ledger.room()
+        ({b'first': 7}, 1)
+        """
+        path = Path(path)
+        key_file = path.with_name(f"{path.name}.key") if key is None else Path(key)
+        if not key_file.exists():
+            if path.exists():
+                raise RunError(f"{key_file}: the key of {path} is gone; nothing can be charged without it")
+            create_key(key_file)
+        return cls(path, read_key(key_file), path.with_name(f"{path.name}.head"), "by hand", limits)
 
     def head(self) -> Pin:
         """The last link: what is published now may name it."""

@@ -62,9 +62,17 @@ def summarise(
 
 
 def worst_case_epsilon(
-    mechanism: Mechanism, asked: int, most_answered: int | None, delta: float, n_classes: int
+    mechanism: Mechanism, asked: int, most_answered: int | None = None, delta: float = 1e-5, n_classes: int = 10
 ) -> float:
-    """ε for every data set, with the sampler's error charged to δ: the one to publish."""
+    """ε for every data set, with the sampler's error charged to δ: the one to publish.
+
+    `asked` and `most_answered` are the most queries that will be asked and answered, fixed before the first; the
+    number of classes matters for the sampler's error alone.
+
+    >>> from pate import GNMax, LNMax
+    >>> round(worst_case_epsilon(LNMax(20), asked=100), 3), round(worst_case_epsilon(GNMax(40), asked=1000), 2)
+    (2.135, 4.17)
+    """
     asked = parameters.queries(asked, "asked")
     answered = asked if most_answered is None else min(asked, parameters.queries(most_answered, "answered"))
     return with_sampler(mechanism.worst_case(asked, answered), mechanism, asked, delta, n_classes)

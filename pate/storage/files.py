@@ -7,9 +7,10 @@ import fcntl
 import json
 import math
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,19 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
+
+
+def create_key(path: Path) -> None:
+    """Draw a key, for its owner only; of several at once one does, and the others find it."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    with suppress(FileExistsError):
+        os.link(temporary, path)
+    temporary.unlink()
+    sync_folder(path.parent)
 
 
 def read_key(path: Path) -> bytes:
