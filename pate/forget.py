@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from pate.config import Config
-from pate.data import partition
 from pate.data.columns import IdType, canonical_id
 from pate.data.dataset import Dataset
 from pate.data.partition import identities, keyed_digest
 from pate.ensemble.checkpoints import TeacherFiles
+from pate.ensemble.readers import must_be, parts_of
 from pate.ensemble.worker import Teaching
 from pate.errors import DataError, RunError
-from pate.mechanisms import Split
 from pate.runs import files
 from pate.runs.run import Run
 
@@ -80,21 +79,6 @@ def remembered(data: Dataset, directory: Run) -> Dataset:
         ensemble.model_copy(update={"pending": None, "data_digest": None}).store(directory)
     must_be(directory.same_as_before("data_digest", _digest(data, directory.key)), directory)
     return data
-
-
-def must_be(same: bool, directory: Run) -> None:
-    if not same:
-        raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
-
-
-def split_of(config: Config) -> Split:
-    """How records go to parts, for readers."""
-    return config.build_mechanism().split(config.n_teachers)
-
-
-def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
-    """Row numbers of each teacher's records."""
-    return partition.parts_of(data.X_private, data.y_private, data.ids_private, key, split_of(config))
 
 
 def forget(

@@ -11,18 +11,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pate.boundary import guarded_class, kind_of
 from pate.config import Config
+from pate.data import partition
 from pate.data.dataset import Dataset
 from pate.data.records import no_valid_id
 from pate.data.shards import Block, ShardReader, Shards, Split, Summary, digest_of
 from pate.ensemble.worker import Records
 from pate.errors import DataError, PateError, RunError
-from pate.forget import must_be, parts_of, split_of
 from pate.runs.files import LEFT_OUT
 from pate.runs.run import Run
 
 _MOST_READERS = 64
+
+
+def must_be(same: bool, directory: Run) -> None:
+    """Refuse a run that goes on with other data than it began with."""
+    if not same:
+        raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
+
+
+def split_of(config: Config) -> Split:
+    """How records go to parts: the mechanism says."""
+    return config.build_mechanism().split(config.n_teachers)
+
+
+def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
+    """Row numbers of each teacher's records."""
+    return partition.parts_of(data.X_private, data.y_private, data.ids_private, key, split_of(config))
 
 
 @guarded_class("a reader")

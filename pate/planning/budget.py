@@ -16,7 +16,6 @@ from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
 from pate.data.partition import keyed_digest
 from pate.errors import ConfigError
-from pate.forget import Version
 from pate.ledger import Ledger, Limits
 from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
@@ -117,6 +116,8 @@ def ledger_opener(
 
     What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
     """
+    from pate.forget import Version  # which knows teachers, and so scikit-learn
+
     budget = config.budget
     limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
     options: dict[str, Any] = {"ensemble": Version.of(directory).version, "anchor": anchor}
