@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from pate.config import Config
 from pate.data.columns import IdType, canonical_id
@@ -31,6 +30,7 @@ from pate.ensemble.worker import Teaching
 from pate.errors import DataError, RunError
 from pate.runs import files
 from pate.runs.run import Run
+from pate.runs.version import Version
 
 _MADE_FROM_TEACHERS = (
     files.VOTES,
@@ -41,29 +41,6 @@ _MADE_FROM_TEACHERS = (
     files.PAGE,
     f"{files.PAGE}.partial",
 )
-
-
-class Version(BaseModel):
-    """`private/ensemble.json`: which version of the ensemble this is, and how it came to be.
-
-    `pending` are parts that still have to be erased, and `data_digest` what the data must be once they are.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    version: int = 1
-    forgotten: tuple[str, ...] = ()
-    pending: tuple[int, ...] | None = None
-    data_digest: str | None = None
-
-    @classmethod
-    def of(cls, directory: Run) -> Version:
-        path = directory.ensemble_file
-        return cls.model_validate_json(path.read_text()) if path.exists() else cls()
-
-    def store(self, directory: Run) -> None:
-        directory.note(files.ENSEMBLE, self.model_dump(mode="json"))
-        directory.sync()  # whatever happens next, the run knows what is to be forgotten
 
 
 def remembered(data: Dataset, directory: Run) -> Dataset:

@@ -20,8 +20,9 @@ from pate.config import load_config
 from pate.data.sources import load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import DataError, RunError
-from pate.forget import Version, forget, parts_of, remembered
+from pate.forget import forget, parts_of, remembered
 from pate.runs.run import Run
+from pate.runs.version import Version
 from pate.teachers import assign_recipes, recipes
 
 CENTROID = '''"""A teacher of one's own: only fit and predict, no probabilities, no parameters."""

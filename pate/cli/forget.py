@@ -24,19 +24,21 @@ def forget(
     from pate.data.sources import load
     from pate.naming import make_importable
     from pate.runs.run import Run
+    from pate.runs.version import Version
 
     with Run.load(run) as found:
-        config, (known_data_dir, config_dir) = found.config, found.places
+        known_data_dir, config_dir = found.places
+        make_importable(config_dir)
+        config = found.config
     if not isinstance(config, Config):
         raise RunError(f"{run}: is a run of `pate baseline`, which has no teachers to train again")
     if getattr(config.data, "read_by", "driver") == "workers":
         raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
-    make_importable(config_dir)
     data = load(config.data, data_dir or known_data_dir, config_dir)
     with Run.create(run, config, resume=True) as directory:
         n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)
         directory.sync()
-        version = forgetting.Version.of(directory).version
+        version = Version.of(directory).version
     which = "1 teacher was" if n_teachers == 1 else f"{n_teachers} teachers were"
     print(f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.")
     print(f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken")

@@ -23,6 +23,7 @@ from pate.mechanisms import Mechanism
 from pate.planning.costs import with_sampler
 from pate.runs.published import published_pins
 from pate.runs.run import Run
+from pate.runs.version import Version
 from pate.storage import is_url
 
 
@@ -116,8 +117,6 @@ def ledger_opener(
 
     What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
     """
-    from pate.forget import Version  # which knows teachers, and so scikit-learn
-
     budget = config.budget
     limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
     options: dict[str, Any] = {"ensemble": Version.of(directory).version, "anchor": anchor}
