@@ -34,6 +34,7 @@ def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
         ("data.source=mnits", ["data.source = 'mnits'", "did you mean 'mnist'"]),
         ("n_teachers=many", ["n_teachers = 'many'", "whole number"]),
         ("n_teachers=1", ["n_teachers = 1", "at least 2"]),
+        ("budget.order=clusters", ["budget: order", "query_order"]),
         ("budget.delta=2", ["budget.delta = 2", "below 1"]),
         ("budget.asked=0", ["budget.asked = 0"]),
         ("mechanism.sigma=-1", ["mechanism", "-1"]),

@@ -218,7 +218,7 @@ def _theorem6_where_valid(log_q: FloatArray, mu2: FloatArray, sigma: float, orde
 
 
 def _log_pass_fail(counts: npt.ArrayLike, threshold: float, sigma1: float) -> tuple[FloatArray, FloatArray]:
-    """Log-probabilities that the noisy test passes and that it fails, one a query."""
+    """Log-probabilities that the noisy test passes and that it fails, one per query."""
     parameters.threshold(threshold)
     z = (_votes(counts).max(axis=1) - threshold) / parameters.positive(sigma1, "sigma1")
     return np.asarray(log_ndtr(z), dtype=np.float64), np.asarray(log_ndtr(-z), dtype=np.float64)
