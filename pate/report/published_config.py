@@ -20,7 +20,7 @@ _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers
     "data": frozenset({"source", "images", "read_by", "ids", "id_type"}),
-    "budget": frozenset({"delta", "asked", "answered", "order", "rounds", "epsilon", "sanitise"}),
+    "budget": frozenset({"delta", "asked", "answered", "query_order", "rounds", "epsilon", "sanitise"}),
     "ray": frozenset({"workers", "cpus_per_worker", "gpus_per_worker", "wait_for_workers", "seconds_per_teacher"}),
 }
 _ON_THE_STUDENTS_CARD = frozenset({"classes", "label", "categories"})  # of data: published with the student in any case
