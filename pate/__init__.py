@@ -17,6 +17,7 @@ _HOMES = {
     "LNMax": "pate.mechanisms",
     "Ledger": "pate.ledger",
     "PateError": "pate.errors",
+    "Run": "pate.runs.run",
     "UNANSWERED": "pate.mechanisms",
     "PATEClassifier": "pate.classifier",
     "load_config": "pate.config",

@@ -114,7 +114,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: NDArray) -> NDArray[np.float64]:
-        """One column a class, or one for the second of two classes."""
+        """One column per class, or one for the second of two classes."""
         scores = self._rows(X) @ self.coef_.T
         return scores[:, 0] if len(self.classes_) == 2 else scores
 

@@ -32,7 +32,7 @@ from pate.noise.continuous import Entropy, bernoulli, gaussians
 from pate.storage.files import sizes, write_atomically
 
 FEATURES = ("none", "pca", "scattering")
-_SAVES = 20  # times a run's state is stored
+_SAVES = 20  # how often the state of a run is stored
 
 
 class DPSGDClassifier(ClassifierMixin, BaseEstimator):
@@ -41,7 +41,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     Neighbouring data sets differ in one record added or removed (changing one is two steps).
 
     Every step takes each record into the lot with probability q = `lot_size`/`n_records`, independently; clips each
-    example's gradient to norm `clip_norm`; sums; adds N(0, (sigma·clip_norm)²) to every coordinate, once a lot
+    example's gradient to norm `clip_norm`; sums; adds N(0, (sigma·clip_norm)²) to every coordinate, once per lot
     whatever the micro-batches; divides by `lot_size`. `n_records` is a public, configured figure: the rate, the
     number of steps and the divisor do not depend on how many records there are.
 

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, unfold
 from pate.errors import ConfigError, RunError
 
 ClippedSum = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
-"""(inputs, targets) → one tensor a parameter: the sum of the examples' clipped gradients."""
+"""(inputs, targets) → one tensor per parameter: the sum of the examples' clipped gradients."""
 
 WAYS = ("auto", "ghost", "opacus", "torch_func")
 _MANY_CONVOLVED = 100_000  # weights in convolutions: 9,216 in the small CNN, 286,560 in the deep one

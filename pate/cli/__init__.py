@@ -1,4 +1,4 @@
-"""pate …: one file a group of commands."""
+"""pate …: one file per group of commands."""
 
 from __future__ import annotations
 
@@ -62,13 +62,19 @@ def main() -> None:
     What nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in a log,
     and its text could quote a record: there only its kind and place are.
     """
-    warnings.filterwarnings("ignore")
+    hide_warnings_of_others()
     wait_without_burning()
     for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     with interruptible():
         sys.exit(_status())
+
+
+def hide_warnings_of_others() -> None:
+    """Other packages' warnings could quote a record in a job's log; those of pate are shown. Python's -W overrules."""
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore", module=r"(?!pate(\.|$))")
 
 
 def _status() -> int | str | None:

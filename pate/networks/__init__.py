@@ -1,1 +1,1 @@
-"""Networks and what surrounds them: architectures, tensors, augmentation, training. They import torch: load them late."""
+"""Networks and what they need: architectures, tensors, augmentation, training. Load late: they import torch."""

@@ -39,7 +39,7 @@ def one_thread() -> Iterator[None]:
 
 
 def hold_to_one_thread() -> None:
-    """For good, with BLAS too: for a process that shares the cores with others like it."""
+    """Torch, OpenMP and BLAS use one thread from now on: for a process that shares the cores with others like it."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)
@@ -47,7 +47,7 @@ def hold_to_one_thread() -> None:
 
 
 def hold_torch_to_one_thread() -> None:
-    """To be repeated where torch may have been imported since; it costs nothing."""
+    """Torch, if it is imported, uses one thread from now on; repeat it after torch was imported, it costs nothing."""
     _set_torch(1)
 
 

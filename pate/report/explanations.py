@@ -34,7 +34,7 @@ def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
 
 
 def guarantee(report: AnyReport) -> list[str]:
-    """What was done and what it promises, a sentence or two each."""
+    """What was done and what it promises, one or two sentences each."""
     privacy = report.privacy
     whose = "one record was" if privacy.unit == "record" else "the records of one id (say, one person) were"
     except_for = f", except with probability about {privacy.delta:g}" if privacy.delta else ""
@@ -95,7 +95,8 @@ def parameters_in_words(settings: dict[str, Any]) -> str:
 
 
 def short_name(name: str) -> str:
-    """
+    """The last part of a dotted path.
+
     >>> short_name("sklearn.svm.SVC")
     'SVC'
     """

@@ -18,7 +18,8 @@ def small(delta: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """
+    """A share in percent, for people.
+
     >>> percent(0.8651)
     '86.5 %'
     """

@@ -32,7 +32,8 @@ def published_yaml(config: Mapping[str, Any]) -> str:
 
 
 def published_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """
+    """The settings that may be published, and `LEFT_OUT` in place of all others.
+
     >>> published_config({"seed": 1, "data": {"source": "csv", "private": "hiv.csv"}, "notes": "of Mrs Smith"})
     {'seed': 1, 'data': {'source': 'csv', 'private': '<left out>'}, 'notes': '<left out>'}
     """

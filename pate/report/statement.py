@@ -107,11 +107,11 @@ def _teachers(report: Report) -> str:
     if not report.teachers:
         return (
             f"PATE. Votes of {report.n_teachers} teachers were counted elsewhere and read from a file. The guarantee "
-            "holds if a record could move at most one vote of a query there."
+            "holds if a record could move at most one vote per query there."
         )
     return (
         f"PATE. Private records are split into {report.n_teachers} disjoint parts by a keyed hash of their identity; a "
-        "teacher is trained on each part. A record touches one teacher, so it moves at most one vote of a query."
+        "teacher is trained on each part. A record touches one teacher, so it moves at most one vote per query."
     )
 
 

@@ -22,7 +22,7 @@ from pate.storage.files import write_atomically
 
 
 def store_report(path: Path, report: AnyReport) -> None:
-    """`report.json`: what a run leaves, and what the pages are made from."""
+    """Write `report.json`: what a run publishes about itself, and what the pages are made from."""
     text = report.model_dump_json(indent=2) + "\n"
     write_atomically(RunFiles(path).report_file, lambda file: file.write_text(text, encoding="utf-8"), mode=0o644)
 

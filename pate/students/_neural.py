@@ -26,7 +26,7 @@ _PREDICTED_AT_ONCE = 1024
 class NeuralStudent(ClassifierMixin, BaseEstimator):
     """A network that learns from few labels and many unlabelled examples; subclasses bring the training.
 
-    Images (height × width, or × channels, 8 pixels a side or more) go through convolutions, anything else through a
+    Images (height × width, or × channels, 8 pixels or more per side) go through convolutions, anything else through a
     dense net. Deterministic for given data and `random_state` on one kind of machine.
     """
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pate.networks import training
+from pate.networks.tensors import example_tensor
 from pate.networks.training import ClassMix, Progress
 from pate.students import build_student
 
@@ -93,3 +94,35 @@ def test_alignment_brings_guesses_to_the_wanted_mix() -> None:
     assert abs(float(aligned[:, 0].mean()) - 0.5) < 0.04
     assert ClassMix("free", torch.tensor([0, 1]), 2).align(skewed) is skewed
     np.testing.assert_allclose(ClassMix("labels", torch.tensor([0, 0, 0, 1]), 2).wanted.numpy(), [4 / 6, 2 / 6])
+
+
+def test_moving_average_starts_near_the_weights_and_follows_by_its_decay() -> None:
+    """By the formula: the share of step n is 1 − min(decay, (1 + n)/(10 + n)); state of batch norm is copied."""
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    average = training.moving_average(module, 0.5)
+    expected = [parameter.detach().clone() for parameter in module.parameters()]
+    for number in range(20):
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.add_(1.0)
+            module(torch.full((4, 2), float(number)))
+        share = 1 - min(0.5, (1 + number) / (10 + number))
+        expected = [old + share * (new - old) for old, new in zip(expected, module.parameters(), strict=True)]
+        average.update_parameters(module)
+    for found, wanted in zip(average.module.parameters(), expected, strict=True):
+        torch.testing.assert_close(found, wanted.detach())
+    for found, wanted in zip(average.module.buffers(), module.buffers(), strict=True):
+        assert torch.equal(found, wanted)
+    assert list(average.module.state_dict()) == list(module.state_dict())  # what is stored keeps its names
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 8, 9), (5, 8, 9, 3)])
+def test_read_only_examples_become_tensors_with_planes(shape: tuple[int, ...]) -> None:
+    X = np.random.default_rng(0).normal(size=shape)
+    X.flags.writeable = False
+    mean, scale = np.float32(0.5).reshape(()), np.float32(2).reshape(())
+    tensor = example_tensor(X, standard=(np.asarray(mean), np.asarray(scale)))
+    planes = {2: X, 3: X[:, None], 4: np.moveaxis(X, 3, 1) if X.ndim == 4 else X}[X.ndim]
+    np.testing.assert_allclose(tensor.numpy(), (planes - 0.5) / 2, rtol=1e-5, atol=1e-6)
+    flat = example_tensor(X, images=False)
+    np.testing.assert_allclose(flat.numpy(), X, rtol=1e-6)
