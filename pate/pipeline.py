@@ -101,6 +101,8 @@ def run(
     _check_components(config, config_dir)
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers=True), config)
     shared_ledger(config, out, config_dir)
+    for remark in data.remarks:
+        console.say(f"note: {remark}")
     tell = console.say if data.benchmark else console.say_privately
     _check_sizes(config, data, force, tell)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))

@@ -27,7 +27,8 @@ class Dataset:
     public examples that were counted elsewhere; private data may then be empty. `public_rows` says which row of the
     source each public example was. `shards` are private records that nobody has read yet; the private arrays are then
     empty, and workers read them. `ids_private` are canonical, equal for one person and no other (see
-    pate/data/columns.py); `left_out` records had none that is valid, and their number is private too.
+    pate/data/columns.py); `left_out` records had none that is valid, and their number is private too. `remarks` are
+    public: what people should know about the source's files.
     """
 
     X_private: NDArray
@@ -45,6 +46,7 @@ class Dataset:
     public_rows: NDArray[np.int64] | None = None
     shards: Shards | None = None
     left_out: int = 0
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.X_private.shape[1:]

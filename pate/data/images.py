@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,15 @@ from pate.data.dataset import Dataset
 from pate.errors import DataError, first_line
 
 Images = tuple[NDArray, NDArray[np.int64]]
+
+
+class Splits(NamedTuple):
+    """A benchmark as its files have it, and what people should know about those files."""
+
+    train: Images
+    test: Images
+    remarks: tuple[str, ...] = ()
+
 
 _DIGITS = tuple(str(digit) for digit in range(10))
 _CLOTHES = (
@@ -44,7 +53,7 @@ _CIFAR10_ARCHIVE = (
 def load_images(source: str, folders: list[Path]) -> Dataset:
     """The benchmark `source`, found below one of `folders` or downloaded into the last of them."""
     reader, classes, n_public = _READERS[source]
-    (X_train, y_train), (X_test, y_test) = _find(source, reader, folders)
+    (X_train, y_train), (X_test, y_test), remarks = _find(source, reader, folders)
     return Dataset(
         X_private=_unit_interval(X_train),
         y_private=y_train,
@@ -55,6 +64,7 @@ def load_images(source: str, folders: list[Path]) -> Dataset:
         classes=classes,
         benchmark=True,
         input="images, pixels divided by 255, channels last",
+        remarks=remarks,
     )
 
 
@@ -62,9 +72,7 @@ def _unit_interval(images: NDArray) -> NDArray[np.float32]:
     return images.astype(np.float32) / np.float32(255)
 
 
-def _find(
-    source: str, reader: Callable[[Path, bool], tuple[Images, Images]], folders: list[Path]
-) -> tuple[Images, Images]:
+def _find(source: str, reader: Callable[[Path, bool], Splits], folders: list[Path]) -> Splits:
     for folder in folders:
         try:
             return _checked(reader(folder, False), source)
@@ -81,9 +89,9 @@ def _find(
         ) from None
 
 
-def _checked(splits: tuple[Images, Images], source: str) -> tuple[Images, Images]:
+def _checked(splits: Splits, source: str) -> Splits:
     classes = _READERS[source][1]
-    for images, labels in splits:
+    for images, labels in (splits.train, splits.test):
         if images.ndim < 3 or len(images) != len(labels):
             raise ValueError("images and labels do not belong together")
         if not np.isin(labels, np.arange(len(classes))).all():
@@ -91,7 +99,7 @@ def _checked(splits: tuple[Images, Images], source: str) -> tuple[Images, Images
     return splits
 
 
-def _mnist(cls_name: str, folder: Path, download: bool) -> tuple[Images, Images]:
+def _mnist(cls_name: str, folder: Path, download: bool) -> Splits:
     import torchvision.datasets
 
     cls = getattr(torchvision.datasets, cls_name)
@@ -107,13 +115,13 @@ def _mnist(cls_name: str, folder: Path, download: bool) -> tuple[Images, Images]
             raise FileNotFoundError(raw)
         download = not all((raw / name).exists() for name in names)  # verifies and unpacks, without a network
     train, test = (cls(str(folder), train=flag, download=download) for flag in (True, False))
-    return (
+    return Splits(
         (train.data.numpy(), train.targets.numpy().astype(np.int64)),
         (test.data.numpy(), test.targets.numpy().astype(np.int64)),
     )
 
 
-def _svhn(folder: Path, download: bool) -> tuple[Images, Images]:
+def _svhn(folder: Path, download: bool) -> Splits:
     """Official .mat layout: X is 32×32×3×N, and the digit 0 has label 10. Read without torchvision's md5 refusal."""
     from scipy.io import loadmat
 
@@ -122,7 +130,7 @@ def _svhn(folder: Path, download: bool) -> tuple[Images, Images]:
 
         for split in ("train", "test"):
             torchvision.datasets.SVHN(str(folder / "svhn"), split=split, download=True)
-    result = []
+    result, remarks = [], []
     for split in ("train", "test"):
         path = next(
             (p for p in (folder / "svhn" / f"{split}_32x32.mat", folder / f"{split}_32x32.mat") if p.exists()),
@@ -134,14 +142,14 @@ def _svhn(folder: Path, download: bool) -> tuple[Images, Images]:
         if not content.startswith(b"MATLAB 5.0"):
             raise ValueError(f"{path.name} is not of MATLAB's version 5")  # others allocate what a header claims
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != _SVHN_MD5[split]:
-            logging.getLogger("pate").warning("%s is not the official file (other md5): figures may differ", path)
+            remarks.append(f"{path.name} is not the official file (other md5), so figures may differ")
         arrays = loadmat(io.BytesIO(content))
         labels = arrays["y"].reshape(-1).astype(np.int64) % 10
         result.append((np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2)), labels))
-    return result[0], result[1]
+    return Splits(result[0], result[1], tuple(remarks))
 
 
-def _cifar10(folder: Path, download: bool) -> tuple[Images, Images]:
+def _cifar10(folder: Path, download: bool) -> Splits:
     """The binary version: 3,073 bytes a record (label, then red, green and blue planes); nothing is unpickled."""
     home = folder / "cifar-10-batches-bin"
     if download:
@@ -154,10 +162,10 @@ def _cifar10(folder: Path, download: bool) -> tuple[Images, Images]:
         records = np.fromfile(home / name, dtype=np.uint8).reshape(-1, 3073)
         batches.append((records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0].astype(np.int64)))
     images, labels = zip(*batches[:5], strict=True)
-    return (np.concatenate(images), np.concatenate(labels)), batches[5]
+    return Splits((np.concatenate(images), np.concatenate(labels)), batches[5])
 
 
-_READERS: dict[str, tuple[Callable[[Path, bool], tuple[Images, Images]], tuple[str, ...], int]] = {
+_READERS: dict[str, tuple[Callable[[Path, bool], Splits], tuple[str, ...], int]] = {
     "mnist": (lambda folder, download: _mnist("MNIST", folder, download), _DIGITS, 9_000),
     "fashion_mnist": (lambda folder, download: _mnist("FashionMNIST", folder, download), _CLOTHES, 9_000),
     "svhn": (_svhn, _DIGITS, 10_000),

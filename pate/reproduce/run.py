@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import statistics
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +50,7 @@ def reproduce(
             stack.enter_context(locked(private / "lock", wait=False))
         except BlockingIOError:
             raise RunError(f"{out}: another pate is at work there; wait for it or choose another --run-dir") from None
-        data, remarks = _load(study, data_dir)
+        data = _load(study, data_dir)
         session = _Session(stack, address, study.rows[0].config(0).ray, console)
         nonprivate = _nonprivate(study, data, private, console)
         outcomes: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
@@ -61,7 +61,7 @@ def reproduce(
                 console.say(f"— {study.data}: {row.name}, seed {seed} ({seed + 1} of {seeds})")
                 outcomes[row.name].append(_run_row(row, seed, known, out, session))
             ensembles += known.figures()
-        result = _together(study, outcomes, ensembles, nonprivate, remarks, seeds)
+        result = _together(study, outcomes, ensembles, nonprivate, data.remarks, seeds)
         _write(result, out, private, study.data)
         return result
 
@@ -138,21 +138,11 @@ def _numbered(data: Dataset) -> Dataset:
     return replace(data, public_rows=np.arange(len(data.X_public)))
 
 
-def _load(study: Study, data_dir: Path | None) -> tuple[Dataset, list[str]]:
-    """The data, and what its loader had to remark about it."""
-    heard: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("pate")
-    logger.addHandler(handler)
-    try:
-        data = load(study.rows[0].config(0).data, data_dir, Path())
-    finally:
-        logger.removeHandler(handler)
+def _load(study: Study, data_dir: Path | None) -> Dataset:
+    data = load(study.rows[0].config(0).data, data_dir, Path())
     if not data.benchmark or data.y_public is None or data.y_test is None:
         raise DataError(f"{study.data}: is not a benchmark with labels, there is nothing to compare")
-    unofficial = any("not the official file" in message for message in heard)
-    return data, ["the images are not the official files but cropped anew from the same photographs"] * unofficial
+    return data
 
 
 def _nonprivate(study: Study, data: Dataset, private: Path, console: Console) -> float | None:
@@ -199,7 +189,7 @@ def _together(
     outcomes: dict[str, list[dict[str, Any]]],
     ensembles: list[dict[str, Any]],
     nonprivate: float | None,
-    remarks: list[str],
+    remarks: Sequence[str],
     seeds: int,
 ) -> Reproduction:
     public_rows, private_rows = [], []

@@ -32,15 +32,14 @@ def test_mnist_has_the_papers_split(real_data: Path) -> None:
     assert np.bincount(data.y_private).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
-def test_svhn_reads_the_mat_layout_and_warns_of_another_checksum(
-    real_data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_svhn_reads_the_mat_layout_and_remarks_on_another_checksum(real_data: Path) -> None:
     data = load(ImageData(source="svhn"), real_data, Path())
     assert data.X_private.shape == (73_257, 32, 32, 3)
     assert data.X_public.shape == (10_000, 32, 32, 3)
     assert data.X_test.shape == (16_032, 32, 32, 3)
     assert np.bincount(data.y_private)[[0, 1, 9]].tolist() == [4948, 13861, 4659]
-    assert "not the official file" in caplog.text
+    assert len(data.remarks) == 2
+    assert "train_32x32.mat is not the official file" in data.remarks[0]
 
 
 def test_svhn_label_ten_is_the_digit_zero(tmp_path: Path) -> None:
