@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 REPOSITORY = Path(__file__).parent.parent
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices are faster so
-_PATE_DATA = os.environ.pop("PATE_DATA", None)  # for the fixtures here; what is tested must not depend on it
+_PATE_DATA = os.environ.pop("PATE_DATA", None) or os.environ.get("PATE_TEST_DATA")
+if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is tested must not depend on it
+    os.environ["PATE_TEST_DATA"] = _PATE_DATA
 
 
 _TOGETHER = {

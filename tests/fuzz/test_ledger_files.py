@@ -26,11 +26,13 @@ from pate.errors import PateError
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import read_head
 from pate.planning.budget import ledger_opener
-from pate.runs.published import CARD, LABELS, Labels, in_letters, write_labels
+from pate.runs.files import LABELS, STUDENT, STUDENT_CARD
+from pate.runs.published import Labels, in_letters, write_labels
 from pate.runs.run import Run
 
 EXAMPLES = int(os.environ.get("PATE_FUZZ", "200"))
 DB, HEAD, KEY = "ledger.db", "private/ledger.head", "private/key"
+CARD = f"{STUDENT}/{STUDENT_CARD}"
 FILES = (DB, HEAD, KEY, LABELS, CARD)
 TABLES = ("budget", "runs", "charges", "answers", "sanitised", "owners", "chain")
 QUERIES = [b"%016d" % i for i in range(60)]
