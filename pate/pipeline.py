@@ -380,7 +380,7 @@ def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console
     answered = labels != UNANSWERED
     right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
     nonprivate = None
-    if config.nonprivate is not None and data.X_test is not None:
+    if config.nonprivate is not None and data.X_test is not None and isinstance(data.private, Records):
         with console.working("training without privacy, for comparison"):
             nonprivate = nonprivate_accuracy(config.nonprivate, data, config.seed)
     return Benchmark(

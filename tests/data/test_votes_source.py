@@ -16,7 +16,7 @@ from pate.cluster import session as ray_session
 from pate.config import parse_config
 from pate.console import Console
 from pate.data import images
-from pate.data.dataset import Dataset, Votes
+from pate.data.dataset import Dataset, Records, Votes
 from pate.data.order import by_clusters
 from pate.data.sources import load
 from pate.data.votes import with_votes
@@ -44,7 +44,7 @@ def benchmark_images() -> Dataset:
 
     (X, y), (X_public, y_public), (X_test, y_test) = some(20), some(200), some(50)
     names = tuple(str(digit) for digit in range(10))
-    return Dataset(X, y, X_public, names, None, y_public, X_test, y_test, benchmark=True)
+    return Dataset(Records(X, y), X_public, names, y_public, X_test, y_test, benchmark=True)
 
 
 def stored(data: Dataset, folder: Path, n_teachers: int = 30, rows: int = 250) -> None:
