@@ -38,8 +38,8 @@ def main() -> None:
     for source in options.sources:
         started = time.perf_counter()
         data = load_table(source, [options.data_dir])
-        n = min(len(data.X_private), options.most_records)
-        print(f"\n# {source}: {n:,} records, {data.X_private.shape[1]} features, {options.repeats} repeats")
+        n = min(len(data.records.X), options.most_records)
+        print(f"\n# {source}: {n:,} records, {data.records.X.shape[1]} features, {options.repeats} repeats")
         for loss in LOSSES:
             grid = sweep(data, n, loss, options.repeats)
             exact = min(error(data, n, loss, "objective", 1e9, r) for r in REGULARISATIONS)
@@ -54,7 +54,7 @@ def main() -> None:
 def error(data: Dataset, n: int, loss: str, method: str, epsilon: float, regularisation: float) -> float:
     """Share of test examples that are wrong, with fresh noise."""
     model = DPLinearClassifier(epsilon, n_records=n, loss=loss, method=method, regularisation=regularisation)
-    return 1.0 - model.fit(data.X_private[:n], data.y_private[:n]).score(data.X_test, data.y_test)
+    return 1.0 - model.fit(data.records.X[:n], data.records.y[:n]).score(data.X_test, data.y_test)
 
 
 def sweep(data: Dataset, n: int, loss: str, repeats: int) -> np.ndarray:

@@ -58,7 +58,7 @@ def prepared(data: Dataset, names: str | list[Any]) -> Dataset:
 
 
 def build(data: Dataset, params: dict[str, Any], epsilon: float | None) -> Any:
-    given = {"epsilon": epsilon, "delta": 1e-5, "n_records": len(data.X_private), "classes": range(10)}
+    given = {"epsilon": epsilon, "delta": 1e-5, "n_records": len(data.records.X), "classes": range(10)}
     return build_baseline("dp_sgd", params, given)
 
 
@@ -66,7 +66,7 @@ def row(data: Dataset, usual: dict[str, Any], epsilon: float | None, name: str, 
     """Train once, and score on all 10,000 test images: benchmark data, whose public part has labels too."""
     model = build(data, usual if value is None else usual | {name: value}, epsilon)
     started = time.perf_counter()
-    model.fit(data.X_private, data.y_private, data.X_public)
+    model.fit(data.records.X, data.records.y, data.X_public)
     assert data.X_test is not None
     assert data.y_test is not None
     right = (model.predict(data.X_public) == data.y_public).sum() + (model.predict(data.X_test) == data.y_test).sum()

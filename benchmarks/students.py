@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from pate.aggregator import Aggregator, StoredVotes
 from pate.config import load_config
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Votes
 from pate.data.sources import load
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, LNMax, Mechanism
@@ -50,15 +50,15 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 def released(data: Dataset, mechanism: Mechanism, asked: int) -> NDArray[np.int64]:
     """Labels of the first public images, through aggregator and ledger as in a run, without Ray."""
-    assert data.votes is not None
-    n_teachers = int(data.votes[0].sum())
+    assert isinstance(data.private, Votes)
+    n_teachers = int(data.private.counts[0].sum())
     queries = data.X_public[:asked]
     with tempfile.TemporaryDirectory() as folder:
         private, key = Path(folder), secrets.token_bytes(32)
         limits = Limits(asked, asked, repr(mechanism))
         ledger = partial(Ledger, private / "ledger.db", key, private / "ledger.head", "run", limits)
         aggregator = Aggregator(mechanism, ledger, private, key, n_teachers)
-        aggregator.collect(queries, StoredVotes(data.votes[:asked], n_teachers))
+        aggregator.collect(queries, StoredVotes(data.private.counts[:asked], n_teachers))
         labels = aggregator.label(queries).labels
         aggregator.close()
     return labels

@@ -39,14 +39,14 @@ class Setting:
     """The data in parts of equal size; each run trains the same teachers."""
 
     def __init__(self, data: Dataset, families: Sequence[TeacherFamily], n_teachers: int, records: int = 240) -> None:
-        rows = np.random.default_rng(0).permutation(len(data.X_private))
+        rows = np.random.default_rng(0).permutation(len(data.records.X))
         self.parts = [rows.take(range(i * records, (i + 1) * records), mode="wrap") for i in range(n_teachers)]
         self.data, self.n_teachers = data, n_teachers
         self.kinds: list[Recipe] = recipes(families)
         self.assignment = assign_recipes(self.kinds, n_teachers)
 
     def records(self, part: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.data.X_private[self.parts[part]], self.data.y_private[self.parts[part]]
+        return self.data.records.X[self.parts[part]], self.data.records.y[self.parts[part]]
 
     def accuracy(self, counts: np.ndarray) -> float:
         """Of a teacher, on average."""

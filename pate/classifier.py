@@ -151,7 +151,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
 
     def _dataset(self, X: Any, y: ArrayLike, X_public: Any) -> Dataset:
         """The records as the pipeline takes them; sets what scikit-learn wants to know of an estimator."""
-        from pate.data.dataset import Dataset
+        from pate.data.dataset import Dataset, Records
 
         private, coded = self._records(X, y)
         if X_public is None:
@@ -171,8 +171,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         if not len(shown):
             raise ValueError("no public examples: give X_public, or raise public_fraction")
         return Dataset(
-            X_private=self._encoder.transform(private),
-            y_private=coded,
+            private=Records(self._encoder.transform(private), coded),
             X_public=shown,
             classes=tuple(str(name) for name in self.classes_),
             features=self._encoder.names,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pate.config import Config
 from pate.data.columns import IdType, canonical_id
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records, Votes
 from pate.data.partition import identities, keyed_digest
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.readers import must_be, parts_of
@@ -48,7 +48,7 @@ def remembered(data: Dataset, directory: Run) -> Dataset:
     ensemble = Version.of(directory)
     if ensemble.forgotten:
         gone = np.isin(_digests(data, directory.key), ensemble.forgotten)
-        data = _only(data, ~gone)
+        data = replace(data, private=data.records.only(~gone))
     if ensemble.pending is not None:
         must_be(ensemble.data_digest == _digest(data, directory.key), directory)
         _erase(directory, ensemble.pending)
@@ -78,7 +78,7 @@ def forget(
         version=before.version + 1,
         forgotten=(*before.forgotten, *sorted(set(source_digests[chosen]) - set(before.forgotten))),
         pending=tuple(touched),
-        data_digest=_digest(_only(known, ~gone), directory.key),
+        data_digest=_digest(replace(known, private=known.records.only(~gone)), directory.key),
     ).store(directory)
     _retrain(config, remembered(data, directory), directory, config_dir, touched)
     return len(touched)
@@ -102,17 +102,17 @@ def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, pa
 
 def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdType) -> list[int]:
     """Row numbers of the records to forget."""
-    if ids and data.ids_private is None:
+    if ids and data.records.ids is None:
         raise DataError("--id: the data has no id column; name the record by its row with --row")
     chosen = []
     for wanted in ids:
         canonical = canonical_id(wanted, id_type)
-        found = [row for row, own in enumerate(data.ids_private or ()) if own == canonical]
+        found = [row for row, own in enumerate(data.records.ids or ()) if own == canonical]
         if not found:
             raise DataError("--id: no record has that id (was it removed from the source first?)")
         chosen += found
     for row in rows:
-        if not 0 <= row < len(data.X_private):
+        if not 0 <= row < len(data.records):
             raise DataError(f"--row {row}: there is no such row among the private records")
         chosen.append(row)
     if not chosen:
@@ -129,19 +129,17 @@ def _erase(directory: Run, parts: Sequence[int]) -> None:
 
 
 def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:
-    records = identities(data.X_private, data.y_private, data.ids_private)
+    records = identities(data.records.X, data.records.y, data.records.ids)
     return np.array([keyed_digest(key, b"forget", record).hex() for record in records])
 
 
 def _digest(data: Dataset, key: bytes) -> str:
-    digest = blake2b(key=key, digest_size=16)
-    for array in (data.X_private, data.y_private, data.X_public, *([] if data.votes is None else [data.votes])):
+    """Of all that this process has read; readers digest shards."""
+    private, digest = data.private, blake2b(key=key, digest_size=16)
+    records = (private.X, private.y) if isinstance(private, Records) else ()
+    votes = (private.counts,) if isinstance(private, Votes) else ()
+    for array in (*records, data.X_public, *votes):
         digest.update(np.ascontiguousarray(array).data)
-    for record_id in data.ids_private or ():
+    for record_id in (private.ids or ()) if isinstance(private, Records) else ():
         digest.update(f"{len(record_id)}:{record_id}".encode())
     return digest.hexdigest()
-
-
-def _only(data: Dataset, kept: NDArray[np.bool_]) -> Dataset:
-    ids = None if data.ids_private is None else [i for i, keep in zip(data.ids_private, kept, strict=True) if keep]
-    return replace(data, X_private=data.X_private[kept], y_private=data.y_private[kept], ids_private=ids)

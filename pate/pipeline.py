@@ -20,7 +20,7 @@ from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
 from pate.config import Config, Model
 from pate.console import Console
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records, Shards, Votes
 from pate.data.sources import data_root, load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
@@ -157,13 +157,13 @@ def in_asking_order(data: Dataset, config: Config) -> Dataset:
 def _check_sizes(config: Config, data: Dataset, force: bool, tell: Tell) -> None:
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
-    if data.votes is not None:
-        voters = int(data.votes[0].sum())
+    if isinstance(data.private, Votes):
+        voters = int(data.private.counts[0].sum())
         if voters != config.n_teachers:
             raise ConfigError(f"n_teachers = {config.n_teachers}: the stored votes are those of {voters} teachers")
         return
-    if data.shards is None:
-        _check_records(config, len(data.X_private), len(data.classes), force, tell)
+    if isinstance(data.private, Records):
+        _check_records(config, len(data.private), len(data.classes), force, tell)
 
 
 def _check_records(config: Config, n_records: int, n_classes: int, force: bool, tell: Tell) -> None:
@@ -232,8 +232,8 @@ def _release_labels(
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
         if not answered and not votes_collected(queries, run.private, run.key):
-            if data.votes is not None:
-                aggregator.collect(queries, StoredVotes(data.votes[: len(queries)], config.n_teachers))
+            if isinstance(data.private, Votes):
+                aggregator.collect(queries, StoredVotes(data.private.counts[: len(queries)], config.n_teachers))
             else:
                 _train_and_vote(inside, queries, aggregator)
         run.sync()
@@ -276,7 +276,7 @@ def _aggregator(
         "key": inside.run.key,
         "n_teachers": inside.config.n_teachers,
     }
-    if inside.data.votes is not None or inside.config.backend == "local":
+    if isinstance(inside.data.private, Votes) or inside.config.backend == "local":
         return Aggregator(**arguments)
     with _stage("start", inside.seconds), inside.console.working("starting Ray"):
         stack.enter_context(ray_session(address, inside.config.ray))
@@ -294,7 +294,7 @@ def _train_and_vote(inside: _Inside, queries: NDArray, aggregator: AnyAggregator
         records = private_records(config, data, run)
     if records.left_out:
         console.say_privately(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
-    if data.shards is not None:
+    if isinstance(data.private, Shards):
         _check_records(config, records.n_records, len(data.classes), inside.force, inside.tell)
     teaching = Teaching.of(config, len(data.classes), inside.config_dir)
     store = TeacherFiles(run.private, run.key)
@@ -332,7 +332,7 @@ def _report(
     config, seconds, console, n_classes = inside.config, inside.seconds, inside.console, len(data.classes)
     predicted = student.predict(data.X_test) if data.X_test is not None and data.y_test is not None else None
     with _stage("report", seconds):
-        unit = "record" if data.ids_private is None else "id"
+        unit = "id" if data.per_person else "record"
         return Report(
             name=config.name,
             pate_version=__version__,
@@ -380,7 +380,7 @@ def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console
     answered = labels != UNANSWERED
     right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
     nonprivate = None
-    if config.nonprivate is not None and data.X_test is not None:
+    if config.nonprivate is not None and data.X_test is not None and isinstance(data.private, Records):
         with console.working("training without privacy, for comparison"):
             nonprivate = nonprivate_accuracy(config.nonprivate, data, config.seed)
     return Benchmark(
@@ -400,7 +400,7 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
     features = recipe.build_features()
     with one_thread():
         classifier = PartClassifier(recipe.estimator(seed))
-        classifier.fit(features.transform(data.X_private), data.y_private)
+        classifier.fit(features.transform(data.records.X), data.records.y)
         return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
 
 

@@ -17,7 +17,7 @@ from test_cli import own_data, pate
 
 from pate import pipeline
 from pate.config import default_config_path, parse_config
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Votes
 from pate.data.settings import DigitsData
 from pate.data.sources import load
 from pate.errors import PateError
@@ -57,7 +57,7 @@ def digits_with_votes(n_teachers: int) -> Dataset:
     """Votes that were counted before, so that no run has to train teachers: all teachers are right."""
     data = load(DigitsData(source="digits"), None, Path())
     assert data.y_public is not None
-    return replace(data, votes=n_teachers * np.eye(10, dtype=np.int64)[data.y_public])
+    return replace(data, private=Votes(n_teachers * np.eye(10, dtype=np.int64)[data.y_public]))
 
 
 def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:

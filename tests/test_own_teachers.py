@@ -181,15 +181,15 @@ def test_only_parts_that_held_the_record_are_touched(mechanism: str, tmp_path: P
         written = {int(path.name) for path in (directory.private / "teachers").iterdir()}
         assert written == set(held)
         rest = remembered(data, directory)
-        assert len(rest.X_private) == len(data.X_private) - 1
-        assert f"p{record}" not in rest.ids_private
+        assert len(rest.records.X) == len(data.records.X) - 1
+        assert f"p{record}" not in rest.records.ids
         with pytest.raises(DataError, match="forgotten already"):
             forget(config, data, directory, [f"p{record}"], [])
-        other = record + 1 if record + 1 < len(data.X_private) else 0
+        other = record + 1 if record + 1 < len(data.records.X) else 0
         forget(config, data, directory, [], [other])  # rows are those of the source, whatever was forgotten before
         assert Version.of(directory).version == 3
-        assert f"p{other}" not in remembered(data, directory).ids_private
-        assert len(remembered(data, directory).X_private) == len(data.X_private) - 2
+        assert f"p{other}" not in remembered(data, directory).records.ids
+        assert len(remembered(data, directory).records.X) == len(data.records.X) - 2
         with pytest.raises(DataError, match="no such row"):
             forget(config, data, directory, [], [10_000])
         with pytest.raises(RunError, match="nothing to forget"):
@@ -204,9 +204,9 @@ def test_a_record_in_no_part_can_be_forgotten_too(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", config, resume=False) as directory:
         remembered(data, directory)
         held = set(np.concatenate(parts_of(config, data, directory.key)).tolist())
-        outside = next(row for row in range(len(data.X_private)) if row not in held)
+        outside = next(row for row in range(len(data.records.X)) if row not in held)
         assert forget(config, data, directory, [], [outside]) == 0
-        assert len(remembered(data, directory).X_private) == len(data.X_private) - 1
+        assert len(remembered(data, directory).records.X) == len(data.records.X) - 1
 
 
 def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
         (directory.private / "votes.npz").write_bytes(b"")
         (directory.private / "data_digest").write_text("of the data before")
         with pytest.raises(DataError, match="other data"):
-            remembered(replace(data, X_private=data.X_private + 1), directory)
+            remembered(replace(data, private=replace(data.records, X=data.records.X + 1)), directory)
         remembered(data, directory)
         assert Version.of(directory) == done
         assert store.load(4) is None

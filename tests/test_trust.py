@@ -20,7 +20,7 @@ from pate.baselines.saving import load_model, save_model
 from pate.cli import app
 from pate.config import default_config_path, parse_config, read_yaml
 from pate.console import Console
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records
 from pate.errors import ConfigError, NotTrusted
 from pate.ledger import Pin
 from pate.naming import import_dotted, importing_only
@@ -124,7 +124,7 @@ def test_a_stored_student_that_cannot_be_read_back_is_trained_again(tmp_path: Pa
     config = read_yaml(default_config_path()) | {
         "student": {"name": "supervised", "params": {"estimator": "sklearn.tree.DecisionTreeClassifier"}}
     }
-    data = Dataset(X_private=X, y_private=y, X_public=X, classes=("a", "b", "c"))
+    data = Dataset(private=Records(X, y), X_public=X, classes=("a", "b", "c"))
     directory = Run(tmp_path / "run")
     (directory.path / "private").mkdir(parents=True)
     pin = Pin(1, b"m" * 32)

@@ -13,7 +13,7 @@ import pytest
 from pate import pipeline
 from pate.cli import app
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Votes
 from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
 from pate.report.plots import plain
@@ -47,7 +47,7 @@ def digits() -> Dataset:
     data = load(config_of(SVC).data, None, Path())
     votes = np.zeros((len(data.X_public), 10), dtype=np.int64)
     votes[np.arange(len(votes)), data.y_public] = TEACHERS
-    return replace(data, votes=votes)
+    return replace(data, private=Votes(votes))
 
 
 @pytest.fixture

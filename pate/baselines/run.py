@@ -84,7 +84,7 @@ def _public_count(config: BaselineConfig, data: Dataset) -> int:
     if config.records is not None:
         return config.records
     if data.benchmark:
-        return len(data.X_private)
+        return len(data.records.X)
     raise ConfigError(
         "records: missing; say about how many private records there are, a figure you may publish: the sampling rate "
         "and the regularisation depend on it, and the exact number is private"
@@ -92,7 +92,7 @@ def _public_count(config: BaselineConfig, data: Dataset) -> int:
 
 
 def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
-    ids = data.ids_private
+    ids = data.records.ids
     if ids is not None and len(set(ids)) != len(ids):
         raise DataError(
             "data.id: an id has several records, but a baseline's guarantee is for one record; keep one record an id, "
@@ -129,7 +129,7 @@ def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) 
 
 
 def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
-    X = _shaped(model, data.X_private)
+    X = _shaped(model, data.records.X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said before
         if hasattr(model, "plan"):
@@ -141,14 +141,14 @@ def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
 
                 model.fit(
                     X,
-                    data.y_private,
+                    data.records.y,
                     X_public=data.X_public,
                     state=directory.baseline_state,
                     progress=progress,
                 )
         else:
             with console.working("training"):
-                model.fit(X, data.y_private)
+                model.fit(X, data.records.y)
 
 
 @guarded("the baseline")
@@ -169,7 +169,7 @@ def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
         "name": config.name,
         "classes": list(data.classes),
         "input": data.input,
-        "shape": list(data.X_private.shape[1:]),
+        "shape": list(data.records.X.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
     }
 
@@ -219,7 +219,7 @@ def _benchmark(config: BaselineConfig, data: Dataset, model: Any, console: Conso
             chosen = config.nonprivate
             estimator = build_estimator(chosen.name, dict(chosen.params), config.seed, "nonprivate.name")
             with one_thread():
-                fitted = PartClassifier(estimator).fit(data.X_private, data.y_private)
+                fitted = PartClassifier(estimator).fit(data.records.X, data.records.y)
                 nonprivate = float((fitted.predict(data.X_test) == data.y_test).mean())
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",

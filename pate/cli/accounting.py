@@ -173,7 +173,7 @@ def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float |
     if guard.refused:
         return None
     try:
-        return expected_seconds(config, data.X_public, len(data.X_private) // config.n_teachers, len(data.classes))
+        return expected_seconds(config, data.X_public, len(data.records) // config.n_teachers, len(data.classes))
     except ConfigError:
         if guard.refused:  # by a network's own module, which is imported with its first weights
             return None

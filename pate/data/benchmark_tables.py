@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.columns import Column, one_hot
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records
 from pate.errors import DataError
 
 Columns = list[tuple[str, ...]]
@@ -134,8 +134,7 @@ def _split(
     public = slice(n_private, n_private + n_public)
     test = slice(n_private + n_public, None)
     return Dataset(
-        X_private=X[:n_private],
-        y_private=y[:n_private],
+        private=Records(X[:n_private], y[:n_private]),
         X_public=X[public],
         y_public=y[public],
         X_test=X[test],

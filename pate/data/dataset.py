@@ -13,67 +13,116 @@ from numpy.typing import NDArray
 from pate.errors import DataError
 
 if TYPE_CHECKING:
-    from pate.data.shards import Shards
+    from pate.data.records import Format
+
+
+@dataclass(frozen=True)
+class Records:
+    """Private records that were read, with their labels' positions in the list of classes.
+
+    `ids` are canonical, equal for one person and no other (see pate/data/columns.py), where a person is the unit of
+    privacy. `left_out` records had none that is valid; their number is private too.
+    """
+
+    X: NDArray
+    y: NDArray[np.int64]
+    ids: Sequence[str] | None = None
+    left_out: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.X) != len(self.y):
+            raise DataError("private data: not as many labels as records")
+        if self.ids is not None:
+            if len(self.X) != len(self.ids):
+                raise DataError("private data: not as many ids as records")
+            if not all(isinstance(i, str) for i in self.ids):
+                raise DataError("private data: ids must all be text, one form for each person")
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def only(self, kept: NDArray[np.bool_]) -> Records:
+        """Some of them."""
+        ids = None if self.ids is None else [i for i, keep in zip(self.ids, kept, strict=True) if keep]
+        return replace(self, X=self.X[kept], y=self.y[kept], ids=ids)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Private records that nobody has read yet: workers read them, each shard once."""
+
+    paths: tuple[str, ...]
+    format: Format
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Histograms on the public examples that were counted elsewhere; there are no private records."""
+
+    counts: NDArray[np.int64]
+
+
+Private = Records | Shards | Votes
+"""What a run's private data can be."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Private records with labels, public examples without, and a test set.
+    """Private data, public examples without labels, and a test set.
 
     Labels are positions in `classes`, which is configured or part of the source's definition, never discovered.
     `benchmark` marks public data that plays private: evaluation figures may then be shown. `y_public` is only
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
-    `input` and `features` tell the users of a student how its examples are written. `votes` are histograms on the
-    public examples that were counted elsewhere; private data may then be empty. `public_rows` says which row of the
-    source each public example was. `shards` are private records that nobody has read yet; the private arrays are then
-    empty, and workers read them. `ids_private` are canonical, equal for one person and no other (see
-    pate/data/columns.py); `left_out` records had none that is valid, and their number is private too. `remarks` are
-    public: what people should know about the source's files.
+    `input` and `features` tell the users of a student how its examples are written. `public_rows` says which row of the
+    source each public example was. `remarks` are public: what people should know about the source's files.
     """
 
-    X_private: NDArray
-    y_private: NDArray[np.int64]
+    private: Private
     X_public: NDArray
     classes: tuple[str, ...]
-    ids_private: Sequence[str] | None = None
     y_public: NDArray[np.int64] | None = None
     X_test: NDArray | None = None
     y_test: NDArray[np.int64] | None = None
     benchmark: bool = False
     input: str = "as in the data files"
     features: tuple[str, ...] | None = None
-    votes: NDArray[np.int64] | None = None
     public_rows: NDArray[np.int64] | None = None
-    shards: Shards | None = None
-    left_out: int = 0
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        shape = self.X_private.shape[1:]
-        named = {"private": self.X_private, "public": self.X_public, "test": self.X_test}
+        private = self.private.X if isinstance(self.private, Records) else None
+        named = {"private": private, "public": self.X_public, "test": self.X_test}
+        shape = (self.X_public if private is None else private).shape[1:]
         for name, X in named.items():
             if X is None:
                 continue
             if X.shape[1:] != shape:
                 raise DataError(f"{name} examples have shape {X.shape[1:]}, private ones {shape}: make them the same")
-            if len(X) == 0 and name != "test" and (name == "public" or (self.votes is None and self.shards is None)):
+            if len(X) == 0 and name != "test":
                 raise DataError(f"the {name} data is empty")
             if not np.isfinite(X).all():
                 row = int(np.argwhere(~np.isfinite(X))[0][0])
                 raise DataError(
                     f"{name} data: NaN or infinity in row {row} (counted from 0); fill missing values before the run"
                 )
-        if len(self.X_private) != len(self.y_private):
-            raise DataError("private data: not as many labels as records")
-        if self.ids_private is not None:
-            if len(self.X_private) != len(self.ids_private):
-                raise DataError("private data: not as many ids as records")
-            if not all(isinstance(i, str) for i in self.ids_private):
-                raise DataError("private data: ids must all be text, one form for each person")
         if self.X_test is not None and self.y_test is not None and len(self.X_test) != len(self.y_test):
             raise DataError(f"{len(self.X_test)} test examples but {len(self.y_test)} labels")
         if len(self.classes) < 2:
             raise DataError("data.classes: at least two classes are needed")
+
+    @property
+    def records(self) -> Records:
+        """The private records, where this process has read them."""
+        if not isinstance(self.private, Records):
+            raise DataError("the private records are not here: they are left to workers, or were never needed")
+        return self.private
+
+    @property
+    def per_person(self) -> bool:
+        """Whether the unit of privacy is an id, with all its records, instead of a record."""
+        if isinstance(self.private, Shards):
+            return self.private.format.id is not None
+        return isinstance(self.private, Records) and self.private.ids is not None
 
     def test_digest(self) -> str | None:
         """Equal for equal test sets: figures are only comparable on the same one."""
@@ -97,6 +146,6 @@ class Dataset:
             self,
             X_public=self.X_public[rows],
             y_public=None if self.y_public is None else self.y_public[rows],
-            votes=None if self.votes is None else self.votes[rows],
+            private=Votes(self.private.counts[rows]) if isinstance(self.private, Votes) else self.private,
             public_rows=rows if self.public_rows is None else self.public_rows[rows],
         )

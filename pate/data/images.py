@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records
 from pate.errors import DataError, first_line
 
 Images = tuple[NDArray, NDArray[np.int64]]
@@ -55,8 +55,7 @@ def load_images(source: str, folders: list[Path]) -> Dataset:
     reader, classes, n_public = _READERS[source]
     (X_train, y_train), (X_test, y_test), remarks = _find(source, reader, folders)
     return Dataset(
-        X_private=_unit_interval(X_train),
-        y_private=y_train,
+        private=Records(_unit_interval(X_train), y_train),
         X_public=_unit_interval(X_test[:n_public]),
         y_public=y_test[:n_public],
         X_test=_unit_interval(X_test[n_public:]),

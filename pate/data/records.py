@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pate.data.arrays import npz_arrays
 from pate.data.columns import Column, IdType, array_features, one_hot
+from pate.data.dataset import Records
 from pate.data.formats import Columns, array_column, content_of, csv_columns, parquet_columns
 from pate.errors import DataError
 
@@ -87,30 +88,21 @@ class Format:
         return tuple(name for group in groups for name in group) or None
 
 
-@dataclass(frozen=True)
-class RecordsRead:
-    """Private records with labels and, where they are the unit of privacy, ids."""
+def joined(several: Sequence[Records], format: Format) -> Records:
+    """The records of several files, in the order given."""
+    return Records(
+        np.concatenate([np.empty((0, *format.shape), np.float32), *(records.X for records in several)]),
+        np.concatenate([np.empty(0, np.int64), *(records.y for records in several)]),
+        None if format.id is None else [i for records in several for i in records.ids or ()],
+        sum(records.left_out for records in several),
+    )
 
-    X: NDArray[np.float32]
-    y: NDArray[np.int64]
-    ids: list[str] | None
-    left_out: int
 
-    @classmethod
-    def joined(cls, several: Sequence[RecordsRead], format: Format) -> RecordsRead:
-        """All of them, in the order given."""
-        return cls(
-            np.concatenate([np.empty((0, *format.shape), np.float32), *(records.X for records in several)]),
-            np.concatenate([np.empty(0, np.int64), *(records.y for records in several)]),
-            None if format.id is None else [i for records in several for i in records.ids or ()],
-            sum(records.left_out for records in several),
-        )
-
-    def checked(self, id_type: IdType) -> RecordsRead:
-        """The same; refused where there are records but no valid id: then it is the config that is wrong."""
-        if self.left_out and not len(self.X):
-            raise no_valid_id(id_type)
-        return self
+def with_valid_ids(records: Records, id_type: IdType) -> Records:
+    """The same; refused where there are records but no valid id: then it is the config that is wrong."""
+    if records.left_out and not len(records):
+        raise no_valid_id(id_type)
+    return records
 
 
 def no_valid_id(id_type: IdType) -> DataError:
@@ -160,13 +152,13 @@ def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
     return table.columns[format.label].labels(format.classes) if format.label in table.columns else None
 
 
-def records_of(table: Table, format: Format) -> RecordsRead:
+def records_of(table: Table, format: Format) -> Records:
     """The records of a private file, those without a valid id left out."""
     X, y = features_of(table, format), _needed(table, format.label).labels(format.classes)
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
     if format.id is None:
-        return RecordsRead(X, y, None, 0)
+        return Records(X, y, None, 0)
     ids = _needed(table, format.id).ids(format.id_type)
     if len(X) != len(ids):
         raise DataError(f"{table.where}: not as many ids as records")
@@ -174,7 +166,7 @@ def records_of(table: Table, format: Format) -> RecordsRead:
     if len(kept) < len(ids):
         valid = np.array([i is not None for i in ids])
         X, y = X[valid], y[valid]
-    return RecordsRead(X, y, kept, len(ids) - len(kept))
+    return Records(X, y, kept, len(ids) - len(kept))
 
 
 def _needed(table: Table, name: str) -> Column:

@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records, Shards
 from pate.data.partition import contents, identities, keyed_digest, parts_of, ranks
-from pate.data.records import Format, RecordsRead, Table, features_of, labels_of, read_table, records_of
+from pate.data.records import (
+    Format,
+    Table,
+    features_of,
+    joined,
+    labels_of,
+    read_table,
+    records_of,
+    with_valid_ids,
+)
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 from pate.storage import is_url
@@ -27,14 +36,6 @@ if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData, ParquetData
 
 _DIGEST_BITS = 128
-
-
-@dataclass(frozen=True)
-class Shards:
-    """Private records that nobody has read yet."""
-
-    paths: tuple[str, ...]
-    format: Format
 
 
 @dataclass(frozen=True)
@@ -113,22 +114,17 @@ def load_sharded(settings: CsvData | NpzData | ParquetData, folder: Path, by_wor
     if settings.test is not None:
         test = _with_known_columns(read_table(_place(settings.test, folder), settings.source, {}, ignored), format)
     left = by_workers and settings.read_by == "workers"
-    records = read_all([] if left else paths, format).checked(format.id_type)
     return Dataset(
-        X_private=records.X,
-        y_private=records.y,
+        private=Shards(tuple(paths), format) if left else with_valid_ids(read_all(paths, format), format.id_type),
         X_public=features_of(public, format),
         classes=tuple(str(name) for name in settings.classes),
-        ids_private=records.ids,
         X_test=None if test is None else features_of(test, format),
         y_test=None if test is None else labels_of(test, format),
         features=format.feature_names,
-        shards=Shards(tuple(paths), format) if left else None,
-        left_out=records.left_out,
     )
 
 
-def read_all(paths: Sequence[str], format: Format) -> RecordsRead:
+def read_all(paths: Sequence[str], format: Format) -> Records:
     """The records of some shards, in the order given. Every mistake names its shard."""
     needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
     found = []
@@ -137,7 +133,7 @@ def read_all(paths: Sequence[str], format: Format) -> RecordsRead:
         if format.source == "npz" and format.id is None and "id" in table.columns:
             raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
         found.append(records_of(_with_known_columns(table, format), format))
-    return RecordsRead.joined(found, format)
+    return joined(found, format)
 
 
 def _with_known_columns(table: Table, format: Format) -> Table:

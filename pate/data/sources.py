@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def _digits() -> Dataset:
     X = (images / 16).astype(np.float32).reshape(-1, 8, 8)[shuffled]
     y = labels.astype(np.int64)[shuffled]
     return Dataset(
-        X_private=X[:1197],
-        y_private=y[:1197],
+        private=Records(X[:1197], y[:1197]),
         X_public=X[1197:1597],
         y_public=y[1197:1597],
         X_test=X[1597:],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pate.data.arrays import npz_arrays
 from pate.data.dataset import Dataset
 from pate.data.formats import content_of
-from pate.data.records import Format, Table, features_of, labels_of, npz_table, read_table, records_of
+from pate.data.records import Format, Table, features_of, labels_of, npz_table, read_table, records_of, with_valid_ids
 from pate.errors import DataError
 
 if TYPE_CHECKING:
@@ -49,17 +49,14 @@ def load_csv(settings: CsvData, folder: Path) -> Dataset:
 
 def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     """The data set made of a private, a public and perhaps a test table."""
-    records, test = records_of(tables["private"], format).checked(format.id_type), tables.get("test")
+    test = tables.get("test")
     return Dataset(
-        X_private=records.X,
-        y_private=records.y,
+        private=with_valid_ids(records_of(tables["private"], format), format.id_type),
         X_public=features_of(tables["public"], format),
         classes=tuple(str(name) for name in format.classes),
-        ids_private=records.ids,
         X_test=None if test is None else features_of(test, format),
         y_test=None if test is None else labels_of(test, format),
         features=format.feature_names,
-        left_out=records.left_out,
     )
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
 from pate.data.arrays import npy_array
+from pate.data.dataset import Dataset, Votes
 from pate.data.formats import content_of
 from pate.errors import DataError
-
-if TYPE_CHECKING:
-    from pate.data.dataset import Dataset
 
 _ZIP = b"PK"
 
@@ -43,9 +40,4 @@ def with_votes(images: Dataset, file: str, folder: Path) -> Dataset:
         raise DataError(f"{path}: has {votes.shape[1]} columns, but the images have {len(images.classes)} classes")
     if len(votes) < len(images.X_public):
         raise DataError(f"{path}: has {len(votes)} rows, but there are {len(images.X_public)} public images")
-    return replace(
-        images,
-        X_private=images.X_private[:0].copy(),  # a copy, so that the rest can be forgotten
-        y_private=images.y_private[:0].copy(),
-        votes=votes[: len(images.X_public)],
-    )
+    return replace(images, private=Votes(votes[: len(images.X_public)]))

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pate.boundary import guarded_class, kind_of
 from pate.config import Config
 from pate.data import partition
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Shards
 from pate.data.records import no_valid_id
-from pate.data.shards import Block, ShardReader, Shards, Split, Summary, digest_of
+from pate.data.shards import Block, ShardReader, Split, Summary, digest_of
 from pate.ensemble.worker import Records
 from pate.errors import DataError, PateError, RunError
 from pate.runs.files import LEFT_OUT
@@ -41,7 +41,7 @@ def split_of(config: Config) -> Split:
 
 def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
     """Row numbers of each teacher's records."""
-    return partition.parts_of(data.X_private, data.y_private, data.ids_private, key, split_of(config))
+    return partition.parts_of(data.records.X, data.records.y, data.records.ids, key, split_of(config))
 
 
 @guarded_class("a reader")
@@ -121,9 +121,9 @@ class PrivateRecords:
 
 def split_records(config: Config, data: Dataset, key: bytes) -> PrivateRecords:
     """Records by part, of those that this process has read."""
-    rows, X, y = parts_of(config, data, key), data.X_private, data.y_private
+    rows, X, y = parts_of(config, data, key), data.records.X, data.records.y
     return PrivateRecords(
-        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=data.left_out
+        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=data.records.left_out
     )
 
 
@@ -132,10 +132,10 @@ def private_records(config: Config, data: Dataset, directory: Run) -> PrivateRec
 
     How many were left out for want of a valid id is noted under `private/`: it may be what an operator looks for.
     """
-    if data.shards is None:
+    if not isinstance(data.private, Shards):
         found = split_records(config, data, directory.key)
     else:
-        readers = Readers(data.shards, directory.key, split_of(config))
+        readers = Readers(data.private, directory.key, split_of(config))
         must_be(directory.same_as_before("shards_digest", readers.digest), directory)
         found = PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close, readers.left_out)
     if found.left_out:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pate import pipeline
 from pate.config import Config, Model, RaySettings
 from pate.console import Console
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Votes
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
@@ -102,19 +102,19 @@ class _Votes:
 
     def on_data(self, config: Config) -> Dataset:
         """The data with votes of the config's teachers; those that no row asks about stay empty."""
-        if self._data.votes is not None:
+        if isinstance(self._data.private, Votes):
             return self._data
         rows = self._wanted[config.n_teachers]
         votes = np.zeros((len(self._data.X_public), len(self._data.classes)), dtype=np.int64)
         votes[rows] = self._count(config.n_teachers)[0]
-        return replace(self._data, votes=votes)
+        return replace(self._data, private=Votes(votes))
 
     def asked(self, config: Config, most: int) -> NDArray[np.int64]:
         """Which public examples the row's run asked about, the first `most`."""
         return self._asked[config.name][:most]
 
     def seconds(self, config: Config) -> dict[str, float]:
-        return {} if self._data.votes is not None else self._count(config.n_teachers)[1]
+        return {} if isinstance(self._data.private, Votes) else self._count(config.n_teachers)[1]
 
     def figures(self) -> list[dict[str, Any]]:
         """Figures 2 and 3 on the first public examples, for each size of ensemble."""
@@ -122,8 +122,8 @@ class _Votes:
         if y is None:
             return []
         first = min(_FIGURE_EXAMPLES, len(y))
-        if self._data.votes is not None:
-            return [figures.vote_figures(self._data.votes[:first], y[:first])] if self._seed == 0 else []
+        if isinstance(self._data.private, Votes):
+            return [figures.vote_figures(self._data.private.counts[:first], y[:first])] if self._seed == 0 else []
         return [
             {"seed": self._seed, **figures.vote_figures(self._count(n)[0][:first], y[:first])}
             for n in sorted(self._wanted)
@@ -171,9 +171,9 @@ def _run_row(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -
     report = json.loads(run.report_file.read_text())
     epsilon, seconds = (json.loads(file.read_text()) for file in (run.epsilon_file, run.seconds_file))
     rows = known.asked(config, report["queries"]["asked"])
-    assert data.votes is not None
+    assert isinstance(data.private, Votes)
     assert data.y_public is not None
-    votes = data.votes[rows]
+    votes = data.private.counts[rows]
     return {
         "folder": str(folder.relative_to(out)),
         "report": report,

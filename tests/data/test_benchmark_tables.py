@@ -30,28 +30,28 @@ def write_adult(folder: Path, n_test: int = 10_002) -> Path:
 
 def test_adult_columns_follow_their_rules(tmp_path: Path) -> None:
     data = load(TableData(source="adult"), write_adult(tmp_path), Path())
-    assert data.X_private.shape == (2, 104)
+    assert data.records.X.shape == (2, 104)
     assert len(data.features or ()) == 104
     assert (len(data.X_public), len(data.X_test)) == (10_000, 2)
-    np.testing.assert_array_equal(data.y_private, [0, 1])
+    np.testing.assert_array_equal(data.records.y, [0, 1])
     np.testing.assert_array_equal(data.y_test, [0, 1])
-    row = dict(zip(data.features, data.X_private[1], strict=True))
+    row = dict(zip(data.features, data.records.X[1], strict=True))
     assert row["age"] == 0.5
     assert row["hours-per-week"] == 1.0  # beyond its bound
     assert 0.99 < row["capital-gain"] <= 1
     assert row["sex=Female"] == 1
     assert not any(value for name, value in row.items() if name.startswith("workclass"))  # '?' is nothing
-    assert data.X_private.min() >= 0
-    assert data.X_private.max() <= 1
+    assert data.records.X.min() >= 0
+    assert data.records.X.max() <= 1
     assert data.benchmark
 
 
 def test_one_row_does_not_change_another(tmp_path: Path) -> None:
     folder = write_adult(tmp_path)
-    before = load_table("adult", [folder]).X_private
+    before = load_table("adult", [folder]).records.X
     with (folder / "adult" / "adult.data").open("a") as file:
         file.write(ADULT_ROWS.splitlines()[0].replace("39,", "99,").replace("2174", "77777") + "\n")
-    np.testing.assert_array_equal(load_table("adult", [folder]).X_private[:2], before)
+    np.testing.assert_array_equal(load_table("adult", [folder]).records.X[:2], before)
 
 
 def test_kdd_columns_are_all_used_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ def test_kdd_columns_are_all_used_and_bounded(tmp_path: Path, monkeypatch: pytes
     with gzip.open(tmp_path / "kddcup99" / "kddcup.data_10_percent.gz", "wt") as file:
         file.writelines(f"{row},{label}\n" for label in ["normal.", "smurf.", "satan."] * 33_334)
     data = load_table("kddcup99", [tmp_path])
-    assert data.X_private.shape == (2, 118)
-    assert data.X_private.max() == 1
-    assert data.X_private.min() == 0
+    assert data.records.X.shape == (2, 118)
+    assert data.records.X.max() == 1
+    assert data.records.X.min() == 0
     assert 0.3 < data.y_test.mean() < 0.36  # smurf is a denial of service, satan is not
 
 
@@ -83,5 +83,5 @@ def test_the_real_files(real_data: Path) -> None:
     if not (real_data / "adult").is_dir():
         pytest.skip("no Adult data below the data folder")
     data = load_table("adult", [real_data])
-    assert [len(data.X_private), len(data.X_public), len(data.X_test)] == [32_561, 10_000, 6_281]
-    assert abs(data.y_private.mean() - 0.2408) < 1e-4
+    assert [len(data.records.X), len(data.X_public), len(data.X_test)] == [32_561, 10_000, 6_281]
+    assert abs(data.records.y.mean() - 0.2408) < 1e-4

@@ -25,7 +25,7 @@ def refusals(folder: Path, settings: Any) -> list[str]:
     with pytest.raises(DataError) as caught:
         load(settings, None, folder)
     said = [str(caught.value)]
-    left = load(settings.model_copy(update={"read_by": "workers"}), None, folder, by_workers=True).shards
+    left = load(settings.model_copy(update={"read_by": "workers"}), None, folder, by_workers=True).private
     assert left is not None
     answer = ShardReader(left.paths, left.format, b"k" * 32, Split(3)).load()
     assert isinstance(answer, str)
@@ -135,4 +135,4 @@ def test_a_header_without_records_is_a_shard_like_others(tmp_path: Path) -> None
     for i, text in enumerate((GOOD, GOOD.splitlines()[0] + "\n")):
         (tmp_path / f"shard-{i}.csv").write_text(text)
     data = load(CsvData.model_validate(CSV | {"private": "shard-*.csv"}), None, tmp_path)
-    assert len(data.X_private) == 1
+    assert len(data.records.X) == 1

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate.data.columns import canonical_id
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records
 from pate.data.partition import identities
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader, Split, Summary
@@ -56,7 +56,7 @@ def read(folder: Path, source: str, id_type: str | None, files: list[Any]) -> Da
 @pytest.mark.parametrize("source", ["npz", "parquet"])
 def test_a_person_is_one_in_files_of_different_width(source: str, tmp_path: Path) -> None:
     files = [np.array([1, 2, 3], dtype=kind) for kind in ("int64", "int32", "uint64", "int8", "uint16")]
-    assert read(tmp_path, source, "integer", files).ids_private == ["1", "2", "3"] * 5
+    assert read(tmp_path, source, "integer", files).records.ids == ["1", "2", "3"] * 5
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_csv_ids_are_compared_by_their_canonical_form(
     id_type: str, cells: list[str], ids: list[str], tmp_path: Path
 ) -> None:
     data = read(tmp_path, "csv", id_type, [cells])
-    assert data.ids_private == ids
-    assert data.left_out == len(cells) - len(ids)
-    assert len(data.X_private) == len(data.y_private) == len(ids)
+    assert data.records.ids == ids
+    assert data.records.left_out == len(cells) - len(ids)
+    assert len(data.records.X) == len(data.records.y) == len(ids)
 
 
 @pytest.mark.parametrize("source", ["npz", "parquet"])
@@ -111,7 +111,7 @@ def test_as_many_ids_as_records(n_ids: int, private: object, tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"private\.npz: not as many ids as records"):
         load(NpzData.model_validate(data), None, tmp_path)
     with pytest.raises(DataError, match="not as many ids as records"):
-        Dataset(np.ones((3, 1)), np.zeros(3, np.int64), np.ones((1, 1)), ("a", "b"), ids_private=["a"] * n_ids)
+        Records(np.ones((3, 1)), np.zeros(3, np.int64), ["a"] * n_ids)
     with pytest.raises(DataError, match="every record has one id"):
         identities(np.ones((3, 1)), np.zeros(3), ["a"] * n_ids)
 
@@ -126,7 +126,7 @@ def test_ids_that_the_config_promises_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ids", [[1, 1.0, 2], ["1", 1, b"1"]])
 def test_ids_from_python_are_text(ids: list[Any]) -> None:
     with pytest.raises(DataError, match="text"):
-        Dataset(np.ones((3, 1)), np.zeros(3, np.int64), np.ones((1, 1)), ("a", "b"), ids_private=ids)
+        Records(np.ones((3, 1)), np.zeros(3, np.int64), ids)
     with pytest.raises(DataError, match="text"):
         identities(np.ones((3, 1)), np.zeros(3), ids)
 
@@ -140,7 +140,7 @@ def test_readers_count_what_they_leave_out(tmp_path: Path) -> None:
     read(tmp_path, "csv", "text", [["ann", "", "cy"], ["", " ", "ann"]])
     data = {"source": "csv", "private": "shard-*.csv", "public": "public.csv", "label": "kind", "id": "who"}
     settings_ = CsvData.model_validate(data | {"classes": [0, 1], "read_by": "workers"})
-    shards = load(settings_, None, tmp_path, by_workers=True).shards
+    shards = load(settings_, None, tmp_path, by_workers=True).private
     assert shards is not None
     summary = ShardReader(shards.paths, shards.format, b"k" * 32, Split(4)).load()
     assert isinstance(summary, Summary)

@@ -17,27 +17,27 @@ from pate.errors import DataError
 
 def test_digits_need_no_files() -> None:
     data = load(DigitsData(source="digits"), None, Path())
-    assert (len(data.X_private), len(data.X_public), len(data.X_test)) == (1197, 400, 200)
-    assert data.X_private.min() == 0
-    assert data.X_private.max() == 1
+    assert (len(data.records.X), len(data.X_public), len(data.X_test)) == (1197, 400, 200)
+    assert data.records.X.min() == 0
+    assert data.records.X.max() == 1
     assert data.benchmark
 
 
 def test_mnist_has_the_papers_split(real_data: Path) -> None:
     data = load(ImageData(source="mnist"), real_data, Path())
-    assert data.X_private.shape == (60_000, 28, 28)
+    assert data.records.X.shape == (60_000, 28, 28)
     assert data.X_public.shape == (9_000, 28, 28)
     assert data.X_test.shape == (1_000, 28, 28)
-    assert data.X_private.dtype == np.float32
-    assert np.bincount(data.y_private).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.records.X.dtype == np.float32
+    assert np.bincount(data.records.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
 def test_svhn_reads_the_mat_layout_and_remarks_on_another_checksum(real_data: Path) -> None:
     data = load(ImageData(source="svhn"), real_data, Path())
-    assert data.X_private.shape == (73_257, 32, 32, 3)
+    assert data.records.X.shape == (73_257, 32, 32, 3)
     assert data.X_public.shape == (10_000, 32, 32, 3)
     assert data.X_test.shape == (16_032, 32, 32, 3)
-    assert np.bincount(data.y_private)[[0, 1, 9]].tolist() == [4948, 13861, 4659]
+    assert np.bincount(data.records.y)[[0, 1, 9]].tolist() == [4948, 13861, 4659]
     assert len(data.remarks) == 2
     assert "train_32x32.mat is not the official file" in data.remarks[0]
 
@@ -47,8 +47,8 @@ def test_svhn_label_ten_is_the_digit_zero(tmp_path: Path) -> None:
         images = np.arange(32 * 32 * 3 * 2, dtype=np.int64).reshape(32, 32, 3, 2) % 256
         savemat(tmp_path / f"{split}_32x32.mat", {"X": images.astype(np.uint8), "y": np.array([[10], [3]])})
     data = load_images("svhn", [tmp_path])
-    assert data.y_private.tolist() == [0, 3]
-    assert data.X_private[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
+    assert data.records.y.tolist() == [0, 3]
+    assert data.records.X[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -64,8 +64,8 @@ def test_fashion_mnist_from_unpacked_files(tmp_path: Path) -> None:
         (raw / f"{split}-images-idx3-ubyte").write_bytes(idx(np.full((n, 28, 28), 51)))
         (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx(np.arange(n)))
     data = load_images("fashion_mnist", [tmp_path])
-    assert data.X_private.shape == (5, 28, 28)
-    assert float(data.X_private[0, 0, 0]) == pytest.approx(0.2)
+    assert data.records.X.shape == (5, 28, 28)
+    assert float(data.records.X[0, 0, 0]) == pytest.approx(0.2)
     assert data.classes[9] == "ankle boot"
 
 
@@ -78,9 +78,9 @@ def test_cifar10_from_its_binary_files(tmp_path: Path) -> None:
     for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
         (home / name).write_bytes(record.tobytes())
     data = load_images("cifar10", [tmp_path])
-    assert data.X_private.shape == (10, 32, 32, 3)
-    assert data.X_private[0, 5, 7].tolist() == pytest.approx([1, 0.2, 0])
-    assert data.y_private[:2].tolist() == [3, 9]
+    assert data.records.X.shape == (10, 32, 32, 3)
+    assert data.records.X[0, 5, 7].tolist() == pytest.approx([1, 0.2, 0])
+    assert data.records.y[:2].tolist() == [3, 9]
 
 
 @pytest.mark.parametrize("source", ["mnist", "svhn", "cifar10"])

@@ -110,15 +110,15 @@ def section(source: str, id_type: str | None, n_files: int) -> dict[str, Any]:
 def by_driver(data: dict[str, Any], folder: Path) -> Placed:
     """How often a part has a record with these features and this label."""
     read: Dataset = load(KINDS[data["source"]].model_validate(data), None, folder)
-    parts = split_into_parts(read.X_private, read.y_private, read.ids_private, KEY, N_PARTS)
+    parts = split_into_parts(read.records.X, read.records.y, read.records.ids, KEY, N_PARTS)
     rows = [(part, row) for part, members in enumerate(parts) for row in members]
-    return Counter((part, read.X_private[row].tobytes(), int(read.y_private[row])) for part, row in rows)
+    return Counter((part, read.records.X[row].tobytes(), int(read.records.y[row])) for part, row in rows)
 
 
 def by_workers(data: dict[str, Any], folder: Path) -> Placed:
     """The same by a reader for each shard, none of which sees another's records."""
     settings_ = KINDS[data["source"]].model_validate(data | {"read_by": "workers"})
-    shards = load(settings_, None, folder, by_workers=True).shards
+    shards = load(settings_, None, folder, by_workers=True).private
     assert shards is not None
     found: Placed = Counter()
     for path in shards.paths:

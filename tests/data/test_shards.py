@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pate.config import Config, RaySettings, parse_config
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Shards
 from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.shards import Block, ShardReader, Split, Summary, digest_of
 from pate.data.sources import load
@@ -87,26 +87,27 @@ def both(folder: Path, data: dict) -> tuple[Dataset, Dataset]:
 @pytest.mark.parametrize("source", ["csv", "npz", "parquet"])
 def test_parts_are_the_same_whoever_reads_them(source: str, tmp_path: Path) -> None:
     read, left = both(tmp_path, write(tmp_path, source))
-    assert len(read.X_private) == 30 + 31 + 32 + 33
-    assert read.X_private.shape[1:] == (3,)
-    assert left.shards is not None
-    assert len(left.X_private) == 0
-    assert left.ids_private == []
+    assert len(read.records.X) == 30 + 31 + 32 + 33
+    assert read.records.X.shape[1:] == (3,)
+    assert isinstance(left.private, Shards)
+    assert left.per_person
+    with pytest.raises(DataError, match="not here"):
+        _ = left.records
     np.testing.assert_array_equal(read.X_public, left.X_public)
     for split in (Split(N_PARTS), Split(N_PARTS, rate=0.3, most_parts=4)):
-        records = (read.X_private, read.y_private, read.ids_private, KEY, N_PARTS)
+        records = (read.records.X, read.records.y, read.records.ids, KEY, N_PARTS)
         whole = (
             split_into_parts(*records)
             if split.rate is None
             else subsample_parts(*records, split.rate, split.most_parts)
         )
-        paths = left.shards.paths
+        paths = left.private.paths
         for spread in ([paths], [paths[:1], paths[1:]], [paths[1::2], paths[::2]]):
-            readers = [ShardReader(some, left.shards.format, KEY, split) for some in spread]
+            readers = [ShardReader(some, left.private.format, KEY, split) for some in spread]
             for part, rows in enumerate(whole):
                 X, y = Block.merged([reader.part(part) for reader in readers])
-                np.testing.assert_array_equal(X, read.X_private[rows])
-                np.testing.assert_array_equal(y, read.y_private[rows])
+                np.testing.assert_array_equal(X, read.records.X[rows])
+                np.testing.assert_array_equal(y, read.records.y[rows])
 
 
 def test_the_sources_agree_and_the_digest_knows_the_records_only(tmp_path: Path) -> None:
@@ -114,9 +115,9 @@ def test_the_sources_agree_and_the_digest_knows_the_records_only(tmp_path: Path)
     for number, source in enumerate(["csv", "npz", "csv"]):
         folder = tmp_path / str(number)
         _, left = both(folder, write(folder, source))
-        assert left.shards is not None
-        paths = left.shards.paths[::-1] if number else left.shards.paths
-        readers = [ShardReader(some, left.shards.format, KEY, Split(3)) for some in (paths[:1], paths[1:])]
+        assert isinstance(left.private, Shards)
+        paths = left.private.paths[::-1] if number else left.private.paths
+        readers = [ShardReader(some, left.private.format, KEY, Split(3)) for some in (paths[:1], paths[1:])]
         summaries = [summary for reader in readers if isinstance(summary := reader.load(), Summary)]
         assert sum(summary.records for summary in summaries) == 126
         digests.add(digest_of(summaries))
@@ -142,8 +143,8 @@ def test_mistakes_name_their_shard(shard: str | None, says: str, tmp_path: Path)
     data = write(tmp_path, "csv") | {"private": [f"shard-{i}.csv" for i in range(3)]}
     _, left = both(tmp_path, data)
     (tmp_path / "shard-1.csv").unlink() if shard is None else (tmp_path / "shard-1.csv").write_text(shard)
-    assert left.shards is not None
-    answer = ShardReader(left.shards.paths, left.shards.format, KEY, Split(3)).load()
+    assert isinstance(left.private, Shards)
+    answer = ShardReader(left.private.paths, left.private.format, KEY, Split(3)).load()
     assert isinstance(answer, str)
     with pytest.raises(DataError, match=says):
         raise DataError(answer)
@@ -174,14 +175,14 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
 
     read, left = both(tmp_path, write(tmp_path, "csv"))
     kinds, assignment = [Recipe("sklearn.naive_bayes.GaussianNB", {})], [0] * N_PARTS
-    parts = split_into_parts(read.X_private, read.y_private, read.ids_private, KEY, N_PARTS)
+    parts = split_into_parts(read.records.X, read.records.y, read.records.ids, KEY, N_PARTS)
     teaching = Teaching(kinds, 2, 0, assignment)
     alone = Worker(teaching)
     for job in teaching.jobs():
-        alone.train(job, {p: (read.X_private[parts[p]], read.y_private[parts[p]]) for p in job.parts})
-    assert left.shards is not None
-    readers = Readers(left.shards, KEY, Split(N_PARTS))
-    assert readers.records == len(read.X_private)
+        alone.train(job, {p: (read.records.X[parts[p]], read.records.y[parts[p]]) for p in job.parts})
+    assert isinstance(left.private, Shards)
+    readers = Readers(left.private, KEY, Split(N_PARTS))
+    assert readers.records == len(read.records.X)
     pool = Pool(teaching, InMemory(), RaySettings(workers=2))
     pid = ray.get(readers._actors[0].__ray_call__.remote(lambda self: os.getpid()))
     killed = []
@@ -199,4 +200,4 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
     readers.close()
     (tmp_path / "shard-2.csv").unlink()
     with pytest.raises(DataError, match=r"shard-2\.csv: no such file on"):
-        Readers(left.shards, KEY, Split(N_PARTS))
+        Readers(left.private, KEY, Split(N_PARTS))

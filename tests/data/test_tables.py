@@ -39,9 +39,9 @@ def load_csv(folder: Path, **changes: object) -> object:
 def test_csv_with_ids_categories_and_class_names(tmp_path: Path) -> None:
     write_csv(tmp_path)
     data = load_csv(tmp_path)
-    np.testing.assert_array_equal(data.X_private, [[30, 1, 0], [41, 0, 1], [52, 1, 0]])
-    assert data.y_private.tolist() == [0, 1, 0]
-    assert list(data.ids_private) == ["ann", "bob", "cy"]
+    np.testing.assert_array_equal(data.records.X, [[30, 1, 0], [41, 0, 1], [52, 1, 0]])
+    assert data.records.y.tolist() == [0, 1, 0]
+    assert list(data.records.ids) == ["ann", "bob", "cy"]
     assert data.classes == ("no", "yes")
     assert data.y_test.tolist() == [0]
     assert data.y_public is None
@@ -58,7 +58,7 @@ def test_csv_in_one_file_with_a_split_column(tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text(text)
     settings = {"source": "csv", "private": "all.csv", "split": "part", "label": "sick", "classes": ["no", "yes"]}
     data = load(CsvData.model_validate(settings), None, tmp_path)
-    assert data.X_private.tolist() == [[1], [2]]
+    assert data.records.X.tolist() == [[1], [2]]
     assert data.X_public.tolist() == [[3]]
     assert data.y_test.tolist() == [1]
 
@@ -95,10 +95,10 @@ def test_npz_in_one_file_and_in_several(tmp_path: Path) -> None:
     one = load(NpzData.model_validate({"source": "npz", "file": "all.npz", "classes": [3, 7]}), None, tmp_path)
     settings = {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": [3, 7]}
     several = load(NpzData.model_validate(settings), None, tmp_path)
-    np.testing.assert_array_equal(one.X_private, several.X_private)
-    assert one.y_private.tolist() == several.y_private.tolist() == [0, 1, 0, 1, 0, 0]
+    np.testing.assert_array_equal(one.records.X, several.records.X)
+    assert one.records.y.tolist() == several.records.y.tolist() == [0, 1, 0, 1, 0, 0]
     assert one.y_test.tolist() == [0, 1, 0, 0]
-    assert list(several.ids_private) == list("abcdef")
+    assert list(several.records.ids) == list("abcdef")
     assert several.X_test is None
 
 

@@ -16,7 +16,7 @@ from pate.cluster import session as ray_session
 from pate.config import parse_config
 from pate.console import Console
 from pate.data import images
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records, Votes
 from pate.data.order import by_clusters
 from pate.data.sources import load
 from pate.data.votes import with_votes
@@ -44,7 +44,7 @@ def benchmark_images() -> Dataset:
 
     (X, y), (X_public, y_public), (X_test, y_test) = some(20), some(200), some(50)
     names = tuple(str(digit) for digit in range(10))
-    return Dataset(X, y, X_public, names, None, y_public, X_test, y_test, benchmark=True)
+    return Dataset(Records(X, y), X_public, names, y_public, X_test, y_test, benchmark=True)
 
 
 def stored(data: Dataset, folder: Path, n_teachers: int = 30, rows: int = 250) -> None:
@@ -112,9 +112,10 @@ def test_rows_beyond_the_public_images_are_left_out_and_private_data_is_empty(tm
     data = benchmark_images()
     stored(data, tmp_path)
     with_them = with_votes(data, "votes.npy", tmp_path)
-    assert with_them.votes is not None
-    assert with_them.votes.shape == (200, 10)
-    assert len(with_them.X_private) == 0
+    assert isinstance(with_them.private, Votes)
+    assert with_them.private.counts.shape == (200, 10)
+    with pytest.raises(DataError, match="not here"):
+        _ = with_them.records
     with pytest.raises(DataError, match="private data is empty"):
         replace(with_them, votes=None)
 
@@ -182,6 +183,6 @@ def test_authors_votes_follow_the_images(real_data: Path) -> None:
 
     settings = VotesData(source="votes", images="mnist", votes="votes/mnist_250_teachers.npy")
     data = load(settings, real_data, Path())
-    assert data.votes is not None
+    assert isinstance(data.private, Votes)
     assert data.y_public is not None
-    assert abs((data.votes.argmax(1) == data.y_public).mean() - 0.9437) < 0.001
+    assert abs((data.private.counts.argmax(1) == data.y_public).mean() - 0.9437) < 0.001

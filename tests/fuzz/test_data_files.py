@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Shards
 from pate.data.settings import CsvData, ImageData, NpzData, ParquetData, TableData
 from pate.data.shards import ShardReader, Split
 from pate.data.sources import load
@@ -114,8 +114,8 @@ def svhn_files(folder: Path) -> Callable[[], object]:
 def by_worker(data: Any, folder: Path) -> object:
     """What the driver reads, and then what a reader does, in one process."""
     read: Dataset = load(data, None, folder, by_workers=True)
-    assert read.shards is not None
-    answer = ShardReader(read.shards.paths, read.shards.format, b"k" * 32, Split(3)).load()
+    assert isinstance(read.private, Shards)
+    answer = ShardReader(read.private.paths, read.private.format, b"k" * 32, Split(3)).load()
     if isinstance(answer, str):
         raise DataError(answer)
     return answer

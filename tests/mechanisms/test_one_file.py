@@ -76,7 +76,7 @@ import pate
 from pate import pipeline
 from pate.cli import app
 from pate.config import load_config
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Votes
 
 here, name = Path(sys.argv[1]), sys.argv[2]
 rng = np.random.default_rng(0)
@@ -84,8 +84,7 @@ y = rng.integers(3, size=60)
 X = (np.eye(3)[y] + 0.1 * rng.random((60, 3))).astype(np.float32)
 votes = (np.eye(3, dtype=np.int64) * 20)[y[:40]]
 np.save(here / "votes.npy", votes)
-nothing = np.empty((0, 3), np.float32), np.empty(0, np.int64)
-data = Dataset(*nothing, X[:40], ("a", "b", "c"), None, y[:40], X[40:], y[40:], votes=votes)
+data = Dataset(Votes(votes), X[:40], ("a", "b", "c"), y[:40], X[40:], y[40:])
 
 content = {
     "name": "coin", "n_teachers": 20, "data": {"source": "votes", "images": "mnist", "votes": "votes.npy"},

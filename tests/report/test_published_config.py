@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from pate.config import default_config_path, load_baseline_config, load_config, parse_config
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records
 from pate.report.figures import load_examples, save_examples
 from pate.report.published_config import LEFT_OUT, published_config, published_params, published_yaml
 from pate.report.schema import BaselineReport, Report, TeacherKind
@@ -149,7 +149,7 @@ def test_only_these_fields_leave(finished_run: Path) -> None:
 def test_true_labels_are_shown_of_benchmarks_alone(tmp_path: Path) -> None:
     images, labels = np.zeros((5, 8, 8), dtype=np.float32), np.zeros(5, dtype=np.int64)
     for benchmark in (True, False):
-        data = Dataset(images, labels, images, ("a", "b"), y_public=labels, benchmark=benchmark)
+        data = Dataset(Records(images, labels), images, ("a", "b"), y_public=labels, benchmark=benchmark)
         save_examples(tmp_path / "plots" / "examples.npz", data, labels)
         examples = load_examples(tmp_path / "plots" / "examples.npz")
         assert examples is not None

@@ -298,7 +298,7 @@ def test_wherever_a_forgetting_is_cut_off_it_can_be_repeated(changes: int, copie
     with Run.create(url(store), config, resume=True) as run:
         if not left.forgotten:
             forget(config, data, run, [], [3])
-        assert len(remembered(data, run).X_private) == len(data.X_private) - 1
+        assert len(remembered(data, run).records.X) == len(data.records.X) - 1
         run.sync()
     assert (Version.of(Run(store)).version, Version.of(Run(store)).pending) == (2, None)
     assert not (store / "private" / "votes.npz").exists()
