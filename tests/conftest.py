@@ -22,9 +22,8 @@ if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is 
 
 
 _TOGETHER = {
-    "Ray": """test_cli test_cli_ledger test_own_teachers test_pool test_ray_session test_run_in_storage test_chaos
-    test_jobs test_node_loss test_many_nodes test_shards test_signals test_reproduce test_launcher
-    test_hosts_cut_off test_nothing_leaks""",
+    "the embedded run": "test_cli test_cli_ledger",
+    "the cluster's own ports": "test_jobs test_node_loss test_many_nodes test_launcher test_hosts_cut_off",
     "real data": "test_images test_votes_source test_benchmark_tables test_run",
 }
 _GROUPS = {stem: group for group, stems in _TOGETHER.items() for stem in stems.split()}
@@ -32,7 +31,7 @@ _GROUPS = {stem: group for group, stems in _TOGETHER.items() for stem in stems.s
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Two processes run the tests, whole files each. Those that start Ray, or need real data, take turns in one."""
+    """Two processes run the tests, whole files each; some files stay together. Each process has one Ray of its own."""
     from xdist.scheduler import LoadScopeScheduling
 
     class WholeFiles(LoadScopeScheduling):
