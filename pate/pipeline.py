@@ -99,7 +99,8 @@ def run(
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
-    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers=True), config)
+    by_workers = config.backend == "ray"
+    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers), config)
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
         console.say(f"note: {remark}")

@@ -63,7 +63,11 @@ class Ensemble:
         else:
             from pate.ensemble.pool import Pool
 
-            self._backend = Pool(self.teaching, self.store, self._ray)
+            try:
+                self._backend = Pool(self.teaching, self.store, self._ray)
+            except BaseException:
+                self._records.close()
+                raise
         return self
 
     def __exit__(
