@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -356,12 +357,26 @@ def connect(path: Path, make: bool = True) -> sqlite3.Connection:
         try:
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.LONGEST_VALUE)
             path.chmod(0o600)
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            _use_wal(db)
+            for pragma in ("synchronous = FULL", "foreign_keys = ON"):
                 db.execute(f"PRAGMA {pragma}")
         except BaseException:
             db.close()
             raise
     return db
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """A new file is switched by whoever has it alone, and SQLite does not wait for that moment: so more than once."""
+    until = time.monotonic() + _SECONDS_TO_WAIT
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.02)
 
 
 def now() -> str:
