@@ -1,7 +1,8 @@
 """Everything that is released with noise, done twice by processes that begin in the very same state.
 
-A program: it prints, for each release, the least bytes of entropy that it must take, what each of two forks gave, and the
-bytes that it took. The counter stands in `os.urandom`'s place before anything of ours is imported: defaults are bound then.
+A program: it prints, for each release, the least bytes of entropy that it must take, what each of two forks gave, and
+the bytes that it took. The counter stands in `os.urandom`'s place before anything of ours is imported: defaults are
+bound then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ os.urandom = _counted  # type: ignore[assignment]
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np  # noqa: E402
-from support.aggregators import examples, make, vote  # noqa: E402
 
 from pate.accounting.sanitise import epsilon_sanitised  # noqa: E402
 from pate.accounting.smooth_sensitivity import gnmax_cost  # noqa: E402
@@ -37,6 +37,7 @@ from pate.baselines.private_tuning import PrivatelyTuned  # noqa: E402
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec  # noqa: E402
 from pate.noise import continuous  # noqa: E402
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace  # noqa: E402
+from support.aggregators import examples, make, vote  # noqa: E402
 
 N = 100
 """Queries, of which each is answered in one way or another with about even odds: equal by chance once in 2⁵⁰."""
