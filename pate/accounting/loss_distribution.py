@@ -227,7 +227,7 @@ def _tilted_epsilon(losses: list[Losses], tilt: float, infinite: float, delta: f
     tilted = np.maximum(_compose(losses, tilt, size)[index % size], 0.0)  # what wraps around only adds
     weight = np.exp(np.minimum(log_moment - tilt * index * interval, 700.0))
     beyond = weight[-1] * math.exp(_LOG_OUTSIDE)  # Chernoff's bound on the mass above the window
-    grid: Array = index * interval
+    grid = np.multiply(index, interval, dtype=np.float64)
     epsilon = _smallest_epsilon(grid, tilted * weight, infinite + beyond, delta)
     noise = _NOISE * size * math.exp(min(700.0, log_moment - tilt * epsilon)) if epsilon < math.inf else 0.0
     return epsilon, noise
