@@ -46,7 +46,7 @@ class _VotesErased(Exception):
     """What a figure would be computed from is gone."""
 
 
-@guarded_class("the aggregator", then="; nothing was released; go on with --resume")
+@guarded_class("the aggregator", then="; nothing was released; go on with {resume}", resume=True)
 class Aggregator:
     """Answers label queries within fixed limits. Asking again returns the stored answer, free."""
 
@@ -343,9 +343,10 @@ class RemoteAggregator:
         except RayTaskError as error:
             if isinstance(error.cause, PateError):
                 raise error.cause from None
-            raise RunError(f"the aggregator failed ({kind_of(error.cause)}); go on with --resume") from None
+            text = f"the aggregator failed ({kind_of(error.cause)}); go on with {{resume}}"
+            raise RunError(text, resume=True) from None
         except RayActorError:
-            raise RunError("the aggregator died and could not be restarted; go on with --resume") from None
+            raise RunError("the aggregator died and could not be restarted; go on with {resume}", resume=True) from None
 
 
 AnyAggregator = Aggregator | RemoteAggregator

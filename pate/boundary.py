@@ -68,10 +68,11 @@ def worded_by_us(error: BaseException) -> bool:
     return bool(frames) and _is_ours(frames[-1][0])
 
 
-def guarded(what: str, then: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+def guarded(what: str, then: str = "", **arguments: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function whose errors may cross: those for users that are worded by us, all others as `Failed`, by kind.
 
-    Neither has a cause or a context, which would be shown with it. `then` is what the user can do.
+    Neither has a cause or a context, which would be shown with it. `then` is what the user can do, and may name
+    `arguments` as the text of a `PateError` does.
     """
 
     def guard(function: Callable[P, R]) -> Callable[P, R]:
@@ -81,7 +82,7 @@ def guarded(what: str, then: str = "") -> Callable[[Callable[P, R]], Callable[P,
                 return function(*arguments, **named)
             except Exception as error:
                 known = isinstance(error, PateError) and worded_by_us(error)
-                crossing = error if known else Failed(f"{what} failed ({kind_of(error)}){then}")
+                crossing = error if known else Failed(f"{what} failed ({kind_of(error)}){then}", **arguments)
             crossing.__context__ = None
             raise crossing from None
 
@@ -90,13 +91,13 @@ def guarded(what: str, then: str = "") -> Callable[[Callable[P, R]], Callable[P,
     return guard
 
 
-def guarded_class(what: str, then: str = "") -> Callable[[C], C]:
+def guarded_class(what: str, then: str = "", **arguments: object) -> Callable[[C], C]:
     """The same for every public method of a class, inherited ones included."""
 
     def guard(cls: C) -> C:
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if not name.startswith("_"):
-                setattr(cls, name, guarded(what, then)(method))
+                setattr(cls, name, guarded(what, then, **arguments)(method))
         return cls
 
     return guard

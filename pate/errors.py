@@ -1,12 +1,35 @@
 """What a user can cause. Every message is one line that names the key or file, the value, and what would do."""
 
+from collections.abc import Callable
+
 
 class PateError(Exception):
-    """A mistake the user can mend; the command line prints it as one line and ends with status 2."""
+    """A mistake the user can mend; the command line prints it as one line and ends with status 2.
+
+    A text that tells the user to change an argument names it in braces, and the argument's value is given by name. It
+    is written as in Python, without `=` where the value is None; the command line writes its own options instead.
+
+    >>> print(PateError("no such file; give its folder with {data_dir}, or add {force}", data_dir=None, force=True))
+    no such file; give its folder with data_dir, or add force=True
+    """
+
+    def __init__(self, *parts: object, **arguments: object) -> None:
+        super().__init__(*parts)
+        self.arguments = arguments
 
     def __str__(self) -> str:
-        """One line, whatever of other people's errors it quotes."""
-        return " ".join(super().__str__().split())
+        return self.worded(_as_in_python)
+
+    def worded(self, write: Callable[[str, object], str]) -> str:
+        """One line, whatever of other people's errors it quotes; `write` names an argument and its value."""
+        text = self.text()
+        for name, value in self.arguments.items():
+            text = text.replace(f"{{{name}}}", write(name, value))
+        return " ".join(text.split())
+
+    def text(self) -> str:
+        """The message with its arguments still in braces."""
+        return super().__str__()
 
 
 class ConfigError(PateError):
@@ -25,12 +48,12 @@ class RunError(PateError):
     """The run directory, or the cluster behind the run, is not in a state to go on from."""
 
 
-class RunBegun(RunError):
-    """There is a run already, and nobody said that it is to go on."""
-
-
 class BudgetExceeded(PateError):
     """The charge does not fit into the limits that were fixed before the first query."""
+
+
+def _as_in_python(name: str, value: object) -> str:
+    return name if value is None else f"{name}={value!r}"
 
 
 def first_line(error: Exception) -> str:

@@ -103,20 +103,20 @@ def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, pa
 def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdType) -> list[int]:
     """Row numbers of the records to forget."""
     if ids and data.records.ids is None:
-        raise DataError("--id: the data has no id column; name the record by its row with --row")
+        raise DataError("{ids}: the data has no id column; name the record by its row with {rows}", ids=None, rows=None)
     chosen = []
     for wanted in ids:
         canonical = canonical_id(wanted, id_type)
         found = [row for row, own in enumerate(data.records.ids or ()) if own == canonical]
         if not found:
-            raise DataError("--id: no record has that id (was it removed from the source first?)")
+            raise DataError("{ids}: no record has that id (was it removed from the source first?)", ids=None)
         chosen += found
     for row in rows:
         if not 0 <= row < len(data.records):
-            raise DataError(f"--row {row}: there is no such row among the private records")
+            raise DataError("{rows}: there is no such row among the private records", rows=row)
         chosen.append(row)
     if not chosen:
-        raise RunError("nothing to forget: give --id or --row")
+        raise RunError("nothing to forget: give {ids} or {rows}", ids=None, rows=None)
     return chosen
 
 

@@ -64,9 +64,9 @@ def must_be_trusted(name: str, key: str) -> None:
 def not_trusted(names: Iterable[str], where: str) -> NotTrusted:
     """The one line that says what would be imported, and how to allow it. Names may be anybody's invention."""
     shown = [name if _DOTTED.fullmatch(name) and len(name) < 200 else repr(name[:100]) for name in sorted(names)]
-    options = " ".join(f"--trust {name}" for name in shown)
     which = "it" if len(shown) == 1 else "them"
-    return NotTrusted(f"{where}: would import {', '.join(shown)}; if you trust {which}, allow it with {options}")
+    text = f"{where}: would import {', '.join(shown)}; if you trust {which}, allow it with {{trust}}"
+    return NotTrusted(text, trust=shown)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -175,7 +175,8 @@ def _check_records(config: Config, n_records: int, n_classes: int, force: bool, 
         tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
-            "fewer teachers, or add --force"
+            "fewer teachers, or add {force}",
+            force=True,
         )
     if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
         tell(f"parts of about {each:.2g} records are small for {n_classes} classes")

@@ -34,7 +34,7 @@ class ParameterError(ConfigError, ValueError):
         super().__init__(key, value, wanted)
         self.key, self.value, self.wanted = key, value, wanted
 
-    def __str__(self) -> str:
+    def text(self) -> str:
         return f"{self.key} = {shown(self.value)}: {self.wanted}"
 
     def under(self, section: str) -> ParameterError:

@@ -19,6 +19,7 @@ from pate.cli.compare import compare
 from pate.cli.doctor import doctor
 from pate.cli.forget import forget
 from pate.cli.mechanism_options import MechanismCommand
+from pate.cli.options import as_option
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
@@ -81,7 +82,7 @@ def _status() -> int | str | None:
     try:
         app()
     except PateError as error:
-        return _complain(" ".join(str(error).split()))
+        return _complain(error.worded(as_option))
     except OSError as error:
         signal = received()
         if signal is not None:  # the terminal it would be said on is gone

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pate.cluster.interrupts import held_back
-from pate.errors import RunBegun, RunError
+from pate.errors import RunError
 
 
 def run(
@@ -53,8 +53,6 @@ def run(
             anchor=anchor,
             console=console,
         )
-    except RunBegun:
-        raise begun_already(directory) from None
     except KeyboardInterrupt:
         command = " ".join(["pate run", *([str(config)] if config else []), *(f"--set {s}" for s in set_ or ())])
         console.say(f"\ninterrupted; what was paid for is kept. Go on with: {command} --out {directory} --resume")
@@ -79,11 +77,6 @@ def _print_outcome(outcome: object) -> None:
         text = f"{percent(each)} right on average, {percent(plurality)} by plurality (private: do not publish)"
         rows.insert(1, ("a teacher (benchmark)", text))
     print_rows(rows, f"run directory: {outcome.path}  (labels.npz, student/ and report.* may leave it)")
-
-
-def begun_already(place: Path | str) -> RunError:
-    """What to do where there is a run already, in the words of the command line."""
-    return RunError(f"{place}: is not empty; add --resume to go on with that run, or choose another --out")
 
 
 def print_rows(rows: list[tuple[str, str]], last: str) -> None:

@@ -167,18 +167,19 @@ class Jobs:
         except AuthenticationError as error:
             kind = "the wrong token" if "invalid" in str(error).lower() else "no token"
             raise RunError(
-                f"--address {self.address}: refused, {kind} was sent; name the file of the cluster's token in "
-                "RAY_AUTH_TOKEN_PATH"
+                f"{{address}}: refused, {kind} was sent; name the file of the cluster's token in RAY_AUTH_TOKEN_PATH",
+                address=self.address,
             ) from None
         except ConnectionError:
             raise RunError(
-                f"--address {self.address}: no Ray head answers there; for a cluster elsewhere first run "
-                "ssh -N -L 8265:127.0.0.1:8265 HEAD, or ray dashboard CLUSTER.yaml"
+                "{address}: no Ray head answers there; for a cluster elsewhere first run "
+                "ssh -N -L 8265:127.0.0.1:8265 HEAD, or ray dashboard CLUSTER.yaml",
+                address=self.address,
             ) from None
         except (RuntimeError, ValueError, OSError) as error:
             if job is not None and "404" in str(error):
                 raise RunError(f"{job}: there is no such job; `pate jobs` lists them") from None
-            raise RunError(f"--address {self.address}: {_first_line(str(error))}") from None
+            raise RunError(f"{{address}}: {_first_line(str(error))}", address=self.address) from None
 
 
 def lay_out(folder: Path, config: Path | None, pack: bool) -> None:

@@ -62,7 +62,8 @@ def use_token() -> None:
 
 def _join(address: str, to_undo: ExitStack) -> None:
     if address.startswith(("http://", "https://")):
-        raise RunError(f"--address {address}: is a jobs address; use `pate submit`, or the head's own HOST:6379")
+        text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
+        raise RunError(text, address=address)
     use_token()
     import ray
 
@@ -73,8 +74,9 @@ def _join(address: str, to_undo: ExitStack) -> None:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
-            f"--address {address}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name "
-            "its file in RAY_AUTH_TOKEN_PATH"
+            f"{{address}}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name its file in "
+            "RAY_AUTH_TOKEN_PATH",
+            address=address,
         ) from None
 
 
@@ -216,4 +218,5 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
-        raise RunError(f"--address {address}: cannot join that Ray cluster ({error.strerror or error})") from None
+        text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
+        raise RunError(text, address=address) from None

@@ -52,7 +52,7 @@ def parse_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except ConfigError as error:
-        raise ConfigError(f"{where} {error}") from None
+        raise ConfigError(f"{where} {error.text()}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""

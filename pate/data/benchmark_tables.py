@@ -82,7 +82,8 @@ def load_table(source: str, folders: list[Path]) -> Dataset:
                 raise DataError(f"{source} below {folder}: {reason}; fetch it again from {home}") from None
     places = " or ".join(str(folder / source) for folder in folders)
     raise DataError(
-        f"{source}: put {' and '.join(names)} from {home} into {places}, or name the folder with --data-dir"
+        f"{source}: put {' and '.join(names)} from {home} into {places}, or name the folder with {{data_dir}}",
+        data_dir=None,
     )
 
 

@@ -84,7 +84,8 @@ def _find(source: str, reader: Callable[[Path, bool], Splits], folders: list[Pat
     except Exception as error:
         raise DataError(
             f"{source}: not below {', '.join(map(str, folders))}, and the download failed ({type(error).__name__}); "
-            "put the files there, or give their folder with --data-dir or PATE_DATA"
+            "put the files there, or give their folder with {data_dir} or PATE_DATA",
+            data_dir=None,
         ) from None
 
 

@@ -20,7 +20,7 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_wor
 
     `by_workers`: leave private shards unread where the config says that workers read them.
 
-    Files are looked for below `data_dir` (the --data-dir option), else below $PATE_DATA; people's own files
+    Files are looked for below `data_dir`, else below $PATE_DATA; people's own files
     else beside the config, benchmarks else in ~/.cache/pate, where a download also goes.
     """
     if settings.source == "digits":

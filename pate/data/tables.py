@@ -29,7 +29,7 @@ def existing(path: str, folder: Path) -> Path:
     for candidate in (folder / path, Path(path)):
         if candidate.is_file():
             return candidate
-    raise DataError(f"{path}: no such file, nor below {folder}; give its folder with --data-dir")
+    raise DataError(f"{path}: no such file, nor below {folder}; give its folder with {{data_dir}}", data_dir=None)
 
 
 def load_npz(settings: NpzData, folder: Path) -> Dataset:

@@ -64,7 +64,8 @@ class TeacherFiles:
         except OSError as error:
             raise RunError(
                 f"{self._folder}: a trained teacher cannot be stored ({error.strerror}); make room, then go on with "
-                "--resume: those stored so far are kept"
+                "{resume}: those stored so far are kept",
+                resume=True,
             ) from None
 
     def load(self, part: int) -> bytes | None:

@@ -31,7 +31,7 @@ _MOST_READERS = 64
 def must_be(same: bool, directory: Run) -> None:
     """Refuse a run that goes on with other data than it began with."""
     if not same:
-        raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
+        raise DataError(f"{directory.place}: was begun with other data; start a new run with another {{out}}", out=None)
 
 
 def split_of(config: Config) -> Split:
@@ -63,7 +63,8 @@ class RemotePart:
         try:
             blocks: list[Block] = ray.get([reader.part.remote(self.part) for reader in self.readers])
         except RayError as error:
-            raise RunError(f"private shards cannot be read any more ({_why(error)}); go on with --resume") from None
+            text = f"private shards cannot be read any more ({_why(error)}); go on with {{resume}}"
+            raise RunError(text, resume=True) from None
         return Block.merged(blocks)
 
 

@@ -102,7 +102,8 @@ def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLe
     if named is None:
         return None
     if is_url(out):
-        raise ConfigError("budget.ledger: a ledger that runs share stays on one machine; give --out as a folder there")
+        text = "budget.ledger: a ledger that runs share stays on one machine; give {out} as a folder there"
+        raise ConfigError(text, out=None)
     return SharedLedger.at((config_dir / named.path).resolve(), named.id)
 
 

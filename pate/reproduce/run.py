@@ -49,7 +49,7 @@ def reproduce(
         try:
             stack.enter_context(locked(private / "lock", wait=False))
         except BlockingIOError:
-            raise RunError(f"{out}: another pate is at work there; wait for it or choose another --run-dir") from None
+            raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
         data = _load(study, data_dir)
         session = _Session(stack, address, study.rows[0].config(0).ray, console)
         nonprivate = _nonprivate(study, data, private, console)

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pate.config import BaselineConfig, Config, RunConfig, parse_config, read_yaml
-from pate.errors import PateError, RunBegun, RunError
+from pate.errors import PateError, RunError
 from pate.ledger.anchor import absolute
 from pate.ledger.stored import FOLDER
 from pate.runs import files
@@ -150,7 +150,8 @@ class Run(RunFiles):
         """Close it; what went wrong in a copy is said of the place that the user knows."""
         self.close()
         if self.storage is not None and isinstance(error, PateError):
-            error.args = (str(error).replace(str(self.path), self.place),)
+            here = str(self.path)
+            error.args = tuple(p.replace(here, self.place) if isinstance(p, str) else p for p in error.args)
 
     @property
     def key(self) -> bytes:
@@ -316,7 +317,8 @@ class Run(RunFiles):
         write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
 
     def _not_empty(self) -> RunError:
-        return RunBegun(f"{self.place}: is not empty; resume that run, or choose another place")
+        text = f"{self.place}: is not empty; add {{resume}} to go on with that run, or choose another {{out}}"
+        return RunError(text, resume=True, out=None)
 
 
 def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:

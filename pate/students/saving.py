@@ -68,7 +68,7 @@ def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
             _check_labels(student, card)
             return student
     except NotTrusted as error:
-        raise NotTrusted(f"{folder}: {error}") from None
+        raise NotTrusted(f"{folder}: {error.text()}", **error.arguments) from None
     except FileNotFoundError as error:
         raise RunError(f"{error.filename or folder}: missing; copy the whole student folder") from None
     except ImportError as error:  # of what was trusted

@@ -109,7 +109,8 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
     except Exception as error:
         raise RunError(
             f"{what} failed ({type(error).__name__}: {first_line(error)}). The labels are paid for and kept in {out}: "
-            "go on with --resume when that is mended, it costs nothing more"
+            "go on with {resume} when that is mended, it costs nothing more",
+            resume=True,
         ) from error
 
 
