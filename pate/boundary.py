@@ -68,21 +68,21 @@ def worded_by_us(error: BaseException) -> bool:
     return bool(frames) and _is_ours(frames[-1][0])
 
 
-def guarded(what: str, then: str = "", **arguments: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def guarded(what: str, then: str = "", **named: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function whose errors may cross: those for users that are worded by us, all others as `Failed`, by kind.
 
     Neither has a cause or a context, which would be shown with it. `then` is what the user can do, and may name
-    `arguments` as the text of a `PateError` does.
+    arguments, given by name, as the text of a `PateError` does.
     """
 
     def guard(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
-        def call(*arguments: P.args, **named: P.kwargs) -> R:
+        def call(*arguments: P.args, **options: P.kwargs) -> R:
             try:
-                return function(*arguments, **named)
+                return function(*arguments, **options)
             except Exception as error:
                 known = isinstance(error, PateError) and worded_by_us(error)
-                crossing = error if known else Failed(f"{what} failed ({kind_of(error)}){then}", **arguments)
+                crossing = error if known else Failed(f"{what} failed ({kind_of(error)}){then}", **named)
             crossing.__context__ = None
             raise crossing from None
 
@@ -91,13 +91,13 @@ def guarded(what: str, then: str = "", **arguments: object) -> Callable[[Callabl
     return guard
 
 
-def guarded_class(what: str, then: str = "", **arguments: object) -> Callable[[C], C]:
+def guarded_class(what: str, then: str = "", **named: object) -> Callable[[C], C]:
     """The same for every public method of a class, inherited ones included."""
 
     def guard(cls: C) -> C:
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if not name.startswith("_"):
-                setattr(cls, name, guarded(what, then, **arguments)(method))
+                setattr(cls, name, guarded(what, then, **named)(method))
         return cls
 
     return guard
