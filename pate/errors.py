@@ -37,7 +37,7 @@ class ConfigError(PateError):
 
 
 class NotTrusted(ConfigError):
-    """A file names something that would have to be imported, and nobody said that it may be."""
+    """A file names something that would have to be imported, and the user has not allowed it."""
 
 
 class DataError(PateError):
@@ -57,6 +57,6 @@ def _as_in_python(name: str, value: object) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of somebody else says, fit for one line of ours."""
+    """The first line of another package's error, or its kind where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -1,12 +1,12 @@
 """Unlearning: a record leaves the ensemble as if it had never been there.
 
-One record touched one teacher (or a few, if the mechanism says so), so only those are trained again. Their old
+One record touched one teacher (with MSamp a few), so only those are trained again. Their old
 checkpoints are erased, and so are all stored votes, to which they contributed. Labels that were released stay released:
 they are paid for and public, and the ledger keeps the version of the ensemble each came from.
 
 What was forgotten is remembered by a keyed digest, so that a run goes on without the record whether or not the
-source still holds it. All steps can be repeated: a crash on the way is made good by the next `pate forget` or
-`pate run --resume`.
+source still holds it. All steps can be repeated: after a crash, the next `pate forget` or `pate run --resume`
+completes what is missing.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:
 
 
 def _digest(data: Dataset, key: bytes) -> str:
-    """Of all that this process has read; readers digest shards."""
+    """Of all data that this process has read; shards have a digest of their own, made by their readers."""
     private, digest = data.private, blake2b(key=key, digest_size=16)
     records = (private.X, private.y) if isinstance(private, Records) else ()
     votes = (private.counts,) if isinstance(private, Votes) else ()

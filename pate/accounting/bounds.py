@@ -8,7 +8,7 @@ Two papers are covered:
   ICLR 2018. GNMax and ConfidentGNMax; Theorem 6, Propositions 7 and 10.
 
 All noise here is continuous, as in the papers: Laplace and Gaussian on the real line. The mechanisms of
-this library draw integer noise; their exact cost is computed in `pate.accounting.exact`, from their outcome probabilities.
+this library draw integer noise; `pate.accounting.exact` computes their exact cost, from their outcome probabilities.
 These bounds are there to reproduce the papers' tables and to check the exact figures from above.
 
 Every data-dependent figure depends on the private votes and is itself private. It bounds the divergence
