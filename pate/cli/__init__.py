@@ -1,4 +1,4 @@
-"""pate …: one file per group of commands."""
+"""The command line: one file per group of commands."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit status 2; after a signal it is 128 + its.
+    """Entry point: a user's mistake is one line on standard error and exit status 2; after signal n it is 128 + n.
 
-    What nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in a log,
-    and its text could quote a record: there only its kind and place are.
+    An error that nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in
+    a log, and its text could quote a record: there only its kind and place are shown.
     """
     hide_warnings_of_others()
     wait_without_burning()

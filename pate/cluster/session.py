@@ -55,7 +55,7 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
 
 
 def use_token() -> None:
-    """Show the cluster's token where there is one; to be called before Ray is first imported."""
+    """Send the cluster's token where there is one; to be called before Ray is first imported."""
     if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
@@ -113,7 +113,7 @@ def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
 
 @contextmanager
 def _settings_below(folder: Path) -> Iterator[None]:
-    """What a Ray of our own is told through the environment, also where the program around has imported it before."""
+    """What a local Ray is told through the environment, also where the calling program has already imported Ray."""
     token = secrets.token_hex(32)
     path = folder / "token"
     path.touch(mode=0o600)
@@ -181,7 +181,7 @@ def _core() -> Any:
 
 
 def _start(cpus: int, folder: Path) -> None:
-    """Ray waits half a minute for its own processes, too little for a machine that is busy: so more than once."""
+    """Start Ray. It waits half a minute for its own processes, too little on a busy machine: so try more than once."""
     import ray
 
     for attempt in range(_ATTEMPTS_TO_START):
@@ -211,7 +211,7 @@ def _start(cpus: int, folder: Path) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray waits for minutes where nothing listens; a plain connection tells at once."""
+    """Raise RunError where nothing listens: a plain connection tells at once, Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return  # "auto", "local" and the like
