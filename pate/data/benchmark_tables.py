@@ -1,4 +1,4 @@
-"""UCI Adult and KDD Cup 1999 (10 % file): public tables that play private.
+"""UCI Adult and KDD Cup 1999 (10 % file): public tables that play the part of private data.
 
 Every column is prepared by a fixed rule: listed categories as 0 and 1 (an unknown one, '?', is all zeros), numbers
 divided by a fixed bound.
