@@ -1,6 +1,6 @@
 """Before any training: noise for a target ε, what a configuration can answer, and what one more query costs.
 
-Everything here follows from public parameters, but for figures that are read off a votes file, which is private.
+Everything here follows from public parameters, except figures that come from a votes file, which is private.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> 
 def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: int) -> tuple[Counts, np.ndarray]:
     """Histograms with the given leads of the plurality over the runner-up, and their shares.
 
-    The other classes get no votes: rivals only lower the noisy winner's share a little.
+    The other classes get no votes: votes for them would only lower the winner's probability a little.
     """
     n_teachers, n_classes = parameters.teachers(n_teachers, "teachers"), parameters.classes(n_classes, "classes")
     rows = []
