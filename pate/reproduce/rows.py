@@ -24,6 +24,7 @@ class Row:
     differs: str
 
     def config(self, seed: int) -> Config:
+        """The config of the row's run with that seed."""
         return parse_config(self.content | {"seed": seed})
 
 
@@ -38,6 +39,7 @@ class Study:
 
     @property
     def nonprivate_of_paper(self) -> float | None:
+        """The accuracy without privacy that the paper reports, if it does."""
         known = [row.paper["nonprivate"] for row in self.rows if row.paper and row.paper.get("nonprivate")]
         return known[0] if known else None
 
