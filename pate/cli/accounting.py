@@ -235,7 +235,7 @@ def _as_object(summary: CostSummary) -> dict[str, Any]:
 def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
     print(f"{mechanism}: {summary.queries} queries, {summary.answered:.1f} answered on average ({PRIVATE})")
     rows = [
-        ("for every data set", summary.data_independent, "may be published if the workload were fixed beforehand"),
+        ("for every data set", summary.data_independent, "may be published if the limits were fixed beforehand"),
         ("published bound", summary.published_bound, PRIVATE),
         ("exact, RDP", summary.exact_rdp, PRIVATE),
         ("exact, PLD", summary.exact_pld, PRIVATE),
