@@ -57,7 +57,7 @@ def _answers(predictor: Predictor, X: NDArray, with_probabilities: bool) -> tupl
     except Exception as error:  # classes of anybody's making
         raise RunError(f"{folder}: cannot predict ({type(error).__name__}: {first_line(error)[:200]})") from None
     if len(labels) != len(X) or not all(0 <= label < n_classes for label in labels):
-        raise RunError(f"{folder}: cannot predict (for {len(X)} examples it gave what are not as many classes)")
+        raise RunError(f"{folder}: cannot predict (it did not give one class for each of {len(X)} examples)")
     if not all(math.isfinite(share) for share in sure or ()):
         raise RunError(f"{folder}: cannot predict (its probabilities are not numbers)")
     return labels, sure

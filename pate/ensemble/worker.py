@@ -54,7 +54,9 @@ def sum_counts(partials: Sequence[PartialCounts], n_teachers: int) -> NDArray[np
     """The whole histogram; refused unless every part was counted exactly once."""
     parts = sorted(part for partial in partials for part in partial.parts)
     if parts != list(range(n_teachers)):
-        raise RunError(f"votes of {len(parts)} parts came in where {n_teachers} were due once each: nothing was drawn")
+        raise RunError(
+            f"votes of {len(parts)} parts came in, not of each of {n_teachers} parts once: nothing was drawn"
+        )
     total: NDArray[np.int64] = np.sum([partial.counts for partial in partials], axis=0)
     return total
 

@@ -88,7 +88,7 @@ def named_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeError as error:  # what is stored, or SQLite's own words about it
-        raise RunError(f"{path}: is damaged (text that is none); nothing was released") from error
+        raise RunError(f"{path}: is damaged (text that cannot be read); nothing was released") from error
     except (sqlite3.Error, sqlite3.Warning, MemoryError) as error:
         words = " ".join(str(error).split())[:200] or "too large"
         raise RunError(f"{path}: {words}; nothing was released") from error
