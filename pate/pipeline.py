@@ -39,7 +39,7 @@ from pate.runs.run import Run
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
-Tell = Callable[[str], None]  # for what only those may hear who may know the private data
+Tell = Callable[[str], None]  # says what only people may read who may know the private data
 
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
@@ -83,9 +83,11 @@ def run(
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
-    `anchor` is a file or URL where the ledger's links are kept besides. `data` is the config's data where it was loaded
-    before, perhaps with votes that were counted before, or that is only in memory. Without `pages`, what is for people
-    to look at is left out: pages, plots, curves and the private data-dependent ε.
+    `resume` goes on with a run that is in `out`. `data_dir` is where data files are, `config_dir` the config's
+    own folder, where other files that it names are, and `address` a Ray cluster to join. `force` trains even
+    where parts are too small to learn from. `anchor` is a file or URL where the ledger's links are also kept. `data`
+    is the data, if it is in memory or was loaded before. Without `pages`, what is for people to look at is left out:
+    pages, plots, curves and the private data-dependent ε.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
@@ -167,7 +169,8 @@ def _check_records(config: Config, n_records: int, n_classes: int, force: bool, 
         tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
-            "fewer teachers, or add --force"
+            "fewer teachers, or add {force}",
+            force=True,
         )
     if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
         tell(f"parts of about {each:.2g} records are small for {n_classes} classes")
@@ -205,7 +208,7 @@ class _Inside:
 
     @property
     def tell(self) -> Tell:
-        """For what only those may hear who may know the private data."""
+        """Says what only people may read who may know the private data; anybody may, of a benchmark."""
         return self.console.say if self.data.benchmark else self.console.say_privately
 
 
@@ -259,7 +262,7 @@ def _aggregator(
     address: str | None,
     stack: ExitStack,
 ) -> AnyAggregator:
-    """The door to the votes: in this process where teachers are, else an actor of a Ray that stays up until the end."""
+    """The door to the votes: in this process where there is no Ray, else an actor; Ray stays up until `stack` ends."""
     from pate.cluster.session import ray_session
 
     arguments: dict[str, Any] = {

@@ -39,8 +39,8 @@ _HARMLESS = frozenset(
         "neural_network._stochastic_optimizers.SGDOptimizer",
     )
 )
-"""Plain Python of scikit-learn's that classifiers hold and skops does not list. Trees are not among them: their
-compiled code follows a file's node numbers without looking, and may crash on crafted ones."""
+"""Plain Python classes of scikit-learn that classifiers hold and skops does not list as known. Trees are not among
+them: their compiled code does not check a file's node numbers, and may crash on crafted ones."""
 
 
 def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
             _check_labels(student, card)
             return student
     except NotTrusted as error:
-        raise NotTrusted(f"{folder}: {error}") from None
+        raise NotTrusted(f"{folder}: {error.text()}", **error.arguments) from None
     except FileNotFoundError as error:
         raise RunError(f"{error.filename or folder}: missing; copy the whole student folder") from None
     except ImportError as error:  # of what was trusted
@@ -147,13 +147,13 @@ def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path,
 
 
 def _take_a_device_of_this_machine(network: NeuralStudent | Network) -> None:
-    """The device that it was trained on may not be here; any other than the CPU is looked for anew."""
+    """The device that it was trained on may not be here: unless that is the CPU, choose one anew."""
     if network.device != "cpu":
         network.device = "auto"
 
 
 def _check_labels(student: Any, card: dict[str, Any]) -> None:
-    """Whoever takes a student to predict must find its methods, and a name for each of its labels."""
+    """Raise ValueError unless the student can predict and its card names every class that it knows."""
     if not callable(getattr(student, "predict", None)):
         raise ValueError(f"a {type(student).__name__} cannot predict")
     if "classes" in card and not all(0 <= label < len(card["classes"]) for label in getattr(student, "classes_", ())):
