@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sklearn.base import BaseEstimator
 
 from pate import cli, pipeline
 from pate.aggregator import Aggregator, StoredVotes
-from pate.boundary import Failed, guarded, kind_of
+from pate.boundary import Failed, guarded, guarded_class, kind_of, silenced
 from pate.config import BaselineConfig, Config, parse_config
 from pate.console import Console
 from pate.ensemble.worker import Job, Teaching, Worker
@@ -77,6 +78,33 @@ def test_our_own_words_cross_without_what_caused_them() -> None:
     with pytest.raises(ConfigError, match="pate baseline") as caught:
         guarded("it")(ours)()
     assert SECRET not in shown(caught.value)
+
+
+class Reads:
+    def read(self) -> None:
+        raise_(ValueError(SECRET))
+
+
+@guarded_class("a reader")
+class Inherits(Reads):
+    """As an actor would be made of a plain class."""
+
+
+def test_inherited_methods_are_guarded_too() -> None:
+    with pytest.raises(Failed, match=r"a reader failed \(ValueError\)"):
+        Inherits().read()
+    with pytest.raises(ValueError, match="canary"):
+        Reads().read()
+
+
+def test_streams_that_are_no_files_are_silenced_too() -> None:
+    """As in a notebook."""
+    for redirect, name in ((redirect_stdout, "stdout"), (redirect_stderr, "stderr")):
+        with redirect(io.StringIO()) as shown:
+            with silenced():
+                getattr(sys, name).write(SECRET)
+            getattr(sys, name).write("after")
+        assert shown.getvalue() == "after"
 
 
 def ledger(folder: Path) -> Callable[[], Ledger]:
