@@ -58,6 +58,12 @@ def test_the_head_moves_with_a_sanitised_figure_too(tmp_path: Path) -> None:
     assert (tmp_path / "ledger.head").read_text() == json_pin(ledger.head())
 
 
+def test_a_sanitised_figure_is_drawn_once(tmp_path: Path) -> None:
+    drawn = iter([1.0, 2.0])
+    for _ in range(2):
+        assert opened(tmp_path).release_once(lambda: {"epsilon": next(drawn)}) == {"epsilon": 1.0}
+
+
 def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path: Path) -> None:
     def fails(path: Path) -> None:
         path.write_text("half")
