@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import os
 import warnings
 from collections.abc import Iterator
@@ -109,6 +110,21 @@ def test_records_split_off_as_public_are_told_and_chosen_one_by_one() -> None:
     others = np.arange(len(X)) != 7
     np.testing.assert_array_equal(model._public(changed, np.zeros(len(X), dtype=np.int64))[others], chosen[others])
     np.testing.assert_array_equal(model._public(X[9:], np.zeros(len(X) - 9, dtype=np.int64)), chosen[9:])
+
+
+def test_labels_have_no_part_in_which_records_are_public() -> None:
+    X, _ = records()
+    model = PATEClassifier()
+    no, yes = (np.full(len(X), label, dtype=np.int64) for label in (0, 1))
+    np.testing.assert_array_equal(model._public(X, no), model._public(X, yes))
+
+
+def test_what_is_fitted_holds_no_record(fitted: PATEClassifier) -> None:
+    """It may be published."""
+    content = pickle.dumps(fitted)
+    assert len(content) > 1000
+    X, _ = records()
+    assert not [row for row in X if row.tobytes() in content or row.astype(np.float64).tobytes() in content]
 
 
 def test_labels_that_are_taken_as_public_are_told() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from support.ledgers import KEY, LIMITS, opened, pay
+from support.small_data import digits_with_votes
 
+from pate import pipeline
 from pate.config import Config, parse_config
-from pate.errors import RunError
+from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
 from pate.ledger.shared import SharedLedger, create
 from pate.planning.budget import ledger_opener, shared_ledger
@@ -114,3 +116,20 @@ def test_new_answers_come_from_the_ensemble_there_is(tmp_path: Path) -> None:
         ledger_opener(own, own.build_mechanism(), directory)().close()
         Version(version=3).store(directory)
         assert ledger_opener(own, own.build_mechanism(), directory)().ensemble == 3
+
+
+def test_a_joint_ledger_that_is_not_there_is_missed_before_anything_is_made(tmp_path: Path) -> None:
+    sharing = config({"path": "nowhere", "id": "ledger-00"})
+    with pytest.raises(RunError, match="there is no shared ledger"):
+        pipeline.run(sharing, tmp_path / "run", data=digits_with_votes(20), config_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_fits_nobody_is_trained(shared: SharedLedger, tmp_path: Path) -> None:
+    """Another run has used the joint budget up; there is neither a teacher nor a student in this one's directory."""
+    other = entered(shared, "other", Limits(1, 1, "m", 0.0, BUDGET.rdp))
+    pay(other, [b"a"], [1])
+    sharing = config({"path": "shared", "id": shared.id})
+    with pytest.raises(BudgetExceeded, match="other runs on the same data have used it up"):
+        pipeline.run(sharing, tmp_path / "run", data=digits_with_votes(20), config_dir=tmp_path, pages=False)
+    assert not (tmp_path / "run" / "private" / "votes.npz").exists()
