@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 from pate import pipeline
 from pate.config import parse_config
 from pate.data.dataset import Dataset, Records
+from pate.errors import DataError
 from pate.mechanisms import UNANSWERED
 from pate.pipeline import Outcome
 from pate.runs.run import Run
@@ -108,3 +110,10 @@ def test_labels_are_those_of_the_examples_asked_about(finished: tuple[Path, Outc
     sure = [row for row in range(ASKED) if row % 5]
     labels, truth = published.labels[sure], private_data().y_public[sure]  # type: ignore[index]
     assert ((labels == truth) | (labels == UNANSWERED)).all()  # the plurality, or nothing
+
+
+def test_it_does_not_go_on_with_other_data(finished: tuple[Path, Outcome, str]) -> None:
+    data = private_data()
+    other = replace(data.records, y=np.roll(data.records.y, 1))
+    with pytest.raises(DataError, match="was begun with other data"):
+        pipeline.run(parse_config(CONFIG), finished[0], data=replace(data, private=other), resume=True, pages=False)
