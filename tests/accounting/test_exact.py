@@ -20,7 +20,7 @@ from pate.accounting.loss_distribution import Curves, connect_the_dots, losses_e
 from pate.accounting.moved_votes import distinct_moves, neighbour_outcomes
 from pate.accounting.renyi import renyi_divergences
 from pate.errors import ConfigError, DataError, PateError
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
 
 ORDERS = np.array([1.02, 1.5, 2.0, 7.0, 64.0, 3000.0])
 
@@ -372,3 +372,12 @@ def test_more_orders_would_not_help(
 def test_noise_far_below_a_vote_has_no_pld_figure_rather_than_a_wrong_one(mechanism: Mechanism) -> None:
     figures = exact_epsilon(mechanism, np.array([[5, 5]]), 1e-7)
     assert figures.pld == math.inf or figures.pld > 10
+
+
+def test_noise_too_narrow_for_floating_point_costs_no_less() -> None:
+    assert exact_epsilon(GNMax(0.02), np.array([[5, 4, 0]]), 1e-5).epsilon > 1000
+
+
+def test_streams_are_refused() -> None:
+    with pytest.raises(PateError, match="share secret noise"):
+        exact_cost(MSvec(8.0, 0.3, 1, 3), np.array([[3, 1]]))
