@@ -263,7 +263,9 @@ def test_stored_votes_are_those_of_their_own_examples_alone() -> None:
             StoredVotes(counts, 20)(examples(n))
 
 
-def test_a_stream_whose_batch_failed_goes_on_from_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_whose_batch_failed_goes_on_from_what_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     aggregator = make(tmp_path, SVEC, asked=40, answered=40)
     aggregator.collect(examples(40), unsure)
     store = aggregator._ledger.charge_and_store
