@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import os
+import pickle
 import warnings
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The local copy of a run in storage: private, made anew, and brought back in an order that a crash cannot turn round."""
+"""The local copy of a run in storage: private, made anew, and brought back in an order that no crash turns round."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_who_reads_what_was_published_gets_nothing_else(storage: Storage) -> None:
-    storage.write({name: b"x" for name in PUBLISHED | INSIDE})
+    storage.write(dict.fromkeys(PUBLISHED | INSIDE, b"x"))
     with Run.load(storage.url, inside=False) as run:
         assert names(run.path) == PUBLISHED
     with Run.load(storage.url) as run:
