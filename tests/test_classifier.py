@@ -177,6 +177,14 @@ def test_one_record_of_a_frame_changes_no_other() -> None:
         np.testing.assert_array_equal(moved[others], chosen[others])
 
 
+def test_a_missing_number_becomes_the_median_of_public_examples() -> None:
+    X, X_public = frame(50, 0), frame(30, 1)
+    data = PATEClassifier(classes=[0, 1])._dataset(X, np.resize([0, 1], 50), X_public)
+    missing = X["age"].isna().to_numpy()
+    assert missing.any()
+    assert set(data.records.X[missing, 0].tolist()) == {np.float32(X_public["age"].median())}
+
+
 def test_it_works_in_pipelines_and_cross_validation_but_not_behind_a_fitted_scaler() -> None:
     X, y = records()
     model = PATEClassifier(
