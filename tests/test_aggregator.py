@@ -235,6 +235,16 @@ def test_queries_are_known_by_the_runs_key_and_every_byte() -> None:
     assert query_ids(X[::-1], KEY) == ids[::-1]
 
 
+def test_what_was_published_must_be_what_is_stored(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    aggregator.collect(examples(3), vote)
+    aggregator.label(examples(3))
+    aggregator.must_have_told(examples(3)[::-1], np.array([2, 1, 0]))
+    for labels in ([2, 1, 1], [2, 1, UNANSWERED]):
+        with pytest.raises(RunError, match="differs from the answers in the ledger"):
+            aggregator.must_have_told(examples(3)[::-1], np.array(labels))
+
+
 def test_votes_that_are_collected_later_are_kept_beside_the_others(tmp_path: Path) -> None:
     aggregator = make(tmp_path)
     aggregator.collect(examples(3), vote)

@@ -80,6 +80,27 @@ def test_an_index_that_misses_answers_is_found(tmp_path: Path) -> None:
         check(tmp_path)
 
 
+def test_a_head_that_is_gone_is_missed_once_something_was_released(tmp_path: Path) -> None:
+    """Before that there is nothing that an older copy could answer again."""
+    head = tmp_path / "ledger.head"
+    opened(tmp_path).close()
+    head.unlink()
+    pay(opened(tmp_path), [b"a"], [1])
+    head.unlink()
+    for look in (opened, check):
+        with pytest.raises(RunError, match=r"ledger\.head: is missing"):
+            look(tmp_path)
+
+
+def test_a_trigger_that_somebody_added_is_found(tmp_path: Path) -> None:
+    pay(opened(tmp_path), [b"a"], [1])
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        db.execute("CREATE TRIGGER helper AFTER INSERT ON charges BEGIN SELECT 1; END")
+    for look in (opened, check):
+        with pytest.raises(RunError, match="other tables or triggers"):
+            look(tmp_path)
+
+
 def test_an_identity_tells_nothing_of_the_key() -> None:
     keys = [bytes([n]) * 32 for n in range(50)]
     names = [identity(key) for key in keys]
@@ -110,3 +131,13 @@ def test_a_line_of_an_anchor_that_cannot_be_read_is_no_line_less(tmp_path: Path)
         file.write(json.dumps({"ledger": identity(KEY), "link": 3}) + "\n")
     with pytest.raises(RunError, match="the anchor is damaged"):
         anchored(tmp_path)
+
+
+def test_an_anchor_that_is_gone_is_missed(tmp_path: Path) -> None:
+    ledger = anchored(tmp_path)
+    pay(ledger, [b"a"], [1])
+    ledger.close()
+    (tmp_path / "anchor").unlink()
+    with pytest.raises(RunError, match="its anchor holds nothing of it"):
+        anchored(tmp_path)
+    assert not (tmp_path / "anchor").exists()
