@@ -184,6 +184,19 @@ def test_private_components_are_noisy_and_near() -> None:
     assert 0.9 < captured < 1 - 1e-9
 
 
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_every_entry_of_the_private_pca_has_the_stated_noise(sigma: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one long record, the same above and below the diagonal; false-alarm rate 1e-6."""
+    noisy: list[np.ndarray] = []
+    monkeypatch.setattr("pate.baselines.pca._leading", lambda matrix, n: noisy.append(matrix))
+    row = np.linspace(1.0, 50.0, 60)
+    private_components(row[None], 3, sigma, seeded_entropy(0))
+    noise = noisy[0] - np.outer(row, row) / (row @ row)
+    np.testing.assert_array_equal(noise, noise.T)
+    for entries in (noise[np.triu_indices(60, 1)], noise.diagonal()):
+        assert stats.kstest(entries, stats.norm(scale=sigma).cdf).pvalue > FALSE_ALARM
+
+
 def test_private_pca_is_charged_before_the_noise_is_worked_out() -> None:
     plain = classifier(sigma=None, epsilon=3.0).plan()[0]
     after_pca = classifier(sigma=None, epsilon=3.0, features="pca", pca_sigma=4.0)
