@@ -16,10 +16,11 @@ from torch import nn
 from pate.accounting.calculators import moments_epsilon
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.pca import private_components
+from pate.baselines.per_example import clipped_sum
 from pate.baselines.sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.errors import ConfigError, DataError, RunError
 from pate.features.upright import Upright
-from pate.noise.continuous import seeded_entropy
+from pate.noise.continuous import bernoulli, seeded_entropy
 
 FALSE_ALARM = 1e-6
 
@@ -103,6 +104,18 @@ def test_lots_are_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stats.binomtest(sum(sizes), 600 * 1000, 0.1).pvalue > FALSE_ALARM
     spread = float(np.var(sizes)) / (600 * 0.1 * 0.9)
     assert abs(spread - 1) < 0.25  # five standard deviations
+
+
+def test_a_step_is_a_poisson_samples_sum_over_the_planned_size_of_a_lot() -> None:
+    """With half of the records there might be, and next to no noise: rate and divisor are the planned ones."""
+    X, y = blobs(300)
+    model = classifier(sigma=1e-9, epochs=0.1, momentum=0.0).fit(X, y)
+    chosen = np.flatnonzero(bernoulli(300, 0.1, seeded_entropy(0)))
+    assert 10 < len(chosen) < 50
+    summed = clipped_sum("torch_func", model._build_network(), 1.0)
+    expected = summed(torch.from_numpy(X[chosen][:, None]), torch.from_numpy(y[chosen]))
+    for parameter, gradient in zip(model.network_.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), -gradient / 60, atol=1e-6, rtol=1e-5)
 
 
 def test_the_rate_does_not_depend_on_how_many_records_there_are() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -13,7 +14,7 @@ from pate.config import Config, TeacherFamily, parse_config
 from pate.data.dataset import Dataset, Records
 from pate.data.partition import split_into_parts
 from pate.ensemble import Ensemble
-from pate.ensemble.checkpoints import InMemory
+from pate.ensemble.checkpoints import InMemory, TeacherFiles
 from pate.ensemble.readers import split_records
 from pate.ensemble.worker import Job, Teaching, Worker
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
@@ -72,6 +73,21 @@ def test_each_teacher_is_trained_on_its_own_part() -> None:
         made.update({teacher.part: teacher.payload for teacher in trained})
     assert {part: store.load(part) for part in range(N_PARTS)} == made
     np.testing.assert_array_equal(counts, worker.count(X).counts)
+
+
+def test_checkpoints_of_another_run_or_part_are_not_believed(tmp_path: Path) -> None:
+    store = TeacherFiles(tmp_path, KEY)
+    store.save(1, b"one")
+    store.save(2, b"two", "ValueError")
+    assert (store.load(1), store.load(2), store.load(3)) == (b"one", b"two", None)
+    assert store.failures == {2: "ValueError"}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "teachers").iterdir()} == {0o600}
+    assert TeacherFiles(tmp_path, b"x" * 32).load(1) is None
+    (tmp_path / "teachers" / "000001").write_bytes((tmp_path / "teachers" / "000002").read_bytes())
+    assert store.load(1) is None
+    store.erase(2)
+    assert store.load(2) is None
+    assert store.failures == {}
 
 
 def test_a_teacher_is_the_same_whatever_else_its_worker_does() -> None:
