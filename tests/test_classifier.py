@@ -170,6 +170,8 @@ def test_the_epsilon_told_is_the_cost_not_the_limit() -> None:
     model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), epsilon=50, queries=10, classes=["up", "down"])
     model.fit(X, y, X_public=X[:20])
     assert model.epsilon_ == model.report_.privacy.epsilon < 20
+    assert model.report_.privacy.unit == "record"
+    assert model.report_.benchmark is None
 
 
 def test_labels_that_are_taken_as_public_are_told() -> None:

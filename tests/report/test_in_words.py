@@ -6,16 +6,23 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
+from markupsafe import Markup
+from pydantic import ValidationError
 
 from pate.report.explanations import guarantee, headline, how_sure, privacy_statement
-from pate.report.page import curves_table
-from pate.report.plots import class_accuracies
+from pate.report.figures import confusion_of
+from pate.report.page import curves_table, draw, render_page
+from pate.report.plots import as_svg, class_accuracies
+from pate.report.private_page import WARNING
+from pate.report.rendering import Plot, Table, render
 from pate.report.schema import EpsilonCurves, Report
 from pate.report.statement import render_statement
+from pate.reproduce.figures import vote_figures
 
 
-def report(**privacy: Any) -> Report:
+def report(classes: tuple[str, ...] = ("a", "b"), **privacy: Any) -> Report:
     privacy = {"epsilon": 2.0, "delta": 1e-5, "unit": "record"} | privacy
     privacy["statement"] = privacy_statement(privacy["epsilon"], privacy["delta"], privacy["unit"])
     return Report.model_validate(
@@ -24,11 +31,11 @@ def report(**privacy: Any) -> Report:
             "pate_version": "1",
             "config_digest": "d",
             "n_teachers": 10,
-            "classes": ("a", "b"),
+            "classes": classes,
             "mechanism": {"name": "gnmax", "sigma": 4},
             "queries": {"asked": 30, "answered": 20, "limit_asked": 77, "limit_answered": 55},
             "privacy": privacy,
-            "student": {"name": "supervised", "test_examples": 50, "accuracy": 0.9},
+            "student": {"name": "supervised", "test_examples": 50, "accuracy": 0.9, "confusion": ((20, 5), (0, 25))},
             "benchmark": None,
         }
     )
@@ -90,3 +97,46 @@ def test_what_has_no_guarantee_costs_infinitely_much() -> None:
 
 def test_a_class_that_is_taken_for_another_is_never_right() -> None:
     assert [share for share, *_ in class_accuracies([[0, 9], [1, 3]])] == [0.0, 0.75]
+
+
+def test_true_classes_are_the_rows_of_the_confusion_matrix() -> None:
+    assert confusion_of(np.array([1, 1, 0]), np.array([0, 0, 0]), 2) == ((1, 2), (0, 0))
+
+
+def test_the_lead_is_over_the_second_class() -> None:
+    votes = np.array([[60, 30, 10], [10, 20, 70]])
+    figures = vote_figures(votes, np.array([0, 0]))
+    assert figures["gap"] == pytest.approx((0.3 + 0.5) / 2)
+    assert figures["mean_teacher_accuracy"] == pytest.approx(0.35)
+    assert figures["plurality_accuracy"] == 0.5
+
+
+def test_a_report_takes_no_other_fields() -> None:
+    content = report().model_dump(mode="json")
+    for section in (content, content["privacy"], content["student"], content["queries"]):
+        section["records"] = 1237
+        with pytest.raises(ValidationError, match="records"):
+            Report.model_validate(content)
+        del section["records"]
+
+
+def test_class_names_are_text_wherever_the_page_shows_them() -> None:
+    name = "<script>alert('&amp;')</script>"
+    found = report(classes=(f"{name}0", f"{name}1"))
+    svg = {key: as_svg(figure, key) for key, figure in draw(found, None).items()}
+    page = render_page(found, "seed: 1", svg)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 8
+    private = {"cost": Table(("a",), [(name,)]), "cost_by_queries": None, "agreement": Table(("a",), [(name,)])}
+    gaps = Plot(Markup("<svg></svg>"), "gaps", Table(("a",), [("1",)]))
+    inside = render(
+        "private.html.j2",
+        name=name,
+        warning=WARNING,
+        gaps=gaps,
+        teachers=[(name, name)],
+        seconds=[(name, "1 s")],
+        **private,
+    )
+    assert "<script" not in inside
+    assert WARNING in inside
