@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate import __version__
 from pate.config import Config
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, DataError, first_line
@@ -43,7 +42,7 @@ def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
         if pages:
-            try_report(config, data, epsilon)
+            try_report(config, data, mechanism, epsilon)
 
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
@@ -143,7 +142,7 @@ def try_nonprivate(config: Config, data: Dataset) -> None:
         raise ConfigError(str(error)) from None
 
 
-def try_report(config: Config, data: Dataset, epsilon: float) -> None:
+def try_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> None:
     """Every page and plot, drawn from made-up figures and the real names, of classes above all."""
     from pate.report.figures import save_examples
     from pate.report.writing import store_report, write_pages
@@ -154,49 +153,30 @@ def try_report(config: Config, data: Dataset, epsilon: float) -> None:
         with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure("report", "drawn"):
             path = Path(folder)
             RunFiles(path).config_file.write_text(config.to_yaml(), encoding="utf-8")
-            store_report(path, made_up_report(config, data, epsilon))
+            store_report(path, made_up_report(config, data, mechanism, epsilon))
             save_examples(RunFiles(path).examples_file, data, labels)
             write_pages(path, images=False)
     except _Failed as error:
         raise ConfigError(f"{error}; are the names of the classes plain text?") from None
 
 
-def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
+def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
-    from pate.report.explanations import described, privacy_statement
-    from pate.report.figures import data_name, software, teacher_kinds
-    from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Student
+    from pate.report.making import described_report
+    from pate.report.schema import Benchmark, EpsilonCurves, Student
 
     n, budget = len(data.classes), config.budget
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
-    return Report(
-        name=config.name,
-        pate_version=__version__,
-        config_digest=config.digest(),
-        n_teachers=config.n_teachers,
-        classes=data.classes,
-        mechanism=dict(config.mechanism),
-        in_words=described(config.build_mechanism(), config.n_teachers),
-        queries=Queries(
-            asked=budget.asked,
-            answered=budget.most_answered,
-            limit_asked=budget.asked,
-            limit_answered=budget.most_answered,
-            adaptive=budget.adaptive,
-        ),
-        privacy=Privacy(
-            epsilon=epsilon,
-            delta=budget.delta,
-            unit="record",
-            statement=privacy_statement(epsilon, budget.delta, "record"),
-        ),
+    return described_report(
+        config,
+        data,
+        mechanism,
+        epsilon,
+        asked=budget.asked,
+        answered=budget.most_answered,
         student=Student(name=config.student.name, test_examples=4 * n, accuracy=0.75, confusion=confusion),
         benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
-        data=data_name(config.data),
-        public_examples=len(data.X_public),
-        teachers=teacher_kinds(config),
         curves=EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)}),
-        versions=software(),
     )
 
 

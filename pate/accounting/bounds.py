@@ -26,9 +26,9 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, logsumexp
 
 from pate.accounting import parameters
+from pate.accounting.normal import log_ndtr
 
 __all__ = [
     "DEFAULT_ORDERS",
@@ -59,7 +59,7 @@ def lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
     It may exceed one; a caller must check where it is of use.
     """
     shrunk = _gaps(counts) / parameters.positive(scale, "scale")
-    return np.asarray(logsumexp(np.log((2.0 + shrunk) / 4.0) - shrunk, axis=1), dtype=np.float64)
+    return np.asarray(np.logaddexp.reduce(np.log((2.0 + shrunk) / 4.0) - shrunk, axis=1), dtype=np.float64)
 
 
 def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> FloatArray:
@@ -106,7 +106,7 @@ def gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
     gaps = _gaps(counts)
     log_tails = log_ndtr(-gaps / (math.sqrt(2.0) * parameters.positive(sigma, "sigma")))
     cap = math.log1p(-1.0 / (gaps.shape[1] + 1))
-    return np.asarray(np.minimum(logsumexp(log_tails, axis=1), cap), dtype=np.float64)
+    return np.asarray(np.minimum(np.logaddexp.reduce(log_tails, axis=1), cap), dtype=np.float64)
 
 
 def gnmax_rdp(counts: npt.ArrayLike, sigma: float, orders: npt.ArrayLike) -> FloatArray:
@@ -221,7 +221,7 @@ def _log_pass_fail(counts: npt.ArrayLike, threshold: float, sigma1: float) -> tu
     """Log-probabilities that the noisy test passes and that it fails, one per query."""
     parameters.threshold(threshold)
     z = (_votes(counts).max(axis=1) - threshold) / parameters.positive(sigma1, "sigma1")
-    return np.asarray(log_ndtr(z), dtype=np.float64), np.asarray(log_ndtr(-z), dtype=np.float64)
+    return log_ndtr(z), log_ndtr(-z)
 
 
 def _rdp_from_moments(total: FloatArray) -> tuple[FloatArray, FloatArray]:

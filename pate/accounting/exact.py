@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
-from pate.accounting.composition import Orders, rdp_epsilon
+from pate.accounting.composition import Orders, epsilon_by_order, rdp_epsilon
 from pate.accounting.loss_distribution import pld_epsilon
 from pate.accounting.moved_votes import Answering, Counts, NeighbourOutcomes, neighbour_outcomes, on_all_cores
 from pate.accounting.renyi import worst_divergences
@@ -50,7 +50,8 @@ class ExactCost:
         """ε of the first query, the first two, … and of all, float[queries]."""
         parameters.delta(delta)
         totals = np.cumsum(self.forward, axis=0), np.cumsum(self.backward, axis=0)
-        return np.maximum(*(_epsilons(self.orders, total, delta) for total in totals))
+        by_order = (epsilon_by_order(self.orders, total, delta) for total in totals)
+        return np.maximum(*(epsilons.min(axis=1) for epsilons in by_order)).clip(min=0.0)
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,3 @@ def _cost(outcomes: NeighbourOutcomes, orders: Orders) -> ExactCost:
     forward, backward = zip(*on_all_cores(worst, outcomes.blocks(_MOVES_AT_ONCE)), strict=True)
     where = outcomes.where
     return ExactCost(orders, np.concatenate(forward)[where], np.concatenate(backward)[where])
-
-
-def _epsilons(orders: Orders, rdp: Array, delta: float) -> Array:
-    """`rdp_epsilon` of each row, by the same formula: Canonne, Kamath, Steinke 2020, Prop. 12."""
-    usable = orders > 1.01
-    a = orders[usable]
-    epsilon = (rdp[:, usable] + np.log1p(-1 / a) - np.log(delta * a) / (a - 1)).min(axis=1)
-    free = np.any(delta**2 + np.expm1(-rdp) > 0, axis=1)  # δ ≤ √(1 − exp(−KL)), Bretagnolle–Huber
-    return np.where(free, 0.0, np.maximum(epsilon, 0.0))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft
 
 from pate.accounting.moved_votes import NeighbourOutcomes, on_all_cores
 
@@ -223,14 +222,21 @@ def _tilted_epsilon(losses: list[Losses], tilt: float, infinite: float, delta: f
     interval = losses[0].interval
     log_moment = float(_log_moments(losses, np.array([tilt]))[0])
     lowest, highest = _window(losses, tilt, log_moment)
-    size = fft.next_fast_len(highest - lowest + 1, real=True)
+    size = _fast_length(highest - lowest + 1)
     index = np.arange(lowest, lowest + size)
     tilted = np.maximum(_compose(losses, tilt, size)[index % size], 0.0)  # what wraps around only adds
     weight = np.exp(np.minimum(log_moment - tilt * index * interval, 700.0))
     beyond = weight[-1] * math.exp(_LOG_OUTSIDE)  # Chernoff's bound on the mass above the window
-    epsilon = _smallest_epsilon(index * interval, tilted * weight, infinite + beyond, delta)
+    grid = np.multiply(index, interval, dtype=np.float64)
+    epsilon = _smallest_epsilon(grid, tilted * weight, infinite + beyond, delta)
     noise = _NOISE * size * math.exp(min(700.0, log_moment - tilt * epsilon)) if epsilon < math.inf else 0.0
     return epsilon, noise
+
+
+def _fast_length(least: int) -> int:
+    """The smallest product of twos, threes and fives from `least` on: transforms of such a length are quick."""
+    odd = (3**i * 5**j for i in range(least.bit_length()) for j in range(least.bit_length()))
+    return min(factor << (-(-least // factor) - 1).bit_length() for factor in odd)
 
 
 def _window(losses: list[Losses], tilt: float, log_moment: float) -> tuple[int, int]:
@@ -256,10 +262,10 @@ def _compose(losses: list[Losses], tilt: float, size: int) -> Array:
         product = np.ones(size // 2 + 1, dtype=np.complex128)
         for repeats in np.unique(part.multiplicity):
             for rows in _batches(tilted[part.multiplicity == repeats], size):
-                product *= np.prod(fft.rfft(_wrapped(rows, size), axis=1), axis=0) ** repeats
+                product *= np.prod(np.fft.rfft(_wrapped(rows, size), axis=1), axis=0) ** repeats
         return product
 
-    result: Array = fft.irfft(np.prod(on_all_cores(transform, losses), axis=0), size)
+    result: Array = np.fft.irfft(np.prod(on_all_cores(transform, losses), axis=0), size)
     return result
 
 

@@ -118,11 +118,11 @@ def _runs() -> Path:
 
 
 def _newest_run(config: object) -> Path:
-    from pate.config import Config, parse_config, read_yaml
+    from pate.config import Config, stored_config
     from pate.runs.files import CONFIG
 
     assert isinstance(config, Config)
     for path in sorted(_runs().glob(f"{config.name}-*/{CONFIG}"), reverse=True):
-        if parse_config(read_yaml(path)).digest() == config.digest():
+        if stored_config(path).digest() == config.digest():
             return path.parent
     raise RunError(f"{_runs()}/{config.name}-*: no run of this config to resume; name its directory with --out")

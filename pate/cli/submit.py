@@ -37,6 +37,9 @@ def submit(
     out: Annotated[str | None, typer.Option(help="run directory on the cluster; else ~/pate-runs/NAME-TIME")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small")] = False,
+    anchor: Annotated[
+        str | None, typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides")
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="where to copy what may leave the run; else runs/NAME-TIME")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="hand it in, print the job's id and end")] = False,
     pack: Pack = False,
@@ -58,7 +61,7 @@ def submit(
     jobs = connect(address)
     stamp = f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     place = out or f"~/pate-runs/{stamp}"
-    job = jobs.submit(Request(config, set_ or (), data_dir, place, resume, force), pack)
+    job = jobs.submit(Request(config, set_ or (), data_dir, place, resume, force, anchor), pack)
     _say(f"job {job}, run directory on the cluster: {place}")
     if detach:
         print(json.dumps({"job": job, "run": place}) if as_json else job)

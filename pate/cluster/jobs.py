@@ -73,6 +73,7 @@ class Request:
     out: str | None = None
     resume: bool = False
     force: bool = False
+    anchor: str | None = None
 
     @property
     def entrypoint(self) -> str:
@@ -80,7 +81,7 @@ class Request:
         words = ["python", "-m", "pate.cli", "run", self.config.name]
         for override in self.overrides:
             words += ["--set", override]
-        for option, value in (("--data-dir", self.data_dir), ("--out", self.out)):
+        for option, value in (("--data-dir", self.data_dir), ("--out", self.out), ("--anchor", self.anchor)):
             if value is not None:
                 words += [option, value]
         words += ["--resume"] * self.resume + ["--force"] * self.force

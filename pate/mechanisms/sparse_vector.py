@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
 
 from pate.accounting import parameters
 from pate.accounting.composition import FixedGuarantee, Guarantee, RepeatedGuarantee
@@ -249,6 +248,8 @@ class MSvecStream(Stream):
 @lru_cache(maxsize=4096)
 def _log_bits(mechanism: MSvec, moves: tuple[int, ...], bits: tuple[bool, ...]) -> float:
     """log-probability that just these queries are answered: a sum over each epoch's threshold noise."""
+    from scipy.special import logsumexp  # costs 0.3 s: import where used
+
     scale = mechanism.noise_scale
     threshold, test = DiscreteLaplace(scale), DiscreteLaplace(2 * scale)
     values = np.arange(-threshold.half_width(), threshold.half_width() + 1)

@@ -21,6 +21,7 @@ from pate.data.dataset import Dataset, Votes
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
+from pate.report.making import nonprivate_accuracy
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
@@ -154,7 +155,7 @@ def _nonprivate(study: Study, data: Dataset, private: Path, console: Console) ->
     stored = private / f"nonprivate-{digest}.json"
     if not stored.exists():
         with console.working("training without privacy, for comparison"):
-            accuracy = pipeline.nonprivate_accuracy(model, data, 0)
+            accuracy = nonprivate_accuracy(model, data, 0)
         write_atomically(stored, lambda path: path.write_text(json.dumps({"accuracy": accuracy})))
     return float(json.loads(stored.read_text())["accuracy"])
 

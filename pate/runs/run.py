@@ -22,7 +22,8 @@ from tempfile import mkdtemp
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pate.config import BaselineConfig, Config, RunConfig, parse_config, read_yaml
+from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_config
+from pate.config.loading import settings_from
 from pate.errors import PateError, RunBegun, RunError
 from pate.ledger.anchor import absolute
 from pate.ledger.stored import FOLDER
@@ -162,8 +163,7 @@ class Run(RunFiles):
         """The settings that the run was begun with."""
         if not self.config_file.exists():
             raise RunError(f"{self.place}: is not a run directory")
-        content = read_yaml(self.config_file)
-        return parse_config(content, BaselineConfig) if "baseline" in content else parse_config(content, Config)
+        return stored_config(self.config_file)
 
     @property
     def report(self) -> Report | BaselineReport:
@@ -296,7 +296,7 @@ class Run(RunFiles):
         if resume and not begun:
             raise RunError(f"{self.place}: there is no run to resume")
         if stored.exists():
-            _must_match(config, parse_config(read_yaml(stored), type(config)), self.place)
+            _must_match(config, settings_from(read_yaml(stored), type(config)), self.place)
 
     def _make_private(self) -> None:
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -69,6 +69,21 @@ def read_card(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_model_card(path: Path, key: str, kind: type) -> dict[str, Any]:
+    """The card of a stored model: under `key` it says, by a value of this kind, what the model is; ValueError if not.
+
+    Where it names classes, or the shape of an example, those are names and sizes.
+    """
+    card = read_card(path)
+    if key not in card or not isinstance(card[key], kind):
+        raise ValueError(f"{path.name} is not a model card")
+    if "classes" in card:
+        names(card["classes"], "classes")
+    if card.get("shape") is not None:
+        sizes(card["shape"], "shape")
+    return card
+
+
 def sizes(values: Any, key: str) -> list[int]:
     """`values`, if that is the shape of an array; ValueError else."""
     if not isinstance(values, list) or any(type(value) is not int or not 0 < value < 2**31 for value in values):

@@ -18,7 +18,7 @@ from pate.errors import NotTrusted, RunError, first_line
 from pate.mechanisms import UNANSWERED
 from pate.naming import importing_only, must_be_trusted, nearest, not_trusted
 from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS
-from pate.storage.files import names, read_card, regular_file, sizes
+from pate.storage.files import read_model_card, regular_file, sizes, write_atomically
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
 from pate.students.supervised import Supervised
@@ -47,9 +47,8 @@ def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
     """Write the student; `card` says what it is and what it cost (classes, ε, δ, mechanism). Replaces an older one."""
     folder.mkdir(exist_ok=True)
     content = {"student": _name(student), "params": student.get_params(), **_write_weights(student, folder), **card}
-    temporary = folder / f"{STUDENT_CARD}.partial"
-    temporary.write_text(json.dumps(content, indent=2, default=str) + "\n")
-    temporary.rename(folder / STUDENT_CARD)
+    text = json.dumps(content, indent=2, default=str) + "\n"
+    write_atomically(folder / STUDENT_CARD, lambda path: path.write_text(text), mode=0o644)
 
 
 def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
@@ -80,16 +79,9 @@ def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
 def load_card(folder: Path) -> dict[str, Any]:
     """What `student.json` says: classes, how the input is written, ε, δ, mechanism."""
     try:
-        card = read_card(folder / STUDENT_CARD)
-        if "student" not in card:
-            raise ValueError(f"{STUDENT_CARD} is not a model card")
-        if "classes" in card:
-            names(card["classes"], "classes")
-        if card.get("shape") is not None:
-            sizes(card["shape"], "shape")
+        return read_model_card(folder / STUDENT_CARD, "student", object)
     except (OSError, ValueError) as error:
         raise RunError(f"{folder}: no readable student there ({first_line(error)})") from None
-    return card
 
 
 def _name(student: Any) -> str:

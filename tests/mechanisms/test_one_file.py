@@ -145,6 +145,13 @@ def test_a_file_in_the_folder(tmp_path: Path) -> None:
 def test_a_file_beside_the_config(tmp_path: Path) -> None:
     (tmp_path / "my_coin.py").write_text(COIN)
     check(*used(tmp_path, Path(pate.__file__).parents[1], "my_coin.Coin"))
+    seen = set(sys.modules)
+    for command in (["ledger", "show"], ["ledger", "verify"], ["compare", "--out", str(tmp_path / "compared")]):
+        looked = CliRunner().invoke(
+            app, [*command, str(tmp_path / "out")]
+        )  # a process that knows nothing of the folder
+        assert looked.exit_code == 0, looked.exception
+    assert "my_coin" not in set(sys.modules) - seen, "to look at a run imports nothing that it names"
 
 
 def test_its_options_are_listed_and_a_misspelt_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
