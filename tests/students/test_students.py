@@ -113,17 +113,24 @@ def test_wanted_mix_of_classes(name: str, mix: str) -> None:
     assert (student.predict(X) == truth).mean() > 0.8
 
 
-@pytest.mark.parametrize("name", ["mixmatch", "gan"])
-def test_unanswered_examples_count_as_unlabelled(name: str) -> None:
+@pytest.mark.parametrize("kind", ["mixmatch", "gan", "svc"])
+def test_unanswered_examples_count_as_unlabelled(kind: str) -> None:
     """An example answered ⊥ may as well have come with the unlabelled ones."""
     X, labels, _ = public_data()
     answered = labels != UNANSWERED
     X, labels = np.concatenate([X[answered], X[~answered]]), np.concatenate([labels[answered], labels[~answered]])
     n = int(answered.sum())
-    params = KINDS[name][1] | {"steps": 5}
+    name, params = KINDS[kind]
+    params = params | ({} if kind == "svc" else {"steps": 5})
     apart = build_student(name, params, 0).fit(X[:n], labels[:n], X[n:])
     among = build_student(name, params, 0).fit(X, labels, None)
     np.testing.assert_array_equal(apart.predict_proba(X), among.predict_proba(X))
+
+
+@each_kind
+def test_the_seed_is_the_runs(name: str, params: dict) -> None:
+    assert build_student(name, params, 17).random_state == 17
+    assert build_student(name, params | {"random_state": 3}, 17).random_state == 3
 
 
 def test_mistakes_are_clear(tmp_path: Path) -> None:
