@@ -84,6 +84,7 @@ def test_resume_of_a_finished_run_changes_nothing(embedded: tuple[Path, subproce
     assert shown.returncode == 0, shown.stderr
     assert (out / "labels.npz").read_bytes() == before
     assert "training teachers" not in shown.stderr
+    assert "starting Ray" not in shown.stderr  # votes are there
     assert "ε to publish" in shown.stdout
 
 

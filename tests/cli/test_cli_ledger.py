@@ -58,7 +58,7 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
         content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "seed": seed, "budget": shared}
         config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
         out = name if "://" in name else tmp_path / name
-        outcome = pipeline.run(config, out, data=data, config_dir=tmp_path / "configs")
+        outcome = pipeline.run(config, out, data=data, config_dir=tmp_path / "configs", pages=False)
         return outcome.report.queries.asked
 
     assert run("one", 0) == 100
@@ -92,7 +92,7 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
 def test_a_run_by_stability(mechanism: dict[str, object], tmp_path: Path) -> None:
     content = {"n_teachers": 220, "mechanism": mechanism, "budget": {"asked": 30}}
     config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
-    report = pipeline.run(config, tmp_path / "run", data=digits_with_votes(220)).report
+    report = pipeline.run(config, tmp_path / "run", data=digits_with_votes(220), pages=False).report
     assert report.queries.asked == report.queries.answered == 30
     assert report.benchmark is not None
     assert report.benchmark.label_accuracy == 1.0

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.command_line import in_process
 from typer.testing import CliRunner
 
 from pate.cli import app
@@ -130,8 +131,7 @@ def _refused(arguments: list[object], words: list[str]) -> None:
 
 
 def test_status_two_and_nothing_on_standard_output(run: Path) -> None:
-    command = [sys.executable, "-m", "pate.cli", "predict", str(run), "--input", "nowhere.npz"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    shown = in_process("predict", run, "--input", "nowhere.npz")
     assert shown.returncode == 2
     assert shown.stdout == ""
     assert shown.stderr.splitlines() == ["pate: error: nowhere.npz: no such file"]
