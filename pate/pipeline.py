@@ -271,8 +271,8 @@ def _aggregator(
     until_end: ExitStack | None,
     address: str | None,
 ) -> AnyAggregator:
-    """The door to the votes: an actor of a Ray that stays up `until_end`, or in this process where teachers are in it or
-    nobody has to vote any more (None)."""
+    """The door to the votes: an actor of a Ray that stays up `until_end`, or in this process where teachers are in it
+    too or nobody has to vote any more (None)."""
     arguments: dict[str, Any] = {
         "mechanism": mechanism,
         "open_ledger": open_ledger,

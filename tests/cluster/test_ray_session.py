@@ -153,7 +153,7 @@ def test_it_listens_on_this_machine_only(session: Session) -> None:
 
 
 def test_only_needed_processes_run(session: Session) -> None:
-    """Nobody asks for an autoscaler, a reader of logs or a dashboard here; they would take longer to start than the rest."""
+    """Nobody asks an autoscaler, a reader of logs or a dashboard here, and they take as long to start as the rest."""
     commands = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids_of(session.process.pid))
     assert b"gcs_server" in commands
     assert not re.findall(rb"[^\0]*monitor\.py|[^\0]*dashboard\.py", commands)
