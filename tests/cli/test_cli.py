@@ -66,15 +66,26 @@ def test_nothing_private_is_in_what_may_leave(
     assert "1197" not in text  # the number of private records
 
 
-def test_saved_student_predicts_without_ray(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_saved_student_predicts_without_ray(
+    embedded: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """From Python and by `pate predict`, in a process that has loaded nothing."""
     out, _ = embedded
+    np.save(tmp_path / "in.npy", np.zeros((3, 8, 8), dtype=np.float32))
     code = (
         "import sys, numpy as np, pate\n"
         f"student = pate.load_student({str(out / 'student')!r})\n"
-        "print(student.predict(np.zeros((3, 8, 8), dtype=np.float32)).shape, 'ray' in sys.modules)"
+        "print(student.predict(np.zeros((3, 8, 8), dtype=np.float32)).shape)\n"
+        "from pate.cli import main\n"
+        f"sys.argv = ['pate', 'predict', {str(out)!r}, '--input', {str(tmp_path / 'in.npy')!r}, '--json']\n"
+        "try:\n    main()\nfinally:\n    assert 'ray' not in sys.modules"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert shown.stdout.strip() == "(3,) False", shown.stderr
+    assert shown.returncode == 0, shown.stderr
+    shape, predicted = shown.stdout.splitlines()
+    assert shape == "(3,)"
+    assert json.loads(predicted)["delta"] == 1e-5
+    assert len(json.loads(predicted)["labels"]) == 3
 
 
 def test_resume_of_a_finished_run_changes_nothing(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
