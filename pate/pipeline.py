@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
 from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
+from pate.cluster.session import check_address, ray_session
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset, Records, Shards, Votes
@@ -93,6 +94,8 @@ def run(
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
     by_workers = config.backend == "ray"
+    if by_workers:
+        check_address(address)
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers), config)
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
@@ -219,15 +222,16 @@ def _release_labels(
     config, data, run, console = inside.config, inside.data, inside.run, inside.console
     adaptive = config.budget.adaptive
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
+    collected = votes_collected(queries, run.private, run.key)
     with ExitStack() as stack:
-        aggregator = _aggregator(inside, mechanism, open_ledger, address, stack)
+        aggregator = _aggregator(inside, mechanism, open_ledger, None if collected else stack, address)
         published = run.labels
         if published is not None:
             aggregator.must_have_told(published.examples(data), published.labels)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
-        if not answered and not votes_collected(queries, run.private, run.key):
+        if not answered and not collected:
             if isinstance(data.private, Votes):
                 aggregator.collect(queries, StoredVotes(data.private.counts[: len(queries)], config.n_teachers))
             else:
@@ -259,12 +263,11 @@ def _aggregator(
     inside: _Inside,
     mechanism: Mechanism,
     open_ledger: Callable[[], Ledger],
+    until_end: ExitStack | None,
     address: str | None,
-    stack: ExitStack,
 ) -> AnyAggregator:
-    """The door to the votes: in this process where there is no Ray, else an actor; Ray stays up until `stack` ends."""
-    from pate.cluster.session import ray_session
-
+    """The door to the votes: an actor of a Ray that stays up `until_end`, or in this process where teachers are in it
+    too or nobody has to vote any more (None)."""
     arguments: dict[str, Any] = {
         "mechanism": mechanism,
         "open_ledger": open_ledger,
@@ -272,10 +275,10 @@ def _aggregator(
         "key": inside.run.key,
         "n_teachers": inside.config.n_teachers,
     }
-    if isinstance(inside.data.private, Votes) or inside.config.backend == "local":
+    if isinstance(inside.data.private, Votes) or inside.config.backend == "local" or until_end is None:
         return Aggregator(**arguments)
     with _stage("start", inside.seconds), inside.console.working("starting Ray"):
-        stack.enter_context(ray_session(address, inside.config.ray))
+        until_end.enter_context(ray_session(address, inside.config.ray))
         inside.metrics.begin()
         name = f"aggregator-{blake2b(inside.run.key, digest_size=8).hexdigest()}"
         return RemoteAggregator(name, **arguments)

@@ -34,11 +34,12 @@ def run(
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
     with held_back():  # threads that libraries start while they are loaded leave signals to us
+        from pate.config import load_config
+    settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is told at once
+    with held_back():
         from pate import pipeline
-    from pate.config import load_config
     from pate.console import Console, JsonConsole
 
-    settings = load_config(config, set_ or ())
     directory = os.path.expanduser(out) if out else (_newest_run(settings) if resume else new_run(settings.name))
     console = JsonConsole() if log_json else Console()
     try:

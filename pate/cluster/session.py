@@ -60,14 +60,22 @@ def use_token() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-def _join(address: str, to_undo: ExitStack) -> None:
+def check_address(address: str | None) -> None:
+    """Raise RunError where there is an address, here or in $RAY_ADDRESS, and nobody can join a cluster there."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        return
     if address.startswith(("http://", "https://")):
         text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
         raise RunError(text, address=address)
+    _check_reachable(address)
+
+
+def _join(address: str, to_undo: ExitStack) -> None:
+    check_address(address)
     use_token()
     import ray
 
-    _check_reachable(address)
     to_undo.callback(ray.shutdown)
     try:
         with held_back():
@@ -186,7 +194,7 @@ def _start(cpus: int, folder: Path) -> None:
 
     for attempt in range(_ATTEMPTS_TO_START):
         try:
-            with held_back():
+            with held_back(), _needed_processes_only():
                 ray.init(
                     num_cpus=cpus,
                     include_dashboard=False,
@@ -208,6 +216,23 @@ def _start(cpus: int, folder: Path) -> None:
                 f"Ray did not start on this machine ({first_line(error)}); where it is busy or short of memory or "
                 "disk, make room and try again"
             ) from None
+
+
+@contextmanager
+def _needed_processes_only() -> Iterator[None]:
+    """Without the autoscaler, the reader of logs and the dashboard's server: nobody asks them anything in a local Ray,
+    and it starts with two thirds of the work. Ray has no setting for that; where it is built otherwise, all start."""
+    from ray._private.node import Node
+
+    needless = ("start_monitor", "start_log_monitor", "start_api_server")
+    before = {name: getattr(Node, name) for name in needless if hasattr(Node, name)}
+    try:
+        for name in before:
+            setattr(Node, name, lambda *_, **__: None)
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 def _check_reachable(address: str) -> None:

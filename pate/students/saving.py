@@ -7,6 +7,7 @@ package's or scikit-learn's, or the person who loads says so by name (`trust`).
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ from pate.teachers import build_estimator
 from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
 
+_WRAPPER_OF_TORCH = "sklearn.externals.array_api_compat.torch"
 _HARMLESS = frozenset(
     f"sklearn.{name}"
     for name in (
@@ -184,21 +186,33 @@ def _load_tensors(folder: Path) -> dict[str, Any]:
     return tensors
 
 
-def _save_object(thing: Any, folder: Path) -> None:
-    import skops.io
+def imported_skops() -> Any:
+    """`skops.io` without torch: it has scikit-learn look through all its packages, and one is a wrapper of torch, which
+    takes seconds to import."""
+    blocked = _WRAPPER_OF_TORCH not in sys.modules and "torch" not in sys.modules
+    if blocked:
+        sys.modules[_WRAPPER_OF_TORCH] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        import skops.io
 
-    skops.io.dump(thing, folder / OBJECT)
+        return skops.io
+    finally:
+        if blocked:
+            del sys.modules[_WRAPPER_OF_TORCH]
+
+
+def _save_object(thing: Any, folder: Path) -> None:
+    imported_skops().dump(thing, folder / OBJECT)
 
 
 def _load_object(folder: Path, trusted: frozenset[str]) -> Any:
-    import skops.io
-
+    skops = imported_skops()
     path = regular_file(folder / OBJECT)
     _refuse_archive_bombs(path)
-    unknown = set(skops.io.get_untrusted_types(file=path)) - _HARMLESS
+    unknown = set(skops.get_untrusted_types(file=path)) - _HARMLESS
     if unknown - trusted:
         raise not_trusted(unknown - trusted, OBJECT)
-    return skops.io.load(path, trusted=sorted(unknown | _HARMLESS))
+    return skops.load(path, trusted=sorted(unknown | _HARMLESS))
 
 
 def _refuse_archive_bombs(path: Path) -> None:

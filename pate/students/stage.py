@@ -72,14 +72,12 @@ def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
 
 def stored_student(student: Any, folder: Path, config: Config, card: dict[str, Any]) -> Any:
     """Save the student in `folder` and load it again; all its types are trusted, since it was made here."""
-    from pate.students.saving import load_student, save_student
+    from pate.students.saving import imported_skops, load_student, save_student
 
     save_student(student, folder, card)
     trusted = dotted_names(config.student.model_dump())
     for file in folder.glob("*.skops"):
-        import skops.io
-
-        trusted.update(skops.io.get_untrusted_types(file=file))
+        trusted.update(imported_skops().get_untrusted_types(file=file))
     return load_student(folder, trust=trusted)
 
 
