@@ -80,7 +80,7 @@ from pate.cli import app
 from pate.config import load_config
 from pate.data.dataset import Dataset, Votes
 
-here, name = Path(sys.argv[1]), sys.argv[2]
+here, name, alone = Path(sys.argv[1]), sys.argv[2], "ray" not in sys.modules
 rng = np.random.default_rng(0)
 y = rng.integers(3, size=60)
 X = (np.eye(3)[y] + 0.1 * rng.random((60, 3))).astype(np.float32)
