@@ -15,6 +15,7 @@ from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_respons
 from pate.accounting.vote_plane import (
     TOLERANCE,
     Plane,
+    _block_bounds,
     _excess,
     _Outcomes,
     _search,
@@ -223,6 +224,28 @@ def test_what_is_not_searched_further_still_counts(noise: IntegerNoise, loses_ti
     largest = float(sum(_excess(p, q, order) for p, q in pairs).max())
     for attained in (0.0, largest, 2 * largest, 10 * largest):
         assert _search(plane, _Outcomes(plane, loses_ties), attained) >= largest
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian(6.0), DiscreteLaplace(4.0)], ids=str)
+@pytest.mark.parametrize("loses_ties", [True, False])
+def test_a_blocks_bound_covers_each_of_its_points(noise: IntegerNoise, loses_ties: bool) -> None:
+    plane, size = Plane(noise, 3.0), 4
+    outcomes = _Outcomes(plane, loses_ties)
+    x, y = (size * corner for corner in square(-3, 6))
+    bound, _ = _block_bounds(plane, outcomes, x, y, size)
+    for right, up in itertools.product(range(size), repeat=2):
+        inside, _ = _block_bounds(plane, outcomes, x + right, y + up, 1)
+        assert (inside <= bound * (1 + 1e-9)).all()
+
+
+def test_a_rival_is_smoothed_over_rows_of_any_length() -> None:
+    outcomes = _Outcomes(Plane(DiscreteLaplace(0.3), 3.0), True)
+    ratio, rows = math.exp(-1 / 0.3), np.random.default_rng(0).random((2, 500))
+    expected, last = [], np.zeros(2)
+    for column in rows.T:
+        last = (1 - ratio) * column + ratio * last
+        expected.append(last)
+    np.testing.assert_allclose(outcomes._smooth(rows.copy()), np.stack(expected, axis=1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("mechanism", [GNMax(1.5), GNMax(6.0), LNMax(2.0)], ids=str)

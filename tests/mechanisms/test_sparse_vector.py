@@ -210,6 +210,22 @@ def test_resuming_costs_one_and_draws_a_fresh_threshold():
     assert TYPICAL.begin().unstable == 0, "the first start is free"
 
 
+def test_a_threshold_is_drawn_once_and_again_only_after_a_declined_query():
+    """Eight bytes per draw: one for each query, one for each threshold; sixteen break a tie."""
+    taken = []
+
+    def entropy(n):
+        taken.append(n)
+        return np.random.default_rng(len(taken)).bytes(n)
+
+    stream = TYPICAL.begin()
+    stream.answer(np.repeat(UNANIMOUS, 4, axis=0), entropy)
+    stream.answer(np.repeat(UNANIMOUS, 4, axis=0), entropy)
+    assert taken == [32, 8, 32], "eight answers, one threshold"
+    stream.answer(np.concatenate([SPLIT, UNANIMOUS]), entropy)
+    assert taken[3:] == [16, 16, 8], "a tie, and a fresh threshold after ⊥"
+
+
 def test_the_threshold_is_neither_shown_nor_stored():
     stream = TYPICAL.begin()
     stream.answer(UNANIMOUS)
