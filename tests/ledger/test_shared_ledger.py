@@ -31,6 +31,7 @@ folder, words, n, what = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]),
 if what == "begins":
     from pate.config import load_config
     from pate.runs.run import Run
+    config = load_config()
 LIMITS = Limits(100, 100, "m", 0.0, 0.001)
 
 def pay(ledger, me):
@@ -50,7 +51,7 @@ def opens(me):
     pay(Ledger(folder / "ledger.db", b"k" * 32, folder / "ledger.head", "run", Limits(100, 100, "m")), me)
 
 def begins(me):  # who gets in stays until all others have tried
-    with Run.create(folder / "run", load_config(), resume=False) as directory:
+    with Run.create(folder / "run", config, resume=False) as directory:
         key = directory.key
         print(key.hex(), flush=True)
         os.read(end[0], 1)
