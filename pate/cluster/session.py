@@ -55,7 +55,7 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
 
 
 def use_token() -> None:
-    """Show the cluster's token where there is one; to be called before Ray is first imported."""
+    """Send the cluster's token where there is one; to be called before Ray is first imported."""
     if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
@@ -66,7 +66,8 @@ def check_address(address: str | None) -> None:
     if not address:
         return
     if address.startswith(("http://", "https://")):
-        raise RunError(f"--address {address}: is a jobs address; use `pate submit`, or the head's own HOST:6379")
+        text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
+        raise RunError(text, address=address)
     _check_reachable(address)
 
 
@@ -81,8 +82,9 @@ def _join(address: str, to_undo: ExitStack) -> None:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
-            f"--address {address}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name "
-            "its file in RAY_AUTH_TOKEN_PATH"
+            f"{{address}}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name its file in "
+            "RAY_AUTH_TOKEN_PATH",
+            address=address,
         ) from None
 
 
@@ -119,7 +121,7 @@ def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
 
 @contextmanager
 def _settings_below(folder: Path) -> Iterator[None]:
-    """What a Ray of our own is told through the environment, also where the program around has imported it before."""
+    """What a local Ray is told through the environment, also where the calling program has already imported Ray."""
     token = secrets.token_hex(32)
     path = folder / "token"
     path.touch(mode=0o600)
@@ -187,7 +189,7 @@ def _core() -> Any:
 
 
 def _start(cpus: int, folder: Path) -> None:
-    """Ray waits half a minute for its own processes, too little for a machine that is busy: so more than once."""
+    """Start Ray. It waits half a minute for its own processes, too little on a busy machine: so try more than once."""
     import ray
 
     for attempt in range(_ATTEMPTS_TO_START):
@@ -234,11 +236,12 @@ def _needed_processes_only() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray waits for minutes where nothing listens; a plain connection tells at once."""
+    """Raise RunError where nothing listens: a plain connection tells at once, Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return  # "auto", "local" and the like
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
-        raise RunError(f"--address {address}: cannot join that Ray cluster ({error.strerror or error})") from None
+        text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
+        raise RunError(text, address=address) from None

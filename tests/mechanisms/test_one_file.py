@@ -80,7 +80,7 @@ from pate.cli import app
 from pate.config import load_config
 from pate.data.dataset import Dataset, Votes
 
-here, name = Path(sys.argv[1]), sys.argv[2]
+here, name, alone = Path(sys.argv[1]), sys.argv[2], "ray" not in sys.modules
 rng = np.random.default_rng(0)
 y = rng.integers(3, size=60)
 X = (np.eye(3)[y] + 0.1 * rng.random((60, 3))).astype(np.float32)
@@ -154,6 +154,12 @@ def test_a_file_beside_the_config(
     monkeypatch.setattr(sys, "argv", ["use.py", str(tmp_path), "my_coin.Coin"])
     runpy.run_path("use.py")
     check(capsys.readouterr().out, (tmp_path / "out" / "privacy.txt").read_text())
+    monkeypatch.undo()  # from here on nothing knows of the folder
+    sys.modules.pop("my_coin")
+    for command in (["ledger", "show"], ["ledger", "verify"], ["compare", "--out", str(tmp_path / "compared")]):
+        looked = CliRunner().invoke(app, [*command, str(tmp_path / "out")])
+        assert looked.exit_code == 0, looked.exception
+    assert "my_coin" not in sys.modules, "to look at a run imports nothing that it names"
 
 
 def test_its_options_are_listed_and_a_misspelt_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

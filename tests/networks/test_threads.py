@@ -27,7 +27,7 @@ X, y = np.zeros((20, 8, 8), dtype=np.float32), np.arange(20) % 2
 """
 _STUDENT = """
 from pate.students import build_student
-student = build_student("mixmatch", {"steps": 2, "channels": 4, "hidden": 32}, 0)
+student = build_student("mixmatch", {"steps": 2, "batch_size": 4, "channels": 2, "hidden": 4}, 0)
 student.fit(X, y, X, progress=lambda _: look())
 """
 _ELSEWHERE = """
