@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from support import REPOSITORY
 
+collect_ignore = ["support/releases.py"]  # a program that counts what it takes of `os.urandom`
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices are faster so
 _PATE_DATA = os.environ.pop("PATE_DATA", None) or os.environ.get("PATE_TEST_DATA")

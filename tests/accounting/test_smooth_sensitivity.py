@@ -217,6 +217,12 @@ def test_confident_cost_adds_tests_and_answers() -> None:
     assert nothing.rdp == pytest.approx(tests.sum())
 
 
+def test_a_record_changes_every_query_so_sensitivities_add_up() -> None:
+    rows = [[20, 5, 5], [12, 10, 8], [30, 0, 0], [12, 10, 8]]
+    together, *each = (ss.gnmax_cost(some, 6.0, 4.0).local_sensitivity for some in (rows, *([row] for row in rows)))
+    np.testing.assert_allclose(together, np.sum(each, axis=0), rtol=1e-12)
+
+
 def test_summing_before_the_maximum_is_no_worse() -> None:
     counts = np.stack([random_histogram(5, 60, seed) for seed in range(20)])
     cost = ss.gnmax_cost(counts, 5.0, 4.0)

@@ -261,6 +261,6 @@ def test_the_reproducer(tmp_path: Path) -> None:
         load_student(folder)
     card["network"]["shape"] = [8, 8]
     (folder / "student.json").write_text(json.dumps(card))
-    with pytest.raises(NotTrusted, match=r"would import subprocess\.Popen; .* --trust subprocess\.Popen"):
+    with pytest.raises(NotTrusted, match=r"would import subprocess\.Popen; .* trust=\['subprocess\.Popen'\]"):
         load_student(folder)
     assert not mark.exists()

@@ -35,9 +35,9 @@ def config() -> Config:
 
 
 def run(out: Path | str, resume: bool = False, anchor: Path | str | None = None) -> list[int]:
-    """The labels that a run published, one that draws no pages."""
-    anchored_at = None if anchor is None else str(anchor)
-    pipeline.run(config(), out, data=data(), resume=resume, anchor=anchored_at, pages=False)
+    """The labels that a run published."""
+    anchor = None if anchor is None else str(anchor)
+    pipeline.run(config(), out, data=data(), resume=resume, anchor=anchor, pages=False)
     published = read_labels(Path(str(out).removeprefix("file://")) / "labels.npz")
     assert published is not None
     return published.labels.tolist()
