@@ -221,7 +221,7 @@ def test_damaged_bytes_are_one_line(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
-        for _ in range(60 // _TURNS):
+        for _ in range(60):
             broken = bytearray(whole[: rng.integers(1, len(whole) + 1)])
             for place in rng.integers(min(len(broken), 400), size=3):
                 broken[place] = rng.integers(256)
