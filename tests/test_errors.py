@@ -22,7 +22,14 @@ PACKAGE = Path(pate.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 ALLOWED = {
     "cluster/checks.py": {"--dashboard-host", "--num-gpus", "--temp-dir"},  # of `ray start`
-    "cluster/jobs.py": {"--data-dir", "--force", "--out", "--resume", "--set"},  # the command line that a job runs
+    "cluster/jobs.py": {
+        "--anchor",
+        "--data-dir",
+        "--force",
+        "--out",
+        "--resume",
+        "--set",
+    },  # the command line that a job runs
     "report/plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
     "report/rendering.py": {"--font"},  # the same
 }
