@@ -19,7 +19,7 @@ from pate.ledger.chain import verify
 from pate.ledger.shared import SharedLedger, create
 
 BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-AT_ONCE = 8
+AT_ONCE = 5
 
 _TOGETHER = """
 import json, os, sys, time

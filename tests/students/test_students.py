@@ -99,7 +99,7 @@ def test_one_released_class_gives_a_constant_student(name: str, params: dict, tm
 @pytest.mark.parametrize("name", ["mixmatch", "gan"])
 def test_networks_take_tables_and_images(name: str, shape: tuple[int, ...]) -> None:
     X, _, truth = public_data(shape)
-    student = fitted(name, KINDS[name][1] | {"steps": 40}, shape)
+    student = fitted(name, KINDS[name][1] | {"steps": 40, "channels": 4}, shape)
     assert (student.predict(X) == truth).mean() > 0.5
     with pytest.raises(DataError, match="shape"):
         student.predict(X[:, :-1])
