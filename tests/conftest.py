@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import REPOSITORY
 
-REPOSITORY = Path(__file__).parent.parent
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices are faster so
 _PATE_DATA = os.environ.pop("PATE_DATA", None) or os.environ.get("PATE_TEST_DATA")
@@ -75,7 +75,7 @@ def _words(path: Path) -> str:
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a small run that tests of the report share; do not change it."""
-    from small_run import make_run  # in tests/report
+    from support.small_run import make_run
 
     out = tmp_path_factory.mktemp("report") / "digits"
     make_run(out)

@@ -3,42 +3,19 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.aggregators import KEY, examples, make, vote
 
-from pate.aggregator import Aggregator, votes_collected
+from pate.aggregator import votes_collected
 from pate.config import Sanitise
 from pate.ensemble.worker import PartialCounts
 from pate.errors import BudgetExceeded, RunError
-from pate.ledger import Charge, Ledger, Limits
+from pate.ledger import Charge
 from pate.ledger.chain import verify
-from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Mechanism, MSvec
-
-KEY = b"q" * 32
-
-
-def make(
-    folder: Path, mechanism: Mechanism | None = None, asked: int = 10, answered: int = 10, ensemble: int = 1
-) -> Aggregator:
-    mechanism = mechanism or GNMax(0.05)
-    limits = Limits(asked, answered, repr(mechanism))
-    open_ledger = partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits, ensemble=ensemble)
-    return Aggregator(mechanism, open_ledger, folder, KEY, 20)
-
-
-def examples(n: int) -> np.ndarray:
-    return np.arange(n, dtype=np.float32)[:, None]
-
-
-def vote(X: np.ndarray) -> list[PartialCounts]:
-    """Example i: fifteen of twenty teachers say i mod 3."""
-    counts = np.full((len(X), 3), 0, dtype=np.int64)
-    rows, winner = np.arange(len(X)), X[:, 0].astype(int) % 3
-    counts[rows, winner], counts[rows, (winner + 1) % 3] = 15, 5
-    return [PartialCounts(tuple(range(20)), counts)]
+from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, MSvec
 
 
 def test_labels_are_stored_and_free_the_second_time(tmp_path: Path) -> None:

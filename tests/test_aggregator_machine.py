@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from test_aggregator import KEY, make, vote
+from support.aggregators import KEY, make, vote
 
 from pate.boundary import Failed
 from pate.errors import BudgetExceeded

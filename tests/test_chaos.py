@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from conftest import REPOSITORY
+from support import REPOSITORY
 
 
 def test_a_few_kills_lose_nothing() -> None:

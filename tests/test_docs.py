@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from conftest import REPOSITORY
+from support import REPOSITORY
 
 import pate
 from pate.cli import app

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import own_data, pate
+from support.command_line import pate
+from support.small_data import own_data
 
 from pate.config import load_config
 from pate.data.sources import load

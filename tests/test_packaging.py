@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import REPOSITORY
+from support import REPOSITORY
 
 
 @pytest.mark.skipif(shutil.which("git") is None or not (REPOSITORY / ".git").exists(), reason="needs a git clone")

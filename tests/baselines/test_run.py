@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import REPOSITORY
+from support import REPOSITORY
 from typer.testing import CliRunner
 
 from pate.baselines import build_baseline

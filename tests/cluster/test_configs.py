@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from conftest import REPOSITORY
+from support import REPOSITORY
 
 CLUSTER = REPOSITORY / "cluster"
 LAUNCHER = [CLUSTER / name for name in ("aws.yaml", "gcp.yaml", "local.yaml")]

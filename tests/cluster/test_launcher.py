@@ -18,7 +18,7 @@ from shlex import quote
 
 import pytest
 import yaml
-from conftest import REPOSITORY
+from support import REPOSITORY
 
 pytestmark = pytest.mark.root
 HEAD, WORKER = "10.99.0.1", "10.99.0.2"

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
-from test_worker import KEY, KINDS, private_data, train_all
+from support import REPOSITORY
+from support.teachers import KEY, KINDS, private_data, train_all
 
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
@@ -30,7 +31,9 @@ def pool_of(kinds: list[Recipe], n_parts: int = N_PARTS, store: object = None, *
     settings = {"workers": 2} | settings
     chosen = store or InMemory()
     ray_settings = RaySettings(**settings)  # type: ignore[arg-type]
-    teaching = Teaching(kinds, 3, 0, assign_recipes(kinds, n_parts), [str(Path(__file__).parent)])
+    teaching = Teaching(
+        kinds, 3, 0, assign_recipes(kinds, n_parts), [str(Path(__file__).parent), str(REPOSITORY / "tests")]
+    )
     pool = Pool(teaching, chosen, ray_settings)  # type: ignore[arg-type]
     _POOLS.append(pool)
     return pool

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
-from fuzzing import MEGABYTE, command_survives, fuzz, no_traceback, pate
 from hypothesis import given
 from hypothesis import strategies as st
+from support import REPOSITORY
+from support.command_line import in_process
+from support.fuzzing import MEGABYTE, command_survives, fuzz, no_traceback
 
 from pate.config import Config, RunConfig, load_baseline_config, load_config, parse_config, read_yaml
 from pate.config.plain_yaml import dump_yaml
@@ -126,7 +127,7 @@ def _spliced(draw: st.DrawFn) -> bytes:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     importlib.import_module("sklearn.svm")  # what is imported on first use is neither counted nor cut off
     folder = tmp_path_factory.mktemp("configs")
-    pate("plan", REPOSITORY / "configs" / "mnist.yaml", "--data-dir", folder)
+    in_process("plan", REPOSITORY / "configs" / "mnist.yaml", "--data-dir", folder)
     return folder / "config.yaml"
 
 

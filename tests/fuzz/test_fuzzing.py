@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from fuzzing import MEGABYTE, TooSlow, command_survives, no_traceback
+from support.fuzzing import MEGABYTE, TooSlow, command_survives, no_traceback
 
 from pate.errors import DataError
 

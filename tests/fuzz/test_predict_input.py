@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing import MEGABYTE, allowed_for, command_survives, fuzz, no_traceback, pate
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.command_line import in_process
+from support.fuzzing import MEGABYTE, allowed_for, command_survives, fuzz, no_traceback
 
 from pate.cli.predict import predict
 from pate.students import build_student
@@ -62,7 +63,7 @@ def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_student("supervised", estimator, 0).fit(X, (X[:, 0] > 0.5).astype(np.int64)), folder / "student", _CARD
     )
     np.save(folder / "good.npy", X)
-    status, out, _ = pate("predict", folder, "--input", folder / "good.npy")
+    status, out, _ = in_process("predict", folder, "--input", folder / "good.npy")
     assert (status, len(out.split())) == (0, 20)
     return folder
 

@@ -121,7 +121,7 @@ def test_ties_are_broken_evenly() -> None:
 def test_outcomes_of_one_in_1e40_are_exact() -> None:
     """Two classes: P(the loser wins) is a tail of the noise's difference, summed in mpmath."""
     import mpmath
-    from test_noise import exact_mass
+    from support.exact_noise import exact_mass
 
     mechanism = LNMax(2.0)
     with mpmath.workdps(60):

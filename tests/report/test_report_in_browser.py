@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.browser import Browser, browser, chromium
 
 from pate.report.writing import write_pages
-
-sys.path.insert(0, str(Path(__file__).parent))
-from browser import Browser, browser, chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no chromium here: apt-get install chromium")
 

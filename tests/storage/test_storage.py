@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.stored_ledgers import machine, pay
 
 from pate.config import load_config
 from pate.errors import RunError
@@ -96,8 +97,6 @@ def test_of_many_that_create_one_succeeds(storage: Storage) -> None:
 def test_a_ledger_and_a_run_directory_in_every_store(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from test_stored_ledger import machine, pay
-
     first = machine(storage, tmp_path / "a")
     assert pay(first, 4, 1, 2) == {1: 4, 2: 4}
     second = machine(storage, tmp_path / "b")

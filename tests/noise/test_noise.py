@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from scipy.stats import chi2
+from support.exact_noise import exact_mass
 
 from pate.noise.integer import TV_ERROR_PER_DRAW, DiscreteGaussian, DiscreteLaplace, IntegerNoise, _sampling_table
 
@@ -20,18 +21,6 @@ NOISES = [
     DiscreteGaussian(3.0),
 ]
 NOISES += [DiscreteGaussian(40.0)]
-
-
-def exact_mass(noise: IntegerNoise, k: int) -> mpmath.mpf:
-    """P(Z = k) by plain summation in 60 digits."""
-    with mpmath.workdps(60):
-        scale = mpmath.mpf(noise.scale)
-
-        def weight(i: int) -> mpmath.mpf:
-            return mpmath.exp(-abs(i) / scale if isinstance(noise, DiscreteLaplace) else -(i**2) / (2 * scale**2))
-
-        reach = int(160 * noise.scale) + 60
-        return weight(k) / (1 + 2 * sum(weight(i) for i in range(1, reach)))
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=str)

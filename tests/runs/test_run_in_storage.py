@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from test_cli import PATE
+from support.command_line import PATE
 
 from pate.ledger.stored import FOLDER
 

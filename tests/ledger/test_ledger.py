@@ -15,27 +15,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from support.ledgers import LIMITS, check, opened, pay, tampered
 
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
 from pate.ledger.chain import verify
 from pate.ledger.shared import create
-
-LIMITS = Limits(asked=100, answered=60, mechanism="GNMax(sigma=8.0)")
-KEY = b"k" * 32
-
-
-def opened(folder: Path, run: str = "run", limits: Limits = LIMITS, shared: SharedBudget | None = None) -> Ledger:
-    return Ledger(folder / "ledger.db", KEY, folder / "ledger.head", run, limits, shared)
-
-
-def pay(ledger: Ledger, queries: list[bytes], labels: list[int], unstable: int = 0) -> None:
-    with ledger.batch(len(queries)):
-        ledger.charge_and_store(queries, labels, Charge(len(labels), sum(label >= 0 for label in labels), unstable))
-
-
-def check(folder: Path) -> int:
-    return verify(folder / "ledger.db", KEY, folder / "ledger.head")
 
 
 def test_answers_and_charges_come_back(tmp_path: Path) -> None:
@@ -157,18 +142,6 @@ def test_a_full_disk_stores_nothing(tmp_path: Path) -> None:
 
 
 # Who changed it.
-
-
-def tampered(folder: Path, *statements: str) -> None:
-    """By somebody who leaves no trace of how: triggers are put back."""
-    with sqlite3.connect(folder / "ledger.db") as db:
-        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for name, _ in triggers:
-            db.execute(f"DROP TRIGGER {name}")
-        for statement in statements:
-            db.execute(statement)
-        for _, sql in triggers:
-            db.execute(sql)
 
 
 @pytest.mark.parametrize(

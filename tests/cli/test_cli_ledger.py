@@ -7,23 +7,16 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from test_cli import own_data, pate
+from support.command_line import pate
+from support.small_data import LOGISTIC, VOTES, digits_with_votes, own_data
 
 from pate import pipeline
 from pate.config import default_config_path, parse_config
-from pate.data.dataset import Dataset, Votes
-from pate.data.settings import DigitsData
-from pate.data.sources import load
 from pate.errors import PateError
-
-VOTES = {"source": "votes", "images": "mnist", "votes": "given.npy"}
-LOGISTIC = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
 
 
 def test_a_run_shows_and_verifies_its_ledger_and_finds_a_change(
@@ -51,13 +44,6 @@ def test_a_run_shows_and_verifies_its_ledger_and_finds_a_change(
     text = "".join(published(out).values())
     assert private["epsilon_data_dependent"] > 0
     assert str(private["epsilon_data_dependent"])[:6] not in text
-
-
-def digits_with_votes(n_teachers: int) -> Dataset:
-    """Votes that were counted before, so that no run has to train teachers: all teachers are right."""
-    data = load(DigitsData(source="digits"), None, Path())
-    assert data.y_public is not None
-    return replace(data, private=Votes(n_teachers * np.eye(10, dtype=np.int64)[data.y_public]))
 
 
 def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from support import REPOSITORY
 
 from pate.config import load_baseline_config, load_config, read_yaml
 from pate.errors import ConfigError

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from support import REPOSITORY
+from support.processes import pids_of
 
 _NOBODY = 65534
 _CANARY = "canary of a private record"
@@ -82,19 +83,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         finally:
             process.kill()
             process.wait()
-
-
-def pids_of(session: int) -> list[int]:
-    """Processes of that session that have not ended."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, sid = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(sid) == session and state != "Z":
-            found.append(int(path.name))
-    return found
 
 
 def listening(pids: list[int]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPOSITORY
+from support import REPOSITORY
 
 _COUNT = """import os, sys, numpy as np
 from threadpoolctl import threadpool_info

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli_ledger import LOGISTIC, VOTES, digits_with_votes
-from test_ledger import KEY, LIMITS, check, opened, pay, tampered
+from support.ledgers import KEY, LIMITS, check, opened, pay, tampered
+from support.small_data import LOGISTIC, VOTES, digits_with_votes
 
 from pate import pipeline
 from pate.cli.ledger import verify as verify_command

@@ -7,12 +7,9 @@ Fuzz tests have names of their own (`test_fuzz_config.py` beside `test_config.py
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
-import sys
 import tracemalloc
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 
 from pate.errors import PateError
+from support.command_line import in_process
 
 MEGABYTE = 1 << 20
 _MOST_SECONDS = 10.0
@@ -67,29 +65,12 @@ def _outcome(call: Callable[[], Any]) -> tuple[str | None, Any]:
     return None, 0
 
 
-def pate(*arguments: object) -> tuple[int, str, str]:
-    """`pate …` as the command line runs it, but in this process: exit status, standard output, standard error."""
-    from pate.cli import main
-
-    out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["pate", *map(str, arguments)]
-    status: Any = 0
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-            main()
-    except SystemExit as end:
-        status = end.code or 0
-    finally:
-        sys.argv = before
-    return status, out.getvalue(), err.getvalue()
-
-
 def command_survives(*arguments: object, most_bytes: int = 64 * MEGABYTE) -> str | None:
     """`no_traceback` for a command: what it said on standard error, in one line, where it refused."""
     said: list[str] = []
 
     def call() -> None:
-        status, _, err = pate(*arguments)
+        status, _, err = in_process(*arguments)
         said.append(err)
         raise SystemExit(status)
 

@@ -14,25 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
+from support import REPOSITORY
+from support.command_line import PATE, SMALL, in_process, pate
+from support.small_data import own_data
 
 from pate.report.schema import Report
-
-PATE = [sys.executable, "-m", "pate.cli"]
-SMALL = ["--set", "n_teachers=20", "--set", "budget.asked=300", "--set", "mechanism.sigma=20"]
-SMALL += ["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: 10}}]"]
-SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
-
-
-def pate(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PATE, *arguments], capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY)
-
-
-def in_process(*arguments: str) -> tuple[int, str, str]:
-    """The same in this process, which has loaded everything: for what ends before Ray starts."""
-    from fuzzing import pate as called
-
-    return called(*arguments)
 
 
 def test_embedded_run_prints_one_json_object_and_keeps_its_promise(
@@ -248,30 +234,6 @@ def test_a_private_directory_others_can_read_is_refused(tmp_path: Path) -> None:
     shown = pate("run", "--out", str(out), "--resume")
     assert shown.returncode == 2
     assert "chmod" in shown.stderr
-
-
-CSV_CONFIG = """# pate run own.yaml
-name: own
-n_teachers: 10
-data: {source: csv, private: private.csv, public: public.csv, test: test.csv, label: kind, id: who, classes: [cat, dog]}
-teachers: [{name: sklearn.naive_bayes.GaussianNB}]
-mechanism: {name: lnmax, scale: 3}
-budget: {asked: 30}
-student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
-"""
-
-
-def own_data(folder: Path, n_private: int = 300) -> None:
-    rng = np.random.default_rng(0)
-    for name, n in (("private", n_private), ("public", 40), ("test", 50)):
-        kinds = rng.integers(2, size=n)
-        lines = ["length,weight,kind,who"]
-        lines += [
-            f"{k + rng.normal(0, 0.3):.4f},{k + rng.normal(0, 0.3):.4f},{['cat', 'dog'][k]},p{i}"
-            for i, k in enumerate(kinds)
-        ]
-        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    (folder / "own.yaml").write_text(CSV_CONFIG)
 
 
 def _first_row_changed(text: str, column: int, value: str) -> str:

@@ -12,14 +12,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_aggregator import examples, vote
+from support.aggregators import examples, vote
+from support.stored_ledgers import KEY, LIMITS, MEMORY, Crashed, Interleaved, Turns, machine, memory, pay
 
 from pate.aggregator import Aggregator
 from pate.errors import RunError
@@ -28,35 +29,6 @@ from pate.ledger.chain import verify
 from pate.ledger.stored import FOLDER, Fenced, StoredLedger
 from pate.mechanisms import ConfidentGNMax, Mechanism
 from pate.storage import Storage, open_storage
-
-KEY = b"q" * 32
-LIMITS = Limits(40, 40, "m")
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where nothing waits for a disk
-
-
-_STORES = tempfile.TemporaryDirectory(dir=MEMORY)
-
-
-def memory() -> Storage:
-    return open_storage(f"file://{_STORES.name}/{secrets.token_hex(6)}")
-
-
-def machine(storage: Storage | str, folder: Path, limits: Limits = LIMITS) -> StoredLedger:
-    """An aggregator's ledger on a machine of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return StoredLedger(storage, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits)
-
-
-def pay(ledger: StoredLedger, label: int, *queries: int) -> dict[int, int]:
-    """Labels as an aggregator would release them: stored ones as they are, the others drawn and charged."""
-    ids = {query: b"%016d" % query for query in queries}
-    stored = ledger.stored(list(ids.values()))
-    new = [i for i in ids.values() if i not in stored]
-    if new:
-        with ledger.batch(len(new)):
-            ledger.charge_and_store(new, [label] * len(new), Charge(len(new), len(new)))
-    stored = ledger.stored(list(ids.values()))
-    return {query: stored[i] for query, i in ids.items()}
 
 
 def test_another_machine_goes_on_without_losing_a_charge(tmp_path: Path) -> None:
@@ -196,78 +168,6 @@ def test_a_store_that_fails_releases_nothing_and_the_next_goes_on(kept: bool, tm
         assert pay(second, 5, 1, 2, 3).items() >= told.items()
 
 
-class Crashed(BaseException):
-    """This machine is no more."""
-
-
-class Turns:
-    """Lets one thread at a time go on to its next operation on storage: the one chosen among those that wait."""
-
-    def __init__(self, choose: Callable[[int], int], n: int) -> None:
-        self._choice = choose
-        self._changed = threading.Condition()
-        self._waiting: set[int] = set()
-        self._running = n
-        self._next: int | None = None
-
-    def wait(self, me: int) -> None:
-        with self._changed:
-            self._running -= 1
-            self._waiting.add(me)
-            self._choose()
-            self._changed.wait_for(lambda: self._next == me, timeout=60)
-            self._waiting.discard(me)
-            self._next, self._running = None, self._running + 1
-
-    def leave(self) -> None:
-        with self._changed:
-            self._running -= 1
-            self._choose()
-
-    def _choose(self) -> None:
-        if self._running == 0 and self._waiting and self._next is None:
-            self._next = sorted(self._waiting)[self._choice(len(self._waiting))]
-            self._changed.notify_all()
-
-
-class Interleaved:
-    """A machine's view of a store: every operation takes a turn; the machine may crash before or after one."""
-
-    def __init__(self, storage: Storage, turns: Turns, me: int, crash_at: int | None, after: bool) -> None:
-        self.url, self._storage, self._turns, self._me = storage.url, storage, turns, me
-        self._crash_at, self._after, self._count = crash_at, after, 0
-
-    def _step(self, action: Callable[[], object]) -> object:
-        self._turns.wait(self._me)
-        self._count += 1
-        crashes = self._count == self._crash_at
-        if crashes and not self._after:
-            raise Crashed
-        result = action()
-        if crashes:
-            raise Crashed
-        return result
-
-    def create(self, name: str, content: bytes) -> bool:
-        return bool(self._step(lambda: self._storage.create(name, content)))
-
-    def names(self, folder: str = "") -> list[str]:
-        return self._step(lambda: self._storage.names(folder))  # type: ignore[return-value]
-
-    def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        wanted = list(names)
-        yield from self._step(lambda: list(self._storage.read_all(wanted)))  # type: ignore[misc]
-
-    def read(self, name: str) -> bytes | None:
-        raise AssertionError("not used")
-
-    def write(self, contents: Mapping[str, bytes]) -> None:
-        raise AssertionError("not used")
-
-    def remove(self, name: str) -> None:
-        raise AssertionError("not used")
-
-
 Plan = tuple[list[list[int]], int | None, bool]
 MACHINE = st.tuples(
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=3),  # batches of queries
@@ -359,7 +259,7 @@ _ANSWERS = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from test_stored_ledger import machine, pay
+from support.stored_ledgers import machine, pay
 from pate.errors import PateError
 ledger = machine(sys.argv[1], Path(sys.argv[2]), )
 label = int(sys.argv[4])
@@ -373,7 +273,7 @@ except PateError as error:
 
 
 def start(url: str, folder: Path, label: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _ANSWERS, url, str(folder), str(Path(__file__).parent), str(label)]
+    command = [sys.executable, "-c", _ANSWERS, url, str(folder), str(Path(__file__).parents[1]), str(label)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -428,7 +328,15 @@ def test_a_store_that_fills_up_is_one_line(tmp_path: Path) -> None:
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\ntry:",
         1,
     )
-    command = [sys.executable, "-c", code, f"file://{tmp_path}/s", str(tmp_path / "a"), str(Path(__file__).parent), "1"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        f"file://{tmp_path}/s",
+        str(tmp_path / "a"),
+        str(Path(__file__).parents[1]),
+        "1",
+    ]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 2, shown.stderr
     assert shown.stdout == ""

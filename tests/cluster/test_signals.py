@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
-from test_cli import PATE, SMALL
-from test_ray_session import pids_of
+from support import REPOSITORY
+from support.command_line import PATE, SMALL
+from support.processes import pids_of
 
 
 @pytest.fixture

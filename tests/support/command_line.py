@@ -1,0 +1,39 @@
+"""`pate …` as people type it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+from support import REPOSITORY
+
+PATE = [sys.executable, "-m", "pate.cli"]
+SMALL = ["--set", "n_teachers=20", "--set", "budget.asked=300", "--set", "mechanism.sigma=20"]
+SMALL += ["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: 10}}]"]
+SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
+
+
+def pate(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    """`pate …` in a process of its own."""
+    return subprocess.run([*PATE, *arguments], capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY)
+
+
+def in_process(*arguments: object) -> tuple[int, str, str]:
+    """`pate …` in this process, which has loaded everything: exit status, standard output, standard error."""
+    from pate.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["pate", *map(str, arguments)]
+    status: Any = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            main()
+    except SystemExit as end:
+        status = end.code or 0
+    finally:
+        sys.argv = before
+    return status, out.getvalue(), err.getvalue()

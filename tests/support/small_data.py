@@ -1,0 +1,45 @@
+"""Data for runs of seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pate.data.dataset import Dataset, Votes
+from pate.data.settings import DigitsData
+from pate.data.sources import load
+
+CSV_CONFIG = """# pate run own.yaml
+name: own
+n_teachers: 10
+data: {source: csv, private: private.csv, public: public.csv, test: test.csv, label: kind, id: who, classes: [cat, dog]}
+teachers: [{name: sklearn.naive_bayes.GaussianNB}]
+mechanism: {name: lnmax, scale: 3}
+budget: {asked: 30}
+student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
+"""
+VOTES = {"source": "votes", "images": "mnist", "votes": "given.npy"}
+LOGISTIC = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
+
+
+def own_data(folder: Path, n_private: int = 300) -> None:
+    """A table of cats and dogs, in three files, and `own.yaml` for it."""
+    rng = np.random.default_rng(0)
+    for name, n in (("private", n_private), ("public", 40), ("test", 50)):
+        kinds = rng.integers(2, size=n)
+        lines = ["length,weight,kind,who"]
+        lines += [
+            f"{k + rng.normal(0, 0.3):.4f},{k + rng.normal(0, 0.3):.4f},{['cat', 'dog'][k]},p{i}"
+            for i, k in enumerate(kinds)
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    (folder / "own.yaml").write_text(CSV_CONFIG)
+
+
+def digits_with_votes(n_teachers: int) -> Dataset:
+    """Votes that were counted before, so that no run has to train teachers: all teachers are right."""
+    data = load(DigitsData(source="digits"), None, Path())
+    assert data.y_public is not None
+    return replace(data, private=Votes(n_teachers * np.eye(10, dtype=np.int64)[data.y_public]))
