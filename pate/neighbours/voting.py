@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.partition import ranks
 from pate.errors import RunError
 from pate.neighbours.cells import Cells
 
@@ -51,15 +50,20 @@ class Election:
     votes: int
     n_classes: int
 
-    def count(self, X: NDArray, y: NDArray[np.int64], ids: Sequence[str] | None, key: bytes) -> NDArray[np.int64]:
-        """Votes by cell and class, [cells, classes]. A record whose features are not numbers casts none."""
+    def count(self, X: NDArray, y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Votes of records by cell and class, [cells, classes]. One whose features are not numbers casts none."""
         counts = np.zeros(len(self.cells) * self.n_classes, dtype=np.int64)
-        if ids is None:
-            for rows, nearest in self._nearest(X):
-                self._add(counts, nearest.reshape(-1), np.repeat(y[rows], self.votes))
-            return counts.reshape(len(self.cells), self.n_classes)
+        for rows, nearest in self._nearest(X):
+            self._add(counts, nearest.reshape(-1), np.repeat(y[rows], self.votes))
+        return counts.reshape(len(self.cells), self.n_classes)
+
+    def count_persons(
+        self, X: NDArray, y: NDArray[np.int64], ids: Sequence[str], ranks: Sequence[bytes]
+    ) -> NDArray[np.int64]:
+        """The same of persons, all of whose records are here; `ranks` are keyed hashes of the records' content."""
+        counts = np.zeros(len(self.cells) * self.n_classes, dtype=np.int64)
         nearest = np.concatenate([np.empty((0, self.votes), np.int64), *(found for _, found in self._nearest(X))])
-        for cells, labels in _of_persons(nearest, y, ids, ranks(X, y, key), self.votes):
+        for cells, labels in _of_persons(nearest, y, ids, ranks, self.votes):
             self._add(counts, cells, labels)
         return counts.reshape(len(self.cells), self.n_classes)
 

@@ -88,6 +88,17 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             rows = [self.network_(block).softmax(1).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
         return torch.cat(rows).numpy()
 
+    def features(self, X: NDArray) -> NDArray[np.float32]:
+        """What the last layer sees of each example: features that public data and released labels have taught."""
+        import torch
+
+        X = np.asarray(X, dtype=np.float32)
+        if len(self.classes_) < 2 or len(X) == 0:
+            return np.zeros((len(X), self.hidden), dtype=np.float32)
+        with one_thread(), torch.no_grad():
+            rows = [self.network_.features(block).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
+        return torch.cat(rows).flatten(1).numpy()
+
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         return self.classes_[self.predict_proba(X).argmax(1)].astype(np.int64)
 
