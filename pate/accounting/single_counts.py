@@ -2,9 +2,13 @@
 
 A record, or a person with all records, has m votes in all, each in another cell. Added or removed it changes m counts
 by 1; changed under its id at most 2m: m go down by 1 and m go up by 1, in one cell or in two. Noise is drawn for every
-count of every cell on its own. So what a release tells about the record, it tells through at most 2m noisy counts
-(or choices that cost no more than one noisy count each), whatever the number of cells and classes: the cost is per
-record and round, not per cell. Rounds may look at what earlier rounds released: their costs add up.
+count of every cell on its own. So what a release tells about the record, it tells through at most 2m noisy counts,
+or through the choices made in the cells they are in, whatever the number of cells and classes: the cost is per record
+and round, not per cell. Rounds may look at what earlier rounds released: their costs add up.
+
+Where noisy counts are released, or could be, two changes in one cell cost what they cost in two cells. A choice by
+one-sided noise is not made of counts that could be released: two changes in its cell are one change of twice the ε,
+which in Rényi terms is more than two changes of ε in two cells.
 """
 
 from __future__ import annotations
@@ -37,10 +41,14 @@ class CountCost(ABC):
     def losses(self, step: float) -> Any:
         """Its privacy loss distribution on a grid of `step`, rounded up: dp-accounting's."""
 
+    def of_a_pair(self) -> tuple[CountCost, int]:
+        """What it costs that one count goes down and one up, in one cell or in two: as so many times a cost."""
+        return self, 2
+
 
 @dataclass(frozen=True)
 class PureCount(CountCost):
-    """(epsilon, 0)-DP: Laplace noise on the count, or a choice by exponential noise."""
+    """(epsilon, 0)-DP: Laplace noise on the count."""
 
     epsilon: float
 
@@ -59,6 +67,15 @@ class PureCount(CountCost):
         return privacy_loss_distribution.from_privacy_parameters(
             common.DifferentialPrivacyParameters(self.epsilon, 0.0), step
         )
+
+
+@dataclass(frozen=True)
+class PureChoice(PureCount):
+    """A choice in a cell that is (epsilon, 0)-DP if one of its counts changes, and whose counts cannot be released."""
+
+    def of_a_pair(self) -> tuple[CountCost, int]:
+        """Both in one cell is the worst: a composition of two that are ε-DP is 2ε-DP, so costs no more than that."""
+        return PureChoice(2 * self.epsilon), 1
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 from pate.accounting import parameters
 from pate.accounting.composition import PureGuarantee
-from pate.accounting.single_counts import CountCost, PureCount
+from pate.accounting.single_counts import CountCost, PureChoice
 from pate.mechanisms.base import Counts, Mechanism, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties, never_declined
 from pate.mechanisms.win_probabilities import legendre_on_unit_interval
@@ -79,7 +79,7 @@ class PermuteAndFlip(Mechanism):
         return PureGuarantee.of(2 / self.scale, asked)
 
     def count_cost(self) -> CountCost:
-        return PureCount(1 / self.scale)
+        return PureChoice(1 / self.scale)
 
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 1  # a draw per class, and one to break a tie

@@ -34,7 +34,8 @@ def guarantee(rounds: Sequence[Round], votes: int, changed: bool = True) -> Sing
     """What all rounds tell about one record.
 
     Neighbouring relation: a record is added or removed, or `changed` under its id: with ids, all that a person has.
-    Sensitivity: in each round at most `votes` counts change by 1, or twice as many, see `pate.neighbours.voting`.
+    Sensitivity: in each round at most `votes` counts change by 1; if changed, as many go down and as many go up
+    (see `pate.neighbours.voting`).
     Guarantee: rounds compose adaptively; a later round's cells may depend on what earlier ones released.
     """
     changes = []
@@ -45,7 +46,8 @@ def guarantee(rounds: Sequence[Round], votes: int, changed: bool = True) -> Sing
                 f"mechanism.name = {round.mechanism.name!r}: is for teachers; neighbours take histogram, lnmax, gnmax "
                 "or permute_and_flip"
             )
-        changes.append((cost, votes * (2 if changed else 1)))
+        each, times = cost.of_a_pair() if changed else (cost, 1)
+        changes.append((each, votes * times))
     return SingleCounts.of(changes)
 
 
