@@ -102,3 +102,7 @@ def _count_persons(election: Election, readers: Sequence[Any], part: int) -> NDA
     X, y = np.concatenate([block.X for block in blocks]), np.concatenate([block.y for block in blocks])
     ids, ranks = (list(chain.from_iterable(getattr(block, name) for block in blocks)) for name in ("ids", "ranks"))
     return election.count_persons(X, y, ids, ranks)
+
+
+Electorate = LocalElectorate | RemoteElectorate
+"""Who counts the votes, here or where the records are."""

@@ -30,7 +30,7 @@ Teach = Callable[[int, Labelled], Any]
 
 @dataclass(frozen=True)
 class Rounds:
-    """All rounds of a run. Cells are stored below `folder` before they are voted in, so that a resumed run has the same."""
+    """All rounds of a run. Cells are stored below `folder` before anybody votes in them: a resumed run has the same."""
 
     settings: NeighbourSettings
     rounds: tuple[Round, ...]
@@ -49,7 +49,7 @@ class Rounds:
             cells = self._cells(number, round, seen)
             name = f"round {number} of {len(self.rounds)}, cells {digest(cells)}"
             released = release(name, Election(features, cells, self.settings.votes, n_classes), round.mechanism)
-            labelled = labels_of(self.settings, round.mechanism, released, cells, seen)
+            labelled = labels_of(self.settings, round.mechanism, released, cells, seen, n_classes)
         assert labelled is not None  # there is at least one round
         return labelled
 
@@ -73,13 +73,18 @@ class Rounds:
 
 
 def labels_of(
-    settings: NeighbourSettings, mechanism: Mechanism, released: NDArray[np.int64], cells: Cells, seen: NDArray
+    settings: NeighbourSettings,
+    mechanism: Mechanism,
+    released: NDArray[np.int64],
+    cells: Cells,
+    seen: NDArray,
+    n_classes: int,
 ) -> Labelled:
     """What a round says about public examples, from what it released alone."""
     if mechanism.releases_counts:
         shares = posterior.shares(released, mechanism.noise)  # type: ignore[attr-defined]
     else:
-        shares = np.eye(int(released.max()) + 1)[released[:, 0]]
+        shares = np.eye(n_classes)[released[:, 0]]
     if settings.label == "centres":
         rows = cells.nearest_examples(seen)
         found = posterior.of_members(shares, np.arange(len(cells)), settings.least_share, settings.soft)
