@@ -1,4 +1,4 @@
-"""Distillation: any classifier, fitted to the released labels, and if wanted to its own surest guesses."""
+"""Distillation: any classifier, fitted to the released labels and, if wanted, to its own surest guesses."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         *,
         sample_weight: NDArray[np.float64] | None = None,
     ) -> Supervised:
+        """Learn from `X` with labels `y`, where −1 is unanswered, and perhaps from `X_unlabelled`; labels count by weight."""
         if sample_weight is not None:
             return self._fit_weighted(X, y, sample_weight)
         if self.unlabelled not in ("ignore", "mark"):
@@ -77,6 +78,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
+        """The class of each example."""
         return self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
