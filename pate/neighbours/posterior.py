@@ -23,6 +23,11 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def same_as(self, labels: NDArray[np.int64], weights: NDArray[np.float64] | None) -> bool:
+        """Whether these are the labels that were published."""
+        same = weights is not None and len(weights) == len(self) and np.allclose(weights, self.weights)
+        return bool(same and np.array_equal(labels, self.labels))
+
 
 def expected_counts(released: NDArray[np.int64], noise: IntegerNoise) -> NDArray[np.float64]:
     """The mean of each true count given its noisy value, every count from 0 on being as likely before.

@@ -47,7 +47,10 @@ class Supervised(ClassifierMixin, BaseEstimator):
         *,
         sample_weight: NDArray[np.float64] | None = None,
     ) -> Supervised:
-        """Learn from `X` with labels `y`, where −1 is unanswered, and perhaps from `X_unlabelled`; labels count by weight."""
+        """Learn from `X` with labels `y`, where −1 is unanswered, and perhaps from `X_unlabelled`.
+
+        With `sample_weight` each label counts by its weight, and an example may come with several.
+        """
         if sample_weight is not None:
             return self._fit_weighted(X, y, sample_weight)
         if self.unlabelled not in ("ignore", "mark"):
