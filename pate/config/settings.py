@@ -154,7 +154,11 @@ class RunConfig(Settings):
 
     def to_yaml(self) -> str:
         """The resolved settings."""
-        return dump_yaml(self.model_dump(mode="json"))
+        return dump_yaml(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        """The settings as plain values, for a file that is read again."""
+        return self.model_dump(mode="json")
 
 
 class BaselineBudget(Settings):
@@ -203,6 +207,18 @@ class Config(RunConfig):
                 "data.source = 'votes': there are no private records, so leave out teachers and nonprivate"
             )
         return self
+
+    def _content(self) -> dict[str, Any]:
+        """Without what is about the other kind of voters."""
+        content = super()._content()
+        unused = ("voters", "neighbours") if self.voters == "teachers" else ("n_teachers", "teachers")
+        content = {key: value for key, value in content.items() if key not in unused}
+        if self.voters == "neighbours":
+            content["budget"] = {key: content["budget"][key] for key in ("delta", "epsilon", "ledger")}
+            assert self.neighbours is not None
+            if self.neighbours.rounds:
+                del content["neighbours"]["queries"]
+        return content
 
     def _neighbours_alone(self) -> Config:
         """Without anything that is about teachers, or about single queries."""

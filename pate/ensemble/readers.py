@@ -80,6 +80,7 @@ class Readers:
         actor = ray.remote(_Reader).options(
             num_cpus=0, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1
         )
+        split = Split(n) if split is None else split
         self.actors = tuple(actor.remote(shards.paths[i::n], shards.format, key, split) for i in range(n))
         try:
             found: list[Summary | str] = ray.get([reader.load.remote() for reader in self.actors])

@@ -29,28 +29,39 @@ class Labelled:
         return bool(same and np.array_equal(labels, self.labels))
 
 
-def expected_counts(released: NDArray[np.int64], noise: IntegerNoise) -> NDArray[np.float64]:
-    """The mean of each true count given its noisy value, every count from 0 on being as likely before.
+def expected_counts(released: NDArray[np.int64], noise: IntegerNoise, mean: float) -> NDArray[np.float64]:
+    """The mean of each true count given its noisy value, where counts are geometric with this `mean` before.
 
     >>> from pate.noise.integer import DiscreteLaplace
-    >>> expected_counts(np.array([[100, 0, -50]]), DiscreteLaplace(2)).round(1).tolist()
-    [[100.0, 1.5, 1.5]]
+    >>> expected_counts(np.array([100, 0, -50]), DiscreteLaplace(2), mean=50).round(1).tolist()
+    [99.9, 1.5, 1.5]
     """
     values, where = np.unique(released, return_inverse=True)
-    reach = int(max(values.max(initial=0), 0) + _REACH * noise.scale) + 1
-    true = np.arange(reach)
+    true = np.arange(int(max(values.max(initial=0), 0) + _REACH * noise.scale) + 1)
+    log_prior = true * np.log(mean / (1 + mean))
     means = np.empty(len(values))
     for i, value in enumerate(values):
-        log_likelihood = noise.log_pmf(value - true)
-        likelihood = np.exp(log_likelihood - log_likelihood.max())
-        means[i] = (likelihood * true).sum() / likelihood.sum()
-    return means[where].reshape(released.shape)
+        log_posterior = noise.log_pmf(value - true) + log_prior
+        posterior = np.exp(log_posterior - log_posterior.max())
+        means[i] = (posterior * true).sum() / posterior.sum()
+    return means[where.reshape(-1)].reshape(released.shape)
 
 
 def shares(released: NDArray[np.int64], noise: IntegerNoise) -> NDArray[np.float64]:
-    """Each class's share of a cell's votes as far as the noisy counts tell; near uniform where a cell has few."""
-    counts = expected_counts(released, noise)
+    """Each class's share of a cell's votes as far as the noisy counts tell, [cells, classes].
+
+    Before its count is looked at, a class is as frequent in a cell as on average over all cells, of which the noisy
+    counts tell more than of any one: so a cell with few votes has about the shares of all cells together.
+    """
+    means = np.maximum(released.mean(axis=0), _standard_error(noise, len(released)))
+    counts = np.stack([expected_counts(released[:, k], noise, float(mean)) for k, mean in enumerate(means)], axis=1)
     return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300), dtype=np.float64)
+
+
+def _standard_error(noise: IntegerNoise, n: int) -> float:
+    """Of a mean of `n` noisy counts: what cannot be told from nothing is taken for that much."""
+    k = np.arange(-noise.half_width(), noise.half_width() + 1)
+    return float(np.sqrt((np.exp(noise.log_pmf(k)) * k**2).sum() / n))
 
 
 def of_members(cell_shares: NDArray[np.float64], cells: NDArray[np.int64], least_share: float, soft: bool) -> Labelled:

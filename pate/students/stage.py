@@ -51,8 +51,8 @@ def train_student(
     write_labels(directory.labels_file, Labels(labels, rows, head, weights), data.classes)
     if len(labels) == 0:
         raise RunError(
-            "no cell has a majority of neighbours.least_share, so no public example has a label to learn from. What was "
-            "released is paid for and kept; a new run with a lower share or less noise adds to this one's ε"
+            "no cell has a majority of neighbours.least_share, so no public example has a label to learn from. What "
+            "was released is paid for and kept; a new run with a lower share or less noise adds to this one's ε"
         )
     if (labels == UNANSWERED).all():
         raise RunError(
