@@ -213,7 +213,7 @@ def test_blocks_find_the_largest_of_the_whole_grid(noise: IntegerNoise, order: f
     assert largest_excess(plane) <= math.expm1((order - 1) * worst_case_rdp(noise, order)), "rounded up"
 
 
-@pytest.mark.parametrize("noise", [DiscreteGaussian(1.5), DiscreteLaplace(1.0)], ids=str)
+@pytest.mark.parametrize("noise", [DiscreteGaussian(6.0), DiscreteLaplace(4.0)], ids=str)
 @pytest.mark.parametrize("loses_ties", [True, False])
 def test_what_is_not_searched_further_still_counts(noise: IntegerNoise, loses_ties: bool) -> None:
     """However much is known to be attained elsewhere, the bound covers every point of this plane."""
