@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate import __version__
 from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
 from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
-from pate.config import Config, Model
+from pate.cluster.session import check_address, ray_session
+from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset, Records, Shards, Votes
 from pate.data.sources import data_root, load
@@ -28,27 +28,19 @@ from pate.errors import BudgetExceeded, ConfigError
 from pate.forget import remembered
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
-from pate.mechanisms import UNANSWERED, Mechanism
+from pate.mechanisms import Mechanism
 from pate.naming import make_importable
-from pate.networks.threads import one_thread
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
-from pate.report.explanations import described, privacy_statement
-from pate.report.figures import (
-    confusion_of,
-    data_name,
-    publishable_curves,
-    save_examples,
-    software,
-    teacher_kinds,
-)
-from pate.report.schema import Benchmark, Privacy, Queries, Report, Sanitised, Student
+from pate.report.figures import save_examples
+from pate.report.making import report_of_run
+from pate.report.schema import Report
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.run import Run
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
-Tell = Callable[[str], None]  # for what only those may hear who may know the private data
+Tell = Callable[[str], None]  # says what only people may read who may know the private data
 
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
@@ -92,14 +84,18 @@ def run(
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
-    `anchor` is a file or URL where the ledger's links are kept besides. `data` is the config's data where it was loaded
-    before, perhaps with votes that were counted before, or that is only in memory. Without `pages`, what is for people
-    to look at is left out: pages, plots, curves and the private data-dependent ε.
+    `resume` goes on with a run that is in `out`. `data_dir` is where data files are, `config_dir` the config's
+    own folder, where other files that it names are, and `address` a Ray cluster to join. `force` trains even
+    where parts are too small to learn from. `anchor` is a file or URL where the ledger's links are also kept. `data`
+    is the data, if it is in memory or was loaded before. Without `pages`, what is for people to look at is left out:
+    pages, plots, curves and the private data-dependent ε.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
     by_workers = config.backend == "ray"
+    if by_workers:
+        check_address(address)
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers), config)
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
@@ -123,7 +119,8 @@ def run(
             student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
         directory.sync()
         with labels_are_kept("the report", out):
-            report = _report(inside, data, mechanism, released, epsilon, student)
+            with _stage("report", seconds):
+                report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console)
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:
@@ -175,7 +172,8 @@ def _check_records(config: Config, n_records: int, n_classes: int, force: bool, 
         tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
-            "fewer teachers, or add --force"
+            "fewer teachers, or add {force}",
+            force=True,
         )
     if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
         tell(f"parts of about {each:.2g} records are small for {n_classes} classes")
@@ -213,7 +211,7 @@ class _Inside:
 
     @property
     def tell(self) -> Tell:
-        """For what only those may hear who may know the private data."""
+        """Says what only people may read who may know the private data; anybody may, of a benchmark."""
         return self.console.say if self.data.benchmark else self.console.say_privately
 
 
@@ -224,15 +222,16 @@ def _release_labels(
     config, data, run, console = inside.config, inside.data, inside.run, inside.console
     adaptive = config.budget.adaptive
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
+    collected = votes_collected(queries, run.private, run.key)
     with ExitStack() as stack:
-        aggregator = _aggregator(inside, mechanism, open_ledger, address, stack)
+        aggregator = _aggregator(inside, mechanism, open_ledger, None if collected else stack, address)
         published = run.labels
         if published is not None:
             aggregator.must_have_told(published.examples(data), published.labels)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
-        if not answered and not votes_collected(queries, run.private, run.key):
+        if not answered and not collected:
             if isinstance(data.private, Votes):
                 aggregator.collect(queries, StoredVotes(data.private.counts[: len(queries)], config.n_teachers))
             else:
@@ -264,12 +263,11 @@ def _aggregator(
     inside: _Inside,
     mechanism: Mechanism,
     open_ledger: Callable[[], Ledger],
+    until_end: ExitStack | None,
     address: str | None,
-    stack: ExitStack,
 ) -> AnyAggregator:
-    """The door to the votes: in this process where teachers are, else an actor of a Ray that stays up until the end."""
-    from pate.cluster.session import ray_session
-
+    """The door to the votes: an actor of a Ray that stays up `until_end`, or in this process where teachers are in it
+    too or nobody has to vote any more (None)."""
     arguments: dict[str, Any] = {
         "mechanism": mechanism,
         "open_ledger": open_ledger,
@@ -277,10 +275,10 @@ def _aggregator(
         "key": inside.run.key,
         "n_teachers": inside.config.n_teachers,
     }
-    if isinstance(inside.data.private, Votes) or inside.config.backend == "local":
+    if isinstance(inside.data.private, Votes) or inside.config.backend == "local" or until_end is None:
         return Aggregator(**arguments)
     with _stage("start", inside.seconds), inside.console.working("starting Ray"):
-        stack.enter_context(ray_session(address, inside.config.ray))
+        until_end.enter_context(ray_session(address, inside.config.ray))
         inside.metrics.begin()
         name = f"aggregator-{blake2b(inside.run.key, digest_size=8).hexdigest()}"
         return RemoteAggregator(name, **arguments)
@@ -327,82 +325,8 @@ def _train_and_vote(inside: _Inside, queries: NDArray, aggregator: AnyAggregator
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
-def _report(
-    inside: _Inside, data: Dataset, mechanism: Mechanism, released: Released, epsilon: float, student: Any
-) -> Report:
-    config, seconds, console, n_classes = inside.config, inside.seconds, inside.console, len(data.classes)
-    predicted = student.predict(data.X_test) if data.X_test is not None and data.y_test is not None else None
-    with _stage("report", seconds):
-        unit = "id" if data.per_person else "record"
-        return Report(
-            name=config.name,
-            pate_version=__version__,
-            config_digest=config.digest(),
-            n_teachers=config.n_teachers,
-            classes=data.classes,
-            mechanism=dict(config.mechanism),
-            in_words=described(mechanism, config.n_teachers),
-            queries=Queries(
-                asked=released.spent.asked,
-                answered=released.spent.answered,
-                limit_asked=config.budget.asked,
-                limit_answered=config.budget.most_answered,
-                adaptive=config.budget.adaptive,
-            ),
-            privacy=Privacy(
-                epsilon=epsilon,
-                delta=config.budget.delta,
-                unit=unit,  # type: ignore[arg-type]
-                statement=privacy_statement(epsilon, config.budget.delta, unit),
-                sanitised=None if released.sanitised is None else Sanitised(**released.sanitised),
-            ),
-            student=Student(
-                name=config.student.name,
-                test_examples=len(data.X_test) if data.X_test is not None else 0,
-                accuracy=None if predicted is None else float((predicted == data.y_test).mean()),
-                test_digest=data.test_digest(),
-                confusion=confusion_of(predicted, data.y_test, n_classes),
-            ),
-            benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
-            data=data_name(config.data),
-            public_examples=len(data.X_public),
-            teachers=teacher_kinds(config),
-            curves=publishable_curves(config, mechanism, n_classes) if inside.pages else None,
-            versions=software(),
-        )
-
-
 def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.resolve())
-
-
-def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console: Console) -> Benchmark:
-    """Figures that public data playing private may show."""
-    answered = labels != UNANSWERED
-    right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
-    nonprivate = None
-    if config.nonprivate is not None and data.X_test is not None and isinstance(data.private, Records):
-        with console.working("training without privacy, for comparison"):
-            nonprivate = nonprivate_accuracy(config.nonprivate, data, config.seed)
-    return Benchmark(
-        note="Public data plays private here; a run on private data would not show these figures.",
-        label_accuracy=None if right is None else float(right.mean()),
-        nonprivate_accuracy=nonprivate,
-    )
-
-
-def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
-    """The share of test examples that `model`, trained on all private records together, gets right."""
-    assert data.X_test is not None
-    from pate.teachers import recipe_of
-    from pate.teachers.part import PartClassifier
-
-    recipe = recipe_of(model, "nonprivate")
-    features = recipe.build_features()
-    with one_thread():
-        classifier = PartClassifier(recipe.estimator(seed))
-        classifier.fit(features.transform(data.records.X), data.records.y)
-        return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())
 
 
 def _private_figures(directory: Run) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Before anything is charged: the student, the comparison and the report, tried on public data with made-up labels.
 
-What fails after the labels are paid for costs privacy that nobody gets anything for: so whatever the config and the
-names in the data can break is built, trained for a moment, stored, loaded and drawn first. Nothing private is used.
+A failure after the labels are paid for wastes privacy. So whatever the config and the names in the data can break is
+built, trained for a moment, stored, loaded and drawn first. Nothing private is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate import __version__
 from pate.config import Config
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, DataError, first_line
@@ -32,22 +31,22 @@ _STEPS = 2  # of training a network: enough for every line of its loop
 _LABELS_PER_CLASS, _FEWEST_LABELS = 6, 60
 _UNLABELLED = 128
 _PREDICTED = 5
-_SHOWN = 6  # examples of the page: a line of them
+_SHOWN = 6  # examples of the page: one line of them
 
 
 def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float, pages: bool = True) -> None:
     """Raise ConfigError where the student, the model without privacy or the report would fail later."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of two steps of training nobody expects that they converge
+        warnings.simplefilter("ignore")  # such as that two steps of training did not converge
         try_student(config, data, mechanism.may_decline)
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
         if pages:
-            try_report(config, data, epsilon)
+            try_report(config, data, mechanism, epsilon)
 
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
-    """Fit, store, load and ask a student; on a few examples or, if those are too few for it, on as many as will be."""
+    """Fit, store, load and ask a student: on a few examples or, if it fails on those, on as many as there will be."""
     asked = min(config.budget.asked, len(data.X_public))
     few = min(asked, max(_FEWEST_LABELS, _LABELS_PER_CLASS * len(data.classes)))
     for size, pool in dict.fromkeys([(few, few + _UNLABELLED), (asked, len(data.X_public))]):
@@ -70,7 +69,7 @@ def made_up_labels(size: int, n_classes: int, may_decline: bool) -> NDArray[np.i
 
 
 class _Failed(Exception):
-    """What was tried does not work; says how."""
+    """What was tried does not work; the text says how."""
 
 
 def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[np.int64]) -> None:
@@ -91,7 +90,7 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
     with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "stored and loaded"):
         again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
         if not np.array_equal(predicted, again.predict(shown)):
-            raise ValueError("it predicts otherwise than before")
+            raise ValueError("its predictions are not those of before")
 
 
 def _checked_predictions(student: Any, X: NDArray, n_classes: int) -> NDArray[np.int64]:
@@ -143,7 +142,7 @@ def try_nonprivate(config: Config, data: Dataset) -> None:
         raise ConfigError(str(error)) from None
 
 
-def try_report(config: Config, data: Dataset, epsilon: float) -> None:
+def try_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> None:
     """Every page and plot, drawn from made-up figures and the real names, of classes above all."""
     from pate.report.figures import save_examples
     from pate.report.writing import store_report, write_pages
@@ -154,55 +153,36 @@ def try_report(config: Config, data: Dataset, epsilon: float) -> None:
         with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure("report", "drawn"):
             path = Path(folder)
             RunFiles(path).config_file.write_text(config.to_yaml(), encoding="utf-8")
-            store_report(path, made_up_report(config, data, epsilon))
+            store_report(path, made_up_report(config, data, mechanism, epsilon))
             save_examples(RunFiles(path).examples_file, data, labels)
             write_pages(path, images=False)
     except _Failed as error:
         raise ConfigError(f"{error}; are the names of the classes plain text?") from None
 
 
-def made_up_report(config: Config, data: Dataset, epsilon: float) -> Report:
+def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
-    from pate.report.explanations import described, privacy_statement
-    from pate.report.figures import data_name, software, teacher_kinds
-    from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Student
+    from pate.report.making import described_report
+    from pate.report.schema import Benchmark, EpsilonCurves, Student
 
     n, budget = len(data.classes), config.budget
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
-    return Report(
-        name=config.name,
-        pate_version=__version__,
-        config_digest=config.digest(),
-        n_teachers=config.n_teachers,
-        classes=data.classes,
-        mechanism=dict(config.mechanism),
-        in_words=described(config.build_mechanism(), config.n_teachers),
-        queries=Queries(
-            asked=budget.asked,
-            answered=budget.most_answered,
-            limit_asked=budget.asked,
-            limit_answered=budget.most_answered,
-            adaptive=budget.adaptive,
-        ),
-        privacy=Privacy(
-            epsilon=epsilon,
-            delta=budget.delta,
-            unit="record",
-            statement=privacy_statement(epsilon, budget.delta, "record"),
-        ),
+    return described_report(
+        config,
+        data,
+        mechanism,
+        epsilon,
+        asked=budget.asked,
+        answered=budget.most_answered,
         student=Student(name=config.student.name, test_examples=4 * n, accuracy=0.75, confusion=confusion),
         benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
-        data=data_name(config.data),
-        public_examples=len(data.X_public),
-        teachers=teacher_kinds(config),
         curves=EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)}),
-        versions=software(),
     )
 
 
 @contextmanager
 def _as_failure(what: str, how: str) -> Iterator[None]:
-    """Whatever goes wrong, in one line; a mistake that says itself what to do goes on as it is."""
+    """Turn any error into one line; a ConfigError or DataError, which says what to do, passes as it is."""
     try:
         yield
     except (ConfigError, DataError):

@@ -146,7 +146,7 @@ def test_the_aggregators_errors_quote_nothing(call: str, tmp_path: Path) -> None
     plain = Aggregator(**given)
     with pytest.raises(RunError) as caught:
         CALLS[call](lambda name, *rest: getattr(plain, name)(*rest))
-    assert str(caught.value) == "the aggregator failed (ValueError); nothing was released; go on with --resume"
+    assert str(caught.value) == "the aggregator failed (ValueError); nothing was released; go on with resume=True"
     assert "canary" not in shown(caught.value)
 
 

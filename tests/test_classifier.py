@@ -23,6 +23,7 @@ from pate.classifier import PATEClassifier, PrivacyWarning
 from pate.data.frames import Encoder
 from pate.errors import ConfigError
 from pate.mechanisms import ConfidentGNMax, GNMax
+from pate.planning.budget import publishable_epsilon
 
 NOISE = "two fits draw different noise, which is never seeded, so their predictions differ"
 CANNOT_APPLY = {
@@ -110,6 +111,68 @@ def test_records_split_off_as_public_are_told_and_chosen_one_by_one() -> None:
     others = np.arange(len(X)) != 7
     np.testing.assert_array_equal(model._public(changed, np.zeros(len(X), dtype=np.int64))[others], chosen[others])
     np.testing.assert_array_equal(model._public(X[9:], np.zeros(len(X) - 9, dtype=np.int64)), chosen[9:])
+    np.testing.assert_array_equal(model._public(X, np.arange(len(X))), chosen)  # labels are private
+
+
+def test_records_taken_as_public_are_no_longer_private() -> None:
+    X, y = records()
+    with pytest.warns(PrivacyWarning, match="not protected"):
+        data = PATEClassifier(classes=["up", "down"])._dataset(X, y, None)
+    found = [row.tobytes() for part in (data.records.X, data.X_public) for row in part]
+    assert len(found) == len(set(found)) == len(X)
+    assert len(data.records.y) == len(data.records.X)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.filterwarnings("ignore::pate.classifier.PrivacyWarning")
+def test_medians_and_categories_are_those_of_public_examples(given: bool) -> None:
+    """A word or a number that only protected records have makes no feature, and moves no median."""
+    X, spies = frame(300, 0), np.arange(300) % 3 > 0
+    X.loc[spies, "job"], X.loc[spies, "age"] = "spy", X["age"] + 500
+    model = PATEClassifier(classes=[0, 1])
+    X = X[~(spies & model._public(X, np.zeros(300, dtype=np.int64)))]  # a record's own hash decides
+    data = model._dataset(X, np.arange(len(X)) % 2, frame(60, 1) if given else None)
+    assert data.features == ("age", "town=Bonn", "town=Ulm", "town=Wien", "job=clerk", "job=cook", "count")
+    ages, times = np.unique(data.records.X[:, 0], return_counts=True)
+    assert 40 < ages[times.argmax()] < 60  # what stands where one was missing
+
+
+def test_what_was_asked_for_is_what_is_run() -> None:
+    X, y = records()
+    teachers = [(GaussianNB(), 2.0), KNeighborsClassifier(3)]
+    model = PATEClassifier(
+        teachers, n_teachers=30, epsilon=3, delta=1e-6, queries=50, classes=["up", "down"], random_state=7
+    )
+    config = model._config(model._dataset(X, y, X[:80]))
+    assert (config.seed, config.n_teachers, config.budget.asked) == (7, 30, 50)
+    assert (config.budget.delta, config.budget.epsilon) == (1e-6, 3)
+    assert [family.weight for family in config.teachers] == [2.0, 1.0]
+    cost = publishable_epsilon(config, config.build_mechanism(), 2)
+    assert 2.9 < cost <= 3
+
+
+def test_classes_are_those_that_were_given() -> None:
+    """Whether or not a record has them; and probabilities stand in their columns."""
+    X, y = records()
+    model = PATEClassifier(
+        n_teachers=20, mechanism=GNMax(3.0), queries=40, classes=["across", "down", "sideways", "up"]
+    )
+    model.fit(X, y, X_public=X[:60])
+    assert model.classes_.tolist() == ["across", "down", "sideways", "up"]
+    found = model.predict_proba(X)
+    assert found[:, [0, 2]].max() == 0
+    np.testing.assert_array_equal(model.classes_[found.argmax(axis=1)], model.predict(X))
+    with pytest.raises(ValueError, match="not among classes"):
+        PATEClassifier(classes=["down", "zzz"]).fit(X, y, X_public=X[:30])
+
+
+def test_the_epsilon_told_is_the_cost_not_the_limit() -> None:
+    X, y = records(100)
+    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), epsilon=50, queries=10, classes=["up", "down"])
+    model.fit(X, y, X_public=X[:20])
+    assert model.epsilon_ == model.report_.privacy.epsilon < 20
+    assert model.report_.privacy.unit == "record"
+    assert model.report_.benchmark is None
 
 
 def test_labels_have_no_part_in_which_records_are_public() -> None:

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pate
+from pate.ledger import SharedBudget
+from pate.ledger.shared import create
 
 _LIGHT = [
     "pate",
@@ -51,6 +54,43 @@ def test_imports_neither_ray_nor_torch(module: str) -> None:
     code = f"import {module}, sys; print(sorted({{'ray', 'torch', 'sklearn'}} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert shown.stdout.strip() == "[]"
+
+
+_HEAVY = {
+    "dp_accounting",
+    "matplotlib",
+    "opacus",
+    "pandas",
+    "pyarrow",
+    "ray",
+    "scipy.optimize",
+    "scipy.signal",
+    "scipy.stats",
+    "sklearn",
+    "torch",
+}
+"""What takes from a third of a second to many seconds to import."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "account votes.npy --delta 1e-5 --mechanism lnmax --scale 20",
+        "account votes.npy --delta 1e-5 --mechanism confident-gnmax --threshold 20 --sigma1 15 --sigma2 4",
+        "plan --mechanism mstab --epsilon 1 --query-delta 1e-9",
+        "ledger show shared",
+    ],
+)
+def test_what_trains_nothing_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
+    pate_cli = [sys.executable, "-X", "importtime", "-m", "pate.cli"]
+    np.save(tmp_path / "votes.npy", [[30, 5, 1]])
+    create(tmp_path / "shared", SharedBudget(order=8.0, epsilon=3.0, delta=1e-5))
+    shown = subprocess.run(
+        [*pate_cli, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+    )
+    imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+    assert "numpy" in imported
+    assert not imported & _HEAVY
 
 
 def imports(tree: ast.AST, always: bool) -> Iterator[str]:

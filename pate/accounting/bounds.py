@@ -8,7 +8,7 @@ Two papers are covered:
   ICLR 2018. GNMax and ConfidentGNMax; Theorem 6, Propositions 7 and 10.
 
 All noise here is continuous, as in the papers: Laplace and Gaussian on the real line. The mechanisms of
-this library draw integer noise; their exact cost is computed elsewhere from their outcome probabilities.
+this library draw integer noise; `pate.accounting.exact` computes their exact cost, from their outcome probabilities.
 These bounds are there to reproduce the papers' tables and to check the exact figures from above.
 
 Every data-dependent figure depends on the private votes and is itself private. It bounds the divergence
@@ -26,9 +26,9 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, logsumexp
 
 from pate.accounting import parameters
+from pate.accounting.normal import log_ndtr
 
 __all__ = [
     "DEFAULT_ORDERS",
@@ -59,7 +59,7 @@ def lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
     It may exceed one; a caller must check where it is of use.
     """
     shrunk = _gaps(counts) / parameters.positive(scale, "scale")
-    return np.asarray(logsumexp(np.log((2.0 + shrunk) / 4.0) - shrunk, axis=1), dtype=np.float64)
+    return np.asarray(np.logaddexp.reduce(np.log((2.0 + shrunk) / 4.0) - shrunk, axis=1), dtype=np.float64)
 
 
 def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> FloatArray:
@@ -106,7 +106,7 @@ def gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
     gaps = _gaps(counts)
     log_tails = log_ndtr(-gaps / (math.sqrt(2.0) * parameters.positive(sigma, "sigma")))
     cap = math.log1p(-1.0 / (gaps.shape[1] + 1))
-    return np.asarray(np.minimum(logsumexp(log_tails, axis=1), cap), dtype=np.float64)
+    return np.asarray(np.minimum(np.logaddexp.reduce(log_tails, axis=1), cap), dtype=np.float64)
 
 
 def gnmax_rdp(counts: npt.ArrayLike, sigma: float, orders: npt.ArrayLike) -> FloatArray:
@@ -152,7 +152,7 @@ def epsilon_from_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     """The papers' conversion, ε = min over orders of rdp + ln(1/δ)/(order − 1): ε and the order it is met at.
 
     Mironov, "Rényi Differential Privacy", CSF 2017, Proposition 3. `rdp` is the total over all queries, one
-    figure an order.
+    figure per order.
 
     >>> epsilon_from_rdp([2.0, 3.0], [0.5, 1.0], delta=math.exp(-2))
     (2.0, 3.0)
@@ -160,7 +160,7 @@ def epsilon_from_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     parameters.delta(delta)
     order_values, totals = parameters.orders(orders), np.asarray(rdp, dtype=np.float64)
     if totals.shape != order_values.shape:
-        raise ValueError(f"rdp must hold one total an order: {totals.shape} against {order_values.shape}")
+        raise ValueError(f"rdp must hold one total per order: {totals.shape} against {order_values.shape}")
     if not np.all(totals >= 0.0):
         raise ValueError("rdp must be neither negative nor NaN")
     epsilons = totals - math.log(delta) / (order_values - 1.0)
@@ -221,7 +221,7 @@ def _log_pass_fail(counts: npt.ArrayLike, threshold: float, sigma1: float) -> tu
     """Log-probabilities that the noisy test passes and that it fails, one per query."""
     parameters.threshold(threshold)
     z = (_votes(counts).max(axis=1) - threshold) / parameters.positive(sigma1, "sigma1")
-    return np.asarray(log_ndtr(z), dtype=np.float64), np.asarray(log_ndtr(-z), dtype=np.float64)
+    return log_ndtr(z), log_ndtr(-z)
 
 
 def _rdp_from_moments(total: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,7 +1,7 @@
 """Small privacy calculators: amplification, groups, accuracy, calibration, composition, and DP-SGD's ε.
 
-Each answers one question of a textbook with one formula. They plan and compare; the ledger of a run is kept
-by the accountants, not here. References:
+Each answers one question of a textbook with one formula. They are for plans and comparisons: what a run is charged
+comes from its mechanism, not from here. References:
 
 * Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014;
 * Balle, Barthe, Gaboardi, "Privacy Amplification by Subsampling", NeurIPS 2018;
@@ -16,10 +16,10 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from pate.accounting import parameters
 from pate.accounting.bounds import epsilon_from_rdp
+from pate.accounting.composition import RepeatedGuarantee
 
 __all__ = [
     "PrivacyParameters",
@@ -68,7 +68,7 @@ def amplify_exact(epsilon: float, delta: float, sampling_rate: float) -> Privacy
 
 
 def amplify_linear(epsilon: float, delta: float, sampling_rate: float) -> PrivacyParameters:
-    """The lecture's simpler bound (2γε, γδ) for ε ≤ 1, with γ = `sampling_rate`.
+    """The simpler textbook bound (2γε, γδ) for ε ≤ 1, with γ = `sampling_rate`.
 
     There e^ε − 1 ≤ 2ε, so it is never below `amplify_exact`.
 
@@ -161,26 +161,16 @@ def compose_advanced(epsilon: float, delta: float, k: int, slack: float) -> Priv
 def compose_optimal(epsilon: float, delta: float, k: int, total_delta: float) -> PrivacyParameters:
     """The least ε at `total_delta` that holds for any k mechanisms which are (ε, δ) each.
 
-    Kairouz, Oh and Viswanath 2015, Theorem 3.3, computed as a privacy loss distribution by dp_accounting. The
-    worst mechanism loses −ε, ε or everything, so a grid of step ε holds each sum of losses exactly, and no
-    finer one is more accurate. What is cut off the tails is charged to δ. Infinite where `total_delta` is
-    less than the chance 1 − (1 − δ)^k of losing everything. The sums are floating-point convolutions: trust
-    them for `total_delta` down to about 1e-10.
+    Kairouz, Oh and Viswanath 2015, Theorem 3.3. Infinite where `total_delta` is less than the chance
+    1 − (1 − δ)^k of losing everything.
 
     >>> round(compose_optimal(0.1, 0.0, 100, 1e-5).epsilon, 3)
     4.307
     """
-    from dp_accounting.pld import common, privacy_loss_distribution
-
-    epsilon, delta = parameters.claimed(epsilon, delta)
     parameters.epsilon(epsilon)
     parameters.queries(k, "k", least=1)
     parameters.delta(total_delta, "total_delta")
-    single = privacy_loss_distribution.from_privacy_parameters(
-        common.DifferentialPrivacyParameters(epsilon, delta), value_discretization_interval=epsilon
-    )
-    composed = single.self_compose(k, tail_mass_truncation=min(1e-15, total_delta * 1e-9))
-    return PrivacyParameters(float(composed.get_epsilon_for_delta(total_delta)), total_delta)
+    return PrivacyParameters(RepeatedGuarantee(epsilon, delta, k).epsilon(total_delta), total_delta)
 
 
 def moments_epsilon(
@@ -225,6 +215,8 @@ def strong_composition_epsilon(q: float, sigma: float, steps: int, delta: float)
     >>> round(strong_composition_epsilon(0.01, 4.0, 10_000, 1e-5), 2)
     9.35
     """
+    from scipy.optimize import minimize_scalar  # costs 0.3 s: import where used
+
     _check_sgd(q, sigma, steps, delta)
 
     def epsilon_of(log_odds: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
-from pate.accounting.composition import Orders, rdp_epsilon
+from pate.accounting.composition import Orders, epsilon_by_order, rdp_epsilon
 from pate.accounting.loss_distribution import pld_epsilon
 from pate.accounting.moved_votes import Answering, Counts, NeighbourOutcomes, neighbour_outcomes, on_all_cores
 from pate.accounting.renyi import worst_divergences
@@ -23,7 +23,7 @@ from pate.accounting.renyi import worst_divergences
 Array = NDArray[np.float64]
 
 EXACT_ORDERS: Orders = 1 + 2.0 ** (np.arange(-200, 341) / 20)
-"""Rényi orders, 20 an octave up to 1.3e5. Twice as many, and ten times the range, move ε by < 0.05 %."""
+"""Rényi orders, 20 per octave up to 1.3e5. Twice as many, and ten times the range, move ε by < 0.05 %."""
 
 _MOVES_AT_ONCE = 256
 
@@ -50,7 +50,8 @@ class ExactCost:
         """ε of the first query, the first two, … and of all, float[queries]."""
         parameters.delta(delta)
         totals = np.cumsum(self.forward, axis=0), np.cumsum(self.backward, axis=0)
-        return np.maximum(*(_epsilons(self.orders, total, delta) for total in totals))
+        by_order = (epsilon_by_order(self.orders, total, delta) for total in totals)
+        return np.maximum(*(epsilons.min(axis=1) for epsilons in by_order)).clip(min=0.0)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class ExactEpsilon:
 
     @property
     def epsilon(self) -> float:
+        """The smaller of the two."""
         return min(self.rdp, self.pld)
 
 
@@ -91,7 +93,7 @@ def exact_epsilon(mechanism: Answering, counts: Counts, delta: float) -> ExactEp
     rdp = cost.epsilon(delta)
     try:
         pld = pld_epsilon(outcomes, delta, guess=rdp)
-    except (ValueError, OverflowError):  # losses of hundreds leave floating point: noise far below a vote
+    except (ValueError, OverflowError):  # noise far below one vote: losses of hundreds, beyond floating point
         pld = math.inf
     return ExactEpsilon(rdp=rdp, pld=pld, rdp_after=cost.cumulative_epsilon(delta))
 
@@ -104,12 +106,3 @@ def _cost(outcomes: NeighbourOutcomes, orders: Orders) -> ExactCost:
     forward, backward = zip(*on_all_cores(worst, outcomes.blocks(_MOVES_AT_ONCE)), strict=True)
     where = outcomes.where
     return ExactCost(orders, np.concatenate(forward)[where], np.concatenate(backward)[where])
-
-
-def _epsilons(orders: Orders, rdp: Array, delta: float) -> Array:
-    """`rdp_epsilon` of each row, by the same formula: Canonne, Kamath, Steinke 2020, Prop. 12."""
-    usable = orders > 1.01
-    a = orders[usable]
-    epsilon = (rdp[:, usable] + np.log1p(-1 / a) - np.log(delta * a) / (a - 1)).min(axis=1)
-    free = np.any(delta**2 + np.expm1(-rdp) > 0, axis=1)  # δ ≤ √(1 − exp(−KL)), Bretagnolle–Huber
-    return np.where(free, 0.0, np.maximum(epsilon, 0.0))

@@ -5,7 +5,7 @@ maximum of convex curves is convex, so it is the curve of a pair of distribution
 compositions of dominating pairs dominate the composition (Zhu, Dong, Wang 2022). The pair is rounded up to a
 grid of losses by "Connect the Dots" (Doroshenko et al. 2022, Algorithm 1).
 
-Many queries: a product of Fourier transforms. All rounding, but that of floating point, is upwards.
+Many queries: a product of Fourier transforms. All rounding is upwards, except that of floating point.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft
 
 from pate.accounting.moved_votes import NeighbourOutcomes, on_all_cores
 
@@ -73,6 +72,7 @@ class Losses:
     multiplicity: Indices
 
     def grid(self) -> Array:
+        """The losses that the columns of `mass` stand for."""
         n = self.mass.shape[1] // 2
         return np.arange(-n, n + 1) * self.interval
 
@@ -91,7 +91,7 @@ def pld_epsilon(outcomes: NeighbourOutcomes, delta: float, guess: float = math.i
     finest = largest / _MOST_POINTS  # a coarser grid is rounded up further, and holds as well
     interval = max(scale, 1e-9) / max(1000.0, 40 * math.sqrt(len(outcomes.where)))
     interval = max(interval, finest)
-    visible = 0.05 * min(scale, largest)  # an ε below this needs no digits
+    visible = 0.05 * min(scale, largest)  # an ε below this need not be precise
     for _ in range(6):
         curves = worst_curves(outcomes, interval, cut)
         epsilon = composed_epsilon(curves, delta)
@@ -223,14 +223,21 @@ def _tilted_epsilon(losses: list[Losses], tilt: float, infinite: float, delta: f
     interval = losses[0].interval
     log_moment = float(_log_moments(losses, np.array([tilt]))[0])
     lowest, highest = _window(losses, tilt, log_moment)
-    size = fft.next_fast_len(highest - lowest + 1, real=True)
+    size = _fast_length(highest - lowest + 1)
     index = np.arange(lowest, lowest + size)
     tilted = np.maximum(_compose(losses, tilt, size)[index % size], 0.0)  # what wraps around only adds
     weight = np.exp(np.minimum(log_moment - tilt * index * interval, 700.0))
     beyond = weight[-1] * math.exp(_LOG_OUTSIDE)  # Chernoff's bound on the mass above the window
-    epsilon = _smallest_epsilon(index * interval, tilted * weight, infinite + beyond, delta)
+    grid = np.multiply(index, interval, dtype=np.float64)
+    epsilon = _smallest_epsilon(grid, tilted * weight, infinite + beyond, delta)
     noise = _NOISE * size * math.exp(min(700.0, log_moment - tilt * epsilon)) if epsilon < math.inf else 0.0
     return epsilon, noise
+
+
+def _fast_length(least: int) -> int:
+    """The smallest product of twos, threes and fives from `least` on: transforms of such a length are quick."""
+    odd = (3**i * 5**j for i in range(least.bit_length()) for j in range(least.bit_length()))
+    return min(factor << (-(-least // factor) - 1).bit_length() for factor in odd)
 
 
 def _window(losses: list[Losses], tilt: float, log_moment: float) -> tuple[int, int]:
@@ -256,10 +263,10 @@ def _compose(losses: list[Losses], tilt: float, size: int) -> Array:
         product = np.ones(size // 2 + 1, dtype=np.complex128)
         for repeats in np.unique(part.multiplicity):
             for rows in _batches(tilted[part.multiplicity == repeats], size):
-                product *= np.prod(fft.rfft(_wrapped(rows, size), axis=1), axis=0) ** repeats
+                product *= np.prod(np.fft.rfft(_wrapped(rows, size), axis=1), axis=0) ** repeats
         return product
 
-    result: Array = fft.irfft(np.prod(on_all_cores(transform, losses), axis=0), size)
+    result: Array = np.fft.irfft(np.prod(on_all_cores(transform, losses), axis=0), size)
     return result
 
 

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from scipy.special import ndtri
 
 from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, RdpGuarantee, rdp_epsilon
+from pate.accounting.normal import ndtri
 from pate.accounting.smooth_sensitivity import PrivateCost
 from pate.accounting.worst_case import WorstCaseGuarantee
 
@@ -95,7 +95,7 @@ def epsilon_sanitised(
     _check_noise(cost.smallest_sigma)
     delta = parameters.delta(delta)
     lost = delta / 2 if failure is None else parameters.number(failure, "failure", above=0, below=delta)
-    quantile = float(-ndtri(lost))
+    quantile = -ndtri(lost)
     own = release_rdp(cost.order, beta + ROUNDING, sigma_ss, quantile)
     left = _delta_left(delta - lost, cost.worst_case_rdp, cost.order, own)
     scale = Fraction(cost.smooth_sensitivity(beta) + ROUNDING) * Fraction(sigma_ss)
@@ -120,8 +120,8 @@ class WithRelease(Guarantee):
 
     @classmethod
     def of(cls, labels: WorstCaseGuarantee, order: float, beta: float, sigma_ss: float, delta: float) -> WithRelease:
-        """With the figure released at `delta`, half of which may fail."""
-        return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, float(-ndtri(delta / 2))))
+        """With the figure released at `delta`, half of it for the chance that the figure is too low."""
+        return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(delta / 2)))
 
     def epsilon(self, delta: float) -> float:
         total = np.array([self.labels.rdp_at(self.order) + self.release])
@@ -133,7 +133,7 @@ def check_release(
 ) -> None:
     """Raise where `epsilon_sanitised` would, once all of the budget is spent: before any of it is."""
     _check_noise(smallest_sigma)
-    own = release_rdp(order, beta + ROUNDING, sigma_ss, float(-ndtri(parameters.delta(delta) / 2)))
+    own = release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(parameters.delta(delta) / 2))
     _delta_left(delta / 2, float(labels.rdp(np.array([order]))[0]), order, own)
 
 

@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr
 
 from pate.accounting import parameters
 from pate.accounting.bounds import theorem6
+from pate.accounting.normal import log_ndtr
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -294,7 +294,7 @@ def _shift(sigma: float) -> float:
 
 def _log_tail(sigma: float, n_teachers: int) -> Floats:
     """ln of erfc(gap / (2 sigma)) / 2 for gap = 0 … n_teachers."""
-    return np.asarray(log_ndtr(-_shift(sigma) * np.arange(n_teachers + 1)))
+    return log_ndtr(-_shift(sigma) * np.arange(n_teachers + 1))
 
 
 def _log_sum(log_tail: Floats, top: Ints, rest: Ints) -> Floats:

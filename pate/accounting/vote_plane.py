@@ -31,6 +31,7 @@ TOLERANCE = 1e-3
 
 _TAIL_SHARE = 1e-6  # what the tails beyond the search may add, as a share of the closed form's excess
 _ROWS_AT_ONCE = 16
+_LARGEST_EXPONENT = 300.0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -65,12 +66,14 @@ def _excess(log_p: Floats, log_q: Floats, order: float) -> Floats:
 
 def _scaled_excess(log_q: Floats, log_ratio: Floats, order: float) -> Floats:
     """q·φ(exp(log_ratio)), without overflow where q is small and the ratio large."""
-    q = np.exp(log_q)
-    small = np.minimum(order * log_ratio, 1.0)
-    with np.errstate(over="ignore"):
-        near = q * (np.expm1(small) - order * np.expm1(small / order))
-        far = np.exp(order * log_ratio + log_q) - q - order * (np.exp(log_ratio + log_q) - q)
-    result: Floats = np.where(order * log_ratio > 1, far, near)
+    q, exponent = np.exp(log_q), order * log_ratio
+    small = np.minimum(exponent, 1.0)
+    result: Floats = q * (np.expm1(small) - order * np.expm1(small / order))
+    large = exponent > 1
+    if large.any():
+        q, log_q, log_ratio = q[large], log_q[large], log_ratio[large]
+        with np.errstate(over="ignore"):
+            result[large] = np.exp(exponent[large] + log_q) - q - order * (np.exp(log_ratio + log_q) - q)
     return result
 
 
@@ -130,7 +133,7 @@ class Plane:
 
     @cached_property
     def radius(self) -> int:
-        """Noise beyond it is as good as impossible, also where the moment is taken."""
+        """How far noise has to be searched: what lies beyond adds next to nothing to the moment."""
         reach, tails = _log_tail_moments(self.noise, self.order)
         enough = math.log(self._target / 3) - self._log_moment
         return max(2, int(np.argmax(tails <= enough)) - reach + 1)
@@ -144,11 +147,12 @@ class Plane:
 
     @property
     def far(self) -> int:
-        """From here on a class beats the rival."""
+        """From this x or y on, a class practically always beats the rival."""
         return self.radius + self.drop
 
     @property
     def moment_fits(self) -> bool:
+        """Whether the moment of one noisy count stays well inside the range of floating point."""
         return self._log_moment < 300
 
     @property
@@ -159,6 +163,7 @@ class Plane:
 
     @cached_property
     def slack(self) -> float:
+        """What the neglected tails can add; see the class."""
         reach, tails = _log_tail_moments(self.noise, self.order)
         tail = math.exp(self._log_moment + tails[self.radius - 1 + reach])
         if self.noise.tail_ratio == 0:
@@ -213,12 +218,15 @@ class _Outcomes:
         self._widest = max(plane.far - plane.lowest, 2 * plane.radius) + 2 * margin  # of |x − y|
         self._top = self._widest + _negligible(noise)  # of the winner's noise, which is −x upwards
         noise_values = np.arange(self._top, -highest - 1, -1)  # in the order of x = −top … highest
-        self._pmf = np.exp(noise.log_pmf(noise_values))
+        self._half_pmf = np.exp(noise.log_pmf(noise_values)) / 2
         levels = np.arange(self._top + self._widest, -highest - self._widest - 2, -1)
         cdf = np.exp(noise.log_cdf(levels))
         n = len(noise_values)
         self._at_most = np.lib.stride_tricks.sliding_window_view(cdf[:-1], n)  # row −d + widest: P(Z ≤ d − x)
         self._below = np.lib.stride_tricks.sliding_window_view(cdf[1:], n)  # the same: P(Z < d − x)
+        self._either = np.lib.stride_tricks.sliding_window_view(cdf[:-1] + cdf[1:], n)  # their sum
+        if self._ratio:  # powers for as long as their inverses are represented well
+            self._powers = self._ratio ** np.arange(max(1.0, _LARGEST_EXPONENT // -math.log(self._ratio)))
 
     def log_win(self, x: Ints, y: Ints) -> Floats:
         """log P(the class at x wins) against a class at y and the rival."""
@@ -226,47 +234,59 @@ class _Outcomes:
 
     def log_rival(self, x: Ints, y: Ints, coin: int) -> Floats:
         """log P(the rival wins), and the coin (0 or 1) fell so, if there is one."""
-        return self._look_up(lambda d: self._rival_rows(d, coin), x, y)
+        return self._look_up(lambda leads, n: self._rival_rows(leads, n, coin), x, y)
 
     @property
     def coins(self) -> tuple[int, ...]:
         return (0,) if self._loses_ties else (0, 1)
 
-    def _look_up(self, rows_at: Callable[[Ints], Floats], x: Ints, y: Ints) -> Floats:
-        leads, where = np.unique(x - y, return_inverse=True)
-        if np.abs(leads).max(initial=0) > self._widest or x.min(initial=0) < -self._top:
+    def _look_up(self, rows_at: Callable[[Ints, int], Floats], x: Ints, y: Ints) -> Floats:
+        lead = x - y
+        if np.abs(lead).max(initial=0) > self._widest or x.min(initial=0) < -self._top:
             raise IndexError("a point outside the tables")
-        by_lead = np.argsort(where, kind="stable")
+        leads, where = _distinct(lead, self._widest)
+        by_lead = np.argsort(where.astype(np.min_scalar_type(len(leads))), kind="stable")  # short integers sort fast
         starts = np.searchsorted(where[by_lead], np.arange(0, len(leads) + _ROWS_AT_ONCE, _ROWS_AT_ONCE))
         result = np.empty(len(x))
         for i, (start, end) in enumerate(itertools.pairwise(starts)):
             points = by_lead[start:end]
             first = i * _ROWS_AT_ONCE
-            rows = rows_at(leads[first : first + _ROWS_AT_ONCE])
-            result[points] = rows[where[points] - first, x[points] + self._top]
+            at = x[points] + self._top
+            rows = rows_at(leads[first : first + _ROWS_AT_ONCE], int(at.max()) + 1)
+            result[points] = rows[where[points] - first, at]
         return np.log(result)
 
-    def _win_rows(self, leads: Ints) -> Floats:
-        index = self._widest - leads
-        strictly = self._pmf * self._below[index] / 2
-        fair = strictly + self._pmf * self._at_most[index] / 2
-        rows = np.cumsum(fair, axis=1)
-        return self._smooth(rows if self._loses_ties else rows - strictly)
+    def _win_rows(self, leads: Ints, n: int) -> Floats:
+        """The first `n` points of the diagonals."""
+        index, half_pmf = self._widest - leads, self._half_pmf[:n]
+        rows = self._either[index, :n]
+        rows *= half_pmf
+        np.cumsum(rows, axis=1, out=rows)
+        if not self._loses_ties:
+            rows -= half_pmf * self._below[index, :n]
+        return self._smooth(rows)
 
-    def _rival_rows(self, leads: Ints, coin: int) -> Floats:
+    def _rival_rows(self, leads: Ints, n: int, coin: int) -> Floats:
         index, level = self._widest - leads, self._widest
         if self._loses_ties:
-            return self._smooth(self._below[level] * self._below[index])
+            return self._smooth(self._below[level, :n] * self._below[index, :n])
         first, second = (self._below, self._at_most) if coin == 0 else (self._at_most, self._below)
-        return self._smooth(first[level] * second[index] / 2)
+        return self._smooth(first[level, :n] / 2 * second[index, :n])
 
     def _smooth(self, rows: Floats) -> Floats:
+        """Changes x into y, y[i] = (1 − ratio)·x[i] + ratio·y[i − 1], which is ratio^i·Σ (1 − ratio)·x[k]/ratio^k."""
         if self._ratio == 0:
             return rows
-        from scipy.signal import lfilter  # slow to import, and only the exact plane needs it
-
-        smoothed: Floats = lfilter([1 - self._ratio], [1, -self._ratio], rows, axis=1)
-        return smoothed
+        last = np.zeros((len(rows), 1))
+        for start in range(0, rows.shape[1], len(self._powers)):
+            part = rows[:, start : start + len(self._powers)]
+            powers = self._powers[: part.shape[1]]
+            part *= (1 - self._ratio) / powers
+            np.cumsum(part, axis=1, out=part)
+            part += self._ratio * last
+            part *= powers
+            last = part[:, -1:]
+        return rows
 
 
 def largest_excess(plane: Plane) -> float:
@@ -316,6 +336,9 @@ def _block_bounds(plane: Plane, outcomes: _Outcomes, x: Ints, y: Ints, size: int
     is largest at one of the two; P(a wins) is largest at the second, P(b wins) at the first, P(rival wins)
     at (x, y). What cannot be represented counts as infinite.
     """
+    if size == 1:
+        value = _values(plane, outcomes, x, y)
+        return np.where(np.isnan(value), np.inf, value), value
     order, end = plane.order, size - 1
     high, low = (x, y + end), (x + end, y)
     after_high, after_low = (x - 1, y + end + 1), (x + end - 1, y + 1)
@@ -332,6 +355,25 @@ def _block_bounds(plane: Plane, outcomes: _Outcomes, x: Ints, y: Ints, size: int
         bound[near] += np.maximum(*either)
         value[near] += _excess(r[0], r[2], order)
     return np.where(np.isnan(bound), np.inf, bound), value
+
+
+def _values(plane: Plane, outcomes: _Outcomes, x: Ints, y: Ints) -> Floats:
+    """The excess at single points."""
+    before, after = (x, y), (x - 1, y + 1)
+    a, b = outcomes.log_win(*_joined(before, after, before[::-1], after[::-1])).reshape(2, 2, len(x))
+    value = _excess(a[0], a[1], plane.order) + _excess(b[0], b[1], plane.order)
+    near = np.flatnonzero(np.maximum(x, y) < plane.far)
+    for coin in outcomes.coins:
+        r = outcomes.log_rival(*_joined((x[near], y[near]), (x[near] - 1, y[near] + 1)), coin).reshape(2, len(near))
+        value[near] += _excess(r[0], r[1], plane.order)
+    return value
+
+
+def _distinct(values: Ints, largest: int) -> tuple[Ints, Ints]:
+    """The distinct ones of values in −largest … largest, and which of them each is."""
+    there = np.zeros(2 * largest + 1, dtype=bool)
+    there[values + largest] = True
+    return np.flatnonzero(there) - largest, (np.cumsum(there) - 1)[values + largest]
 
 
 def _joined(*points: tuple[Ints, Ints]) -> tuple[Ints, Ints]:

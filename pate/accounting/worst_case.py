@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
+from pate.accounting.moved_votes import on_all_cores
 from pate.accounting.vote_plane import (
     Plane,
     largest_excess,
@@ -136,7 +137,7 @@ class WorstCaseGuarantee(RdpGuarantee):
         best = int(np.searchsorted(ORDERS, self._approximately(delta)[1]))
         tried = _ORDERS_TRIED[1:2] if any(cost.slow for cost in self.costs) else _ORDERS_TRIED
         orders = ORDERS[np.unique(np.clip(best + tried, 0, len(ORDERS) - 1))]
-        tight = rdp_epsilon(orders, np.array([self.rdp_at(float(order)) for order in orders]), delta)
+        tight = rdp_epsilon(orders, np.array(on_all_cores(self.rdp_at, orders.tolist())), delta)
         return min(tight, rdp_epsilon(ORDERS, self.rdp(ORDERS), delta))
 
     def quick_epsilon(self, delta: float) -> float:

@@ -17,7 +17,7 @@ from pate.baselines import build_baseline
 from pate.errors import NotTrusted, RunError, first_line
 from pate.naming import importing_only
 from pate.runs.files import MODEL_CARD, TENSORS
-from pate.storage.files import names, read_card, regular_file, sizes, write_atomically
+from pate.storage.files import read_card, read_model_card, regular_file, write_atomically
 
 
 def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card: dict[str, Any]) -> None:
@@ -39,16 +39,9 @@ def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card
 def load_card(folder: Path) -> dict[str, Any]:
     """What `model.json` says: classes, how the input is written, ε, δ."""
     try:
-        card = read_card(folder / MODEL_CARD)
-        if not isinstance(card.get("baseline"), dict):
-            raise ValueError(f"{MODEL_CARD} is not a model card")
-        if "classes" in card:
-            names(card["classes"], "classes")
-        if card.get("shape") is not None:
-            sizes(card["shape"], "shape")
+        return read_model_card(folder / MODEL_CARD, "baseline", dict)
     except (OSError, ValueError) as error:
         raise RunError(f"{folder}: no readable model there ({first_line(error)})") from None
-    return card
 
 
 def load_model(folder: Path | str, trust: Iterable[str] = ()) -> Any:
@@ -66,7 +59,7 @@ def load_model(folder: Path | str, trust: Iterable[str] = ()) -> Any:
             model = build_baseline(card["baseline"]["name"], card["baseline"]["params"], given)
             return model.restore(weights, card["restore"])
     except NotTrusted as error:
-        raise NotTrusted(f"{folder}: {error}") from None
+        raise NotTrusted(f"{folder}: {error.text()}", **error.arguments) from None
     except Exception as error:  # whatever somebody wrote there
         raise RunError(
             f"{folder}: no readable model there ({type(error).__name__}: {first_line(error)[:200]})"

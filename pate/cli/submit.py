@@ -37,8 +37,11 @@ def submit(
     out: Annotated[str | None, typer.Option(help="run directory on the cluster; else ~/pate-runs/NAME-TIME")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small")] = False,
+    anchor: Annotated[
+        str | None, typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides")
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="where to copy what may leave the run; else runs/NAME-TIME")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="hand it in, print the job's id and end")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="submit it, print the job's id and end")] = False,
     pack: Pack = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +61,7 @@ def submit(
     jobs = connect(address)
     stamp = f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     place = out or f"~/pate-runs/{stamp}"
-    job = jobs.submit(Request(config, set_ or (), data_dir, place, resume, force), pack)
+    job = jobs.submit(Request(config, set_ or (), data_dir, place, resume, force, anchor), pack)
     _say(f"job {job}, run directory on the cluster: {place}")
     if detach:
         print(json.dumps({"job": job, "run": place}) if as_json else job)
@@ -147,7 +150,7 @@ def connect(address: str | None) -> Jobs:
 
 
 def _follow(jobs: Jobs, job: str, stream: TextIO | None = None) -> None:
-    """Until it ends; a job that fails ends this program too, with its reason."""
+    """Show what the job prints until it ends; if it fails, this program ends too, with its reason."""
 
     def show(text: str) -> None:
         print(text, end="", file=stream or sys.stderr, flush=True)
@@ -165,7 +168,7 @@ def _follow(jobs: Jobs, job: str, stream: TextIO | None = None) -> None:
 
 
 def _place(jobs: Jobs, job: Job) -> str:
-    """Where a run is on the cluster: as handed in, or as `pate run` printed it in a job of another kind."""
+    """Where a run is on the cluster: as it was submitted, or as `pate run` printed it in a job of another kind."""
     from pate.cluster.jobs import RUN
 
     if job.metadata.get(RUN):

@@ -1,5 +1,6 @@
 """YAML → typed, frozen settings. Every mistake is one line that names the key, the value and what would do."""
 
+from pate.config.loading import default_config_path, load_baseline_config, load_config, parse_config, stored_config
 from pate.config.plain_yaml import read_yaml
 from pate.config.settings import (
     BaselineBudget,
@@ -12,10 +13,6 @@ from pate.config.settings import (
     RunConfig,
     Sanitise,
     TeacherFamily,
-    default_config_path,
-    load_baseline_config,
-    load_config,
-    parse_config,
 )
 
 __all__ = [
@@ -34,4 +31,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "read_yaml",
+    "stored_config",
 ]

@@ -1,21 +1,19 @@
-"""The sections of a config, and how a file becomes them."""
+"""The sections of a config."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pate.accounting import parameters
-from pate.config.plain_yaml import MOST_DEPTH, dump_yaml, parse_yaml, read_yaml
-from pate.data.settings import AnyData, DataSettings, Settings, Several
+from pate.config.plain_yaml import dump_yaml
+from pate.data.settings import DataSettings, Settings, Several
 from pate.errors import ConfigError
-from pate.naming import dotted, make_importable, nearest, shown
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 MOST_TEACHERS = 100_000
 MOST_ASKED = 10_000_000
 MOST_KINDS = 1_000
-"""Far above what anybody runs, and low enough that nothing fills the memory before it says so."""
+"""Limits far above what anybody runs, and low enough that a mistake is told before it fills the memory."""
 
 
 def _checked(check: Callable[[object], Any]) -> BeforeValidator:
-    """A field whose value `pate.accounting.parameters` judges; the config says the key itself."""
+    """A field whose value `pate.accounting.parameters` checks; the key is added where the error is shown."""
 
     def validate(value: object) -> Any:
         try:
@@ -140,7 +138,7 @@ class Budget(Settings):
             if old or isinstance(content.get("ledger"), str):
                 raise ValueError(
                     f"{old or 'ledger'}: a shared ledger holds its budget itself and is named by an id; make it once "
-                    "with `pate ledger create PATH --epsilon E --delta D --order A` and paste what that prints"
+                    "with `pate ledger create` and paste what that prints"
                 )
         return content
 
@@ -172,9 +170,10 @@ class Budget(Settings):
 
 
 class RaySettings(Settings):
-    """Every Ray knob.
+    """How Ray is used: how many workers, and what each has.
 
-    With `wait_for_workers` seconds, a cluster that grows is asked for room for all `workers` before the run begins.
+    A cluster that grows is asked for room for all `workers` before the run begins, and has `wait_for_workers` seconds.
+    A teacher that takes more than `seconds_per_teacher` counts as hanging.
     """
 
     workers: int | None = Field(default=None, ge=1, le=MOST_TEACHERS)
@@ -197,7 +196,7 @@ class RunConfig(Settings):
     def digest(self) -> str:
         """Equal for equal settings; what a run directory is known by.
 
-        Where and how Ray runs is left out, and where a shared ledger is: that it is the one, its identity says.
+        Where and how Ray runs is left out, and so is the path of a shared ledger, which its identity names.
         """
         content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -215,7 +214,7 @@ class BaselineBudget(Settings):
 
 
 class BaselineConfig(RunConfig):
-    """A private learner without teachers, on the same data."""
+    """The settings of a private learner without teachers, on the same data."""
 
     baseline: Component
     budget: BaselineBudget = BaselineBudget()
@@ -224,7 +223,7 @@ class BaselineConfig(RunConfig):
 
 
 class Config(RunConfig):
-    """One run of PATE."""
+    """The settings of one run of PATE."""
 
     n_teachers: Teachers
     teachers: Several[TeacherFamily] = ()
@@ -271,132 +270,3 @@ class Config(RunConfig):
 
     def check(self) -> None:
         self.build_mechanism()
-
-
-Kind = TypeVar("Kind", bound=RunConfig)
-
-
-def default_config_path(name: str = "digits") -> Path:
-    """A config that comes with the package, by default the embedded digits run; in the checkout or installed."""
-    package = Path(__file__).parents[1]
-    packaged = package / "configs" / f"{name}.yaml"
-    return packaged if packaged.exists() else package.parent / "configs" / f"{name}.yaml"
-
-
-def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
-    """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
-    if path is None:
-        return _load(default_config_path(), overrides, Config)
-    make_importable(Path(path).parent)  # a mechanism may be in a file beside it
-    return _load(Path(path), overrides, Config)
-
-
-def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> BaselineConfig:
-    """The same for `pate baseline`."""
-    return _load(Path(path), overrides, BaselineConfig)
-
-
-def _load(path: Path, overrides: Iterable[str], kind: type[Kind]) -> Kind:
-    content = read_yaml(path)
-    for override in overrides:
-        _override(content, override)
-    return parse_config(content, kind)
-
-
-def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:  # type: ignore[assignment]
-    """Settings from plain values, checked down to the mechanism's parameters."""
-    if "baseline" in content and kind is Config:
-        raise ConfigError("baseline: this config is for `pate baseline`, not for `pate run`")
-    if "teachers" in content and kind is BaselineConfig:
-        raise ConfigError("teachers: this config is for `pate run`, not for `pate baseline`")
-    try:
-        config = kind.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(_one_line(error, content, kind)) from None
-    config.check()
-    return config
-
-
-def _override(content: dict[str, Any], text: str) -> None:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {text}: write key=value, for example --set mechanism.sigma=30")
-    *parents, last = names = key.split(".")
-    if len(names) > MOST_DEPTH:
-        raise ConfigError(f"--set {shown(key)}: nested more than {MOST_DEPTH} deep")
-    place: Any = content
-    for name in parents:
-        place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
-    index = last if isinstance(place, dict) else _index(place, last, key)
-    place[index] = parse_yaml(value, f"--set {dotted(names)}")
-
-
-def _index(place: Any, name: str, key: str) -> int:
-    """Where in the list `place` the entry `name` is."""
-    if isinstance(place, list) and name in (numbers := list(map(str, range(len(place))))):
-        return numbers.index(name)
-    raise ConfigError(f"--set {shown(key)}: there is no {shown(name)} at that place")
-
-
-def _one_line(error: ValidationError, content: Any, kind: type[Settings]) -> str:
-    errors = error.errors(include_url=False)
-    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
-    path = _place(first["loc"], content)
-    key = dotted(path) or "config"
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc'], kind))}"
-    if first["type"] == "missing":
-        return f"{key}.{first['loc'][-1]}: missing; add it to the config".removeprefix("config.")
-    if first["type"] == "union_tag_invalid":
-        source = first["input"].get("source")
-        return f"data.source = {shown(source)}: no such source; {nearest(str(source), _SOURCES)}"
-    if first["type"] == "union_tag_not_found":
-        return f"data.source: missing; known are {', '.join(sorted(_SOURCES))}"
-    message = " or ".join(dict.fromkeys(_message(e) for e in errors if _place(e["loc"], content) == path))
-    if not path:
-        return message
-    value = first["input"]
-    if isinstance(value, bool):
-        message += " (YAML takes yes, no, on and off for true and false: put names into quotes)"
-    return f"{key}: {message}" if isinstance(value, (dict, BaseModel)) else f"{key} = {shown(value)}: {message}"
-
-
-def _message(error: Any) -> str:
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{message[0].lower()}{message[1:]}"
-
-
-def _place(location: Iterable[int | str], content: Any) -> list[int | str]:
-    """Where in `content` an error is; pydantic's `location` also names the types it tried on the way."""
-    path: list[int | str] = []
-    for part in location:
-        if path == ["data"] and isinstance(content, Mapping) and part == content.get("source"):
-            continue  # the kind of data, which may also be the name of a key
-        inside = range(len(content)) if isinstance(content, (list, tuple)) else content
-        if isinstance(inside, (Mapping, range)) and part in inside:
-            content = content[part]
-            path.append(part)
-    return path
-
-
-_DATA_MODELS: dict[str, type[Settings]] = {
-    source: model for model in get_args(AnyData) for source in get_args(model.model_fields["source"].annotation)
-}
-_SOURCES = frozenset(_DATA_MODELS)
-
-
-def _known_keys(location: tuple[int | str, ...], kind: type[Settings]) -> Iterable[str]:
-    """The keys of the section that the last part of `location` was looked for in."""
-    section = kind
-    for part in location[:-1]:
-        if part in _SOURCES:  # pydantic names the kind of data after 'data'
-            section = _DATA_MODELS[str(part)]
-        elif part in section.model_fields and part != "data":
-            section = _section_in(section.model_fields[str(part)].annotation)
-    return section.model_fields
-
-
-def _section_in(annotation: Any) -> type[Settings]:
-    if isinstance(annotation, type) and issubclass(annotation, Settings):
-        return annotation
-    return next(_section_in(inner) for inner in get_args(annotation) if inner not in (type(None), ...))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from pate.networks.threads import one_thread
 
 if TYPE_CHECKING:
     import torch
+    from torch.optim.swa_utils import AveragedModel
+    from torchvision.transforms.v2 import Transform
 
     from pate.networks.architectures import Classifier
     from pate.networks.training import ProgressCallback
@@ -32,6 +34,8 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
     accepts_images = True
     normed = "batch"
+    ema: float
+    augmentation: dict[str, Any] | None
     channels: int
     hidden: int
     device: str
@@ -83,6 +87,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         return torch.cat(rows).numpy()
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
+        """The likeliest class of each example."""
         return self.classes_[self.predict_proba(X).argmax(1)].astype(np.int64)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -129,6 +134,21 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     ) -> None:
         """Set `network_` and train it."""
         raise NotImplementedError
+
+    def _begin(self) -> tuple[torch.Generator, Transform, Classifier, AveragedModel]:
+        """What training draws from, its augmentation, a fresh network, and that one's average, which is `network_`."""
+        import torch
+
+        from pate.networks.architectures import looks_like_images, seeded
+        from pate.networks.augment import Strength, augmentation
+        from pate.networks.training import moving_average
+
+        generator = torch.Generator().manual_seed(self.random_state)
+        augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)
+        network = seeded(self._build, self.random_state).train()
+        average = moving_average(network, self.ema)
+        self.network_ = cast("Classifier", average.module)
+        return generator, augment, network, average
 
     def _build(self) -> Classifier:
         return self._network().to(self._device())

@@ -1,25 +1,24 @@
-"""Semi-supervised GAN (Salimans et al., 2016): a classifier whose classes also tell real examples from made ones."""
+"""Semi-supervised GAN (Salimans et al., 2016): a classifier that also tells real examples from generated ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pate.students._neural import NeuralStudent
 
 if TYPE_CHECKING:
     import torch
 
-    from pate.networks.architectures import Classifier
     from pate.networks.training import ProgressCallback
 
 
 class GAN(NeuralStudent):
-    """The discriminator has K logits; 'made' is an implicit further class with logit 0, so that an example counts
+    """The discriminator has K logits; 'generated' is an implicit further class with logit 0: an example counts
     as real by the sum of its exponentiated logits. The generator matches the mean features of real examples.
     Weights are normalised (weight norm) and averaged for prediction.
 
-    Beyond the paper, so that 100 labels of which some are wrong do: the discriminator is drawn towards the averaged
+    Beyond the paper, so that 100 labels are enough, some of them wrong: the discriminator is drawn towards the averaged
     network's guess on another augmentation of the same unlabelled example, with a weight that rises to
     `consistency_weight` over the first `ramp` of the steps; 0 leaves that out. `class_mix`, `distrust` and `patience`
     are as in MixMatch.
@@ -79,16 +78,11 @@ class GAN(NeuralStudent):
         import torch
         from torch.nn.functional import softplus
 
-        from pate.networks.architectures import Generator, looks_like_images, seeded
-        from pate.networks.augment import Strength, augmentation
-        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch, moving_average
+        from pate.networks.architectures import Generator, seeded
+        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch
         from pate.students.mixmatch import sharpened, smoothed
 
-        generator = torch.Generator().manual_seed(self.random_state)
-        augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)
-        network = seeded(self._build, self.random_state).train()
-        average = moving_average(network, self.ema)
-        self.network_ = cast("Classifier", average.module)
+        generator, augment, network, average = self._begin()
         sizes = self.noise, max(4, self.channels // 2), self.hidden
         maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)
         maker = maker.to(pool.device).train()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pate.students._neural import NeuralStudent
 
 if TYPE_CHECKING:
     import torch
 
-    from pate.networks.architectures import Classifier
     from pate.networks.training import ProgressCallback
 
 
@@ -79,15 +78,9 @@ class MixMatch(NeuralStudent):
     ) -> None:
         import torch
 
-        from pate.networks.architectures import looks_like_images, seeded
-        from pate.networks.augment import Strength, augmentation
-        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch, moving_average
+        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch
 
-        generator = torch.Generator().manual_seed(self.random_state)
-        augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)
-        network = seeded(self._build, self.random_state).train()
-        average = moving_average(network, self.ema)
-        self.network_ = cast("Classifier", average.module)
+        generator, augment, network, average = self._begin()
         optimiser = torch.optim.AdamW(
             network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
         )

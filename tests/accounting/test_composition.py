@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pate.accounting.composition import (
     ORDERS,
@@ -29,6 +32,62 @@ def test_gnmax_costs_what_dp_accounting_says_of_the_gaussian() -> None:
     closed_form = RdpGuarantee(guarantee.rdp).epsilon(1e-5)
     assert closed_form == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
     assert 0.6 * closed_form < guarantee.epsilon(1e-5) < closed_form
+
+
+@given(st.floats(1e-9, 0.5), st.floats(1e-8, 100.0), st.floats(0.0, 1.5), st.booleans())
+def test_renyi_costs_convert_as_dp_accounting_converts_them(
+    delta: float, size: float, power: float, some_are_infinite: bool
+) -> None:
+    from dp_accounting.rdp import compute_epsilon
+
+    rdp = size * ORDERS**power
+    rdp[ORDERS > 50] = math.inf if some_are_infinite else rdp[ORDERS > 50]
+    assert rdp_epsilon(ORDERS, rdp, delta) == pytest.approx(compute_epsilon(ORDERS, rdp, delta), rel=1e-12, abs=1e-14)
+
+
+def exact_delta(guarantee: RepeatedGuarantee, epsilon: mp.mpf) -> mp.mpf:
+    """The δ of Kairouz, Oh, Viswanath 2015, Theorem 3.3, loss by loss."""
+    each, times = mp.mpf(guarantee.each_epsilon), guarantee.times
+    p, finite = 1 / (1 + mp.exp(-each)), (1 - mp.mpf(guarantee.each_delta)) ** times
+    losses = [(positive, (2 * positive - times) * each) for positive in range(times + 1)]
+    chances = (
+        mp.binomial(times, n) * p**n * (1 - p) ** (times - n) * -mp.expm1(epsilon - loss)
+        for n, loss in losses
+        if loss > epsilon
+    )
+    return 1 - finite * (1 - mp.fsum(chances))
+
+
+@pytest.mark.parametrize(
+    ("each_epsilon", "each_delta", "times", "delta"),
+    [
+        (0.05, 1e-9, 1000, 1e-6),  # here and in the next, losing everything takes nearly all of δ
+        (0.3, 1e-9, 1000, 1e-6),
+        (0.001, 0.0, 1000, 1e-6),
+        (1.0, 1e-9, 100, 1e-5),
+        (0.5, 0.0, 1, 0.2),
+        (0.1, 0.0, 7, 1e-12),
+    ],
+)
+def test_repeated_guarantees_cost_just_what_the_theorem_says(
+    each_epsilon: float, each_delta: float, times: int, delta: float
+) -> None:
+    guarantee = RepeatedGuarantee(each_epsilon, each_delta, times)
+    epsilon = mp.mpf(guarantee.epsilon(delta))
+    with mp.workdps(50):
+        assert (
+            exact_delta(guarantee, epsilon * (1 - mp.mpf(1e-10)))
+            > delta
+            > exact_delta(guarantee, epsilon * (1 + mp.mpf(1e-10)))
+        )
+
+
+def test_repeated_guarantees_beyond_floating_point_are_bounded_by_the_sum() -> None:
+    assert 2500 < RepeatedGuarantee(3.0, 0.0, 1000).epsilon(1e-6) < 3000
+    assert RepeatedGuarantee(800.0, 0.0, 3).epsilon(1e-6) == 2400
+    assert RepeatedGuarantee(0.1, 1e-6, 100).epsilon(1e-5) == math.inf
+    assert RepeatedGuarantee(0.1, 0.0, 100).epsilon(0.0) == pytest.approx(10.0)
+    assert RepeatedGuarantee(0.01, 0.0, 4).epsilon(0.9) == 0.0
 
 
 def test_lnmax_is_never_worse_than_its_pure_epsilon() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon
-from pate.accounting.loss_distribution import Curves, connect_the_dots, losses_epsilon, pld_epsilon
+from pate.accounting.loss_distribution import Curves, _fast_length, connect_the_dots, losses_epsilon, pld_epsilon
 from pate.accounting.moved_votes import distinct_moves, neighbour_outcomes
 from pate.accounting.renyi import renyi_divergences
 from pate.errors import ConfigError, DataError, PateError
@@ -224,6 +224,13 @@ def one_histogram(p: NDArray[np.float64], q: NDArray[np.float64], interval: floa
     return Curves(interval, there, back, np.array([repeats]))
 
 
+def test_transforms_have_the_lengths_that_scipy_takes_for_quick() -> None:
+    from scipy.fft import next_fast_len
+
+    for least in (*range(1, 3000), 10**6 + 1, 123_456_789):
+        assert _fast_length(least) == next_fast_len(least, real=True)
+
+
 def test_connect_the_dots_is_dp_accountings() -> None:
     from dp_accounting.pld import pld_pmf
 
@@ -299,7 +306,7 @@ def test_impossible_answers_cost_infinite_rdp_and_mass_at_infinity() -> None:
 
 
 def test_pld_is_an_upper_bound_that_halving_the_interval_does_not_move() -> None:
-    votes = np.random.default_rng(3).multinomial(60, [0.6, 0.3, 0.1], size=50)
+    votes = np.random.default_rng(3).multinomial(60, [0.6, 0.3, 0.1], size=12)
     outcomes = neighbour_outcomes(GNMax(8.0), votes)
     found = {guess: pld_epsilon(outcomes, 1e-5, guess) for guess in (math.inf, 1.0, 0.02)}
     assert max(found.values()) == pytest.approx(min(found.values()), rel=5e-3)

@@ -17,6 +17,7 @@ from pate.accounting.vote_plane import (
     Plane,
     _excess,
     _Outcomes,
+    _search,
     largest_excess,
     threshold_excess,
     two_class_excess,
@@ -210,6 +211,31 @@ def test_blocks_find_the_largest_of_the_whole_grid(noise: IntegerNoise, order: f
         largest = max(largest, float(limit_case(noise, plane.radius, np.array([order]))[0]))
     assert plane.with_slack(largest) <= largest_excess(plane) <= largest * (1 + 2 * TOLERANCE)
     assert largest_excess(plane) <= math.expm1((order - 1) * worst_case_rdp(noise, order)), "rounded up"
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian(1.5), DiscreteLaplace(1.0)], ids=str)
+@pytest.mark.parametrize("loses_ties", [True, False])
+def test_what_is_not_searched_further_still_counts(noise: IntegerNoise, loses_ties: bool) -> None:
+    """However much is known to be attained elsewhere, the bound covers every point of this plane."""
+    order = 3.0
+    plane = Plane(noise, order)
+    pairs = case_moments(plane, loses_ties, *square(math.ceil(-4 * noise.scale), math.ceil(7 * noise.scale)))
+    largest = float(sum(_excess(p, q, order) for p, q in pairs).max())
+    for attained in (0.0, largest, 2 * largest, 10 * largest):
+        assert _search(plane, _Outcomes(plane, loses_ties), attained) >= largest
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(1.5), GNMax(6.0), LNMax(2.0)], ids=str)
+@pytest.mark.parametrize("order", [1.5, 6.0])
+def test_two_classes_by_the_mechanism_itself(mechanism: NoisyMax, order: float) -> None:
+    leads = np.arange(-60, 61)
+    before, after = (
+        mechanism.log_outcomes(np.stack([100 + leads - moved, np.full_like(leads, 100 + moved)], axis=1))[:, :2]
+        for moved in (0, 1)
+    )
+    largest = float(sum(_excess(before[:, i], after[:, i], order) for i in (0, 1)).max())
+    radius = Plane(mechanism.noise, order).radius
+    assert two_class_excess(mechanism.noise, radius, np.array([order]))[0] == pytest.approx(largest, rel=1e-9)
 
 
 @pytest.mark.parametrize("noise", SMALL, ids=str)

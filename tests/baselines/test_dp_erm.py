@@ -15,8 +15,9 @@ from sklearn.linear_model import LogisticRegression
 from pate.baselines.dp_erm import SOLVER_SHARE, TOLERANCE, DPLinearClassifier, clip_rows, objective_parameters
 from pate.baselines.erm_solver import Huber, Logistic, Loss, minimise
 from pate.baselines.private_tuning import PrivatelyTuned
-from pate.errors import ConfigError, DataError
-from pate.noise.continuous import seeded_entropy
+from pate.data.partition import split_into_parts
+from pate.errors import ConfigError, DataError, RunError
+from pate.noise.continuous import Entropy, seeded_entropy, spherical_laplace
 
 LOSSES = [Logistic(), Huber(0.5), Huber(0.1)]
 FALSE_ALARM = 1e-6
@@ -116,6 +117,43 @@ def test_output_noise_has_the_stated_scale() -> None:
     minimum = minimise(Logistic(), model._rows(X) * np.where(y == 1, 1.0, -1.0)[:, None], 5.0, np.zeros(4), TOLERANCE)
     norms = [np.linalg.norm(model.fit(X, y).coef_[0] - minimum) for _ in range(1500)]
     assert stats.kstest(norms, stats.gamma(4, scale=2 / (5.0 * 0.7)).cdf).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("method", ["output", "objective"])
+def test_noise_comes_from_public_figures_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates of all noise, by the formulas, whatever the number of records; and ε is spent once."""
+    rates: list[float] = []
+
+    def noted(dimension: int, rate: float, entropy: Entropy) -> np.ndarray:
+        rates.append(rate)
+        return spherical_laplace(dimension, rate, entropy)
+
+    monkeypatch.setattr("pate.baselines.dp_erm.spherical_laplace", noted)
+    rng = np.random.default_rng(12)
+    X, y = rng.normal(size=(40, 2)), rng.integers(0, 2, 40)
+    for n in (40, 10):
+        DPLinearClassifier(0.8, n_records=30, method=method, regularisation=0.1).fit(X[:n], y[:n])
+    strength = 0.1 * 30
+    if method == "output":
+        expected = [0.8 * strength / (2 * (1 + TOLERANCE))]
+    else:
+        tilt = 0.8 * (1 - SOLVER_SHARE) - math.log1p(0.25 / strength)
+        expected = [tilt / 2, 0.8 * SOLVER_SHARE * strength / (2 * TOLERANCE)]
+    np.testing.assert_allclose(rates, 2 * expected, rtol=1e-12)
+
+
+def test_what_is_released_lies_on_a_grid() -> None:
+    X, y = np.random.default_rng(13).normal(size=(30, 3)), np.arange(30) % 2
+    for method in ("output", "objective"):
+        steps = DPLinearClassifier(1.0, n_records=30, method=method).fit(X, y).coef_ * 2.0**30
+        np.testing.assert_array_equal(steps, np.round(steps))
+
+
+def test_a_point_that_is_not_the_minimum_is_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pate.baselines.erm_solver._MOST_STEPS", 1)
+    X, y = np.random.default_rng(14).normal(size=(30, 3)), np.arange(30) % 2
+    with pytest.raises(RunError, match="Nothing was released"):
+        DPLinearClassifier(1.0, n_records=30).fit(X, y)
 
 
 def test_the_correction_for_curvature_follows_its_rule() -> None:
@@ -233,6 +271,25 @@ def test_private_tuning_a_record_touches_one_part() -> None:
         others = coefficients(np.delete(np.arange(200), gone))
         moved.append(sum(not np.array_equal(a, b) for a, b in zip(everyone, others, strict=True)))
     assert max(moved) == 1
+
+
+def test_a_candidate_is_chosen_privately_by_its_errors_on_the_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[np.ndarray, float]] = []
+
+    def noted(scores: np.ndarray, epsilon: float, entropy: Entropy) -> int:
+        given.append((scores, epsilon))
+        return 1
+
+    monkeypatch.setattr("pate.baselines.private_tuning.exponential_choice", noted)
+    rng = np.random.default_rng(15)
+    X, y = rng.normal(size=(90, 2)), rng.integers(0, 2, 90)
+    candidates = [{"regularisation": 0.1}, {"regularisation": 10.0}]
+    tuned = PrivatelyTuned(0.7, n_records=90, candidates=candidates, entropy=lambda n: b"\x07" * n).fit(X, y)
+    assert tuned.best_params_ == candidates[1]
+    held_out = split_into_parts(X, y, None, b"\x07" * 32, 3)[-1]
+    ((scores, epsilon),) = given
+    assert epsilon == 0.7
+    assert -scores[1] == (tuned.best_.predict(X[held_out]) != y[held_out]).sum()
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from torch import nn
 from pate.accounting.calculators import moments_epsilon
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.pca import private_components
+from pate.baselines.per_example import clipped_sum
 from pate.baselines.sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.errors import ConfigError, DataError, RunError
 from pate.features.upright import Upright
-from pate.noise.continuous import seeded_entropy
+from pate.noise.continuous import bernoulli, seeded_entropy
 
 FALSE_ALARM = 1e-6
 
@@ -105,6 +106,18 @@ def test_lots_are_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     assert abs(spread - 1) < 0.25  # five standard deviations
 
 
+def test_a_step_is_a_poisson_samples_sum_over_the_planned_size_of_a_lot() -> None:
+    """With half of the records there might be, and next to no noise: rate and divisor are the planned ones."""
+    X, y = blobs(300)
+    model = classifier(sigma=1e-9, epochs=0.1, momentum=0.0).fit(X, y)
+    chosen = np.flatnonzero(bernoulli(300, 0.1, seeded_entropy(0)))
+    assert 10 < len(chosen) < 50
+    summed = clipped_sum("torch_func", model._build_network(), 1.0)
+    expected = summed(torch.from_numpy(X[chosen][:, None]), torch.from_numpy(y[chosen]))
+    for parameter, gradient in zip(model.network_.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), -gradient / 60, atol=1e-6, rtol=1e-5)
+
+
 def test_the_rate_does_not_depend_on_how_many_records_there_are() -> None:
     X, y = blobs(500)
     model = classifier().fit(X, y)
@@ -182,6 +195,19 @@ def test_private_components_are_noisy_and_near() -> None:
     noisy = private_components(X, 3, 2.0, seeded_entropy(0))
     captured = np.linalg.norm(exact.T @ noisy, ord="fro") ** 2 / 3
     assert 0.9 < captured < 1 - 1e-9
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_every_entry_of_the_private_pca_has_the_stated_noise(sigma: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one long record, the same above and below the diagonal; false-alarm rate 1e-6."""
+    noisy: list[np.ndarray] = []
+    monkeypatch.setattr("pate.baselines.pca._leading", lambda matrix, n: noisy.append(matrix))
+    row = np.linspace(1.0, 50.0, 60)
+    private_components(row[None], 3, sigma, seeded_entropy(0))
+    noise = noisy[0] - np.outer(row, row) / (row @ row)
+    np.testing.assert_array_equal(noise, noise.T)
+    for entries in (noise[np.triu_indices(60, 1)], noise.diagonal()):
+        assert stats.kstest(entries, stats.norm(scale=sigma).cdf).pvalue > FALSE_ALARM
 
 
 def test_private_pca_is_charged_before_the_noise_is_worked_out() -> None:

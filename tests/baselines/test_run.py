@@ -171,6 +171,7 @@ def test_on_private_data_the_count_must_be_a_public_figure(tmp_path: Path) -> No
         run_baseline(parse_config(content, BaselineConfig), tmp_path / "r", data_dir=tmp_path)
     outcome = run_baseline(parse_config(content | {"records": 250}, BaselineConfig), tmp_path / "r", data_dir=tmp_path)
     assert outcome.report.benchmark is None
+    assert outcome.report.privacy.statement.startswith("Adding or removing one record")
     assert "300" not in (tmp_path / "r" / "report.json").read_text()
 
 

@@ -89,6 +89,9 @@ def test_the_jobs_command_line_is_quoted() -> None:
     request = Request(Path("configs/a b.yaml"), ["teachers=[{name: x}]"], "/my data", "~/runs/one", resume=True)
     words = "'a b.yaml' --set 'teachers=[{name: x}]' --data-dir '/my data' --out '~/runs/one' --resume"
     assert request.entrypoint == f"python -m pate.cli run {words}"
+    anchored = Request(Path("one.yaml"), out="s3://runs/one", anchor="s3://other/anchors of runs")
+    words = "one.yaml --out s3://runs/one --anchor 's3://other/anchors of runs'"
+    assert anchored.entrypoint == f"python -m pate.cli run {words}"
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,17 @@ def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
         ("budget.order=clusters", ["budget: order", "query_order"]),
         ("budget.delta=2", ["budget.delta = 2", "below 1"]),
         ("budget.asked=0", ["budget.asked = 0"]),
+        ("budget.epsilon=0", ["budget.epsilon = 0", "above 0"]),
+        ("budget.epsilon=-1", ["budget.epsilon = -1", "above 0"]),
+        ("name=../elsewhere", ["name = '../elsewhere'"]),
+        ("name=a/b", ["name = 'a/b'"]),
+        ("budget.sanitise={order: 5, beta: 0.4}", ["budget.sanitise", "must lie between"]),
+        ("mechanism={name: msvec, epsilon: 1, delta: 1e-3, unstable: 2, max_queries: 1000}", ["budget.delta"]),
         ("mechanism.sigma=-1", ["mechanism", "-1"]),
         ("mechanism.sigma=abc", ["mechanism", "abc"]),
         ("mechanism.name=gmax", ["mechanism.name = 'gmax'", "did you mean 'gnmax'"]),
         ("mechanism.name=lnmax", ["mechanism.sigma", "lnmax"]),
-        ("nonsense", ["--set nonsense", "key=value"]),
+        ("nonsense", ["overrides='nonsense'", "key=value"]),
         ("teachers.9.weight=1", ["teachers.9.weight"]),
         ("n_teachers=[1", ["n_teachers", "YAML"]),
     ],
@@ -92,6 +98,42 @@ def test_stored_config_gives_the_same_digest(tmp_path: Path) -> None:
     assert load_config(None, ["ray.workers=1"]).digest() == config.digest()
     assert load_config(None, ["seed=1"]).digest() != config.digest()
     assert read_yaml(path)["name"] == "digits"
+
+
+LEDGER = "budget.ledger={path: shared, id: ledger-1}"
+
+
+def test_whatever_a_run_promises_is_in_its_digest() -> None:
+    """A run is resumed with the limits, the mechanism and the ledger it was begun with; a ledger may move."""
+    digest = load_config(None, [LEDGER]).digest()
+    changes = [["mechanism.sigma=7"], ["budget.asked=50"], ["budget.delta=1e-6"], ["budget.epsilon=100"]]
+    changes += [
+        ["n_teachers=60"],
+        ["teachers.0.weight=7"],
+        ["student.params.estimator=sklearn.tree.ExtraTreeClassifier"],
+    ]
+    changes += [["budget.ledger.id=ledger-2"]]
+    for change in changes:
+        assert load_config(None, [LEDGER, *change]).digest() != digest, change
+    assert load_config(None, [LEDGER, "budget.ledger.path=elsewhere"]).digest() == digest
+
+
+SANITISE = "budget.sanitise={order: 8, beta: 0.05, sigma_ss: 4}"
+
+
+@pytest.mark.parametrize(
+    ("other", "words"), [(LEDGER, "shared ledger does not count"), ("budget.query_order=doubt", "query_order 'doubt'")]
+)
+def test_a_sanitised_figure_goes_neither_with_a_shared_ledger_nor_with_doubt(other: str, words: str) -> None:
+    load_config(None, [SANITISE])
+    with pytest.raises(ConfigError, match=words):
+        load_config(None, [SANITISE, other])
+
+
+def test_no_more_answers_than_the_limit_and_than_questions() -> None:
+    limits = {"": 100, "budget.answered=30": 30, "budget.answered=300": 100}
+    for override, limit in limits.items():
+        assert load_config(None, ["budget.asked=100", *filter(None, [override])]).budget.most_answered == limit
 
 
 def test_settings_are_frozen() -> None:

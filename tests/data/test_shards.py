@@ -148,6 +148,26 @@ def test_the_digest_knows_what_stands_under_an_id_and_the_key(tmp_path: Path) ->
     assert digest() == before
 
 
+def test_the_digest_knows_what_is_under_an_id(tmp_path: Path) -> None:
+    """One cell of one record, in any shard, under the same ids: not the data that a run was begun with."""
+    data = write(tmp_path, "csv", n_shards=2)
+    digests = []
+    for changed in (None, 0, 1):
+        write(tmp_path, "csv", n_shards=2)
+        if changed is not None:
+            path = tmp_path / f"shard-{changed}.csv"
+            header, first, *rest = path.read_text().splitlines()
+            cells = dict(zip(header.split(","), first.split(","), strict=True))
+            first = ",".join((cells | {"age": "999"}).values())
+            path.write_text("\n".join([header, first, *rest]) + "\n")
+        _, left = both(tmp_path, data)
+        assert isinstance(left.private, Shards)
+        readers = [ShardReader([path], left.private.format, KEY, Split(3)) for path in left.private.paths]
+        summaries = [summary for reader in readers if isinstance(summary := reader.load(), Summary)]
+        digests.append(digest_of(summaries))
+    assert len(set(digests)) == 3
+
+
 @pytest.mark.parametrize(
     ("shard", "says"),
     [

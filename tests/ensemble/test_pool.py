@@ -184,21 +184,6 @@ def test_pool_refuses_a_family_that_cannot_fit_and_resources_that_are_not_there(
         pool_of(KINDS, gpus_per_worker=1)
 
 
-def test_checkpoints_of_another_run_or_part_are_not_believed(tmp_path: Path) -> None:
-    store = TeacherFiles(tmp_path, KEY)
-    store.save(1, b"one")
-    store.save(2, b"two", "ValueError")
-    assert (store.load(1), store.load(2), store.load(3)) == (b"one", b"two", None)
-    assert store.failures == {2: "ValueError"}
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "teachers").iterdir()} == {0o600}
-    assert TeacherFiles(tmp_path, b"x" * 32).load(1) is None
-    (tmp_path / "teachers" / "000001").write_bytes((tmp_path / "teachers" / "000002").read_bytes())
-    assert store.load(1) is None
-    store.erase(2)
-    assert store.load(2) is None
-    assert store.failures == {}
-
-
 class SlowOnce(BaseEstimator):
     """Takes for ever where it is first asked to learn from part 2, as on a machine that limps; quick elsewhere."""
 

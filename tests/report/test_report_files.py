@@ -39,7 +39,9 @@ def test_files_are_there(finished_run: Path) -> None:
         assert (finished_run / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (finished_run / "plots" / f"{name}.svg").read_text()
     assert (finished_run / "report.html").stat().st_mode & 0o777 == 0o644
-    assert (finished_run / "private" / "report.html").stat().st_mode & 0o777 == 0o600
+    private = finished_run / "private" / "report.html"
+    assert private.stat().st_mode & 0o777 == 0o600
+    assert "Private: do not publish." in private.read_text()
 
 
 def test_page_without_the_private_folder_is_the_same(copied: Path) -> None:

@@ -69,3 +69,13 @@ def test_a_stack_learns() -> None:
     fit_stack(networks, data, 3)
     for network, (X, y) in zip(networks, data, strict=True):
         assert (network.predict(X) == y).mean() > 0.9
+
+
+def test_batch_norm_is_not_stacked_and_votes_one_by_one() -> None:
+    """A stack carries weights alone; and a vote on an example must not depend on what else is asked."""
+    assert Network(architecture="mlp").stackable
+    assert not Network(architecture="mlp", batch_norm=True).stackable
+    X, y = records(30, 1)
+    network = Network(architecture="mlp", hidden=8, steps=20, batch_norm=True, random_state=0).fit(X, y)
+    alone = np.concatenate([network.predict_proba(X[i : i + 1]) for i in range(len(X))])
+    np.testing.assert_allclose(network.predict_proba(X), alone, atol=1e-5)

@@ -1,0 +1,157 @@
+"""How a file becomes the sections of a config; every mistake in it is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from pate.config.plain_yaml import MOST_DEPTH, parse_yaml, read_yaml
+from pate.config.settings import BaselineConfig, Config, RunConfig
+from pate.data.settings import AnyData, Settings
+from pate.errors import ConfigError
+from pate.naming import dotted, make_importable, nearest, shown
+
+Kind = TypeVar("Kind", bound=RunConfig)
+
+
+def default_config_path(name: str = "digits") -> Path:
+    """A config that comes with the package, by default the embedded digits run; in the checkout or installed."""
+    package = Path(__file__).parents[1]
+    packaged = package / "configs" / f"{name}.yaml"
+    return packaged if packaged.exists() else package.parent / "configs" / f"{name}.yaml"
+
+
+def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
+    """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
+    if path is None:
+        return _load(default_config_path(), overrides, Config)
+    make_importable(Path(path).parent)  # a mechanism may be in a file beside it
+    return _load(Path(path), overrides, Config)
+
+
+def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> BaselineConfig:
+    """The same for `pate baseline`."""
+    return _load(Path(path), overrides, BaselineConfig)
+
+
+def _load(path: Path, overrides: Iterable[str], kind: type[Kind]) -> Kind:
+    content = read_yaml(path)
+    for override in overrides:
+        _override(content, override)
+    return parse_config(content, kind)
+
+
+def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:  # type: ignore[assignment]
+    """Settings from plain values, checked down to the mechanism's parameters."""
+    config = settings_from(content, kind)
+    config.check()
+    return config
+
+
+def stored_config(path: Path) -> Config | BaselineConfig:
+    """What a run was begun with. Nothing that it names is imported: whoever goes on with the run builds that."""
+    content = read_yaml(path)
+    return settings_from(content, BaselineConfig) if "baseline" in content else settings_from(content, Config)
+
+
+def settings_from(content: Mapping[str, Any], kind: type[Kind]) -> Kind:
+    """Settings from plain values, before anything that they name is built."""
+    if "baseline" in content and kind is Config:
+        raise ConfigError("baseline: this config is for `pate baseline`, not for `pate run`")
+    if "teachers" in content and kind is BaselineConfig:
+        raise ConfigError("teachers: this config is for `pate run`, not for `pate baseline`")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(_one_line(error, content, kind)) from None
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError("{overrides}: write key=value, for example mechanism.sigma=30", overrides=text)
+    *parents, last = names = key.split(".")
+    if len(names) > MOST_DEPTH:
+        raise ConfigError(f"{{overrides}}: nested more than {MOST_DEPTH} deep", overrides=dotted([key]))
+    place: Any = content
+    for name in parents:
+        place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
+    index = last if isinstance(place, dict) else _index(place, last, key)
+    try:
+        place[index] = parse_yaml(value, "{overrides}")
+    except ConfigError as error:
+        raise ConfigError(error.text(), overrides=dotted(names)) from None
+
+
+def _index(place: Any, name: str, key: str) -> int:
+    """Where in the list `place` the entry `name` is."""
+    if isinstance(place, list) and name in (numbers := list(map(str, range(len(place))))):
+        return numbers.index(name)
+    raise ConfigError(f"{{overrides}}: there is no {shown(name)} at that place", overrides=dotted([key]))
+
+
+def _one_line(error: ValidationError, content: Any, kind: type[Settings]) -> str:
+    errors = error.errors(include_url=False)
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
+    path = _place(first["loc"], content)
+    key = dotted(path) or "config"
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc'], kind))}"
+    if first["type"] == "missing":
+        return f"{key}.{first['loc'][-1]}: missing; add it to the config".removeprefix("config.")
+    if first["type"] == "union_tag_invalid":
+        source = first["input"].get("source")
+        return f"data.source = {shown(source)}: no such source; {nearest(str(source), _SOURCES)}"
+    if first["type"] == "union_tag_not_found":
+        return f"data.source: missing; known are {', '.join(sorted(_SOURCES))}"
+    message = " or ".join(dict.fromkeys(_message(e) for e in errors if _place(e["loc"], content) == path))
+    if not path:
+        return message
+    value = first["input"]
+    if isinstance(value, bool):
+        message += " (YAML takes yes, no, on and off for true and false: put names into quotes)"
+    return f"{key}: {message}" if isinstance(value, (dict, BaseModel)) else f"{key} = {shown(value)}: {message}"
+
+
+def _message(error: Any) -> str:
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _place(location: Iterable[int | str], content: Any) -> list[int | str]:
+    """Where in `content` an error is; pydantic's `location` also names the types it tried on the way."""
+    path: list[int | str] = []
+    for part in location:
+        if path == ["data"] and isinstance(content, Mapping) and part == content.get("source"):
+            continue  # the kind of data, which may also be the name of a key
+        inside = range(len(content)) if isinstance(content, (list, tuple)) else content
+        if isinstance(inside, (Mapping, range)) and part in inside:
+            content = content[part]
+            path.append(part)
+    return path
+
+
+_DATA_MODELS: dict[str, type[Settings]] = {
+    source: model for model in get_args(AnyData) for source in get_args(model.model_fields["source"].annotation)
+}
+_SOURCES = frozenset(_DATA_MODELS)
+
+
+def _known_keys(location: tuple[int | str, ...], kind: type[Settings]) -> Iterable[str]:
+    """The keys of the section that the last part of `location` was looked for in."""
+    section = kind
+    for part in location[:-1]:
+        if part in _SOURCES:  # pydantic names the kind of data after 'data'
+            section = _DATA_MODELS[str(part)]
+        elif part in section.model_fields and part != "data":
+            section = _section_in(section.model_fields[str(part)].annotation)
+    return section.model_fields
+
+
+def _section_in(annotation: Any) -> type[Settings]:
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return annotation
+    return next(_section_in(inner) for inner in get_args(annotation) if inner not in (type(None), ...))

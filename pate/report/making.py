@@ -1,0 +1,130 @@
+"""The report of a run, from what came out of the trust boundary and from public data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate import __version__
+from pate.data.dataset import Dataset, Records
+from pate.mechanisms import UNANSWERED, Mechanism
+from pate.report.explanations import described, privacy_statement
+from pate.report.figures import confusion_of, data_name, publishable_curves, software, teacher_kinds
+from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Sanitised, Student
+
+if TYPE_CHECKING:
+    from pate.config import Config, Model
+    from pate.console import Console
+    from pate.pipeline import Released
+
+
+def report_of_run(
+    config: Config,
+    data: Dataset,
+    mechanism: Mechanism,
+    released: Released,
+    epsilon: float,
+    student: Any,
+    pages: bool,
+    console: Console,
+) -> Report:
+    """All that a run publishes about itself; the curves are for its pages."""
+    n_classes = len(data.classes)
+    predicted = student.predict(data.X_test) if data.X_test is not None and data.y_test is not None else None
+    return described_report(
+        config,
+        data,
+        mechanism,
+        epsilon,
+        asked=released.spent.asked,
+        answered=released.spent.answered,
+        sanitised=None if released.sanitised is None else Sanitised(**released.sanitised),
+        student=Student(
+            name=config.student.name,
+            test_examples=len(data.X_test) if data.X_test is not None else 0,
+            accuracy=None if predicted is None else float((predicted == data.y_test).mean()),
+            test_digest=data.test_digest(),
+            confusion=confusion_of(predicted, data.y_test, n_classes),
+        ),
+        benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
+        curves=publishable_curves(config, mechanism, n_classes) if pages else None,
+    )
+
+
+def described_report(
+    config: Config,
+    data: Dataset,
+    mechanism: Mechanism,
+    epsilon: float,
+    *,
+    asked: int,
+    answered: int,
+    student: Student,
+    benchmark: Benchmark | None,
+    curves: EpsilonCurves | None,
+    sanitised: Sanitised | None = None,
+) -> Report:
+    """A report with these figures, and with what config, data and mechanism say of themselves."""
+    budget, unit = config.budget, "id" if data.per_person else "record"
+    return Report(
+        name=config.name,
+        pate_version=__version__,
+        config_digest=config.digest(),
+        n_teachers=config.n_teachers,
+        classes=data.classes,
+        mechanism=dict(config.mechanism),
+        in_words=described(mechanism, config.n_teachers),
+        queries=Queries(
+            asked=asked,
+            answered=answered,
+            limit_asked=budget.asked,
+            limit_answered=budget.most_answered,
+            adaptive=budget.adaptive,
+        ),
+        privacy=Privacy(
+            epsilon=epsilon,
+            delta=budget.delta,
+            unit=unit,  # type: ignore[arg-type]
+            statement=privacy_statement(epsilon, budget.delta, unit),
+            sanitised=sanitised,
+        ),
+        student=student,
+        benchmark=benchmark,
+        data=data_name(config.data),
+        public_examples=len(data.X_public),
+        teachers=teacher_kinds(config),
+        curves=curves,
+        versions=software(),
+    )
+
+
+def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console: Console) -> Benchmark:
+    """Figures that public data playing private may show."""
+    answered = labels != UNANSWERED
+    right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
+    nonprivate = None
+    if config.nonprivate is not None and data.X_test is not None and isinstance(data.private, Records):
+        with console.working("training without privacy, for comparison"):
+            nonprivate = nonprivate_accuracy(config.nonprivate, data, config.seed)
+    return Benchmark(
+        note="Public data plays private here; a run on private data would not show these figures.",
+        label_accuracy=None if right is None else float(right.mean()),
+        nonprivate_accuracy=nonprivate,
+    )
+
+
+def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
+    """The share of test examples that `model`, trained on all private records together, gets right."""
+    assert data.X_test is not None
+    from pate.networks.threads import one_thread
+    from pate.teachers import recipe_of
+    from pate.teachers.part import PartClassifier
+
+    recipe = recipe_of(model, "nonprivate")
+    features = recipe.build_features()
+    with one_thread():
+        classifier = PartClassifier(recipe.estimator(seed))
+        classifier.fit(features.transform(data.records.X), data.records.y)
+        return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())

@@ -1,0 +1,69 @@
+"""Runs side by side: kinds of ε stay apart, and what is private is shown on request only and marked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pate.cli import app
+from pate.errors import RunError
+from pate.report.comparison import as_object, compare_runs, draw, render_comparison
+
+
+def finished(folder: Path, config: str = "student: {name: supervised}", **student: Any) -> Path:
+    """What `pate compare` reads of a run."""
+    report = {
+        "name": "p",
+        "n_teachers": 9,
+        "classes": ["a", "b"],
+        "mechanism": {"name": "gnmax"},
+        "privacy": {"epsilon": 3.0, "delta": 1e-5, "sanitised": {"epsilon": 1.5, "delta": 1e-5}},
+        "student": {"accuracy": 0.8, "test_examples": 200, "test_digest": "same"} | student,
+        "benchmark": None,
+    }
+    (folder / "private").mkdir(parents=True)
+    (folder / "report.json").write_text(json.dumps(report))
+    (folder / "config.yaml").write_text(f"seed: 1\n{config}\n")
+    (folder / "private" / "epsilon.json").write_text('{"epsilon_data_dependent": 0.7, "delta": 1e-5}')
+    return folder
+
+
+def test_each_kind_of_epsilon_is_called_what_it_is(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a")
+    public, private = (compare_runs([run], with_private) for with_private in (False, True))
+    assert {entry.epsilon_kind: entry.epsilon for entry in public.entries} == {"worst case": 3.0, "sanitised": 1.5}
+    assert {e.epsilon_kind: e.epsilon for e in private.entries if e not in public.entries} == {"data-dependent": 0.7}
+    assert "0.7" not in json.dumps(as_object(public))
+
+
+def test_what_is_private_is_for_its_owner_and_says_so(tmp_path: Path) -> None:
+    run, words = finished(tmp_path / "a"), "private: do not publish"
+    for with_private, mode in ((False, 0o644), (True, 0o600)):
+        compared = compare_runs([run], with_private)
+        assert (draw(compared).axes[0].get_title() == words) == with_private
+        assert (
+            words in render_comparison(compared, "<svg viewBox='0 0 1 1'></svg>".replace("'", '"')).lower()
+        ) == with_private
+        out = tmp_path / str(with_private)
+        options = ["--with-private"] if with_private else []
+        shown = CliRunner().invoke(app, ["compare", str(run), "--out", str(out), *options], catch_exceptions=False)
+        assert (words in shown.stdout) == with_private
+        assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {mode}
+
+
+def test_seeds_are_put_together_and_methods_are_not(tmp_path: Path) -> None:
+    runs = [finished(tmp_path / str(seed), f"name: n{seed}\nstudent: {{name: gan}}") for seed in (1, 2)]
+    assert {entry.runs for entry in compare_runs(runs).entries} == {2}
+    other = finished(tmp_path / "other")
+    assert sorted(entry.runs for entry in compare_runs([*runs, other]).entries) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("change", [{"test_digest": "other"}, {"test_examples": 199}])
+def test_runs_on_other_test_sets_are_not_compared(change: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="tested on other examples"):
+        compare_runs([finished(tmp_path / "a"), finished(tmp_path / "b", **change)])
+    compare_runs([finished(tmp_path / "c"), finished(tmp_path / "d", test_digest=None)])
