@@ -1,4 +1,4 @@
-"""Durable answers a second through the aggregator, beside a bare SQLite insert of the same rows.
+"""Durable answers per second through the aggregator, beside a bare SQLite insert of the same rows.
 
     python benchmarks/answers.py
 
@@ -22,7 +22,7 @@ KEY = b"a" * 32
 
 
 def through_the_aggregator(folder: Path) -> tuple[float, int]:
-    """Answers a second, and how many were charged."""
+    """Answers per second, and how many were charged."""
     from pate.aggregator import RemoteAggregator
     from pate.cluster.session import ray_session
     from pate.config import RaySettings

@@ -165,11 +165,11 @@ def harness(kills: int, seed: int) -> int:
     wrong: Counter[str] = Counter()
     runs, spent, started = 1, 0, time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="pate-chaos-"))
+    process: subprocess.Popen[bytes] | None = None
     with ray_session(None, RaySettings(workers=2)):
         import ray
 
         environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-        process = None
         while sum(done.values()) < kills:
             if process is None or process.poll() is not None:
                 (folder / "pids").unlink(missing_ok=True)
@@ -210,6 +210,9 @@ def harness(kills: int, seed: int) -> int:
     for name in (*names, "charges lost", "broken chains"):
         print(f"{wrong[name]:6d} {name}")
     print(f"{spent:6d} queries charged in the last run, {len(told_labels(folder))} told")
+    if process is not None:
+        process.kill()  # else it would go on in a Ray that was there before
+        process.wait()
     shutil.rmtree(folder)
     return sum(wrong.values())
 

@@ -4,7 +4,7 @@
 
 Both train the same network on the same random images with the same batch and number of views, one thread. The
 straightforward way puts every image through `RandomAffine` and `ElasticTransform` by itself, as a data set class does.
-Prints milliseconds a step, of the augmentation alone and of the whole, and the ratios.
+Prints milliseconds per step, of the augmentation alone and of the whole, and the ratios.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
         augment.augmentation = one_by_one  # type: ignore[assignment]
         plain = step_milliseconds(X, y)
         augment.augmentation = augmentation
-        print(f"images of {shape}, 32 labelled and 2 × 32 unlabelled a step, processor time")
+        print(f"images of {shape}, 32 labelled and 2 × 32 unlabelled per step, processor time")
         print(f"  augmentation  {warps[0]:7.1f} ms, one by one {warps[1]:7.1f} ms, ratio {warps[1] / warps[0]:5.1f}")
         print(f"  whole step    {ours:7.1f} ms, one by one {plain:7.1f} ms, ratio {plain / ours:5.1f}")
 

@@ -2,7 +2,7 @@
 
     python benchmarks/noise.py
 
-Prints draws a second of both, and their ratio. numpy's is there for the speed only: rounded floats are not exact,
+Prints draws per second of both, and their ratio. numpy's is there for the speed only: rounded floats are not exact,
 and a seeded generator is not private.
 """
 
@@ -20,7 +20,7 @@ REPEATS = 5
 
 
 def best_rate(draw: Callable[[], object]) -> float:
-    """Draws a second, the best of several runs."""
+    """Draws per second, the best of several runs."""
     draw()
     seconds = []
     for _ in range(REPEATS):

@@ -125,7 +125,7 @@ def main() -> None:
             kept, sent = figures["bytes_stored"] / 1e3, figures["bytes_sent"] / 1e3
             print(
                 f"{kind:9s} {nodes} nodes: {figures['train']:.1f} s ({first / figures['train']:.2f} × the first), "
-                f"{1000 * overhead:.0f} ms a teacher {'not asleep' if asleep else 'of a worker'}; "
+                f"{1000 * overhead:.0f} ms per teacher {'not asleep' if asleep else 'of a worker'}; "
                 f"{1000 * figures['driver']:.1f} ms of the driver's CPU; "
                 f"votes on 1,000 queries {figures['vote']:.2f} s; {sent:.0f} kB of records and {kept:.1f} kB stored a "
                 f"teacher; splitting {figures['split']:.1f} s; load {os.getloadavg()[0]:.1f}",

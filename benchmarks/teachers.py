@@ -49,7 +49,7 @@ class Setting:
         return self.data.records.X[self.parts[part]], self.data.records.y[self.parts[part]]
 
     def accuracy(self, counts: np.ndarray) -> float:
-        """Of a teacher, on average."""
+        """The accuracy of a single teacher, on average."""
         y = self.data.y_public[:QUERIES]  # type: ignore[index]
         return float(counts[np.arange(QUERIES), y].mean() / self.n_teachers)
 

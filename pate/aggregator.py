@@ -1,8 +1,8 @@
 """The only door between private votes and the world.
 
-`Aggregator` is a plain class, used as it is where there is no Ray; `RemoteAggregator` has the same methods and asks an
-actor. It asks for counts, draws noise, commits label and charge, and only then answers. Counts stay with it and
-under `private/`.
+An aggregator asks for counts, draws noise, commits label and charge, and only then answers. Counts stay with it and
+under `private/`. `Aggregator` is a plain class, used as it is where there is no Ray; `RemoteAggregator` has the same
+methods and calls an actor.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _VotesErased(Exception):
     """What a figure would be computed from is gone."""
 
 
-@guarded_class("the aggregator", then="; nothing was released; go on with --resume")
+@guarded_class("the aggregator", then="; nothing was released; go on with {resume}", resume=True)
 class Aggregator:
     """Answers label queries within fixed limits. Asking again returns the stored answer, free."""
 
@@ -70,7 +70,7 @@ class Aggregator:
 
     @cached_property
     def _ledger(self) -> Ledger:
-        """Opened by the first call, so that what is wrong with it is that call's error."""
+        """Opened by the first call that needs it, so that the caller gets its errors."""
         return self._open_ledger()
 
     def collect(self, X: NDArray, count_votes: CountVotes) -> None:
@@ -119,14 +119,14 @@ class Aggregator:
             raise
 
     def _draw(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-        """Labels, and how much of what the mechanism itself limits was used up."""
+        """Labels, and how many more ⊥ they used up, where the mechanism limits those."""
         stream = self._stream or self._resumed_stream()
         labels = stream.answer(counts, self._entropy)
         self._stream = stream
         return labels, stream.unstable - self._ledger.spent().unstable
 
     def _resumed_stream(self) -> Stream:
-        """Where the ledger left it; after a restart that may cost (see `MSvec.begin`)."""
+        """Go on from what the ledger holds; after a restart that may cost something (see `MSvec.begin`)."""
         spent = self._ledger.spent()
         return self._mechanism.begin(spent.unstable, spent.asked)
 
@@ -182,13 +182,13 @@ class Aggregator:
         return next((i for i, query in enumerate(ids) if query not in stored), len(ids))
 
     def must_have_told(self, X: NDArray, labels: NDArray[np.int64]) -> None:
-        """Refused unless what was published about these examples is what is stored."""
+        """Raise RunError unless the labels published for these examples are those in the ledger."""
         stored = self._ledger.stored(query_ids(X, self._key))
         if [stored.get(query, UNANSWERED) for query in query_ids(X, self._key)] != labels.tolist():
             raise RunError("labels.npz: differs from the answers in the ledger; put back what the run published")
 
     def head(self) -> Pin:
-        """The ledger's last link, for what is published now to name."""
+        """The ledger's last link, which files that are published now name."""
         return self._ledger.head()
 
     def room(self) -> int:
@@ -201,7 +201,7 @@ class Aggregator:
         return self._ledger.spent()
 
     def pid(self) -> int:
-        """Which process it is, for whoever wants to look at it."""
+        """The id of the process it runs in."""
         return os.getpid()
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class Aggregator:
 
 
 def _exact_figures(mechanism: Mechanism, counts: NDArray[np.int64], delta: float) -> dict[str, Any]:
-    """The exact data-dependent ε of the queries, and of the first of them: private."""
+    """The exact data-dependent ε of all queries, and of the first n for some n: private."""
     exact = exact_epsilon(mechanism, counts, delta)
     shown = np.unique((np.linspace(1, len(counts) ** 0.5, 15) ** 2).round().astype(int))
     after = [_or_null(float(epsilon)) for epsilon in exact.rdp_after[shown - 1]]
@@ -259,7 +259,7 @@ def votes_collected(X: NDArray, private: Path, key: bytes) -> bool:
 
 
 class StoredVotes:
-    """Counts that were taken elsewhere, row by row for the examples that will be asked about."""
+    """Votes that were counted elsewhere, one row for each example that will be asked about."""
 
     def __init__(self, counts: NDArray[np.int64], n_teachers: int) -> None:
         self._counts, self._n_teachers = counts, n_teachers
@@ -343,10 +343,11 @@ class RemoteAggregator:
         except RayTaskError as error:
             if isinstance(error.cause, PateError):
                 raise error.cause from None
-            raise RunError(f"the aggregator failed ({kind_of(error.cause)}); go on with --resume") from None
+            text = f"the aggregator failed ({kind_of(error.cause)}); go on with {{resume}}"
+            raise RunError(text, resume=True) from None
         except RayActorError:
-            raise RunError("the aggregator died and could not be restarted; go on with --resume") from None
+            raise RunError("the aggregator died and could not be restarted; go on with {resume}", resume=True) from None
 
 
 AnyAggregator = Aggregator | RemoteAggregator
-"""The door, in this process or in its own."""
+"""An aggregator in this process, or one that is an actor."""

@@ -1,4 +1,4 @@
-"""Asking about public examples: in batches that fit, and in rounds led by an earlier student's doubt."""
+"""Asking about public examples: in batches that fit the budget, or in rounds that ask what a student is unsure of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pate.runs.run import Run
 from pate.students.stage import new_student
 
 BATCH = 50
-_DOUBTFUL = 3  # so many times the size of a round are looked at for examples unlike each other
+_DOUBTFUL = 3  # a round of n examples chooses among the 3·n most doubtful ones, for examples unlike each other
 
 Ask = Callable[[NDArray], NDArray[np.int64]]
 

@@ -1,6 +1,6 @@
 """What crosses the trust boundary when something goes wrong inside it: this package's own words, or the kind of error.
 
-A message of anybody else could quote a record. Ray keeps the text of errors, and what its workers print, in places
+A message of another package could quote a record. Ray keeps the text of errors, and what its workers print, in places
 that are outside the boundary (a job's log, the dashboard, files of the session); so text is replaced, and printing
 is ended, in the process where private data is handled.
 """
@@ -33,7 +33,7 @@ class WorkerLost(RunError):
 
 
 def kind_of(error: BaseException) -> str:
-    """An error without its text: its class and, of the operating system's, what the number stands for."""
+    """An error without its text: its class and, for an error of the operating system, what its number means."""
     name = type(error).__name__
     if isinstance(error, OSError) and isinstance(error.errno, int):
         return f"{name}: {os.strerror(error.errno)}"
@@ -41,7 +41,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of this package that was at work.
+    """Where in this package an error came from: the innermost of its own lines in the traceback.
 
     >>> place_of(ValueError())
     'pate'
@@ -63,25 +63,26 @@ def is_ours(module: str) -> bool:
 
 
 def worded_by_us(error: BaseException) -> bool:
-    """Whether its text is this package's own: it was raised by a line of this package, not by what that calls."""
+    """Whether the text of an error is this package's own: a line of this package raised it."""
     frames = _frames(error)
     return bool(frames) and _is_ours(frames[-1][0])
 
 
-def guarded(what: str, then: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+def guarded(what: str, then: str = "", **named: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function whose errors may cross: those for users that are worded by us, all others as `Failed`, by kind.
 
-    Neither has a cause or a context, which would be shown with it. `then` is what the user can do.
+    Neither has a cause or a context, which would be shown with it. `then` is what the user can do, and may name
+    arguments, given by name, as the text of a `PateError` does.
     """
 
     def guard(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
-        def call(*arguments: P.args, **named: P.kwargs) -> R:
+        def call(*arguments: P.args, **options: P.kwargs) -> R:
             try:
-                return function(*arguments, **named)
+                return function(*arguments, **options)
             except Exception as error:
                 known = isinstance(error, PateError) and worded_by_us(error)
-                crossing = error if known else Failed(f"{what} failed ({kind_of(error)}){then}")
+                crossing = error if known else Failed(f"{what} failed ({kind_of(error)}){then}", **named)
             crossing.__context__ = None
             raise crossing from None
 
@@ -90,13 +91,13 @@ def guarded(what: str, then: str = "") -> Callable[[Callable[P, R]], Callable[P,
     return guard
 
 
-def guarded_class(what: str, then: str = "") -> Callable[[C], C]:
+def guarded_class(what: str, then: str = "", **named: object) -> Callable[[C], C]:
     """The same for every public method of a class, inherited ones included."""
 
     def guard(cls: C) -> C:
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if not name.startswith("_"):
-                setattr(cls, name, guarded(what, then)(method))
+                setattr(cls, name, guarded(what, then, **named)(method))
         return cls
 
     return guard
@@ -112,7 +113,7 @@ def silence() -> None:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """The same for a while; a notebook's streams, which are no files of the system, included."""
+    """The same within a block; it covers a notebook's streams too, which are not files of the system."""
     _flush()
     kept = [(stream, os.dup(stream)) for stream in (1, 2)]
     silence()

@@ -33,25 +33,25 @@ _BITS = 128
 
 
 class PrivacyWarning(UserWarning):
-    """Something that the guarantee does not cover, or that is taken for public."""
+    """Something that the guarantee does not cover, or that is taken to be public."""
 
 
 class PATEClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier that may be published: it learns from the noisy votes of teachers, each on its own part of the data.
+    """A classifier that may be published: it learns from noisy votes of teachers, each trained on its part of the data.
 
-    The guarantee, `epsilon_` at `delta_`, is for a record of (X, y) added, removed or changed, for everything that
-    `fit` leaves behind (`student_`, `labels_`, `report_`, predictions). It is that of the limits fixed before the first
-    query, whatever the data are. What it rests on:
+    The guarantee, `epsilon_` at `delta_`, protects a record of (X, y) that is added, removed or changed. It covers
+    everything that `fit` leaves behind (`student_`, `labels_`, `report_`, predictions). It follows from limits fixed
+    before the first query, whatever the data are. What it rests on:
 
     * `X_public` are examples without labels that anybody may see. Without them, about `public_fraction` of the
       records, chosen by a hash of each record alone, are taken as public: **those are not protected**, and a warning
       says so. Their labels are not used.
-    * `classes` is public knowledge. Without it, the labels that occur in `y` are taken for that, with a warning.
+    * `classes` is public knowledge. Without it, the labels that occur in `y` are taken as public, with a warning.
     * Every `fit` is a release of its own: the five fits of a cross-validation on the same records cost up to five
       times `epsilon_`. Noise comes from the operating system and never from `random_state`.
-    * Nothing may be fitted on all private records beforehand. A scaler in front of this classifier in a `Pipeline` is;
-      put it into the teachers instead: `teachers=[make_pipeline(StandardScaler(), SVC())]`. A `Pipeline` that does so
-      is refused.
+    * Nothing may be fitted on all private records beforehand. A scaler before this classifier in a `Pipeline` would
+      be, and such a `Pipeline` is refused; put it into the teachers:
+      `teachers=[make_pipeline(StandardScaler(), SVC())]`.
     * In a data frame, columns of categories become 0/1 columns: of the declared categories of a pandas categorical,
       of those among the public examples otherwise. A missing number becomes the median of the public examples.
 
@@ -201,7 +201,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         return X, coded.astype(np.int64)
 
     def _public(self, X: Any, y: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which records are taken as public: a hash of each, features alone, decides about it."""
+        """Which records are taken as public: a hash of the record's own features decides."""
         key = f"public {self.random_state}".encode()
         identities = [identity(row) for row in X.to_numpy(dtype=object)] if is_frame(X) else contents(X, 0 * y)
         limit = int(self.public_fraction * 2**_BITS)

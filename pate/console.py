@@ -18,14 +18,14 @@ Update = Callable[..., None]
 
 
 def plain_console(stderr: bool = False) -> RichConsole:
-    """The one way to print through rich: text is shown as it is, whatever brackets, colons or figures a path holds."""
+    """The one way to print through rich: text is shown as it is, whatever brackets, colons or numbers it holds."""
     from rich.console import Console as RichConsole
 
     return RichConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def printable(text: str) -> str:
-    r"""Text of somebody else's on one line, with nothing in it that a terminal would obey.
+    r"""Text from elsewhere on one line, without anything that a terminal would take as a command.
 
     >>> print(printable("cat\x1b[2J\n"))
     cat\x1b[2J\n
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 class Console:
-    """Progress and remarks."""
+    """Progress and remarks of a run, on standard error."""
 
     def __init__(self) -> None:
         self._rich = plain_console(stderr=True)
@@ -101,7 +101,7 @@ class Console:
                 last = now
                 rate = done / (now - started)
                 left, after = (total - done) / rate, f"; {remark}" if remark else ""
-                text = f"{what}: {done} of {total}, {rate:.3g} a second, about {left:.0f} s left{after}"
+                text = f"{what}: {done} of {total}, {rate:.3g} per second, about {left:.0f} s left{after}"
                 print(text, file=sys.stderr, flush=True)
 
         return update
@@ -129,7 +129,7 @@ class Quiet(Console):
 
 
 class JsonConsole(Console):
-    """The same as JSON lines on standard error, for whatever collects logs. Never what is for the operator alone."""
+    """The same as JSON lines on standard error, for log collectors; private remarks are left out."""
 
     def say(self, text: str) -> None:
         self._line("remark", text=text)

@@ -1,12 +1,35 @@
 """What a user can cause. Every message is one line that names the key or file, the value, and what would do."""
 
+from collections.abc import Callable
+
 
 class PateError(Exception):
-    """A mistake the user can mend; the command line prints it as one line and ends with status 2."""
+    """A mistake the user can mend; the command line prints it as one line and ends with status 2.
+
+    A text that tells the user to change an argument names it in braces, and the argument's value is given by name. It
+    is written as in Python, without `=` where the value is None; the command line writes its own options instead.
+
+    >>> print(PateError("no such file; give its folder with {data_dir}, or add {force}", data_dir=None, force=True))
+    no such file; give its folder with data_dir, or add force=True
+    """
+
+    def __init__(self, *parts: object, **arguments: object) -> None:
+        super().__init__(*parts)
+        self.arguments = arguments
 
     def __str__(self) -> str:
-        """One line, whatever of other people's errors it quotes."""
-        return " ".join(super().__str__().split())
+        return self.worded(_as_in_python)
+
+    def worded(self, write: Callable[[str, object], str]) -> str:
+        """One line, whatever of other people's errors it quotes; `write` names an argument and its value."""
+        text = self.text()
+        for name, value in self.arguments.items():
+            text = text.replace(f"{{{name}}}", write(name, value))
+        return " ".join(text.split())
+
+    def text(self) -> str:
+        """The message with its arguments still in braces."""
+        return super().__str__()
 
 
 class ConfigError(PateError):
@@ -14,7 +37,7 @@ class ConfigError(PateError):
 
 
 class NotTrusted(ConfigError):
-    """A file names something that would have to be imported, and nobody said that it may be."""
+    """A file names something that would have to be imported, and the user has not allowed it."""
 
 
 class DataError(PateError):
@@ -25,15 +48,15 @@ class RunError(PateError):
     """The run directory, or the cluster behind the run, is not in a state to go on from."""
 
 
-class RunBegun(RunError):
-    """There is a run already, and nobody said that it is to go on."""
-
-
 class BudgetExceeded(PateError):
     """The charge does not fit into the limits that were fixed before the first query."""
 
 
+def _as_in_python(name: str, value: object) -> str:
+    return name if value is None else f"{name}={value!r}"
+
+
 def first_line(error: Exception) -> str:
-    """What an error of somebody else says, fit for one line of ours."""
+    """The first line of another package's error, or its kind where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

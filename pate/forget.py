@@ -1,12 +1,12 @@
 """Unlearning: a record leaves the ensemble as if it had never been there.
 
-One record touched one teacher (or a few, if the mechanism says so), so only those are trained again. Their old
+One record touched one teacher (with MSamp a few), so only those are trained again. Their old
 checkpoints are erased, and so are all stored votes, to which they contributed. Labels that were released stay released:
 they are paid for and public, and the ledger keeps the version of the ensemble each came from.
 
 What was forgotten is remembered by a keyed digest, so that a run goes on without the record whether or not the
-source still holds it. All steps can be repeated: a crash on the way is made good by the next `pate forget` or
-`pate run --resume`.
+source still holds it. All steps can be repeated: after a crash, the next `pate forget` or `pate run --resume`
+completes what is missing.
 """
 
 from __future__ import annotations
@@ -103,20 +103,20 @@ def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, pa
 def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdType) -> list[int]:
     """Row numbers of the records to forget."""
     if ids and data.records.ids is None:
-        raise DataError("--id: the data has no id column; name the record by its row with --row")
+        raise DataError("{ids}: the data has no id column; name the record by its row with {rows}", ids=None, rows=None)
     chosen = []
     for wanted in ids:
         canonical = canonical_id(wanted, id_type)
         found = [row for row, own in enumerate(data.records.ids or ()) if own == canonical]
         if not found:
-            raise DataError("--id: no record has that id (was it removed from the source first?)")
+            raise DataError("{ids}: no record has that id (was it removed from the source first?)", ids=None)
         chosen += found
     for row in rows:
         if not 0 <= row < len(data.records):
-            raise DataError(f"--row {row}: there is no such row among the private records")
+            raise DataError("{rows}: there is no such row among the private records", rows=row)
         chosen.append(row)
     if not chosen:
-        raise RunError("nothing to forget: give --id or --row")
+        raise RunError("nothing to forget: give {ids} or {rows}", ids=None, rows=None)
     return chosen
 
 
@@ -134,7 +134,7 @@ def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:
 
 
 def _digest(data: Dataset, key: bytes) -> str:
-    """Of all that this process has read; readers digest shards."""
+    """Of all data that this process has read; shards have a digest of their own, made by their readers."""
     private, digest = data.private, blake2b(key=key, digest_size=16)
     records = (private.X, private.y) if isinstance(private, Records) else ()
     votes = (private.counts,) if isinstance(private, Votes) else ()

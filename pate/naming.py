@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _OURS = re.compile(r"(sklearn|pate\.(teachers|features|students|mechanisms|baselines))(\.[a-z]\w*)+\.[A-Z]\w*")
-_NEVER = {"tests", "conftest", "externals"}  # of scikit-learn: no classifiers there
+_NEVER = {"tests", "conftest", "externals"}  # parts of scikit-learn that hold no classifiers
 
 
 @dataclass
 class Guard:
-    """What may be imported for now, and what was asked for in vain."""
+    """What may be imported within `importing_only`, and what was refused."""
 
     trusted: frozenset[str]
     refused: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ def importing_only(trusted: Iterable[str]) -> Iterator[Guard]:
 
 
 def must_be_trusted(name: str, key: str) -> None:
-    """Raise `NotTrusted` where somebody else's file says to use `name` and nobody here says that it may."""
+    """Raise `NotTrusted` within `importing_only`, unless `name` is trusted; `key` is where the file names it."""
     guard = _GUARD.get()
     if guard is not None and name not in guard.trusted:
         guard.refused.append(name)
@@ -62,11 +62,11 @@ def must_be_trusted(name: str, key: str) -> None:
 
 
 def not_trusted(names: Iterable[str], where: str) -> NotTrusted:
-    """The one line that says what would be imported, and how to allow it. Names may be anybody's invention."""
+    """The error that says what would be imported, and how to allow it. The names come from a file of anybody's."""
     shown = [name if _DOTTED.fullmatch(name) and len(name) < 200 else repr(name[:100]) for name in sorted(names)]
-    options = " ".join(f"--trust {name}" for name in shown)
     which = "it" if len(shown) == 1 else "them"
-    return NotTrusted(f"{where}: would import {', '.join(shown)}; if you trust {which}, allow it with {options}")
+    text = f"{where}: would import {', '.join(shown)}; if you trust {which}, allow it with {{trust}}"
+    return NotTrusted(text, trust=shown)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
 from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
+from pate.cluster.session import check_address, ray_session
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset, Records, Shards, Votes
@@ -39,7 +40,7 @@ from pate.runs.run import Run
 from pate.students.stage import labels_are_kept, new_student, train_student
 from pate.trying import try_everything
 
-Tell = Callable[[str], None]  # for what only those may hear who may know the private data
+Tell = Callable[[str], None]  # says what only people may read who may know the private data
 
 _RECORDS_TO_LEARN_FROM = 10
 _FEWEST_RECORDS = 5
@@ -83,14 +84,18 @@ def run(
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
-    `anchor` is a file or URL where the ledger's links are kept besides. `data` is the config's data where it was loaded
-    before, perhaps with votes that were counted before, or that is only in memory. Without `pages`, what is for people
-    to look at is left out: pages, plots, curves and the private data-dependent ε.
+    `resume` goes on with a run that is in `out`. `data_dir` is where data files are, `config_dir` the config's
+    own folder, where other files that it names are, and `address` a Ray cluster to join. `force` trains even
+    where parts are too small to learn from. `anchor` is a file or URL where the ledger's links are also kept. `data`
+    is the data, if it is in memory or was loaded before. Without `pages`, what is for people to look at is left out:
+    pages, plots, curves and the private data-dependent ε.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
     by_workers = config.backend == "ray"
+    if by_workers:
+        check_address(address)
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers), config)
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
@@ -167,7 +172,8 @@ def _check_records(config: Config, n_records: int, n_classes: int, force: bool, 
         tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
-            "fewer teachers, or add --force"
+            "fewer teachers, or add {force}",
+            force=True,
         )
     if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
         tell(f"parts of about {each:.2g} records are small for {n_classes} classes")
@@ -205,7 +211,7 @@ class _Inside:
 
     @property
     def tell(self) -> Tell:
-        """For what only those may hear who may know the private data."""
+        """Says what only people may read who may know the private data; anybody may, of a benchmark."""
         return self.console.say if self.data.benchmark else self.console.say_privately
 
 
@@ -216,15 +222,16 @@ def _release_labels(
     config, data, run, console = inside.config, inside.data, inside.run, inside.console
     adaptive = config.budget.adaptive
     queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
+    collected = votes_collected(queries, run.private, run.key)
     with ExitStack() as stack:
-        aggregator = _aggregator(inside, mechanism, open_ledger, address, stack)
+        aggregator = _aggregator(inside, mechanism, open_ledger, None if collected else stack, address)
         published = run.labels
         if published is not None:
             aggregator.must_have_told(published.examples(data), published.labels)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
-        if not answered and not votes_collected(queries, run.private, run.key):
+        if not answered and not collected:
             if isinstance(data.private, Votes):
                 aggregator.collect(queries, StoredVotes(data.private.counts[: len(queries)], config.n_teachers))
             else:
@@ -256,12 +263,11 @@ def _aggregator(
     inside: _Inside,
     mechanism: Mechanism,
     open_ledger: Callable[[], Ledger],
+    until_end: ExitStack | None,
     address: str | None,
-    stack: ExitStack,
 ) -> AnyAggregator:
-    """The door to the votes: in this process where teachers are, else an actor of a Ray that stays up until the end."""
-    from pate.cluster.session import ray_session
-
+    """The door to the votes: an actor of a Ray that stays up `until_end`, or in this process where teachers are in it
+    too or nobody has to vote any more (None)."""
     arguments: dict[str, Any] = {
         "mechanism": mechanism,
         "open_ledger": open_ledger,
@@ -269,10 +275,10 @@ def _aggregator(
         "key": inside.run.key,
         "n_teachers": inside.config.n_teachers,
     }
-    if isinstance(inside.data.private, Votes) or inside.config.backend == "local":
+    if isinstance(inside.data.private, Votes) or inside.config.backend == "local" or until_end is None:
         return Aggregator(**arguments)
     with _stage("start", inside.seconds), inside.console.working("starting Ray"):
-        stack.enter_context(ray_session(address, inside.config.ray))
+        until_end.enter_context(ray_session(address, inside.config.ray))
         inside.metrics.begin()
         name = f"aggregator-{blake2b(inside.run.key, digest_size=8).hexdigest()}"
         return RemoteAggregator(name, **arguments)

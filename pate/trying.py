@@ -1,7 +1,7 @@
 """Before anything is charged: the student, the comparison and the report, tried on public data with made-up labels.
 
-What fails after the labels are paid for costs privacy that nobody gets anything for: so whatever the config and the
-names in the data can break is built, trained for a moment, stored, loaded and drawn first. Nothing private is used.
+A failure after the labels are paid for wastes privacy. So whatever the config and the names in the data can break is
+built, trained for a moment, stored, loaded and drawn first. Nothing private is used.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _STEPS = 2  # of training a network: enough for every line of its loop
 _LABELS_PER_CLASS, _FEWEST_LABELS = 6, 60
 _UNLABELLED = 128
 _PREDICTED = 5
-_SHOWN = 6  # examples of the page: a line of them
+_SHOWN = 6  # examples of the page: one line of them
 
 
 def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float, pages: bool = True) -> None:
     """Raise ConfigError where the student, the model without privacy or the report would fail later."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of two steps of training nobody expects that they converge
+        warnings.simplefilter("ignore")  # such as that two steps of training did not converge
         try_student(config, data, mechanism.may_decline)
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
@@ -46,7 +46,7 @@ def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
 
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
-    """Fit, store, load and ask a student; on a few examples or, if those are too few for it, on as many as will be."""
+    """Fit, store, load and ask a student: on a few examples or, if it fails on those, on as many as there will be."""
     asked = min(config.budget.asked, len(data.X_public))
     few = min(asked, max(_FEWEST_LABELS, _LABELS_PER_CLASS * len(data.classes)))
     for size, pool in dict.fromkeys([(few, few + _UNLABELLED), (asked, len(data.X_public))]):
@@ -69,7 +69,7 @@ def made_up_labels(size: int, n_classes: int, may_decline: bool) -> NDArray[np.i
 
 
 class _Failed(Exception):
-    """What was tried does not work; says how."""
+    """What was tried does not work; the text says how."""
 
 
 def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[np.int64]) -> None:
@@ -90,7 +90,7 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
     with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "stored and loaded"):
         again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
         if not np.array_equal(predicted, again.predict(shown)):
-            raise ValueError("it predicts otherwise than before")
+            raise ValueError("its predictions are not those of before")
 
 
 def _checked_predictions(student: Any, X: NDArray, n_classes: int) -> NDArray[np.int64]:
@@ -182,7 +182,7 @@ def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
 
 @contextmanager
 def _as_failure(what: str, how: str) -> Iterator[None]:
-    """Whatever goes wrong, in one line; a mistake that says itself what to do goes on as it is."""
+    """Turn any error into one line; a ConfigError or DataError, which says what to do, passes as it is."""
     try:
         yield
     except (ConfigError, DataError):

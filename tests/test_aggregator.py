@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+from multiprocessing import get_context
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from support.aggregators import KEY, examples, make, vote
 
-from pate.aggregator import votes_collected
+from pate.accounting.smooth_sensitivity import PrivateCost
+from pate.aggregator import StoredVotes, query_ids, votes_collected
+from pate.boundary import Failed
 from pate.config import Sanitise
 from pate.ensemble.worker import PartialCounts
 from pate.errors import BudgetExceeded, RunError
@@ -176,3 +181,146 @@ def test_confident_answers_are_sanitised_by_what_was_answered(tmp_path: Path) ->
     aggregator.collect(examples(10), vote)
     aggregator.label(examples(10))
     assert aggregator.sanitise(examples(10), Sanitise(order=6.0, beta=0.04), 1e-5)["epsilon"] > 0
+
+
+# Noise that nobody can compute.
+
+
+def labels_of_a_process_of_its_own(folder: Path) -> list[int]:
+    """What an aggregator says of votes that are all but a draw."""
+    aggregator = make(folder, GNMax(30.0), asked=200, answered=200)
+    aggregator.collect(examples(200), vote)
+    return aggregator.label(examples(200)).labels.tolist()
+
+
+def test_two_processes_that_are_alike_release_different_labels(tmp_path: Path) -> None:
+    """Forked from one state, so that any generator they inherit is the same.
+
+    False alarm: 200 labels that agree with probability 0.6 each at most (σ = 30 against a lead of 10 votes) do so with
+    less than 1e-40.
+    """
+    told = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with get_context("fork").Pool(1) as process:
+            told.append(process.apply(labels_of_a_process_of_its_own, (tmp_path / name,)))
+    assert told[0] != told[1]
+
+
+def test_the_sanitised_figures_noise_comes_from_where_all_noise_does(tmp_path: Path) -> None:
+    drawn = 0
+
+    def counted(n: int) -> bytes:
+        nonlocal drawn
+        drawn += n
+        return os.urandom(n)
+
+    aggregator = make(tmp_path, GNMax(6.0))
+    aggregator._entropy = counted
+    aggregator.collect(examples(6), vote)
+    aggregator.label(examples(6))
+    for_labels = drawn
+    aggregator.sanitise(examples(6), Sanitise(order=6.0, beta=0.04), 1e-5)
+    assert drawn > for_labels > 0
+
+
+# Which votes belong to which query, and what figures are made from.
+
+
+def test_queries_are_known_by_the_runs_key_and_every_byte() -> None:
+    X = np.array([[0.2], [0.7], [1.0]], dtype=np.float32)
+    ids = query_ids(X, KEY)
+    assert len(set(ids)) == 3
+    assert not set(ids) & set(query_ids(X, b"r" * 32))
+    assert query_ids(X[::-1], KEY) == ids[::-1]
+
+
+def test_what_was_published_must_be_what_is_stored(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    aggregator.collect(examples(3), vote)
+    aggregator.label(examples(3))
+    aggregator.must_have_told(examples(3)[::-1], np.array([2, 1, 0]))
+    for labels in ([2, 1, 1], [2, 1, UNANSWERED]):
+        with pytest.raises(RunError, match="differs from the answers in the ledger"):
+            aggregator.must_have_told(examples(3)[::-1], np.array(labels))
+
+
+def test_votes_that_are_collected_later_are_kept_beside_the_others(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    aggregator.collect(examples(3), vote)
+    aggregator.collect(examples(6)[3:], vote)
+    assert aggregator.label(examples(6)).labels.tolist() == [0, 1, 2, 0, 1, 2]
+    assert votes_collected(examples(6), tmp_path, KEY)
+
+
+def test_teachers_are_measured_by_the_votes_of_all_of_them(tmp_path: Path) -> None:
+    aggregator = make(tmp_path)
+    truth = np.array([0, 1, 0, 0], dtype=np.int64)
+    missing = [PartialCounts(tuple(range(19)), vote(examples(4))[0].counts)]
+    with pytest.raises(RunError, match="nothing was drawn"):
+        aggregator.evaluate(examples(4), truth, lambda X: missing)
+    assert not (tmp_path / "evaluation.json").exists()
+    aggregator.evaluate(examples(4), truth, vote)
+    figures = json.loads((tmp_path / "evaluation.json").read_text())
+    assert figures["mean_teacher_accuracy"] == pytest.approx((15 + 15 + 5 + 15) / 80)
+    assert figures["plurality_accuracy"] == 0.75
+
+
+def test_stored_votes_are_those_of_their_own_examples_alone() -> None:
+    counts = vote(examples(3))[0].counts
+    for n in (2, 4):
+        with pytest.raises(RunError, match=f"votes on 3 examples are stored, {n} were asked for"):
+            StoredVotes(counts, 20)(examples(n))
+
+
+def test_a_stream_whose_batch_failed_goes_on_from_what_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregator = make(tmp_path, SVEC, asked=40, answered=40)
+    aggregator.collect(examples(40), unsure)
+    store = aggregator._ledger.charge_and_store
+
+    def fails_once(*given: object) -> None:
+        monkeypatch.setattr(aggregator._ledger, "charge_and_store", store)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(aggregator._ledger, "charge_and_store", fails_once)
+    with pytest.raises(KeyboardInterrupt):
+        aggregator.label(examples(5))
+    assert aggregator.label(examples(5)).labels.tolist() == [0, 0, 0, UNANSWERED, 0]
+    assert aggregator.spent() == Charge(5, 4, 1)
+
+
+@pytest.mark.parametrize(("adaptive", "ensemble"), [(True, 1), (False, 2)])
+def test_there_is_no_exact_figure_of_adaptive_queries_or_erased_votes(
+    adaptive: bool, ensemble: int, tmp_path: Path
+) -> None:
+    before = make(tmp_path, GNMax(4.0))
+    before.collect(examples(6), vote)
+    before.label(examples(6))
+    before.close()
+    make(tmp_path, GNMax(4.0), ensemble=ensemble).account(examples(6), 1e-5, adaptive)
+    figures = json.loads((tmp_path / "epsilon.json").read_text())
+    assert figures["epsilon_data_dependent"] is None
+    assert figures["why"]
+    assert "by_rdp" not in figures
+
+
+class Watched(ConfidentGNMax):
+    """Notes which queries it was told were answered, and goes no farther."""
+
+    told: ClassVar[list[tuple[int, bool]]] = []
+
+    def sanitised_cost(self, counts: np.ndarray, answered: np.ndarray, order: float) -> PrivateCost:
+        self.told.extend(zip(counts.max(axis=1).tolist(), answered.tolist(), strict=True))
+        raise NotImplementedError
+
+
+def test_the_sanitised_figure_is_of_what_was_answered(tmp_path: Path) -> None:
+    aggregator = make(tmp_path, Watched(threshold=16, sigma1=0.05, sigma2=0.05))
+    agreed = np.array([[20, 0, 0], [10, 10, 0], [19, 1, 0]])
+    aggregator.collect(examples(3), lambda X: [PartialCounts(tuple(range(20)), agreed)])
+    aggregator.label(examples(3))
+    with pytest.raises(Failed, match="NotImplementedError"):
+        aggregator.sanitise(examples(3), Sanitise(order=6.0, beta=0.04), 1e-5)
+    assert sorted(Watched.told) == [(10, False), (19, True), (20, True)]

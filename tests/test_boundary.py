@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from sklearn.base import BaseEstimator
 
 from pate import cli, pipeline
 from pate.aggregator import Aggregator, StoredVotes
-from pate.boundary import Failed, guarded, kind_of
+from pate.boundary import Failed, guarded, guarded_class, kind_of, silenced
 from pate.config import BaselineConfig, Config, parse_config
 from pate.console import Console
+from pate.data.dataset import Dataset, Records
 from pate.ensemble.worker import Job, Teaching, Worker
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Ledger, Limits
@@ -79,6 +82,33 @@ def test_our_own_words_cross_without_what_caused_them() -> None:
     assert SECRET not in shown(caught.value)
 
 
+class Reads:
+    def read(self) -> None:
+        raise_(ValueError(SECRET))
+
+
+@guarded_class("a reader")
+class Inherits(Reads):
+    """As an actor would be made of a plain class."""
+
+
+def test_inherited_methods_are_guarded_too() -> None:
+    with pytest.raises(Failed, match=r"a reader failed \(ValueError\)"):
+        Inherits().read()
+    with pytest.raises(ValueError, match="canary"):
+        Reads().read()
+
+
+def test_streams_that_are_no_files_are_silenced_too() -> None:
+    """As in a notebook."""
+    for redirect, name in ((redirect_stdout, "stdout"), (redirect_stderr, "stderr")):
+        with redirect(io.StringIO()) as shown:
+            with silenced():
+                getattr(sys, name).write(SECRET)
+            getattr(sys, name).write("after")
+        assert shown.getvalue() == "after"
+
+
 def ledger(folder: Path) -> Callable[[], Ledger]:
     limits = Limits(10, 10, repr(GNMax(4.0)))
     return partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits)
@@ -116,7 +146,7 @@ def test_the_aggregators_errors_quote_nothing(call: str, tmp_path: Path) -> None
     plain = Aggregator(**given)
     with pytest.raises(RunError) as caught:
         CALLS[call](lambda name, *rest: getattr(plain, name)(*rest))
-    assert str(caught.value) == "the aggregator failed (ValueError); nothing was released; go on with --resume"
+    assert str(caught.value) == "the aggregator failed (ValueError); nothing was released; go on with resume=True"
     assert "canary" not in shown(caught.value)
 
 
@@ -218,6 +248,19 @@ def test_small_parts_are_counted_for_the_operator_alone(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_run_tells_logs_nothing_of_the_size_of_parts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same through a whole run: it is refused before anything is tried or made."""
+    config = parse_config({**SETTINGS, "data": {"source": "arrays"}})
+    records = Records(np.zeros((123, 2), dtype=np.float32), np.resize([0, 1], 123))
+    data = Dataset(records, np.ones((200, 2), dtype=np.float32), ("x", "y"))
+    with pytest.raises(ConfigError, match="too small to learn from"):
+        pipeline.run(config, tmp_path / "run", data=data)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ConfigError, match="too small to learn from"):
+        pipeline.run(config, tmp_path / "run", data=replace(data, benchmark=True))
+    assert "about 1 private records per teacher" in capfd.readouterr().err  # public data that plays private
+
+
 def test_a_run_of_other_data_is_refused_without_its_file_names(tmp_path: Path) -> None:
     def config(name: str) -> Config:
         return parse_config({**SETTINGS, "data": {**SETTINGS["data"], "private": name}})  # type: ignore[dict-item]
@@ -248,6 +291,16 @@ def test_what_nobody_foresaw_is_a_kind_and_a_place(
 def test_an_error_of_the_system_without_a_number_is_a_kind() -> None:
     assert kind_of(OSError(SECRET)) == "OSError"
     assert kind_of(FileNotFoundError(2, SECRET, SECRET)) == "FileNotFoundError: No such file or directory"
+
+
+def test_an_error_of_the_system_that_somebody_else_words_is_a_kind_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "app", lambda: raise_(OSError(SECRET)))
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "pate: error: system: OSError\n"
 
 
 class OwnBaseline(BaseEstimator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from collections.abc import Iterator
 
@@ -174,6 +175,21 @@ def test_the_epsilon_told_is_the_cost_not_the_limit() -> None:
     assert model.report_.benchmark is None
 
 
+def test_labels_have_no_part_in_which_records_are_public() -> None:
+    X, _ = records()
+    model = PATEClassifier()
+    no, yes = (np.full(len(X), label, dtype=np.int64) for label in (0, 1))
+    np.testing.assert_array_equal(model._public(X, no), model._public(X, yes))
+
+
+def test_what_is_fitted_holds_no_record(fitted: PATEClassifier) -> None:
+    """It may be published."""
+    content = pickle.dumps(fitted)
+    assert len(content) > 1000
+    X, _ = records()
+    assert not [row for row in X if row.tobytes() in content or row.astype(np.float64).tobytes() in content]
+
+
 def test_labels_that_are_taken_as_public_are_told() -> None:
     X, y = records()
     model = PATEClassifier(n_teachers=20, mechanism=GNMax(5.0), queries=20)
@@ -222,6 +238,14 @@ def test_one_record_of_a_frame_changes_no_other() -> None:
         np.testing.assert_array_equal(encoder.transform(changed)[others], before[others])
         moved = PATEClassifier()._public(changed, np.zeros(50, dtype=np.int64))
         np.testing.assert_array_equal(moved[others], chosen[others])
+
+
+def test_a_missing_number_becomes_the_median_of_public_examples() -> None:
+    X, X_public = frame(50, 0), frame(30, 1)
+    data = PATEClassifier(classes=[0, 1])._dataset(X, np.resize([0, 1], 50), X_public)
+    missing = X["age"].isna().to_numpy()
+    assert missing.any()
+    assert set(data.records.X[missing, 0].tolist()) == {np.float32(X_public["age"].median())}
 
 
 def test_it_works_in_pipelines_and_cross_validation_but_not_behind_a_fitted_scaler() -> None:

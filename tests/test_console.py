@@ -43,6 +43,18 @@ def test_json_lines_hold_what_happened_and_nothing_private(capsys: pytest.Captur
     assert all("at" in line for line in lines)
 
 
+def test_private_remarks_are_for_a_terminal_and_never_for_json_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Console().say_privately("secret")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes it for a terminal
+    JsonConsole().say_privately("secret")
+    assert capsys.readouterr() == ("", "")
+    Console().say_privately("secret")
+    assert "note (private): secret" in capsys.readouterr().err
+
+
 def test_brackets_in_a_path_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     """`[red]` used to vanish, and `[/no]` to end in a traceback."""
     Console().say(MARKUP)

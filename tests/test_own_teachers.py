@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.command_line import pate
+from support.command_line import in_process
 from support.small_data import own_data
 
 from pate.config import load_config
@@ -60,6 +60,7 @@ teachers:
 mechanism: {name: lnmax, scale: 3}
 budget: {asked: 30}
 student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
+ray: {workers: 1}
 """
 
 
@@ -132,6 +133,7 @@ def test_nothing_private_is_in_any_log_or_report(finished: tuple[Path, subproces
             assert secret not in content, (place, secret)
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(
     finished: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -140,7 +142,7 @@ def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(
     store = TeacherFiles(run / "private", (run / "private" / "key").read_bytes())
     before = {part: store.load(part) for part in range(14)}
     labels = np.load(run / "labels.npz")["labels"]
-    shown = pate("forget", str(run), "--id", "p17")
+    shown = in_process("forget", str(run), "--id", "p17")
     assert shown.returncode == 0, shown.stderr
     assert "cannot be taken" in shown.stdout
     assert "version 2" in shown.stdout
@@ -151,18 +153,18 @@ def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(
     assert not (run / "private" / "epsilon.json").exists()
     text = (folder / "private.csv").read_text()
     (folder / "private.csv").write_text("\n".join(line for line in text.split("\n") if not line.endswith(",p17")))
-    again = pate("run", str(folder / "own.yaml"), "--out", str(run), "--resume", "--json")
+    again = in_process("run", str(folder / "own.yaml"), "--out", str(run), "--resume", "--json")
     assert again.returncode == 0, again.stderr
     np.testing.assert_array_equal(np.load(run / "labels.npz")["labels"], labels)
     assert json.loads((run / "private" / "epsilon.json").read_text())["epsilon_data_dependent"] is None
     assert {part: store.load(part) for part in range(14)} == after
-    assert pate("ledger", "verify", str(run)).returncode == 0
-    missing = pate("forget", str(run), "--id", "p17")
+    assert in_process("ledger", "verify", str(run)).returncode == 0
+    missing = in_process("forget", str(run), "--id", "p17")
     assert missing.returncode == 2
     assert "no record has that id" in missing.stderr  # it is gone from the source by now
 
 
-SMALL = ["n_teachers=6", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
+SMALL = ["backend=local", "n_teachers=6", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pate
 from pate.baselines import build_baseline
 from pate.baselines.saving import load_model, save_model
 from pate.cli import app
+from pate.cli.options import as_option
 from pate.config import default_config_path, parse_config, read_yaml
 from pate.console import Console
 from pate.data.dataset import Dataset, Records
@@ -82,7 +83,7 @@ def test_an_own_class_in_a_student_needs_trust(kind: str, own: str, tmp_path: Pa
     save_student(student, tmp_path / "student", CARD)
     np.save(tmp_path / "X.npy", X)
     del sys.modules[own]
-    with pytest.raises(NotTrusted, match=rf"would import {re.escape(name)}; .* --trust {re.escape(name)}"):
+    with pytest.raises(NotTrusted, match=rf"would import {re.escape(name)}; .* trust=\['{re.escape(name)}'\]"):
         load_student(tmp_path / "student")
     arguments = ["predict", str(tmp_path), "--input", str(tmp_path / "X.npy")]
     assert isinstance(CliRunner().invoke(app, [*arguments, "--trust", f"{own}.Other"]).exception, NotTrusted)
@@ -101,7 +102,7 @@ def test_an_own_class_in_a_baseline_needs_trust(given: dict[str, Any], own: str,
     model = build_baseline("dp_sgd", params, run).fit(X, y)
     save_model(model, tmp_path / "model", "dp_sgd", params, CARD)
     del sys.modules[own]
-    with pytest.raises(NotTrusted, match="--trust somebodys_own"):
+    with pytest.raises(NotTrusted, match=r"trust=\['somebodys_own"):
         load_model(tmp_path / "model")
     assert own not in sys.modules
     names = [f"{own}.Flat", f"{own}.Same"]
@@ -130,7 +131,7 @@ def test_a_stored_student_that_cannot_be_read_back_is_trained_again(tmp_path: Pa
     pin = Pin(1, b"m" * 32)
     students = [train_student(parse_config(config), data, y, directory, 1.0, pin, Console()) for _ in range(2)]
     np.testing.assert_array_equal(students[0].predict(X), students[1].predict(X))
-    with pytest.raises(NotTrusted, match=r"--trust sklearn\.tree\._tree\.Tree"):
+    with pytest.raises(NotTrusted, match=r"trust=\['sklearn\.tree\._tree\.Tree'"):
         load_student(directory.student_folder)
     load_student(directory.student_folder, trust=["sklearn.tree._tree.Tree"])
 
@@ -216,4 +217,4 @@ def test_plan_reads_no_cache_of_pickles(tmp_path: Path) -> None:
 def test_plan_refuses_a_mechanism_that_nobody_trusts(tmp_path: Path) -> None:
     shown = plan(tmp_path, {"mechanism": {"name": "beside.Mechanism"}})
     assert isinstance(shown.exception, ConfigError)
-    assert "--trust beside.Mechanism" in str(shown.exception)
+    assert "--trust beside.Mechanism" in shown.exception.worded(as_option)

@@ -8,7 +8,7 @@ Two papers are covered:
   ICLR 2018. GNMax and ConfidentGNMax; Theorem 6, Propositions 7 and 10.
 
 All noise here is continuous, as in the papers: Laplace and Gaussian on the real line. The mechanisms of
-this library draw integer noise; their exact cost is computed elsewhere from their outcome probabilities.
+this library draw integer noise; `pate.accounting.exact` computes their exact cost, from their outcome probabilities.
 These bounds are there to reproduce the papers' tables and to check the exact figures from above.
 
 Every data-dependent figure depends on the private votes and is itself private. It bounds the divergence
@@ -152,7 +152,7 @@ def epsilon_from_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     """The papers' conversion, ε = min over orders of rdp + ln(1/δ)/(order − 1): ε and the order it is met at.
 
     Mironov, "Rényi Differential Privacy", CSF 2017, Proposition 3. `rdp` is the total over all queries, one
-    figure an order.
+    figure per order.
 
     >>> epsilon_from_rdp([2.0, 3.0], [0.5, 1.0], delta=math.exp(-2))
     (2.0, 3.0)
@@ -160,7 +160,7 @@ def epsilon_from_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     parameters.delta(delta)
     order_values, totals = parameters.orders(orders), np.asarray(rdp, dtype=np.float64)
     if totals.shape != order_values.shape:
-        raise ValueError(f"rdp must hold one total an order: {totals.shape} against {order_values.shape}")
+        raise ValueError(f"rdp must hold one total per order: {totals.shape} against {order_values.shape}")
     if not np.all(totals >= 0.0):
         raise ValueError("rdp must be neither negative nor NaN")
     epsilons = totals - math.log(delta) / (order_values - 1.0)

@@ -1,7 +1,7 @@
 """Small privacy calculators: amplification, groups, accuracy, calibration, composition, and DP-SGD's ε.
 
-Each answers one question of a textbook with one formula. They plan and compare; the ledger of a run is kept
-by the accountants, not here. References:
+Each answers one question of a textbook with one formula. They are for plans and comparisons: what a run is charged
+comes from its mechanism, not from here. References:
 
 * Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014;
 * Balle, Barthe, Gaboardi, "Privacy Amplification by Subsampling", NeurIPS 2018;
@@ -68,7 +68,7 @@ def amplify_exact(epsilon: float, delta: float, sampling_rate: float) -> Privacy
 
 
 def amplify_linear(epsilon: float, delta: float, sampling_rate: float) -> PrivacyParameters:
-    """The lecture's simpler bound (2γε, γδ) for ε ≤ 1, with γ = `sampling_rate`.
+    """The simpler textbook bound (2γε, γδ) for ε ≤ 1, with γ = `sampling_rate`.
 
     There e^ε − 1 ≤ 2ε, so it is never below `amplify_exact`.
 

@@ -23,7 +23,7 @@ from pate.accounting.renyi import worst_divergences
 Array = NDArray[np.float64]
 
 EXACT_ORDERS: Orders = 1 + 2.0 ** (np.arange(-200, 341) / 20)
-"""Rényi orders, 20 an octave up to 1.3e5. Twice as many, and ten times the range, move ε by < 0.05 %."""
+"""Rényi orders, 20 per octave up to 1.3e5. Twice as many, and ten times the range, move ε by < 0.05 %."""
 
 _MOVES_AT_ONCE = 256
 
@@ -65,6 +65,7 @@ class ExactEpsilon:
 
     @property
     def epsilon(self) -> float:
+        """The smaller of the two."""
         return min(self.rdp, self.pld)
 
 
@@ -92,7 +93,7 @@ def exact_epsilon(mechanism: Answering, counts: Counts, delta: float) -> ExactEp
     rdp = cost.epsilon(delta)
     try:
         pld = pld_epsilon(outcomes, delta, guess=rdp)
-    except (ValueError, OverflowError):  # losses of hundreds leave floating point: noise far below a vote
+    except (ValueError, OverflowError):  # noise far below one vote: losses of hundreds, beyond floating point
         pld = math.inf
     return ExactEpsilon(rdp=rdp, pld=pld, rdp_after=cost.cumulative_epsilon(delta))
 

@@ -5,7 +5,7 @@ maximum of convex curves is convex, so it is the curve of a pair of distribution
 compositions of dominating pairs dominate the composition (Zhu, Dong, Wang 2022). The pair is rounded up to a
 grid of losses by "Connect the Dots" (Doroshenko et al. 2022, Algorithm 1).
 
-Many queries: a product of Fourier transforms. All rounding, but that of floating point, is upwards.
+Many queries: a product of Fourier transforms. All rounding is upwards, except that of floating point.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Losses:
     multiplicity: Indices
 
     def grid(self) -> Array:
+        """The losses that the columns of `mass` stand for."""
         n = self.mass.shape[1] // 2
         return np.arange(-n, n + 1) * self.interval
 
@@ -90,7 +91,7 @@ def pld_epsilon(outcomes: NeighbourOutcomes, delta: float, guess: float = math.i
     finest = largest / _MOST_POINTS  # a coarser grid is rounded up further, and holds as well
     interval = max(scale, 1e-9) / max(1000.0, 40 * math.sqrt(len(outcomes.where)))
     interval = max(interval, finest)
-    visible = 0.05 * min(scale, largest)  # an ε below this needs no digits
+    visible = 0.05 * min(scale, largest)  # an ε below this need not be precise
     for _ in range(6):
         curves = worst_curves(outcomes, interval, cut)
         epsilon = composed_epsilon(curves, delta)

@@ -56,7 +56,7 @@ class NeighbourOutcomes:
     where: Indices
 
     def blocks(self, moves_at_once: int) -> list[slice]:
-        """The distinct histograms in runs with about so many neighbours each."""
+        """The distinct histograms in blocks with about `moves_at_once` neighbours each."""
         n_blocks = max(1, round(len(self.moved) / moves_at_once))
         edges = np.searchsorted(self.first, np.linspace(0, len(self.moved), n_blocks + 1))
         edges[0], edges[-1] = 0, len(self.own)
@@ -65,7 +65,7 @@ class NeighbourOutcomes:
     def pairs(self, block: slice) -> tuple[Array, Array, Indices]:
         """own (repeated for each neighbour), moved, and where each histogram's neighbours begin.
 
-        A histogram without neighbours stands for its own: it costs nothing.
+        A histogram without neighbours is paired with itself, which costs nothing.
         """
         moves = np.diff(self.first[block.start : block.stop + 1])
         lonely = np.flatnonzero(moves == 0)
@@ -113,12 +113,14 @@ def as_votes(counts: NDArray[Any]) -> Indices:
     """The histograms as integers, or an error that says what is wrong with them."""
     votes = parameters.histograms(counts, "votes")
     if len(votes) == 0:
-        raise parameters.VotesError(f"votes: the shape is {votes.shape}; needed is [queries, classes], not 0 of them")
+        raise parameters.VotesError(
+            f"votes: the shape is {votes.shape}; needed is (queries, classes), with at least one query"
+        )
     return votes
 
 
 def distinct_moves(histograms: Indices) -> tuple[Indices, Indices, Indices]:
-    """Row, source and target of every moved vote in sorted histograms, moves that differ by labels only once.
+    """Row, source and target of every moved vote in sorted histograms; moves between the same counts once.
 
     >>> [indices.tolist() for indices in distinct_moves(np.array([[0, 2, 2]]))]
     [[0, 0], [1, 1], [0, 2]]

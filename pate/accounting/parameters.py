@@ -34,7 +34,7 @@ class ParameterError(ConfigError, ValueError):
         super().__init__(key, value, wanted)
         self.key, self.value, self.wanted = key, value, wanted
 
-    def __str__(self) -> str:
+    def text(self) -> str:
         return f"{self.key} = {shown(self.value)}: {self.wanted}"
 
     def under(self, section: str) -> ParameterError:
@@ -43,7 +43,7 @@ class ParameterError(ConfigError, ValueError):
 
 
 class TooWide(ConfigError):
-    """Noise, or votes, that an exact sum over them would take too long for."""
+    """Noise so wide, or votes so many, that an exact sum over them would take too long."""
 
 
 class VotesError(DataError, ValueError):
@@ -197,7 +197,7 @@ def histograms(counts: Any, key: str = "counts") -> NDArray[np.int64]:
 
 
 def votes(counts: Any, key: str = "votes") -> NDArray[np.int64]:
-    """Histograms of one ensemble: two classes or more, a query or more, every teacher voting once in each row."""
+    """Histograms of one ensemble: at least two classes and one query, every teacher voting once in each row."""
     found = histograms(counts, key)
     if found.shape[1] < 2:
         raise VotesError(f"{key}: has shape {found.shape}; needed is (queries, classes) with two classes or more")
@@ -218,7 +218,7 @@ def seed(value: object, key: str = "seed") -> int:
 
 
 def _real(value: object) -> float | None:
-    """A number as a float; None for text, for True, and for anything else that only looks like one."""
+    """A number as a float; None for text, for True, and for anything else that is not a number."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         return None
     try:

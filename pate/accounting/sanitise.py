@@ -120,7 +120,7 @@ class WithRelease(Guarantee):
 
     @classmethod
     def of(cls, labels: WorstCaseGuarantee, order: float, beta: float, sigma_ss: float, delta: float) -> WithRelease:
-        """With the figure released at `delta`, half of which may fail."""
+        """With the figure released at `delta`, half of it for the chance that the figure is too low."""
         return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(delta / 2)))
 
     def epsilon(self, delta: float) -> float:

@@ -133,7 +133,7 @@ class Plane:
 
     @cached_property
     def radius(self) -> int:
-        """Noise beyond it is as good as impossible, also where the moment is taken."""
+        """How far noise has to be searched: what lies beyond adds next to nothing to the moment."""
         reach, tails = _log_tail_moments(self.noise, self.order)
         enough = math.log(self._target / 3) - self._log_moment
         return max(2, int(np.argmax(tails <= enough)) - reach + 1)
@@ -147,11 +147,12 @@ class Plane:
 
     @property
     def far(self) -> int:
-        """From here on a class beats the rival."""
+        """From this x or y on, a class practically always beats the rival."""
         return self.radius + self.drop
 
     @property
     def moment_fits(self) -> bool:
+        """Whether the moment of one noisy count stays well inside the range of floating point."""
         return self._log_moment < 300
 
     @property
@@ -162,6 +163,7 @@ class Plane:
 
     @cached_property
     def slack(self) -> float:
+        """What the neglected tails can add; see the class."""
         reach, tails = _log_tail_moments(self.noise, self.order)
         tail = math.exp(self._log_moment + tails[self.radius - 1 + reach])
         if self.noise.tail_ratio == 0:

@@ -20,7 +20,7 @@ from pate.mechanisms.base import Counts, Mechanism
 from pate.noise.integer import Entropy
 
 Outcome = tuple[int, ...]
-"""The labels of a stream's queries, in their order; of a single query one label."""
+"""The labels of a stream's queries, in their order; one label for a single query."""
 
 LabelSamples = NDArray[np.int64]
 """Independent runs on one data set: int[runs] of a single query, or int[runs, queries] of a stream."""
@@ -106,7 +106,7 @@ def sample_answers(mechanism: Mechanism, counts: Counts, runs: int, entropy: Ent
 def encode_outcomes(
     sample_a: LabelSamples, sample_b: LabelSamples
 ) -> tuple[LabelSamples, list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    """The distinct outcomes, a row each, and the row numbers of both samples, split into halves."""
+    """The distinct outcomes, one per row, and the row numbers of both samples, split into halves."""
     rows_a, rows_b = (np.asarray(s).reshape(len(s), -1) for s in (sample_a, sample_b))
     if rows_a.shape[1] != rows_b.shape[1] or min(len(rows_a), len(rows_b)) < 2:
         raise ValueError(f"two samples of like outcomes are needed, not {rows_a.shape} and {rows_b.shape}")

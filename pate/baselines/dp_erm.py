@@ -100,6 +100,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         self.entropy = entropy
 
     def fit(self, X: NDArray, y: NDArray) -> DPLinearClassifier:
+        """Learn and release `coef_`, which costs `epsilon`; labels must be among `classes`."""
         loss = self._checked_loss()
         self.classes_ = np.asarray(self.classes)
         y = np.asarray(y)
@@ -119,6 +120,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: NDArray) -> NDArray:
+        """The class of each example."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
 

@@ -46,13 +46,13 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     number of steps and the divisor do not depend on how many records there are.
 
     Sensitivity: a record changes the sum by at most `clip_norm`, so a step is a Gaussian mechanism of noise multiplier
-    `sigma` on a Poisson sample of rate q. Preparation is per example (`prepare`: public features as teachers take;
+    `sigma` on a Poisson sample of rate q. Preparation is per example (`prepare`: public features, as teachers have;
     scattering, group normalisation), from `X_public` (PCA), or noisy and counted (PCA with `pca_sigma`).
 
     Guarantee: `epsilon_` at `delta`, by the accountant named, for the network and everything before it, in real
     arithmetic with the operating system's entropy. It is the cost of all planned steps.
 
-    The learning rate goes in a straight line from `learning_rate` to `learning_rate_end` (none: stays).
+    The learning rate goes in a straight line from `learning_rate` to `learning_rate_end` (None: it stays).
     Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
     `checkpoint` is a safetensors file of weights pre-trained on public data. `state` in `fit` is a file that an
     interrupted run goes on from, with the accountant's history in it.
@@ -141,6 +141,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         state: Path | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> DPSGDClassifier:
+        """Take all planned steps, or those that the file `state` lacks; `progress` is told how many are done."""
         self.sigma_, rate, steps, _ = self.plan()
         self.classes_ = np.asarray(self.classes)
         X, targets = self._checked_data(X, y)
@@ -179,6 +180,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: NDArray) -> NDArray:
+        """The class of each example."""
         self.network_.eval()
         inputs = self._inputs(self._prepared(np.asarray(X)))
         with torch.no_grad():

@@ -20,7 +20,10 @@ _SHORTEST_STEP = 2.0**-40
 
 @dataclass(frozen=True)
 class Logistic:
-    """log(1 + e^−z): slope at most 1, curvature at most 1/4."""
+    """log(1 + e^−z): slope at most 1, curvature at most 1/4.
+
+    `value`, `slope` and `second` are the loss and its first and second derivative at each margin.
+    """
 
     curvature: float = 0.25
 
@@ -39,7 +42,8 @@ class Huber:
     """The hinge with its corner rounded over 2·`width` (Chaudhuri et al. 2011, equation 7): slope at most 1,
     curvature at most 1/(2·width).
 
-    The second derivative jumps at two margins; they are met on finitely many hyperplanes of w, a set of measure 0.
+    Methods are those of `Logistic`. The second derivative jumps at two margins; they are met on finitely many
+    hyperplanes of w, a set of measure 0.
     """
 
     width: float = 0.5

@@ -46,6 +46,6 @@ def _unit_rows(X: NDArray) -> NDArray[np.float64]:
 
 def _leading(symmetric: NDArray[np.float64], n_components: int) -> NDArray[np.float32]:
     if not 1 <= n_components <= len(symmetric):
-        raise ValueError(f"{n_components} components of {len(symmetric)} features: there are not so many")
+        raise ValueError(f"{n_components} components of {len(symmetric)} features: there cannot be more than features")
     _, vectors = np.linalg.eigh(symmetric)
     return np.ascontiguousarray(vectors[:, ::-1][:, :n_components]).astype(np.float32)

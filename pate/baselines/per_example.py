@@ -5,7 +5,7 @@
   is one matrix product, so no example's gradient of it is ever stored (Goodfellow 2015; Bu et al. 2023);
 * `torch_func`: vmap over grad, for any module that torch.func can transform.
 
-All three give the same sum to rounding; a test holds them together.
+All three give the same sum, up to rounding, which a test checks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _clip_stored(gradients: list[torch.Tensor], clip_norm: float) -> list[torch.
 
 
 def _factors(squared_norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """min(1, clip_norm/norm) an example."""
+    """min(1, clip_norm/norm) for each example."""
     if not squared_norms.isfinite().all():
         raise RunError(
             "NaN or infinite gradients: lower learning_rate, check the loss and the inputs; this step was not released"
@@ -85,9 +85,9 @@ def _factors(squared_norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
 
 
 def quickest(module: torch.nn.Module) -> str:
-    """Ghost where it can, else Opacus; but torch.func for a plain chain with large convolutions.
+    """`ghost` where it is possible, else `opacus`; but `torch_func` for a plain chain with large convolutions.
 
-    Ghost's copies of every patch are then most of the work: `benchmarks/dp_sgd.py` has the times.
+    There most of the work would be `ghost`'s copies of every patch: `benchmarks/dp_sgd.py` measures it.
     """
     if _unsuited_to_ghost(module) is not None:
         return "opacus"

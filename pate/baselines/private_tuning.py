@@ -1,4 +1,4 @@
-"""Parameters chosen privately: a part of the data a candidate, and the exponential mechanism among them."""
+"""Parameters chosen privately: each candidate learns from its own part of the data, one is chosen with noise."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
         self.entropy = entropy
 
     def fit(self, X: NDArray, y: NDArray, ids: Sequence[str] | None = None) -> PrivatelyTuned:
+        """Train every candidate and choose one, which costs `epsilon` in all; `ids` say whose each record is."""
         if not self.candidates:
             raise ConfigError("candidates: give at least one set of parameters, such as {regularisation: 1e-3}")
         parameters.epsilon(self.epsilon)
@@ -69,6 +70,7 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: NDArray) -> NDArray:
+        """The class of each example, by the chosen candidate."""
         return self.best_.predict(X)
 
     def weights(self) -> dict[str, NDArray]:

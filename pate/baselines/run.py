@@ -95,8 +95,8 @@ def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
     ids = data.records.ids
     if ids is not None and len(set(ids)) != len(ids):
         raise DataError(
-            "data.id: an id has several records, but a baseline's guarantee is for one record; keep one record an id, "
-            "or leave data.id out for a guarantee a record"
+            "data.id: an id has several records, but a baseline's guarantee is for one record; keep one record per "
+            "id, or leave data.id out for a guarantee per record"
         )
     given = {
         "epsilon": config.budget.epsilon,
@@ -131,7 +131,7 @@ def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) 
 def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
     X = _shaped(model, data.records.X)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said before
+        warnings.simplefilter("ignore")  # `_plan` has shown them
         if hasattr(model, "plan"):
             with console.track("training", model.plan()[2]) as update:
 

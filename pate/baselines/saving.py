@@ -59,7 +59,7 @@ def load_model(folder: Path | str, trust: Iterable[str] = ()) -> Any:
             model = build_baseline(card["baseline"]["name"], card["baseline"]["params"], given)
             return model.restore(weights, card["restore"])
     except NotTrusted as error:
-        raise NotTrusted(f"{folder}: {error}") from None
+        raise NotTrusted(f"{folder}: {error.text()}", **error.arguments) from None
     except Exception as error:  # whatever somebody wrote there
         raise RunError(
             f"{folder}: no readable model there ({type(error).__name__}: {first_line(error)[:200]})"

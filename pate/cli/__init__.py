@@ -1,4 +1,4 @@
-"""pate …: one file per group of commands."""
+"""The command line: one file per group of commands."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pate.cli.compare import compare
 from pate.cli.doctor import doctor
 from pate.cli.forget import forget
 from pate.cli.mechanism_options import MechanismCommand
+from pate.cli.options import as_option
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
@@ -57,10 +58,10 @@ app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit status 2; after a signal it is 128 + its.
+    """Entry point: a user's mistake is one line on standard error and exit status 2; after signal n it is 128 + n.
 
-    What nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in a log,
-    and its text could quote a record: there only its kind and place are.
+    An error that nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in
+    a log, and its text could quote a record: there only its kind and place are shown.
     """
     hide_warnings_of_others()
     wait_without_burning()
@@ -81,7 +82,7 @@ def _status() -> int | str | None:
     try:
         app()
     except PateError as error:
-        return _complain(" ".join(str(error).split()))
+        return _complain(error.worded(as_option))
     except OSError as error:
         signal = received()
         if signal is not None:  # the terminal it would be said on is gone

@@ -1,4 +1,4 @@
-"""pate account and pate plan: for people with a votes file, or with nothing yet."""
+"""pate account and pate plan: for people who have a votes file, or nothing yet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OPTIONS = {"asked": "queries", "n_teachers": "teachers", "n_classes": "classes"
 
 @contextmanager
 def _naming_options() -> Iterator[None]:
-    """A parameter that makes no sense is named as the option it came from."""
+    """A parameter with an impossible value is named as the option it came from."""
     from pate.accounting.parameters import ParameterError, shown
 
     try:
@@ -235,7 +235,7 @@ def _as_object(summary: CostSummary) -> dict[str, Any]:
 def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
     print(f"{mechanism}: {summary.queries} queries, {summary.answered:.1f} answered on average ({PRIVATE})")
     rows = [
-        ("for every data set", summary.data_independent, "may be published if the workload were fixed beforehand"),
+        ("for every data set", summary.data_independent, "may be published if the limits were fixed beforehand"),
         ("published bound", summary.published_bound, PRIVATE),
         ("exact, RDP", summary.exact_rdp, PRIVATE),
         ("exact, PLD", summary.exact_pld, PRIVATE),

@@ -22,10 +22,10 @@ def baseline(
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
-    from pate.cli.run import begun_already, new_run, print_rows
+    from pate.cli.run import new_run, print_rows
     from pate.config import load_baseline_config
     from pate.console import Console
-    from pate.errors import ConfigError, RunBegun
+    from pate.errors import ConfigError
     from pate.report.terminal import baseline_rows
 
     settings = load_baseline_config(config, set_ or ())
@@ -37,8 +37,6 @@ def baseline(
         outcome = run_baseline(
             settings, directory, data_dir=data_dir, config_dir=config.parent, resume=resume, console=console
         )
-    except RunBegun:
-        raise begun_already(directory) from None
     except KeyboardInterrupt:
         command = " ".join(["pate baseline", str(config), *(f"--set {s}" for s in set_ or ())])
         console.say(f"\ninterrupted; go on with: {command} --out {directory} --resume")

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _GIVEN = "pate.mechanism_options"  # where a command's context keeps what was given
 _OWN = "pate.own_mechanism"
 
-_TOLD = "n_teachers"  # `build` is told that: it is the same for every mechanism
+_TOLD = "n_teachers"  # no option: `build` is given it, the same for every mechanism
 
 
 class MechanismCommand(TyperCommand):
     """A command with `--mechanism NAME`, which takes the parameters of every mechanism as options.
 
-    A parameter for which the command has an option of its own (as `--delta`) gets none besides: that one serves.
+    A parameter for which the command already has an option, such as `--delta`, gets no second one.
     A NAME that is a dotted path is imported, from this folder too, so that its parameters are known.
     """
 
@@ -99,7 +99,7 @@ def _help(meanings: dict[str, list[str]]) -> str:
 
 
 def _as_typer_makes_them(options: dict[str, tuple[type, str]]) -> list[Any]:
-    """The options of a command that has just these, by type and help; their values go where `own_settings` looks."""
+    """Options made by typer from type and help; what is given for them goes where `own_settings` looks."""
 
     def command(**values: Any) -> None: ...
 

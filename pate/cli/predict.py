@@ -28,7 +28,7 @@ def predict(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
-    """Name the class of each example, one a line."""
+    """Name the class of each example, one per line."""
     from pate.console import printable
     from pate.runs.run import Run
 
@@ -46,7 +46,7 @@ def predict(
 
 
 def _answers(predictor: Predictor, X: NDArray, with_probabilities: bool) -> tuple[list[int], list[float] | None]:
-    """Labels, and how sure the student is of each if it can tell; its file may hold what cannot do its work."""
+    """Labels, and how sure the student is of each if it can tell; a file from elsewhere may fail in any way."""
     folder, n_classes = predictor.folder, len(predictor.card["classes"])
     try:
         labels = [int(label) for label in predictor.predict(X)]
@@ -57,7 +57,7 @@ def _answers(predictor: Predictor, X: NDArray, with_probabilities: bool) -> tupl
     except Exception as error:  # classes of anybody's making
         raise RunError(f"{folder}: cannot predict ({type(error).__name__}: {first_line(error)[:200]})") from None
     if len(labels) != len(X) or not all(0 <= label < n_classes for label in labels):
-        raise RunError(f"{folder}: cannot predict (for {len(X)} examples it gave what are not as many classes)")
+        raise RunError(f"{folder}: cannot predict (it did not give one class for each of {len(X)} examples)")
     if not all(math.isfinite(share) for share in sure or ()):
         raise RunError(f"{folder}: cannot predict (its probabilities are not numbers)")
     return labels, sure

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pate.cluster.interrupts import held_back
-from pate.errors import RunBegun, RunError
+from pate.errors import RunError
 
 
 def run(
@@ -34,11 +34,12 @@ def run(
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
     with held_back():  # threads that libraries start while they are loaded leave signals to us
+        from pate.config import load_config
+    settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is told at once
+    with held_back():
         from pate import pipeline
-    from pate.config import load_config
     from pate.console import Console, JsonConsole
 
-    settings = load_config(config, set_ or ())
     directory = os.path.expanduser(out) if out else (_newest_run(settings) if resume else new_run(settings.name))
     console = JsonConsole() if log_json else Console()
     try:
@@ -53,8 +54,6 @@ def run(
             anchor=anchor,
             console=console,
         )
-    except RunBegun:
-        raise begun_already(directory) from None
     except KeyboardInterrupt:
         command = " ".join(["pate run", *([str(config)] if config else []), *(f"--set {s}" for s in set_ or ())])
         console.say(f"\ninterrupted; what was paid for is kept. Go on with: {command} --out {directory} --resume")
@@ -77,13 +76,8 @@ def _print_outcome(outcome: object) -> None:
     if figures:
         each, plurality = figures["mean_teacher_accuracy"], figures["plurality_accuracy"]
         text = f"{percent(each)} right on average, {percent(plurality)} by plurality (private: do not publish)"
-        rows.insert(1, ("a teacher (benchmark)", text))
+        rows.insert(1, ("each teacher (benchmark)", text))
     print_rows(rows, f"run directory: {outcome.path}  (labels.npz, student/ and report.* may leave it)")
-
-
-def begun_already(place: Path | str) -> RunError:
-    """What to do where there is a run already, in the words of the command line."""
-    return RunError(f"{place}: is not empty; add --resume to go on with that run, or choose another --out")
 
 
 def print_rows(rows: list[tuple[str, str]], last: str) -> None:
@@ -103,6 +97,7 @@ def print_rows(rows: list[tuple[str, str]], last: str) -> None:
 
 
 def new_run(name: str) -> Path:
+    """A run directory that is not there yet, named by the config and the time."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     path, number = _runs() / f"{name}-{stamp}", 2
     while path.exists():
@@ -111,7 +106,7 @@ def new_run(name: str) -> Path:
 
 
 def _runs() -> Path:
-    """Where runs go that name no place: a submitted job's own folder is removed with it, so not there."""
+    """Where runs go that name no place. A submitted job's own folder is removed with the job, so not there."""
     if "PATE_RUNS" in os.environ:
         return Path(os.environ["PATE_RUNS"])
     return Path.home() / "pate-runs" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else Path("runs")

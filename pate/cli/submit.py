@@ -41,7 +41,7 @@ def submit(
         str | None, typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides")
     ] = None,
     to: Annotated[Path | None, typer.Option(help="where to copy what may leave the run; else runs/NAME-TIME")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="hand it in, print the job's id and end")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="submit it, print the job's id and end")] = False,
     pack: Pack = False,
     as_json: AsJson = False,
 ) -> None:
@@ -150,7 +150,7 @@ def connect(address: str | None) -> Jobs:
 
 
 def _follow(jobs: Jobs, job: str, stream: TextIO | None = None) -> None:
-    """Until it ends; a job that fails ends this program too, with its reason."""
+    """Show what the job prints until it ends; if it fails, this program ends too, with its reason."""
 
     def show(text: str) -> None:
         print(text, end="", file=stream or sys.stderr, flush=True)
@@ -168,7 +168,7 @@ def _follow(jobs: Jobs, job: str, stream: TextIO | None = None) -> None:
 
 
 def _place(jobs: Jobs, job: Job) -> str:
-    """Where a run is on the cluster: as handed in, or as `pate run` printed it in a job of another kind."""
+    """Where a run is on the cluster: as it was submitted, or as `pate run` printed it in a job of another kind."""
     from pate.cluster.jobs import RUN
 
     if job.metadata.get(RUN):

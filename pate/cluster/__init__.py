@@ -1,1 +1,1 @@
-"""A run on a cluster somewhere else: handing it in, following it, fetching what may leave, checking the cluster."""
+"""Ray: starting, joining and leaving it; runs as jobs of a cluster elsewhere; checking a cluster."""

@@ -1,4 +1,4 @@
-"""The part of a run directory that may leave, as text: it travels in a job's log, through the port all else uses.
+"""The part of a run directory that may leave, as text: it travels in a job's log, so that the jobs port is enough.
 
 `python -m pate.cluster.bundle RUN` prints it, on the cluster; `unpack` writes it, where the user is.
 """
@@ -34,7 +34,7 @@ def pack(run: Path) -> str:
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without who has the file on the cluster, and since when."""
+    """Without the file's owner on the cluster, and its times."""
     return member.replace(mode=0o644, uid=0, gid=0, uname="", gname="", mtime=0, deep=False)
 
 

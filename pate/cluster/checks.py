@@ -1,4 +1,4 @@
-"""What `pate doctor` looks at on each node of a cluster, and what it makes of it."""
+"""What `pate doctor` looks at on each node of a cluster, and what it concludes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEEPALIVE = {"time_ms": 300_000, "timeout_ms": 120_000}  # and for how long a c
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: how it stands and, where it should be otherwise, what to change."""
+    """One line of the result: how a thing stands and, if it is not well, what to change."""
 
     level: Level
     what: str
@@ -127,7 +127,7 @@ def examine() -> Cluster:
 
 
 def judge(cluster: Cluster) -> list[Finding]:
-    """Every check, in the order people would mend things."""
+    """The result of every check, in the order in which people would mend things."""
     nodes, several = cluster.nodes, len({node.name for node in cluster.nodes}) > 1
     findings = [Finding("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}")]
     for name in cluster.silent:
@@ -264,7 +264,8 @@ def _gpus_seen(node: Node) -> Finding | None:
         text = f"Ray counts {node.gpus_of_ray:g} on {node.name}, torch can use {node.gpus_of_torch}; check the driver"
         return Finding("warn", "GPUs", text)
     if node.gpus_of_torch > node.gpus_of_ray:
-        text = f"torch can use {node.gpus_of_torch} on {node.name}, Ray counts {node.gpus_of_ray:g}; see --num-gpus"
+        text = f"torch can use {node.gpus_of_torch} on {node.name}, Ray counts {node.gpus_of_ray:g}"
+        text += "; see ray start --num-gpus"
         return Finding("warn", "GPUs", text)
     return None
 
@@ -321,7 +322,7 @@ def _seconds_to_notice() -> float:
 
 
 def _memory() -> tuple[float, float]:
-    """Bytes available and in all; a container's limit counts where there is one."""
+    """Bytes available and in total; within a container, of its limit."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
     available, total = (1024.0 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
     limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))

@@ -1,7 +1,7 @@
-"""The folder of a local Ray: nobody else can look into it, and it goes when its owner goes.
+"""The folder of a local Ray: nobody else can look into it, and it is removed when the process that made it ends.
 
 Ray opens its own directory, and what it makes in there (sockets, logs, spilled objects), to every user of the machine.
-So that one lies below a folder that Ray does not own. The owner holds a lock on the folder for as long as it lives;
+So that directory lies below a private one. The owner holds a lock on the folder for as long as it lives;
 folders whose owner was killed are removed by the next one.
 """
 
@@ -64,7 +64,7 @@ def _usual_place() -> Path:
 
 
 def _new(place: Path) -> tuple[Path, int]:
-    """A folder of our own and its lock. One that somebody took for abandoned before it was locked is given up."""
+    """A new folder and its lock. A folder that another process removed as abandoned before the lock is given up."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))  # mode 0700
         lock = _locked(folder, wait=True)
@@ -89,7 +89,7 @@ def _locked(folder: Path, wait: bool) -> int | None:
 
 
 def _flock(lock: int, wait: bool) -> None:
-    """OSError if it is not to be had at once. Where files cannot be locked, no folder is taken for abandoned."""
+    """Lock. Without `wait`, raise OSError where another process has it, or where files cannot be locked at all."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
@@ -110,7 +110,7 @@ def _remove_abandoned(place: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """What still runs could make new files meanwhile, so it goes first."""
+    """Remove a folder; first end the processes that could make new files in it."""
     for _ in range(_ATTEMPTS_TO_REMOVE):
         end_processes(folder)
         shutil.rmtree(folder, ignore_errors=True)

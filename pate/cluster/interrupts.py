@@ -1,4 +1,4 @@
-"""Being told to end: SIGTERM and SIGHUP are raised as KeyboardInterrupt, as Ctrl-C is."""
+"""Signals to end: SIGTERM and SIGHUP are raised as KeyboardInterrupt, as Ctrl-C is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LEFT_TO_THE_SYSTEM = (signal.SIG_DFL, signal.default_int_handler)
-_SECONDS_OF_ONE_REQUEST = 10.0  # who closes a terminal or stops a service signals more than once
+_SECONDS_OF_ONE_REQUEST = 10.0  # closing a terminal, or stopping a service, may send several signals
 
 _received: signal.Signals | None = None
 _raised_at = -_SECONDS_OF_ONE_REQUEST
@@ -23,7 +23,7 @@ _holding_back = False
 def interruptible() -> Iterator[None]:
     """Within, a signal to end raises KeyboardInterrupt in the main thread.
 
-    Signals that are ignored (nohup) or that the program around handles by itself are left as they are.
+    Signals that are ignored (nohup), or that the calling program handles itself, are left as they are.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -41,9 +41,9 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Signals to end that come within take effect at its end; handlers that are set within are undone.
+    """Signals to end that come within the block take effect at its end; handlers that are set within are undone.
 
-    For what must not stop halfway. Threads that begin within never take such a signal from the main thread.
+    For what must not stop halfway. Threads that begin within the block never take such a signal from the main thread.
     """
     global _holding_back
     if threading.current_thread() is not threading.main_thread() or _holding_back:
@@ -81,7 +81,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
 
 def _let_children_be_ended() -> None:
-    """A child inherits what is blocked: one that is started in between must still obey SIGTERM."""
+    """A child process inherits which signals are blocked; one that starts within `held_back` must obey SIGTERM."""
     if _holding_back:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 

@@ -56,6 +56,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
+        """Whether it has ended, well or not."""
         return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
 
     def public(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Request:
-    """A run to hand in. Paths are the cluster's, but for `config`, which is sent along."""
+    """A run to submit. Paths are those on the cluster, except `config`, which is sent along."""
 
     config: Path
     overrides: Sequence[str] = ()
@@ -104,7 +105,7 @@ class Jobs:
             self._client = JobSubmissionClient(address)
 
     def submit(self, request: Request, pack: bool = False) -> str:
-        """Hand a run in; returns the job's id."""
+        """Submit a run; returns the job's id."""
         return self.start(request.entrypoint, {RUN: request.out or ""}, config=request.config, pack=pack)
 
     def start(self, entrypoint: str, metadata: dict[str, str], config: Path | None = None, pack: bool = False) -> str:
@@ -120,7 +121,7 @@ class Jobs:
             return _job(self._client.get_job_info(job))
 
     def all(self) -> list[Job]:
-        """Every submitted job but this program's own errands, the oldest first."""
+        """Every submitted job, the oldest first, without the small ones by which this program fetches and checks."""
         with self._named_errors():
             found = [_job(details) for details in self._client.list_jobs() if details.submission_id]
         return sorted((job for job in found if ERRAND not in job.metadata), key=lambda job: job.started or 0)
@@ -156,7 +157,7 @@ class Jobs:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def reason(self, job: Job) -> str:
-        """Why it ended as it did, in a line."""
+        """Why it ended as it did, in one line."""
         return reason(job, self.log(job.id))
 
     @contextmanager
@@ -168,18 +169,19 @@ class Jobs:
         except AuthenticationError as error:
             kind = "the wrong token" if "invalid" in str(error).lower() else "no token"
             raise RunError(
-                f"--address {self.address}: refused, {kind} was sent; name the file of the cluster's token in "
-                "RAY_AUTH_TOKEN_PATH"
+                f"{{address}}: refused, {kind} was sent; name the file of the cluster's token in RAY_AUTH_TOKEN_PATH",
+                address=self.address,
             ) from None
         except ConnectionError:
             raise RunError(
-                f"--address {self.address}: no Ray head answers there; for a cluster elsewhere first run "
-                "ssh -N -L 8265:127.0.0.1:8265 HEAD, or ray dashboard CLUSTER.yaml"
+                "{address}: no Ray head answers there; for a cluster elsewhere first run "
+                "ssh -N -L 8265:127.0.0.1:8265 HEAD, or ray dashboard CLUSTER.yaml",
+                address=self.address,
             ) from None
         except (RuntimeError, ValueError, OSError) as error:
             if job is not None and "404" in str(error):
                 raise RunError(f"{job}: there is no such job; `pate jobs` lists them") from None
-            raise RunError(f"--address {self.address}: {_first_line(str(error))}") from None
+            raise RunError(f"{{address}}: {_first_line(str(error))}", address=self.address) from None
 
 
 def lay_out(folder: Path, config: Path | None, pack: bool) -> None:
@@ -193,7 +195,7 @@ def lay_out(folder: Path, config: Path | None, pack: bool) -> None:
 
 
 def reason(job: Job, log: str) -> str:
-    """The line in which pate says what was wrong; else where to look: Ray's words would quote its log.
+    """The line in which pate says what was wrong, else where to look. Ray's own message would quote the job's log.
 
     >>> job = Job("j", "FAILED", "", "Job entrypoint command failed with exit code 2, last lines: a\\nb", {}, 0, 1, 2)
     >>> reason(job, "starting\\npate: error: n_teachers = 0: at least 1\\n")

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, through Ray's own exporter. Only what may be published: no votes, nothing that failed.
+"""Figures for Prometheus, through Ray's own exporter. Only what may be published: no votes, no failures.
 
 `pate_teachers_trained`, `pate_queries_asked`, `pate_queries_answered` and `pate_epsilon`, the ε of the limits, which
 holds for every data set; each with the run's name as the tag `run`.
@@ -17,7 +17,7 @@ _FIGURES = {
 
 
 class Metrics:
-    """Gauges of one run. Nothing is shown before `begin`, nor where a run needs no Ray."""
+    """Gauges of one run. Nothing is shown before `begin`, so nothing at all by a run without Ray."""
 
     def __init__(self, run: str, epsilon: float) -> None:
         self._gauges: dict[str, Any] = {}

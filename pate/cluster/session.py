@@ -55,26 +55,36 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
 
 
 def use_token() -> None:
-    """Show the cluster's token where there is one; to be called before Ray is first imported."""
+    """Send the cluster's token where there is one; to be called before Ray is first imported."""
     if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-def _join(address: str, to_undo: ExitStack) -> None:
+def check_address(address: str | None) -> None:
+    """Raise RunError where there is an address, here or in $RAY_ADDRESS, and nobody can join a cluster there."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        return
     if address.startswith(("http://", "https://")):
-        raise RunError(f"--address {address}: is a jobs address; use `pate submit`, or the head's own HOST:6379")
+        text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
+        raise RunError(text, address=address)
+    _check_reachable(address)
+
+
+def _join(address: str, to_undo: ExitStack) -> None:
+    check_address(address)
     use_token()
     import ray
 
-    _check_reachable(address)
     to_undo.callback(ray.shutdown)
     try:
         with held_back():
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RunError(
-            f"--address {address}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name "
-            "its file in RAY_AUTH_TOKEN_PATH"
+            f"{{address}}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name its file in "
+            "RAY_AUTH_TOKEN_PATH",
+            address=address,
         ) from None
 
 
@@ -111,7 +121,7 @@ def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
 
 @contextmanager
 def _settings_below(folder: Path) -> Iterator[None]:
-    """What a Ray of our own is told through the environment, also where the program around has imported it before."""
+    """What a local Ray is told through the environment, also where the calling program has already imported Ray."""
     token = secrets.token_hex(32)
     path = folder / "token"
     path.touch(mode=0o600)
@@ -179,12 +189,12 @@ def _core() -> Any:
 
 
 def _start(cpus: int, folder: Path) -> None:
-    """Ray waits half a minute for its own processes, too little for a machine that is busy: so more than once."""
+    """Start Ray. It waits half a minute for its own processes, too little on a busy machine: so try more than once."""
     import ray
 
     for attempt in range(_ATTEMPTS_TO_START):
         try:
-            with held_back():
+            with held_back(), _needed_processes_only():
                 ray.init(
                     num_cpus=cpus,
                     include_dashboard=False,
@@ -208,12 +218,30 @@ def _start(cpus: int, folder: Path) -> None:
             ) from None
 
 
+@contextmanager
+def _needed_processes_only() -> Iterator[None]:
+    """Without the autoscaler, the reader of logs and the dashboard's server: nobody asks them anything in a local Ray,
+    and it starts with two thirds of the work. Ray has no setting for that; where it is built otherwise, all start."""
+    from ray._private.node import Node
+
+    needless = ("start_monitor", "start_log_monitor", "start_api_server")
+    before = {name: getattr(Node, name) for name in needless if hasattr(Node, name)}
+    try:
+        for name in before:
+            setattr(Node, name, lambda *_, **__: None)
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
+
+
 def _check_reachable(address: str) -> None:
-    """Ray waits for minutes where nothing listens; a plain connection tells at once."""
+    """Raise RunError where nothing listens: a plain connection tells at once, Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return  # "auto", "local" and the like
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
-        raise RunError(f"--address {address}: cannot join that Ray cluster ({error.strerror or error})") from None
+        text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
+        raise RunError(text, address=address) from None

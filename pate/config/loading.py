@@ -72,22 +72,25 @@ def settings_from(content: Mapping[str, Any], kind: type[Kind]) -> Kind:
 def _override(content: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {text}: write key=value, for example --set mechanism.sigma=30")
+        raise ConfigError("{overrides}: write key=value, for example mechanism.sigma=30", overrides=text)
     *parents, last = names = key.split(".")
     if len(names) > MOST_DEPTH:
-        raise ConfigError(f"--set {shown(key)}: nested more than {MOST_DEPTH} deep")
+        raise ConfigError(f"{{overrides}}: nested more than {MOST_DEPTH} deep", overrides=dotted([key]))
     place: Any = content
     for name in parents:
         place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
     index = last if isinstance(place, dict) else _index(place, last, key)
-    place[index] = parse_yaml(value, f"--set {dotted(names)}")
+    try:
+        place[index] = parse_yaml(value, "{overrides}")
+    except ConfigError as error:
+        raise ConfigError(error.text(), overrides=dotted(names)) from None
 
 
 def _index(place: Any, name: str, key: str) -> int:
     """Where in the list `place` the entry `name` is."""
     if isinstance(place, list) and name in (numbers := list(map(str, range(len(place))))):
         return numbers.index(name)
-    raise ConfigError(f"--set {shown(key)}: there is no {shown(name)} at that place")
+    raise ConfigError(f"{{overrides}}: there is no {shown(name)} at that place", overrides=dotted([key]))
 
 
 def _one_line(error: ValidationError, content: Any, kind: type[Settings]) -> str:

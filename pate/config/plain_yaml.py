@@ -1,7 +1,7 @@
 """YAML of plain values: text, numbers, true and false, lists, and 'key: value' lines.
 
-A config is written by hand, so what no hand writes is refused before anything is made of it: tags that name types,
-aliases that multiply, nesting without end, files of many megabytes, devices.
+A config is written by hand, so what nobody writes by hand is refused before it is used: tags that name types, aliases
+that multiply, nesting without end, files of many megabytes, devices.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_BYTES = 1_000_000
 MOST_VALUES = 20_000
 MOST_DEPTH = 40
 LARGEST = 2**63
-"""What whole numbers stay below, either way: they fit into eight bytes wherever they go."""
+"""Whole numbers stay below this, and above its negative: they fit into eight bytes wherever they go."""
 
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)\Z")
 _FLOAT = re.compile(
     r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?\Z"
-    r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+\Z"  # people mean the number by `1e-5`
+    r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+\Z"  # people who write `1e-5` mean the number
     r"|[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z"
 )
 
@@ -52,7 +52,7 @@ def parse_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except ConfigError as error:
-        raise ConfigError(f"{where} {error}") from None
+        raise ConfigError(f"{where} {error.text()}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""

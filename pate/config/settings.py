@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 MOST_TEACHERS = 100_000
 MOST_ASKED = 10_000_000
 MOST_KINDS = 1_000
-"""Far above what anybody runs, and low enough that nothing fills the memory before it says so."""
+"""Limits far above what anybody runs, and low enough that a mistake is told before it fills the memory."""
 
 
 def _checked(check: Callable[[object], Any]) -> BeforeValidator:
-    """A field whose value `pate.accounting.parameters` judges; the config says the key itself."""
+    """A field whose value `pate.accounting.parameters` checks; the key is added where the error is shown."""
 
     def validate(value: object) -> Any:
         try:
@@ -138,7 +138,7 @@ class Budget(Settings):
             if old or isinstance(content.get("ledger"), str):
                 raise ValueError(
                     f"{old or 'ledger'}: a shared ledger holds its budget itself and is named by an id; make it once "
-                    "with `pate ledger create PATH --epsilon E --delta D --order A` and paste what that prints"
+                    "with `pate ledger create` and paste what that prints"
                 )
         return content
 
@@ -170,9 +170,10 @@ class Budget(Settings):
 
 
 class RaySettings(Settings):
-    """Every Ray knob.
+    """How Ray is used: how many workers, and what each has.
 
-    With `wait_for_workers` seconds, a cluster that grows is asked for room for all `workers` before the run begins.
+    A cluster that grows is asked for room for all `workers` before the run begins, and has `wait_for_workers` seconds.
+    A teacher that takes more than `seconds_per_teacher` counts as hanging.
     """
 
     workers: int | None = Field(default=None, ge=1, le=MOST_TEACHERS)
@@ -195,7 +196,7 @@ class RunConfig(Settings):
     def digest(self) -> str:
         """Equal for equal settings; what a run directory is known by.
 
-        Where and how Ray runs is left out, and where a shared ledger is: that it is the one, its identity says.
+        Where and how Ray runs is left out, and so is the path of a shared ledger, which its identity names.
         """
         content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -213,7 +214,7 @@ class BaselineBudget(Settings):
 
 
 class BaselineConfig(RunConfig):
-    """A private learner without teachers, on the same data."""
+    """The settings of a private learner without teachers, on the same data."""
 
     baseline: Component
     budget: BaselineBudget = BaselineBudget()
@@ -222,7 +223,7 @@ class BaselineConfig(RunConfig):
 
 
 class Config(RunConfig):
-    """One run of PATE."""
+    """The settings of one run of PATE."""
 
     n_teachers: Teachers
     teachers: Several[TeacherFamily] = ()

@@ -1,6 +1,6 @@
 """The content of a npy or npz file → arrays of plain numbers or text.
 
-A file is somebody's, perhaps damaged, perhaps made to do harm: nothing is unpickled, nothing is allocated because a
+A file may be damaged, or made to do harm: nothing is unpickled, nothing is allocated because a
 header claims it is there, and whatever a parser raises becomes one line that names the file.
 """
 
@@ -28,7 +28,7 @@ def is_archive(content: bytes) -> bool:
 
 
 def npz_names(content: bytes, where: str) -> list[str]:
-    """What arrays an archive says it has."""
+    """The names of the arrays that an archive lists."""
     try:
         with ZipFile(io.BytesIO(content)) as archive:
             return [info.filename.removesuffix(".npy") for info in archive.infolist()]

@@ -1,4 +1,4 @@
-"""UCI Adult and KDD Cup 1999 (10 % file): public tables that play private.
+"""UCI Adult and KDD Cup 1999 (10 % file): public tables that play the part of private data.
 
 Every column is prepared by a fixed rule: listed categories as 0 and 1 (an unknown one, '?', is all zeros), numbers
 divided by a fixed bound.
@@ -82,7 +82,8 @@ def load_table(source: str, folders: list[Path]) -> Dataset:
                 raise DataError(f"{source} below {folder}: {reason}; fetch it again from {home}") from None
     places = " or ".join(str(folder / source) for folder in folders)
     raise DataError(
-        f"{source}: put {' and '.join(names)} from {home} into {places}, or name the folder with --data-dir"
+        f"{source}: put {' and '.join(names)} from {home} into {places}, or name the folder with {{data_dir}}",
+        data_dir=None,
     )
 
 

@@ -44,7 +44,7 @@ class Column:
         return replace(self, values=[self.values[row] for row in rows], rows=rows)
 
     def error(self, row: int, text: str) -> DataError:
-        """What is wrong with the value in a row, which itself is not told."""
+        """The error about the value in a row; the value itself is private and not in it."""
         number = row if self.rows is None else self.rows[row]
         return DataError(f"{self.where}, row {number} (counted from 0): {text}")
 
@@ -93,8 +93,8 @@ class Column:
     def ids(self, id_type: IdType) -> list[str | None]:
         """Ids in their canonical form, None where there is no valid one.
 
-        All files declare one type. A column of another is refused, floats in any case: a missing value makes floats
-        of a whole column, and who was 17 would be 17.0 there.
+        All files declare one type. A column of another type is refused, and so are floats: one missing value makes
+        a whole column floats, and the person 17 would be 17.0 there.
         """
         if self.family not in ("cells", "nothing", id_type):
             hint = f"; say data.id_type: {self.family}" if self.family in ("text", "integer") else ""
@@ -145,7 +145,7 @@ def one_hot(texts: Sequence[str], categories: Sequence[object]) -> NDArray[np.fl
 
 
 def array_features(X: NDArray, where: str) -> NDArray[np.float32]:
-    """Features that come as one array, first axis examples."""
+    """The features in an array whose first axis is examples, as finite float32; DataError where they are not."""
     if X.dtype.kind not in "fiub":
         raise DataError(f"{where} holds {X.dtype}, not numbers")
     if X.ndim < 2 or 0 in X.shape[1:]:

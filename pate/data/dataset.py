@@ -1,4 +1,4 @@
-"""What a data source hands over."""
+"""What a data source provides: private data, public examples, a test set."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Records:
-    """Private records that were read, with their labels' positions in the list of classes.
+    """Private records that were read, with their labels as positions in the list of classes.
 
-    `ids` are canonical, equal for one person and no other (see pate/data/columns.py), where a person is the unit of
-    privacy. `left_out` records had none that is valid; their number is private too.
+    Where a person is the unit of privacy, `ids` hold one canonical text per person (see `pate.data.columns`).
+    `left_out` is how many records had no valid id and are not here; that number is private too.
     """
 
     X: NDArray
@@ -42,7 +42,7 @@ class Records:
         return len(self.X)
 
     def only(self, kept: NDArray[np.bool_]) -> Records:
-        """Some of them."""
+        """The records that the mask `kept` selects."""
         ids = None if self.ids is None else [i for i, keep in zip(self.ids, kept, strict=True) if keep]
         return replace(self, X=self.X[kept], y=self.y[kept], ids=ids)
 
@@ -57,7 +57,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class Votes:
-    """Histograms on the public examples that were counted elsewhere; there are no private records."""
+    """Vote histograms on the public examples that were counted elsewhere; there are no private records."""
 
     counts: NDArray[np.int64]
 
@@ -114,7 +114,7 @@ class Dataset:
     def records(self) -> Records:
         """The private records, where this process has read them."""
         if not isinstance(self.private, Records):
-            raise DataError("the private records are not here: they are left to workers, or were never needed")
+            raise DataError("the private records are not here: workers read them, or there are only votes")
         return self.private
 
     @property

@@ -1,6 +1,6 @@
 """The content of a data file → columns: csv and parquet, and what arrays hold (see `pate.data.arrays`).
 
-A file is somebody's, perhaps damaged, perhaps made to do harm: nothing is unpickled, nothing is allocated because a
+A file may be damaged, or made to do harm: nothing is unpickled, nothing is allocated because a
 header claims it is there, and whatever a parser raises becomes one line that names the file and no value in it.
 """
 
@@ -45,7 +45,7 @@ def content_of(path: str) -> bytes:
 def csv_columns(content: bytes, where: str, needed: Mapping[str, str | None], ignored: Collection[str] = ()) -> Columns:
     """The columns of a csv file with a header, without those to ignore unless they are needed.
 
-    `needed`: keys of the config, and the columns they name.
+    `needed` maps keys of the config to the columns that they name.
     """
     file = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     reader = csv.reader(file, skipinitialspace=True, strict=True)
@@ -121,7 +121,10 @@ def array_column(values: NDArray, where: str) -> Column:
 
 
 def _check_header(header: list[str], where: str, needed: Mapping[str, str | None]) -> None:
-    """Names are quoted only once the header is known to be one: else its first line may be a record."""
+    """Raise DataError where a needed column is missing or one is there twice.
+
+    The file's own names are quoted only after the needed ones were found: else its first line may be a record.
+    """
     for key, name in needed.items():
         if name is not None and name not in header:
             raise DataError(f"{where}: no column {name!r} (data.{key})")
@@ -131,7 +134,7 @@ def _check_header(header: list[str], where: str, needed: Mapping[str, str | None
 
 
 def _row(where: str, rows: list[list[str]]) -> str:
-    """Where a reader stands that has `rows`, of which the first is the header."""
+    """The place of the next row, for an error, after `rows`, of which the first is the header."""
     return f"{where}, row {len(rows) - 1} (counted from 0)" if rows else f"{where}, header"
 
 

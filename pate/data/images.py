@@ -1,4 +1,4 @@
-"""Image benchmarks, from the files torchvision uses; public data that plays private.
+"""Image benchmarks, from the files torchvision uses: public data that plays the part of private data.
 
 The papers' splits: teachers train on the training images; the student's public data is the first 9,000 test
 images (SVHN: 10,000); the rest of the test images test the student. Pixels are scaled to [0, 1].
@@ -22,7 +22,7 @@ Images = tuple[NDArray, NDArray[np.int64]]
 
 
 class Splits(NamedTuple):
-    """A benchmark as its files have it, and what people should know about those files."""
+    """A benchmark's images and labels as in its files, and remarks about those files."""
 
     train: Images
     test: Images
@@ -84,7 +84,8 @@ def _find(source: str, reader: Callable[[Path, bool], Splits], folders: list[Pat
     except Exception as error:
         raise DataError(
             f"{source}: not below {', '.join(map(str, folders))}, and the download failed ({type(error).__name__}); "
-            "put the files there, or give their folder with --data-dir or PATE_DATA"
+            "put the files there, or give their folder with {data_dir} or PATE_DATA",
+            data_dir=None,
         ) from None
 
 
@@ -149,7 +150,7 @@ def _svhn(folder: Path, download: bool) -> Splits:
 
 
 def _cifar10(folder: Path, download: bool) -> Splits:
-    """The binary version: 3,073 bytes a record (label, then red, green and blue planes); nothing is unpickled."""
+    """The binary version: 3,073 bytes per record (label, then red, green and blue planes); nothing is unpickled."""
     home = folder / "cifar-10-batches-bin"
     if download:
         from torchvision.datasets.utils import download_and_extract_archive

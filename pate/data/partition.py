@@ -1,4 +1,4 @@
-"""Which part a record belongs to: a keyed hash of its own identity, never its position or its company.
+"""Which part a record belongs to: a keyed hash of its own identity, never its position or other records.
 
 Guarantee: adding, removing or changing one record under its id moves no other record, so it touches one part.
 """
@@ -16,13 +16,13 @@ from pate.accounting import parameters
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 
-_UNIFORM_BITS = 64  # of hash that decide whether a record is in a subset
+_UNIFORM_BITS = 64  # bits of a hash that decide whether a record is in a subset
 
 
 def identities(X: NDArray, y: NDArray, ids: Sequence[str] | None) -> list[bytes]:
-    """A record's identity: its id where there is one (then privacy is per person), else its bytes.
+    """The identity of each record: its id where there is one (then privacy is per person), else its bytes.
 
-    Ids are text in its canonical form: 1, 1.0 and b"1" would be three persons.
+    Ids are text in canonical form: 1, 1.0 and b"1" would be three persons.
     """
     if ids is None:
         return contents(X, y)
@@ -53,7 +53,7 @@ def assign_parts(record_identities: Sequence[bytes], key: bytes, n_parts: int) -
 
 
 def parts_of(X: NDArray, y: NDArray, ids: Sequence[str] | None, key: bytes, split: Split) -> list[NDArray[np.int64]]:
-    """Row numbers of each teacher's records, as the mechanism says that records go to parts."""
+    """Row numbers of each teacher's records; `split` is how the mechanism assigns records to parts."""
     if split.rate is None:
         return split_into_parts(X, y, ids, key, split.n_parts)
     return subsample_parts(X, y, ids, key, split.n_parts, split.rate, split.most_parts)
@@ -113,7 +113,7 @@ def _uniform_numbers(record_id: bytes, key: bytes, n: int) -> list[int]:
 
 
 def ranks(X: NDArray, y: NDArray, key: bytes) -> list[bytes]:
-    """What records of a part are ordered by: a keyed hash of each one's content."""
+    """The keys that the records of a part are sorted by: a keyed hash of each record's content."""
     return [keyed_digest(key, b"order", record) for record in contents(X, y)]
 
 

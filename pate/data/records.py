@@ -27,7 +27,7 @@ Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A file, or the part of it that is private, public or test. `X`: all features in one array, in npz files."""
+    """A file, or its private, public or test part. In npz files all features are one array `X`, else columns."""
 
     where: str
     columns: Columns
@@ -99,19 +99,19 @@ def joined(several: Sequence[Records], format: Format) -> Records:
 
 
 def with_valid_ids(records: Records, id_type: IdType) -> Records:
-    """The same; refused where there are records but no valid id: then it is the config that is wrong."""
+    """The records, unchanged; DataError if none of them has a valid id, which means that the config is wrong."""
     if records.left_out and not len(records):
         raise no_valid_id(id_type)
     return records
 
 
 def no_valid_id(id_type: IdType) -> DataError:
-    """For data in which no record at all could be used."""
+    """The error for data in which no record has a valid id."""
     return DataError(f"no private record has a valid id: data.id_type = {id_type!r}, or the column of ids, is wrong")
 
 
 def read_table(path: str, source: str, needed: Mapping[str, str | None], ignored: Sequence[str] = ()) -> Table:
-    """A file on its own. `needed`: keys of the config, and the columns they name."""
+    """The table in a file; `needed` maps keys of the config to the columns that they name."""
     content = content_of(path)
     if source == "npz":
         return npz_table(npz_arrays(content, path, ("X", "y", "id")), path)
@@ -148,7 +148,7 @@ def features_of(table: Table, format: Format) -> NDArray[np.float32]:
 
 
 def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
-    """The labels of a file that may have some."""
+    """The labels in a file, None if it has none."""
     return table.columns[format.label].labels(format.classes) if format.label in table.columns else None
 
 

@@ -13,18 +13,18 @@ from pate.naming import dotted, shown
 T = TypeVar("T")
 Text = str | int
 Several = Annotated[tuple[T, ...], Strict(False)]
-"""A list in a file; what it holds is as strict as everything else."""
+"""A tuple, which a file writes as a list; its items are checked as strictly as everything else."""
 
 
 class Settings(BaseModel):
-    """Frozen, closed and strict: an unknown key is an error, `yes` is no number, nor is text, nor are NaN and ∞."""
+    """Frozen and strict: an unknown key is an error, and so are text, `yes`, NaN or ∞ in place of a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _numbers_can_be_used(cls, content: Any) -> Any:
-        """Also those inside of parameters, which nothing else looks at. `1e3` is as good a whole number as 1000."""
+        """Refuse numbers that are too large or not finite, inside of parameters too; take `1e3` as a whole number."""
         for path, number in _numbers(content, ()):
             if isinstance(number, int) and number.bit_length() > 63:
                 raise ValueError(f"{dotted(path)}: {shown(number)} is too large a number")
@@ -62,7 +62,7 @@ class ImageData(Settings):
 
 
 class TableData(Settings):
-    """A public table that plays private; see pate/data/benchmark_tables.py."""
+    """A public table that plays the part of private data; see pate/data/benchmark_tables.py."""
 
     source: Literal["adult", "kddcup99"]
 
@@ -76,15 +76,15 @@ class VotesData(Settings):
 
 
 class ArraysData(Settings):
-    """Arrays in memory, given to `pate.run` from Python as `data=`; see `pate.data.dataset.arrays`."""
+    """Arrays in memory, given to `pate.run` from Python as `data=`, a `pate.data.dataset.Dataset`."""
 
     source: Literal["arrays"]
 
 
 class OwnData(Settings):
-    """People's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
+    """The user's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
 
-    `id_type`: what ids are in all of them; see pate/data/columns.py.
+    `id_type` says what ids are, the same in all files; see pate/data/columns.py.
     """
 
     private: str | Several[str] | None = None

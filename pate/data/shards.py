@@ -40,7 +40,7 @@ _DIGEST_BITS = 128
 
 @dataclass(frozen=True)
 class Summary:
-    """What a reader found; private, as the records are. The digest does not depend on order or shards."""
+    """What a reader found: private, as the records are. The digest is the same for any order and split into shards."""
 
     records: int
     digest: int

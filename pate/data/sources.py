@@ -1,4 +1,4 @@
-"""Name in the config → data set."""
+"""From the data section of a config to the data set that it describes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_wor
 
     `by_workers`: leave private shards unread where the config says that workers read them.
 
-    Files are looked for below `data_dir` (the --data-dir option), else below $PATE_DATA; people's own files
-    else beside the config, benchmarks else in ~/.cache/pate, where a download also goes.
+    Files are looked for below `data_dir`, else below $PATE_DATA. If there is neither, the
+    user's own files are looked for beside the config and benchmarks in ~/.cache/pate, where downloads go too.
     """
     if settings.source == "digits":
         return _digits()
@@ -56,7 +56,7 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_wor
 
 
 def data_root(data_dir: Path | None) -> Path | None:
-    """The folder people named for their data, by option or by $PATE_DATA."""
+    """The folder that the user named for data: `data_dir`, else $PATE_DATA; None where neither is given."""
     return data_dir or (Path(os.environ["PATE_DATA"]) if os.environ.get("PATE_DATA") else None)
 
 

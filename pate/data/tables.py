@@ -1,10 +1,10 @@
-"""People's own data in one file each, or all in one: NumPy archives and csv files.
+"""The user's own data in one file per part, or all in one: NumPy archives and csv files.
 
 npz: either one file (`file:`) with the keys X_private, y_private, X_public and, if there are any, id_private,
-X_test, y_test; or a file each (`private:`, `public:`, `test:`) with the keys X, y and id. Never unpickled.
+X_test, y_test; or one file per part (`private:`, `public:`, `test:`) with the keys X, y and id. Never unpickled.
 
-csv: a file each, or one file with a `split` column that says private, public or test in every row. Columns are
-numbers, or have their values listed under `categories` (one 0/1 feature a value; others are all 0).
+csv: one file per part, or one file with a `split` column that says private, public or test in every row. Columns are
+numbers, or have their values listed under `categories` (one 0/1 feature per value; others are all 0).
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ def existing(path: str, folder: Path) -> Path:
     for candidate in (folder / path, Path(path)):
         if candidate.is_file():
             return candidate
-    raise DataError(f"{path}: no such file, nor below {folder}; give its folder with --data-dir")
+    raise DataError(f"{path}: no such file, nor below {folder}; give its folder with {{data_dir}}", data_dir=None)
 
 
 def load_npz(settings: NpzData, folder: Path) -> Dataset:
+    """The data set in the archives that `settings` name, from below `folder`."""
     tables = _npz_in_one(settings, folder) if settings.file is not None else _files(settings, folder)
     format = Format.of_arrays(settings, tables["public"], settings.ids or "id" in tables["private"].columns)
     return dataset(tables, format)
 
 
 def load_csv(settings: CsvData, folder: Path) -> Dataset:
+    """The data set in the csv files that `settings` name, from below `folder`."""
     tables = _csv_in_one(settings, folder) if settings.split is not None else _files(settings, folder)
     for part in ("private", "public"):
         if part not in tables or not len(tables[part]):
@@ -61,7 +63,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
 
 
 def _files(settings: CsvData | NpzData, folder: Path) -> dict[str, Table]:
-    """A file for each part."""
+    """The tables, each from a file of its own."""
     named = {"label": getattr(settings, "label", None), "id": getattr(settings, "id", None)}
     tables = {}
     for part in _PARTS:

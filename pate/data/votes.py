@@ -1,4 +1,4 @@
-"""A votes file: what people have who only want the accounting, or who want to compare students without teachers."""
+"""A votes file, for people who only want the accounting, or who compare students without training teachers."""
 
 from __future__ import annotations
 

@@ -86,13 +86,15 @@ class Ensemble:
         return self._backend.lacks_gpu()
 
     def train(self, done: Callable[[int], None] | None = None, parts: Collection[int] | None = None) -> None:
-        """Train all teachers, or those of `parts`; `done` is told how many there are so far."""
+        """Train all teachers, or those of `parts`; `done` is called with the number of teachers ready so far."""
         self._done = done or (lambda _: None)
         self._backend.train(self._records.of_part, self._done, parts)
 
     def vote(self, ask: Callable[[CountVotes], None]) -> None:
-        """Have `ask` called with the teachers, wherever they are, so that votes go to nobody else. If some are lost
-        while they are asked, they are made up for and `ask` is called again."""
+        """Call `ask` with a function that counts the teachers' votes, so that votes go to nobody but `ask`.
+
+        If workers are lost meanwhile, their teachers are restored or trained again, and `ask` is called again.
+        """
         for _ in range(_ATTEMPTS_TO_VOTE):
             try:
                 return ask(self._backend.voters)

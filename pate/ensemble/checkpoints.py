@@ -1,6 +1,6 @@
-"""Trained teachers under `private/teachers/`, so that a death costs unfinished ones only.
+"""Trained teachers under `private/teachers/`, so that a crash costs only those that are unfinished.
 
-A file is believed only if this run wrote it for that part: an HMAC under the run's key stands before its content.
+A file is used only if this run wrote it for that part: an HMAC under the run's key stands before its content.
 Anything else counts as not there, and the teacher is trained again. The key never goes to a worker.
 """
 
@@ -20,7 +20,10 @@ _SEAL_BYTES = 32
 
 
 class Store(Protocol):
-    """What the pool keeps trained teachers in; `failure` is the kind of what went wrong, if anything did."""
+    """Where an ensemble keeps trained teachers, as bytes by part. `load` gives None for a part that is not there.
+
+    `failure` is the kind of error, if the teacher is a stand-in or a second try.
+    """
 
     def save(self, part: int, payload: bytes, failure: str | None = None) -> None: ...
 
@@ -44,7 +47,7 @@ class InMemory:
 
 
 class TeacherFiles:
-    """One file a part."""
+    """One file per part."""
 
     def __init__(self, private: Path, key: bytes) -> None:
         self._folder = private / TEACHERS
@@ -64,7 +67,8 @@ class TeacherFiles:
         except OSError as error:
             raise RunError(
                 f"{self._folder}: a trained teacher cannot be stored ({error.strerror}); make room, then go on with "
-                "--resume: those stored so far are kept"
+                "{resume}: those stored so far are kept",
+                resume=True,
             ) from None
 
     def load(self, part: int) -> bytes | None:
@@ -76,7 +80,7 @@ class TeacherFiles:
         return payload if hmac.compare_digest(seal, self._seal(part, payload)) else None
 
     def erase(self, part: int) -> None:
-        """As if it had never been trained, durably: nothing of it may come back."""
+        """Remove the teacher of a part for good, so that nothing of it can come back after a crash."""
         for path in self._folder.glob(f"{part:06d}*"):
             path.unlink(missing_ok=True)
         if self._folder.exists():

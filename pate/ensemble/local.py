@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Local:
-    """One worker, called directly. It votes as a pool's workers would together.
+    """One worker, called directly. Its votes are those that a pool's workers would give together.
 
-    What teachers print is dropped, as it is there; nothing limits a teacher's time.
+    What teachers print is dropped, as in a pool; nothing limits a teacher's time.
     """
 
     def __init__(self, teaching: Teaching, store: Store) -> None:
@@ -61,14 +61,14 @@ class Local:
             done(len(self._held))
 
     def forget_dead(self) -> None:
-        """Nobody dies here alone."""
+        """Nothing to do: there are no other processes that could die."""
 
     def lacks_gpu(self) -> bool:
-        """Nobody was promised one."""
+        """False: no GPU is assigned to anything here."""
         return False
 
     def close(self) -> None:
-        """Let the teachers go; they are in the store."""
+        """Drop the teachers from memory; they are in the store."""
         self._worker = Worker(self._teaching)
         self._held = set()
 

@@ -1,6 +1,6 @@
 """The teachers of a run on a Ray cluster: actors that own them, and the controller that keeps the actors at work.
 
-What is decided (who works on what, who hangs, what is given up) is `pate.ensemble.schedule`; here it is done.
+Decisions (who works on what, who hangs, what is given up) are made in `pate.ensemble.schedule` and carried out here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pool:
     handed out again and turns out the same. A job that takes much longer than others of its kind is also given to a
     worker that has nothing to do: the first result counts, and the slower worker is replaced. A job that takes its
     worker down again and again, or never ends, is given up and a constant stands in for its teacher, so that no
-    record can stop a run. A lost node is no job's fault.
+    record can stop a run. When a whole node is lost, that does not count against any job.
     """
 
     def __init__(self, teaching: Teaching, store: Store, settings: RaySettings) -> None:
@@ -54,7 +54,7 @@ class Pool:
 
     @property
     def voters(self) -> AskWorkers:
-        """Whoever calls it gets the votes of all teachers that live workers hold."""
+        """Counts the votes of all teachers that live workers hold."""
         return AskWorkers(self._schedule.holders)
 
     @property
@@ -70,7 +70,7 @@ class Pool:
             self._welcome(ray.wait(list(self._starting), num_returns=1)[0][0])
 
     def pids(self) -> list[int]:
-        """The processes of the workers that are ready, for whoever wants to look at them or kill one."""
+        """The process ids of the workers that are ready."""
         import ray
 
         found: list[int] = ray.get([worker.pid.remote() for worker in self._schedule.workers])
@@ -123,7 +123,7 @@ class Pool:
                 self._hand_to(worker, task, part_data)
 
     def forget_dead(self) -> None:
-        """Drop workers that no longer answer, so that `train` makes up for what they held."""
+        """Drop workers that no longer answer, so that `train` restores or trains again what they held."""
         import ray
         from ray.exceptions import RayError
 
@@ -223,8 +223,7 @@ class Pool:
             self._replace(other, strikes=0)
 
     def _replace(self, worker: Any, strikes: int = 1, node_lost: bool = False) -> None:
-        """A new worker for a dead one. A node that is lost, as preemptible ones are, takes all its workers along: that
-        is no job's fault."""
+        """Start a new worker for a dead one. `node_lost`: its node is gone, which does not count against its job."""
         import ray
 
         strikes = 0 if node_lost else strikes
@@ -286,7 +285,7 @@ class AskWorkers:
 
 
 def _node_lost(worker: Any, error: Exception) -> bool:
-    """Whether a worker was lost with its node, or with the way to it. Ray tells that from its own death in words only.
+    """Whether a worker was lost with its node or the connection to it; in Ray's error only the text says so.
 
     A connection that broke says nothing yet: soon Ray knows what it was, and a dead worker's own node tells at once.
     """

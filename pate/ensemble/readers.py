@@ -29,13 +29,13 @@ _MOST_READERS = 64
 
 
 def must_be(same: bool, directory: Run) -> None:
-    """Refuse a run that goes on with other data than it began with."""
+    """Raise DataError unless `same`: a run must go on with the data it began with."""
     if not same:
-        raise DataError(f"{directory.place}: was begun with other data; start a new run with another --out")
+        raise DataError(f"{directory.place}: was begun with other data; start a new run with another {{out}}", out=None)
 
 
 def split_of(config: Config) -> Split:
-    """How records go to parts: the mechanism says."""
+    """How the configured mechanism assigns records to parts."""
     return config.build_mechanism().split(config.n_teachers)
 
 
@@ -46,24 +46,26 @@ def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64
 
 @guarded_class("a reader")
 class _Reader(ShardReader):
-    """As an actor: Ray keeps what an actor raises."""
+    """The reader as an actor: guarded, since Ray keeps the text of what an actor raises."""
 
 
 @dataclass(frozen=True)
 class RemotePart:
-    """A part's records, for whoever fetches them."""
+    """The records of one part, to be fetched from the readers by the worker that needs them."""
 
     readers: tuple[Any, ...]
     part: int
 
     def fetch(self) -> Records:
+        """All records of the part, in the same order whoever reads them."""
         import ray
         from ray.exceptions import RayError
 
         try:
             blocks: list[Block] = ray.get([reader.part.remote(self.part) for reader in self.readers])
         except RayError as error:
-            raise RunError(f"private shards cannot be read any more ({_why(error)}); go on with --resume") from None
+            text = f"private shards cannot be read any more ({_why(error)}); go on with {{resume}}"
+            raise RunError(text, resume=True) from None
         return Block.merged(blocks)
 
 
@@ -93,9 +95,11 @@ class Readers:
             raise no_valid_id(shards.format.id_type)
 
     def part(self, number: int) -> RemotePart:
+        """The records of a part, not fetched yet."""
         return RemotePart(self._actors, number)
 
     def close(self) -> None:
+        """End all readers."""
         import ray
 
         for reader in self._actors:
@@ -103,14 +107,14 @@ class Readers:
 
 
 def _why(error: Exception) -> str:
-    """In our own words, where a reader came to say them."""
+    """The reader's own message, where there is one, else the kind of error."""
     cause = getattr(error, "cause", None)
     return str(cause) if isinstance(cause, PateError) else kind_of(error)
 
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """How many there are, those of each part, and what to do when they are no longer wanted."""
+    """How many private records there are, those of each part, and how to close what holds them."""
 
     n_records: int
     n_parts: int
@@ -130,7 +134,7 @@ def split_records(config: Config, data: Dataset, key: bytes) -> PrivateRecords:
 def private_records(config: Config, data: Dataset, directory: Run) -> PrivateRecords:
     """Records by part: from here where the driver has read them, else from readers on the cluster.
 
-    How many were left out for want of a valid id is noted under `private/`: it may be what an operator looks for.
+    How many were left out because they have no valid id is noted under `private/`, for the operator.
     """
     if not isinstance(data.private, Shards):
         found = split_records(config, data, directory.key)

@@ -48,11 +48,11 @@ class _Member:
 
 
 class Schedule:
-    """All the work of an ensemble, and who is at it.
+    """All the work of an ensemble, and which worker does what.
 
-    A worker that is lost gives its work back; what it had finished is wanted again, for the store to restore. A job
-    that takes much longer than its like is doubled, and the first result counts. A job that takes its worker down again
-    and again, or never ends, is hopeless.
+    When a worker is lost, its work is queued again, and so is what it had finished, for the store to restore. A job
+    that takes much longer than others of its kind is given to a second worker, and the first result counts. A job that
+    takes its worker down again and again, or never ends, is hopeless.
     """
 
     def __init__(
@@ -97,19 +97,19 @@ class Schedule:
         self._expected = list(seconds)
 
     def want(self, parts: Collection[int] | None = None) -> None:
-        """Every part, or those of `parts`, that no live worker holds; the longest jobs first, so that nobody idles at
-        the end."""
+        """Queue every part, or those of `parts`, that no live worker holds; the longest jobs first, so that no worker
+        is idle at the end."""
         wanted = {part for job in self._jobs for part in job.parts if parts is None or part in parts} - self.held
         missing = [Task(job, tuple(p for p in job.parts if p in wanted)) for job in self._jobs]
         self._waiting = deque(sorted((task for task in missing if task.parts), key=self._estimate, reverse=True))
 
     def join(self, worker: Worker) -> None:
-        """A worker that is ready."""
+        """Add a worker that is ready."""
         self._members[worker] = _Member()
 
     def hand_out(self, starting: int) -> Iterator[tuple[Worker, Task]]:
-        """Work for whoever has too little: a job for each idle worker first, then a second one at hand while there are
-        enough for all, those that are `starting` included. The caller begins each before it takes the next."""
+        """Work for workers that have too little: first a job for each idle worker, then a second one to have at hand
+        if there are enough for all workers, `starting` ones included. The caller calls `begin` for each in turn."""
         for at_hand in range(AT_HAND):
             for worker, member in list(self._members.items()):
                 enough = at_hand == 0 or len(self._waiting) >= len(self._members) + starting
@@ -117,19 +117,19 @@ class Schedule:
                     yield worker, self._waiting.popleft()
 
     def begin(self, worker: Worker, call: Call, task: Task, now: float) -> None:
-        """The worker has been called."""
+        """Note that the worker has been called with this task."""
         member = self._members[worker]
         if not member.tasks:
             member.busy_since = now
         member.tasks[call] = task
 
     def at_work(self, call: Call) -> Worker | None:
-        """Who was called; None if that worker was lost since."""
+        """The worker of a call; None if it was lost since."""
         return next((worker for worker, member in self._members.items() if call in member.tasks), None)
 
     def finish(self, call: Call, now: float) -> list[Worker]:
-        """The call came back well. Returns the workers to replace: this one, if another was quicker, else those that
-        are still at the same."""
+        """The call succeeded. Returns the workers to replace: this one, if another was quicker, else those that are
+        still working on the same."""
         worker = self._member_of(call)
         member = self._members[worker]
         task = member.tasks[call]
@@ -152,7 +152,7 @@ class Schedule:
         return task
 
     def lose(self, worker: Worker, strikes: int) -> None:
-        """A worker is gone: its work is wanted again, the job it was on with so many strikes against it."""
+        """A worker is gone: its work is queued again, and `strikes` are counted against the job it was working on."""
         member = self._members.pop(worker)
         tasks = list(member.tasks.values())
         if tasks and not tasks[0].restores:
@@ -170,7 +170,7 @@ class Schedule:
         return found
 
     def hopeless(self) -> list[Task]:
-        """Single parts to be given up; a stack that came to grief is first taken apart, to find out which it is."""
+        """Single parts to be given up. A stack that fails is first taken apart, to find out which part it is."""
         given_up = []
         for task in [task for task in self._waiting if task.strikes >= STRIKES]:
             self._waiting.remove(task)
@@ -182,7 +182,7 @@ class Schedule:
         return given_up
 
     def doubled(self, now: float) -> Iterator[tuple[Worker, Task]]:
-        """When nothing waits: what takes much longer than its like, for workers that have nothing else to do."""
+        """When nothing waits: jobs that take much longer than others of their kind, for workers with nothing to do."""
         if self._waiting:
             return
         idle = [worker for worker, member in self._members.items() if not member.tasks]

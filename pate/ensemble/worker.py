@@ -54,7 +54,9 @@ def sum_counts(partials: Sequence[PartialCounts], n_teachers: int) -> NDArray[np
     """The whole histogram; refused unless every part was counted exactly once."""
     parts = sorted(part for partial in partials for part in partial.parts)
     if parts != list(range(n_teachers)):
-        raise RunError(f"votes of {len(parts)} parts came in where {n_teachers} were due once each: nothing was drawn")
+        raise RunError(
+            f"votes of {len(parts)} parts came in, not of each of {n_teachers} parts once: nothing was drawn"
+        )
     total: NDArray[np.int64] = np.sum([partial.counts for partial in partials], axis=0)
     return total
 
@@ -76,7 +78,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Teaching:
-    """What teachers there are, from the configuration alone: their kinds, and which of them each part gets."""
+    """Which teachers there are, from the configuration alone: the kinds of them, and the kind that each part gets."""
 
     kinds: Sequence[Recipe]
     n_classes: int
@@ -86,7 +88,7 @@ class Teaching:
 
     @classmethod
     def of(cls, config: Config, n_classes: int, config_dir: Path = Path()) -> Teaching:
-        """The teachers that a config describes; classes of people's own may stand in files in `config_dir`."""
+        """The teachers that a config describes; the user's own classes may be in files in `config_dir`."""
         kinds = recipes(config.teachers)
         assignment = assign_recipes(kinds, config.n_teachers)
         return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), (str(config_dir.resolve()),))
@@ -127,7 +129,7 @@ class Worker:
 
     def __init__(self, teaching: Teaching, hide_gpus: bool = False, own_process: bool = False) -> None:
         if own_process:
-            silence()  # what people's own classes print would be in files of Ray's
+            silence()  # Ray would keep in its files what the user's own classes print
             hold_to_one_thread()
         if hide_gpus:  # Ray leaves those visible that it gave to nobody
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -137,7 +139,7 @@ class Worker:
         self._chains: dict[str, Features] = {}
 
     def pid(self) -> int:
-        """Which process it is, for whoever wants to look at it or kill it."""
+        """The id of the process it runs in."""
         return os.getpid()
 
     def lacks_gpu(self) -> bool:
@@ -147,7 +149,7 @@ class Worker:
         return not torch.cuda.is_available()
 
     def probe(self, recipe: int, X_public: NDArray, n_records: int, stack: int = 1) -> float | str:
-        """Seconds a teacher, measured on public examples with made-up labels, or what is wrong with the recipe."""
+        """Seconds per teacher, measured on public examples with made-up labels, or what is wrong with the recipe."""
         try:
             return self._seconds_per_teacher(recipe, X_public, max(n_records, 2 * self._n_classes), stack)
         except Exception as error:  # its text could tell how many records a part has
@@ -161,7 +163,7 @@ class Worker:
         return f"{kind.key}.name = {kind.name!r}: cannot be fitted {told}"
 
     def _seconds_per_teacher(self, recipe: int, X_public: NDArray, size: int, stack: int) -> float:
-        """Train on `size` public examples, once to pay for what a first call loads and once with a clock."""
+        """Train on `size` public examples twice: the first time loads libraries, the second is timed."""
         rng = np.random.default_rng(0)
         X, y = X_public[rng.integers(len(X_public), size=size)], np.arange(size) % self._n_classes
         kind, features = self._kinds[recipe], self._features(recipe)
@@ -182,7 +184,7 @@ class Worker:
         """Train the teachers of the parts whose records are given; the other slots of a stack stay blank.
 
         A teacher that fails is trained once more with another seed, then a constant stands in. The kind of
-        failure is the operator's business, never published.
+        failure is for the operator and never published.
         """
         hold_torch_to_one_thread()
         result = []
@@ -199,7 +201,7 @@ class Worker:
         self._teachers[part] = recipe, unpack(payload, self._kinds[recipe])
 
     def count(self, X: NDArray) -> PartialCounts:
-        """The votes of all own teachers on `X`."""
+        """The votes of all teachers that this worker holds, on `X`."""
         blocks = [self._count(X[i : i + _QUERIES_AT_ONCE]) for i in range(0, max(len(X), 1), _QUERIES_AT_ONCE)]
         return PartialCounts(tuple(sorted(self._teachers)), np.concatenate(blocks))
 
@@ -242,7 +244,7 @@ class Worker:
         return stand_in, pack(stand_in), failure
 
     def _train_stack(self, job: Job, data: Mapping[int, Records]) -> dict[int, _Made]:
-        """Those of the stack that came out well; what is missing is to be trained alone.
+        """The networks of the stack that trained well; parts that are missing have to be trained alone.
 
         A part that cannot take part leaves its slot blank, so that the others come out as they would anyway.
         """

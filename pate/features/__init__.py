@@ -1,7 +1,7 @@
 """Public features: transforms that come before a teacher and look at no private data.
 
-A transform has `transform(X) -> array` and works on each example by itself: nothing is fitted, so it changes no
-teacher but the one whose record it is given, and every guarantee stands as it is.
+A transform has `transform(X) -> array` and works on each example by itself. Nothing is fitted, so a record still
+touches only its own teacher, and every guarantee stands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pate.naming import import_dotted, nearest, short_names
 class Transform(Protocol):
     """What every file of this folder has."""
 
-    def transform(self, X: NDArray) -> NDArray: ...
+    def transform(self, X: NDArray) -> NDArray:
+        """The features of each example, from that example alone."""
 
 
 class Features:
@@ -30,6 +31,7 @@ class Features:
         self._steps = steps
 
     def transform(self, X: NDArray) -> NDArray:
+        """The features of each example, from that example alone."""
         for step in self._steps:
             X = step.transform(X)
         return X

@@ -1,4 +1,4 @@
-"""Random Fourier features: a linear model on them is a kernel machine with the Gaussian kernel, nearly."""
+"""Random Fourier features: a linear model on them approximates a kernel machine with the Gaussian kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A frozen torchvision network: its last layer but one as features."""
+"""A frozen torchvision network, whose last layer but one gives the features."""
 
 from __future__ import annotations
 

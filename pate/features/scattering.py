@@ -1,4 +1,4 @@
-"""A wavelet scattering transform of small images: features that no data had a hand in.
+"""A wavelet scattering transform of small images: features that do not depend on any data.
 
 Bruna and Mallat, "Invariant Scattering Convolution Networks", 2013. Images are convolved with Morlet wavelets at
 `n_scales` scales and `n_angles` orientations, the moduli are averaged by a Gaussian window and sampled every
@@ -36,7 +36,7 @@ class Scattering:
 
     @property
     def n_channels(self) -> int:
-        """Channels a colour plane."""
+        """Channels per colour plane."""
         pairs = self.n_scales * (self.n_scales - 1) // 2
         return 1 + self.n_scales * self.n_angles + pairs * self.n_angles**2
 
@@ -58,7 +58,7 @@ class Scattering:
 
 
 def group_normalise(features: NDArray, n_groups: int) -> NDArray[np.float32]:
-    """Each example's channels, in `n_groups` groups, shifted and scaled to mean 0 and variance 1 a group.
+    """Each example's channels, in `n_groups` groups, shifted and scaled to mean 0 and variance 1 in each group.
 
     Statistics of the example itself only: unlike batch statistics they say nothing about other records.
     """
@@ -78,7 +78,7 @@ class _Filters:
         self.n_scales, self.pad = n_scales, 2**n_scales
         self.size = (height + 2 * self.pad, width + 2 * self.pad)
         angles = [math.pi * i / n_angles for i in range(n_angles)]
-        self.wavelets = [  # one tensor (angles, rows, columns) a scale; their spectra are real
+        self.wavelets = [  # one tensor (angles, rows, columns) per scale; their spectra are real
             torch.from_numpy(np.stack([_morlet_spectrum(self.size, scale, angle, n_angles) for angle in angles]))
             for scale in range(n_scales)
         ]

@@ -13,8 +13,8 @@ _BLOCK = 1024
 class Upright:
     """The ink's centre comes to the middle, its slant is taken out, its spread becomes `spread` both ways.
 
-    `spread` is a standard deviation in half-images (0.45 fills a 28 × 28 digit well). Each image decides for itself;
-    scaling stays between `1/most` and `most`. Images keep their size; channels of a colour image move together.
+    `spread` is a standard deviation in half-images (0.45 fills a 28 × 28 digit well). Only an image's own ink
+    moves it; scaling stays between `1/most` and `most`. Images keep their size; channels of colour move together.
     """
 
     def __init__(self, spread: float = 0.45, most: float = 2.0) -> None:

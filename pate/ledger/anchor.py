@@ -1,4 +1,4 @@
-"""A ledger's links outside the run directory: rolling back, or copying, the directory as a whole is found there.
+"""A copy of a ledger's links outside the run directory: it shows if the whole directory was rolled back or copied.
 
 Every link is appended before what it holds is released. An anchor is a file (`FILE`, for any number of ledgers; make it
 append-only with `chattr +a` where that is possible) or storage (`URL`: one object for each link, created exclusively).
@@ -29,7 +29,7 @@ class Anchor(Protocol):
         """The last link that is kept here."""
 
     def extend(self, links_from: LinksFrom) -> None:
-        """Keep all links that are not here yet, durably; refused where those that are here are of another chain."""
+        """Store all links that are not here yet, durably; RunError if those that are here belong to another chain."""
 
 
 def open_anchor(place: str, ledger: str) -> Anchor:
@@ -43,6 +43,7 @@ def absolute(place: str) -> str:
 
 
 def conflict(place: str, link: int) -> RunError:
+    """The error for a ledger whose link of that number is not the one that its anchor holds."""
     return RunError(
         f"{place}: the anchor holds another link {link} of this ledger: the run was rolled back, or another copy of "
         "it went on; nothing was released"
@@ -91,7 +92,7 @@ class _File:
         return descriptor
 
     def _read_on(self, descriptor: int) -> bool:
-        """Take in the lines that were added since; whether the file ends within one, as a crash may leave it."""
+        """Read the lines that were added since; True if the file ends within a line, as a crash may leave it."""
         with open(os.dup(descriptor), "rb") as file:
             if file.seek(0, os.SEEK_END) < self._read:
                 raise RunError(f"{self._path}: the anchor is shorter than it was; nothing was released")
@@ -149,7 +150,7 @@ class _Objects:
 
 
 def links_after(last: Pin | None, links_from: LinksFrom, place: str) -> list[Pin]:
-    """A ledger's links after the last that is kept; refused where the ledger does not go through that one."""
+    """A ledger's links after the last that the anchor holds; RunError if the ledger does not hold that one."""
     if last is None:
         return links_from(1)
     links = links_from(last.link)

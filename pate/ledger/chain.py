@@ -31,7 +31,7 @@ _LONGEST_HEAD = 4096
 
 @dataclass(frozen=True)
 class Link:
-    """A row, all that it says, and the code that vouches for it and for everything before it."""
+    """A row with all its content, and the code (HMAC) that vouches for it and for everything before it."""
 
     link: int
     kind: str
@@ -59,10 +59,11 @@ class Chain:
         return len(self.macs)
 
     def goes_through(self, pin: Pin) -> bool:
+        """Whether the chain has that link, with that code."""
         return 0 < pin.link <= len(self.macs) and hmac.compare_digest(self.macs[pin.link - 1], pin.mac)
 
     def must_reach(self, head: Pin | None, file: Path) -> None:
-        """What was released is behind the head, which `file` holds: a chain that misses it is not the one."""
+        """Raise RunError unless the chain goes through `head`, read from `file`: all that was released is before it."""
         if head is None and self.released:
             raise RunError(f"{file}: is missing, so nothing vouches that {self.path} is not an older copy")
         if head is not None and not self.goes_through(head):
@@ -72,7 +73,7 @@ class Chain:
             )
 
     def must_hold(self, pins: Mapping[str, Pin]) -> None:
-        """What was published (`pins`, by file) was released by this ledger, which holds all of it still."""
+        """Raise RunError unless the chain goes through the links that published files name (`pins`, by file)."""
         for name, pin in pins.items():
             if not self.goes_through(pin):
                 raise RunError(
@@ -83,11 +84,11 @@ class Chain:
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """What SQLite and the system say, as one line that names the file."""
+    """Turn errors of SQLite and the operating system into one line that names the file."""
     try:
         yield
     except UnicodeError as error:  # what is stored, or SQLite's own words about it
-        raise RunError(f"{path}: is damaged (text that is none); nothing was released") from error
+        raise RunError(f"{path}: is damaged (text that cannot be read); nothing was released") from error
     except (sqlite3.Error, sqlite3.Warning, MemoryError) as error:
         words = " ".join(str(error).split())[:200] or "too large"
         raise RunError(f"{path}: {words}; nothing was released") from error
@@ -105,6 +106,7 @@ def row_content(db: sqlite3.Connection, kind: str, number: int) -> list[Any]:
 
 
 def link_mac(key: bytes, before: bytes, link: int, kind: str, content: list[Any]) -> bytes:
+    """The code of a link: an HMAC over the code before it, its number, its kind and its content."""
     message = before + json.dumps([link, kind, content]).encode()
     return hmac.digest(key, message, "sha256")
 
@@ -117,7 +119,7 @@ def _vouches(mac: object, key: bytes, before: bytes, link: int, kind: str, conte
 
 
 def identity(key: bytes) -> str:
-    """What a ledger is known by outside: anybody may know it, and only the key's holder can make a ledger of it."""
+    """The public name of the ledger of a key: only who has the key can make a ledger of that name."""
     return f"ledger-{hmac.digest(key, b'pate ledger identity', 'sha256')[:12].hex()}"
 
 
@@ -140,7 +142,7 @@ def read_chain(db: sqlite3.Connection, key: bytes, path: Path) -> Chain:
 
 
 def _contents(db: sqlite3.Connection, kind: str, path: Path) -> Iterator[tuple[int, list[Any]]]:
-    """Number and content of every row of a kind, as `row_content` has it, in one go."""
+    """Number and content of every row of a kind, as `row_content` gives them, by one query."""
     answers: dict[int, list[Any]] = {}
     if kind == "charges":
         for run, query, label, charge in db.execute("SELECT * FROM answers ORDER BY run, query"):
@@ -154,7 +156,7 @@ def _contents(db: sqlite3.Connection, kind: str, path: Path) -> Iterator[tuple[i
 
 
 def read_head(path: Path) -> Pin | None:
-    """The link the second file vouches for; None before the first."""
+    """The link that the head file holds; None if there is no such file yet."""
     try:
         with path.open("rb") as file:
             content = file.read(_LONGEST_HEAD)
@@ -179,12 +181,13 @@ def parse_pin(text: str | bytes) -> Pin | None:
 
 
 def json_pin(pin: Pin) -> str:
+    """A pin as text."""
     return json.dumps({"link": pin.link, "mac": pin.mac.hex()})
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """One snapshot of a ledger that is only looked at, also where nothing can be written beside it."""
+    """A snapshot of a ledger for reading, also where nothing can be written beside it."""
     if not path.is_file():
         raise RunError(f"{path}: there is no ledger")
     with named_errors(path), TemporaryDirectory(prefix="pate-ledger-") as folder:  # mode 0700

@@ -4,7 +4,7 @@ One file may serve several runs on the same data (`pate.ledger.shared`). Append 
 deletes. Every run and every charge, with its answers, is a link of an HMAC chain under a key kept elsewhere, whose
 head is also kept in a second file and, where there is one, in an anchor (`pate.ledger.anchor`). Opening a ledger
 checks all of it, so a changed, removed or reordered row, and an older copy of the file, are found before anything is
-charged. The head is written after the commit and before the release, so what anyone saw is behind it.
+charged. The head is written after the commit and before the release, so it covers all that anyone has seen.
 
 A crash between noise and commit loses an answer that nobody saw; a crash after the commit loses nothing. The file
 is readable with any SQLite tool.
@@ -46,7 +46,7 @@ _SECONDS_TO_WAIT = 30  # for another run that holds the ledger
 
 @dataclass(frozen=True)
 class Charge:
-    """What a batch costs, counted in queries; `unstable` counts MSvec's ⊥ and the thresholds lost to restarts."""
+    """What a batch costs, counted in queries; `unstable` counts MSvec's ⊥ and its restarts, which cost as much."""
 
     asked: int
     answered: int
@@ -57,8 +57,8 @@ class Charge:
 class Limits:
     """Fixed before the first query: the most queries asked, the most answered, and by what mechanism.
 
-    In a shared ledger `rdp_asked` and `rdp_answered` are what a query costs at the ledger's Rényi order for
-    being asked, and on top of that for being answered.
+    In a shared ledger, `rdp_asked` is what each query asked costs at the ledger's Rényi order, and `rdp_answered` what
+    an answer adds to that.
     """
 
     asked: int
@@ -113,7 +113,7 @@ class Ledger:
         """Open the file, check it whole and enter the run. A ledger that is not shared is made where there is none.
 
         Limits or a budget other than the stored ones are refused. `ensemble` is the version of the teachers that new
-        answers come from, `pins` are the links that published files name, `anchor` is where links are kept besides.
+        answers come from, `pins` are the links that published files name, `anchor` is where links are also kept.
         """
         self.path, self.limits, self.shared, self.ensemble = path, limits, shared, ensemble
         self._key, self._head, self._pins = key, head, pins or {}
@@ -157,7 +157,7 @@ class Ledger:
         return cls(path, read_key(key_file), path.with_name(f"{path.name}.head"), "by hand", limits)
 
     def head(self) -> Pin:
-        """The last link: what is published now may name it."""
+        """The last link, which files that are published now name."""
         return Pin(*self._rows("SELECT link, mac FROM chain ORDER BY link DESC LIMIT 1")[0])
 
     def spent(self) -> Charge:
@@ -245,7 +245,7 @@ class Ledger:
         self._db.close()
 
     def _check(self) -> None:
-        """Everything in the file is as it was written, and goes as far as anything outside it says."""
+        """Raise RunError unless all rows are as written, and reach what head, published files and anchor name."""
         chain = read_chain(self._db, self._key, self.path)
         head = read_head(self._head)
         if head is not None or self._keeps_head:
@@ -256,7 +256,7 @@ class Ledger:
             raise conflict(str(self.path), kept.link)
 
     def _check_anchored(self) -> None:
-        """An anchor that does not know the ledger is another one, unless nothing was released yet."""
+        """Raise RunError where something was released and the anchor knows nothing of this ledger."""
         if self._anchor and self._anchor.last() is None and self.spent().asked:
             raise RunError(
                 f"{self.path}: its anchor holds nothing of it, so nothing vouches that it is not an older copy; name "
@@ -310,7 +310,7 @@ class Ledger:
         return [Pin(*row) for row in self._rows("SELECT link, mac FROM chain WHERE link >= ? ORDER BY link", number)]
 
     def _write_head(self) -> None:
-        """Before the release of what was committed: nobody can go back behind it unnoticed."""
+        """Store the last link outside the ledger, before what was committed is released."""
         try:
             with locked(self._head.with_name(self._head.name + ".lock")):  # runs that share the ledger take turns
                 content = json_pin(self.head())
@@ -344,7 +344,7 @@ class Ledger:
 
 
 def connect(path: Path, make: bool = True) -> sqlite3.Connection:
-    """The file, for its owner only, with every commit on disk before it returns; made, if so asked, where it is not."""
+    """Open the file, for its owner only; commits are on disk when they return. `make` creates it if it is missing."""
     with named_errors(path):
         mode = "rwc" if make else "rw"
         db = sqlite3.connect(
@@ -367,7 +367,7 @@ def connect(path: Path, make: bool = True) -> sqlite3.Connection:
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
-    """A new file is switched by whoever has it alone, and SQLite does not wait for that moment: so more than once."""
+    """Switch to WAL mode. A new file must be locked for that, and SQLite does not wait for the lock: try again."""
     until = time.monotonic() + _SECONDS_TO_WAIT
     while True:
         try:
@@ -380,4 +380,5 @@ def _use_wal(db: sqlite3.Connection) -> None:
 
 
 def now() -> str:
+    """The time in UTC, as rows hold it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

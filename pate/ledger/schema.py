@@ -1,7 +1,7 @@
 """The tables of a ledger file, and the check that a file has these and nothing else.
 
-What a file does when it is written to is part of what it says: a trigger that somebody added could change a charge
-before it is vouched for. So a file whose schema differs in anything is not used.
+A trigger that somebody added could change a charge before the chain covers it. So a file whose schema differs in
+anything is not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from pate.errors import RunError
 
 VERSION = 4
-LONGEST_VALUE = 1_000_000  # bytes: far more than any row needs, and no damaged length takes the memory of the machine
+LONGEST_VALUE = 1_000_000  # bytes: far more than any row needs, so that a damaged length cannot fill the memory
 
 _TABLES = """
 CREATE TABLE budget (rdp_order REAL, epsilon REAL, delta REAL);
@@ -45,7 +45,7 @@ _SAME_ROW = {
     "owners": "owner = NEW.owner",
     "chain": "link = NEW.link",
 }
-"""Tables, and which row a new one would take the place of: INSERT OR REPLACE fires no DELETE trigger."""
+"""For each table, which row a new one would replace: INSERT OR REPLACE fires no DELETE trigger."""
 
 
 def prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -57,7 +57,7 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """The file has our tables, indices and triggers, to the letter, and is whole as a database."""
+    """Raise RunError unless the file has exactly these tables, indices and triggers, and is an undamaged database."""
     _check_schema(db, path)
     damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]  # also that an index finds every row
     if damage != "ok":

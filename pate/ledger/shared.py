@@ -1,7 +1,7 @@
 """A ledger that runs on the same data share: a folder with `ledger.db`, `key` and `head`, for its owner only.
 
 It is made once, by `pate ledger create`, and known by an identity that comes from its key. Runs name both path and
-identity, and are refused where that ledger is not: one made on the side would be a fresh budget.
+identity, and are refused if that ledger is not there: a new one in its place would be a fresh budget.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ class SharedLedger:
 
     @property
     def db(self) -> Path:
+        """The SQLite file."""
         return self.folder / _DB
 
     @property
     def head(self) -> Path:
+        """The file that holds the last link."""
         return self.folder / "head"
 
     @property
     def id(self) -> str:
+        """The identity by which runs name it."""
         return identity(self.key)
 
     @classmethod
@@ -68,7 +71,7 @@ class SharedLedger:
 
 
 def create(folder: Path, budget: SharedBudget) -> SharedLedger:
-    """Make a ledger, whole or not at all; refused where anything is. Of any number at once, one succeeds."""
+    """Make a ledger, whole or not at all; RunError if the folder exists. Of several callers at once, one succeeds."""
     _check(budget)
     if folder.exists():
         raise _taken(folder)

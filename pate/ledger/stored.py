@@ -1,7 +1,7 @@
 """A ledger whose links are kept in storage as well, so that a run can go on elsewhere without losing a charge.
 
 Link number n of the ledger's chain is the object `private/ledger/n`, created exclusively, before the local commit and
-so before any label of it is released. That one rule gives everything:
+so before any label of it is released. From that one rule follows:
 
 * **One history.** An object is created once and never changed, so for every n the world agrees on link n. Its code
   (HMAC under the run's key) vouches for all links before it: whoever could add link n knew links 1 … n − 1.

@@ -40,7 +40,7 @@ def mechanism_class(settings: Mapping[str, Any]) -> type[Mechanism]:
     base: Any = Mechanism  # abstract, which mypy would not take for type[T]
     found: type[Mechanism] = resolve(str(settings.get("name", "")), "pate.mechanisms", base, "mechanism.name")
     if inspect.isabstract(found) or not dataclasses.is_dataclass(found):
-        raise ConfigError(f"mechanism.name = {shown(settings['name'])}: not a mechanism itself, only a kind of them")
+        raise ConfigError(f"mechanism.name = {shown(settings['name'])}: an abstract class, not a mechanism")
     return found
 
 

@@ -1,9 +1,8 @@
 """What every mechanism promises, and the words they share.
 
-A mechanism is one file. Five things it must say itself: its `name`, how it answers (`release`), how likely each answer
-is (`log_outcomes`), what it costs at most (`worst_case`) and how many random draws that takes (`noise_draws`). What
-else the program wants to know of it has an answer here that follows from those; a mechanism says otherwise where that
-is wrong, or slow.
+A mechanism is one file. It must define five things: its `name`, how it answers (`release`), how likely each answer is
+(`log_outcomes`), what it costs at most (`worst_case`) and how many random draws a query takes (`noise_draws`). All
+else that the program asks of it follows from those by default, and is overridden where the default is wrong or slow.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ UNANSWERED = -1
 """⊥: the mechanism declined to answer. It is released, stored and charged like any answer."""
 
 FEW_QUERIES = 100
-"""How many queries a plan is for where nobody says."""
+"""How many queries a plan is for, if their number is not given."""
 
 
 def parameter(description: str, **options: Any) -> Any:
@@ -42,7 +41,7 @@ def parameter(description: str, **options: Any) -> Any:
 
 @dataclass(frozen=True)
 class Split:
-    """How private records go to the teachers' parts.
+    """How private records are assigned to the teachers' parts.
 
     Without a rate a record is in one of `n_parts` parts. With one it is in each part with probability `rate`,
     independently, but in at most `most_parts` of them.
@@ -59,10 +58,10 @@ class Split:
 
 
 class Stream:
-    """Queries answered batch by batch, and what of the mechanism's own limits they have used up.
+    """Queries answered batch by batch, and how much of the mechanism's own limits they have used up.
 
     `unstable` is stored with the labels, in one transaction, before anyone sees them; if that fails the stream is
-    dropped, and `Mechanism.begin` goes on from what is stored. This one is for queries that share nothing.
+    dropped, and `Mechanism.begin` goes on from what is stored. This class is for queries that are independent.
     """
 
     unstable: int = 0
@@ -86,7 +85,7 @@ class Mechanism(ABC):
     Neighbouring histograms: one record is in one part, so it changes at most one teacher's vote; one vote moves
     from one class to another (L1 ≤ 2, L2 ≤ √2, every count by at most 1).
 
-    Parameters are numbers. One that is called `n_teachers` is given the number of teachers by whoever knows it.
+    Parameters are numbers. One that is called `n_teachers` is set by `build` to the number of teachers.
     """
 
     name: ClassVar[str]
@@ -126,7 +125,7 @@ class Mechanism(ABC):
         return Stream(self)
 
     def split(self, n_teachers: int) -> Split:
-        """How records must go to parts for the guarantee to hold."""
+        """How records must be assigned to parts for the guarantee to hold."""
         return Split(n_teachers)
 
     # what it costs
@@ -140,7 +139,7 @@ class Mechanism(ABC):
         """The most random draws that one query takes; the accountant charges their sampling error to δ."""
 
     def rdp_per_query(self, order: float) -> tuple[float, float] | None:
-        """Rényi cost of being asked, and what an answer adds, for a ledger that runs share; None without a Rényi cost.
+        """Rényi cost of each query asked, and what an answer adds, for a shared ledger; None if there is no such cost.
 
         Where every query is answered, its whole cost is the answer's.
         """
@@ -175,7 +174,7 @@ class Mechanism(ABC):
         return None
 
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
-        """What `budget.sanitise` releases a bound on; private."""
+        """The data-dependent cost that `budget.sanitise` releases a bound on; private."""
         raise ConfigError(f"budget.sanitise: there is none for {self.name}, only for (confident_)gnmax")
 
     # what it can be asked
@@ -185,7 +184,7 @@ class Mechanism(ABC):
 
     @classmethod
     def default_asked(cls, settings: Mapping[str, Any]) -> int:
-        """How many queries a plan is for where nobody says, by the mechanism's own settings."""
+        """How many queries a plan is for, if their number is not given; from the mechanism's own settings."""
         return FEW_QUERIES
 
     def expected_answered(self, counts: Counts) -> float:
@@ -214,7 +213,7 @@ class Mechanism(ABC):
             low, high = (low, middle) if enough else (middle, high)
         return high
 
-    # how it is told to people
+    # how it is described to people
 
     @property
     def title(self) -> str:

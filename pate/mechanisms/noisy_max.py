@@ -56,7 +56,7 @@ class NoisyMax(Mechanism):
         return n_classes + 1  # a draw per class, and one to break a tie
 
     def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
-        """Wide noise is taken in coarser units, right to a vote in 200: the ratio of votes to noise decides."""
+        """For wide noise in coarser units, right to one vote in 200, since only the ratio of votes to noise matters."""
         factor = max(1.0, self.noise.scale / _FINE)
         noise = type(self.noise)(self.noise.scale / factor)
         unanimous = np.zeros((1, n_classes), dtype=np.int64)
@@ -152,6 +152,7 @@ class GNMax(NoisyMax):
 
 
 def argmax_with_random_ties(noisy: NDArray[np.int64], entropy: Entropy) -> NDArray[np.int64]:
+    """The class with the largest count in each row; ties are broken uniformly at random."""
     best = noisy == noisy.max(axis=1, keepdims=True)
     winner = best.argmax(axis=1)
     for row in np.flatnonzero(best.sum(axis=1) > 1):

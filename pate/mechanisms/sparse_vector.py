@@ -48,7 +48,7 @@ class MSvec(StabilityTest):
     8·ln(2/delta); else by advanced composition with delta/2, whose second term is at most epsilon/2 unless
     epsilon is far too large to be of use. The constructor checks that.
     Source: Bassily, Thakkar, Thakurta 2018, Algorithm 2; sparse vector, Dwork, Roth 2014, Section 3.6, with
-    its above and below exchanged, for here it is the queries below the threshold that are few.
+    above and below exchanged, since here the queries below the threshold are the few.
     """
 
     name: ClassVar[str] = "msvec"
@@ -132,9 +132,9 @@ class MSvec(StabilityTest):
         return 3  # the query, its threshold if there is none yet, and one to break a tie
 
     def begin(self, unstable: int = 0, asked: int = 0) -> MSvecStream:
-        """The stream from its beginning or, after a stop of the program, from where its ledger left it.
+        """The stream from its beginning or, after the program has stopped, from what the ledger holds.
 
-        The threshold was lost, so going on begins a new epoch, and costs one of `unstable`.
+        Its threshold was lost then, so going on begins a new epoch and costs one of `unstable`.
         `unstable` is `MSvecStream.unstable` as stored with the last label, which counts earlier resumptions.
         """
         unstable, asked = parameters.queries(unstable, "unstable"), parameters.queries(asked, "asked")

@@ -27,7 +27,7 @@ from pate.noise.integer import DiscreteLaplace, Entropy
 
 
 def plurality_gap(counts: Counts) -> NDArray[np.int64]:
-    """Votes between the largest count and the second largest, or 0 votes if there is one class."""
+    """Votes between the largest count and the second largest; all votes if there is one class only."""
     votes = np.asarray(counts, dtype=np.int64)
     if votes.shape[1] == 1:
         return votes[:, 0]
@@ -36,7 +36,7 @@ def plurality_gap(counts: Counts) -> NDArray[np.int64]:
 
 
 def stable_moves(gap: ArrayLike) -> NDArray[np.int64]:
-    """d = max(0, ⌈gap/2⌉ − 1): how many votes may move, anyhow, while the plurality stays what it is.
+    """d = max(0, ⌈gap/2⌉ − 1): how many votes may move, in any way, while the plurality stays the same.
 
     d moves take at most 2d from the gap, and 2d < gap; d + 1 moves can close it. Moving one vote changes d
     by at most 1, while the raw gap changes by up to 2.
@@ -57,8 +57,8 @@ def log_plurality_shares(counts: Counts) -> NDArray[np.float64]:
 class StabilityTest(Mechanism):
     """The plurality if a noisy test of the gap passes, else ⊥; ties are broken uniformly at random.
 
-    A tie has gap 0, where the test passes with probability below δ, so how it is broken is of no account for
-    the guarantee; drawing at random keeps the mechanism indifferent to the numbering of the classes.
+    A tie has gap 0, where the test passes with probability below δ, so how it is broken does not matter for
+    the guarantee; drawing at random makes the mechanism treat all classes alike.
     """
 
     may_decline: ClassVar[bool] = True

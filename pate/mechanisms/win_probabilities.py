@@ -27,7 +27,7 @@ Indices = NDArray[np.int64]
 
 _LOG_NEGLIGIBLE = -40.0  # terms below exp(−40) of the largest are left out of a sum: less than 1e-13 in all
 _MOST_TABULATED = 1 << 21  # numbers in one table
-_MOST_SUMMED = 1 << 23  # terms of one histogram's sums: seconds, and 64 MB an array
+_MOST_SUMMED = 1 << 23  # terms of one histogram's sums: seconds, and 64 MB per array
 _MOVED_AT_ONCE = 1 << 20
 _LARGEST_LOG_RATIO = 100.0  # beyond it a linear-space sum could lose what a moved vote makes large
 

@@ -75,7 +75,7 @@ def looks_like_images(shape: Sequence[int]) -> bool:
 
 
 class Classifier(nn.Module):
-    """Features, then one linear layer of logits. `normed` names how layers are normalised: batch or weight."""
+    """Features, then one linear layer of logits. `normed` is how layers are normalised: "batch" or "weight"."""
 
     def __init__(self, shape: Sequence[int], n_classes: int, channels: int, hidden: int, normed: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Stored weights, checked against the network they are said to belong to before that network takes any memory."""
+"""Stored weights, checked against the network they should belong to before that network takes any memory."""
 
 from __future__ import annotations
 

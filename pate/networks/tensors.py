@@ -1,4 +1,4 @@
-"""From arrays to what a network takes, and where it computes: in one place for teachers, students and baselines."""
+"""From arrays to tensors, and the device to compute on: in one place for teachers, students and baselines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def example_tensor(
     """Examples as float32 on `device`, with `standard` (mean, scale) less the mean and divided by the scale.
 
     `images` says that three or four dimensions are images (count × height × width, or × channels): they become planes,
-    count × channels × height × width. In memory their channels come last unless told otherwise: a CPU likes that best.
+    count × channels × height × width. In memory their channels come last, which is fastest on a CPU.
     """
     tensor = torch.from_numpy(np.require(X, np.float32, ["C", "W"]))  # arrays from Ray are read-only: copied
     if standard is not None:

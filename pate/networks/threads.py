@@ -1,9 +1,9 @@
 """How many threads numerical libraries use, in one place.
 
-The networks, tables and trees here are small: with a thread for each core every step waits for the slowest of them, and
-OpenMP's threads burn the cores while they wait. Beside other busy processes a network student was 4 to 17 times slower
-with two threads than with one (benchmarks/busy.py). One thread also makes results independent of the number of cores.
-Whoever sets OMP_NUM_THREADS gets what it says. DP-SGD has large lots and DP-ERM large matrices: they keep all cores.
+The networks, tables and trees here are small: with one thread per core every step waits for the slowest thread, and
+OpenMP's threads keep the cores busy while they wait. Beside busy processes, a network student was 4 to 17 times
+slower with two threads than with one (benchmarks/busy.py). One thread also makes results independent of the number of
+cores. If OMP_NUM_THREADS is set, it is obeyed. DP-SGD has large lots and DP-ERM large matrices: they keep all cores.
 """
 
 from __future__ import annotations

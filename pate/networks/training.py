@@ -39,7 +39,7 @@ ProgressCallback = Callable[[Progress], None]
 
 @dataclass
 class Training:
-    """All that changes while a network trains, so that it can be put aside and taken up again."""
+    """All that changes while a network trains, so that training can be stored and continued."""
 
     modules: dict[str, nn.Module]
     optimisers: Mapping[str, torch.optim.Optimizer]
@@ -61,7 +61,7 @@ class Training:
         """Call `step(number)`, which returns a labelled and an unlabelled loss, `steps` times or until it stalls.
 
         It stalls when the unlabelled loss has not fallen by 1 % within `patience` windows, counted from step
-        `watch_from`. With a folder `checkpoint`, state is stored there now and then and taken up again if
+        `watch_from`. With a folder `checkpoint`, state is stored there now and then, and continued from if
         `identity` is the same. Returns the steps done.
         """
         first = self._take_up(checkpoint, identity) if checkpoint is not None else 0

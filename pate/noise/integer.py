@@ -1,7 +1,7 @@
 """Exact integer noise from the operating system's entropy.
 
-Votes are integers, so the noise is too: nothing of a count's low bits survives in the fraction of a floating
-point sum, and tails, ties and probabilities can be summed exactly.
+Votes are integers, so the noise is too: no low bits of a floating-point sum can give a count away, and tails, ties
+and probabilities can be summed exactly.
 
 A draw compares 128 random bits with a table of the cumulative distribution, worked out in 60-digit decimal
 arithmetic and cut where the tails hold less than 2⁻⁹⁹. Its total-variation distance from the untruncated

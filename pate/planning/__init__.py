@@ -1,1 +1,1 @@
-"""Before any training: what a mechanism costs and can answer, by public parameters or a votes file."""
+"""Before any training: what a mechanism costs and can answer, from public parameters or a votes file."""

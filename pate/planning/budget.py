@@ -60,10 +60,10 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
 
 
 def epsilon_curves(config: Config, mechanism: Mechanism, n_classes: int) -> dict[str, dict[int, float]]:
-    """ε of the first labels for every data set, by way of counting; from public parameters alone.
+    """ε of the first n queries for every data set, one curve per way of counting; from public parameters alone.
 
-    The tight bound is taken at the one Rényi order that suits the limits (or is fixed for a sanitised figure, whose
-    own cost is left out): every order holds, and another one takes seconds.
+    The tight bound is taken at the one Rényi order that is best for the limits (or fixed for a sanitised figure, whose
+    own cost is left out): every order gives a valid bound, and each further one takes seconds.
     """
     budget = config.budget
     at = [int(n) for n in np.unique((np.linspace(1, budget.asked**0.5, 15) ** 2).round().astype(int))]
@@ -97,12 +97,13 @@ class _AtOneOrder(Guarantee):
 
 
 def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLedger | None:
-    """The ledger that a run in `out` shares with others; refused where it is not there, or cannot be used."""
+    """The ledger that a run in `out` shares with others, None if it has its own; an error if it cannot be used."""
     named = config.budget.ledger
     if named is None:
         return None
     if is_url(out):
-        raise ConfigError("budget.ledger: a ledger that runs share stays on one machine; give --out as a folder there")
+        text = "budget.ledger: a ledger that runs share stays on one machine; give {out} as a folder there"
+        raise ConfigError(text, out=None)
     return SharedLedger.at((config_dir / named.path).resolve(), named.id)
 
 

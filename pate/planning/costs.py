@@ -38,7 +38,8 @@ def summarise(
     delta, counts = parameters.delta(delta), parameters.votes(counts)
     moments = parameters.whole(moments, "moments", least=1, most=1000)
     if mechanism.votes_per_record != 1:
-        raise ConfigError(f"--mechanism {mechanism.name}: a votes file cannot say what it costs; see pate plan")
+        text = "{mechanism}: a votes file cannot say what it costs; see `pate plan`"
+        raise ConfigError(text, mechanism=mechanism.name)
     exact_rdp, exact_pld = math.inf, math.inf
     if mechanism.has_exact_cost:
         draws = len(counts) * mechanism.noise_draws(counts.shape[1])

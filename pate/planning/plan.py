@@ -1,6 +1,6 @@
 """Before any training: noise for a target ε, what a configuration can answer, and what one more query costs.
 
-Everything here follows from public parameters, but for figures that are read off a votes file, which is private.
+Everything here follows from public parameters, except figures that come from a votes file, which is private.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def solve_noise(
     cls = mechanism_class(settings)
     free = cls.free_parameter
     if free is None:
-        raise ConfigError(f"--target-epsilon: nothing to solve for in {cls.name}; give all its parameters")
+        text = f"{{target_epsilon}}: nothing to solve for in {cls.name}; give all its parameters"
+        raise ConfigError(text, target_epsilon=None)
     sign = 1.0 if cls.free_is_noise else -1.0
 
     def mechanism_at(noise: float) -> Mechanism:
@@ -75,8 +76,8 @@ def solve_noise(
     low, high = parameters.LEAST_NOISE, parameters.MOST_NOISE
     if quick(high) > target_epsilon:
         raise ConfigError(
-            f"--target-epsilon {target_epsilon:g}: out of reach for {workload.asked} queries by {cls.name}; "
-            "ask fewer, or allow more"
+            f"{{target_epsilon}}: out of reach for {workload.asked} queries by {cls.name}; ask fewer, or allow more",
+            target_epsilon=target_epsilon,
         )
     while high / low > 1.0005:
         middle = math.sqrt(low * high)
@@ -86,7 +87,7 @@ def solve_noise(
         if epsilon_of(found, workload) <= target_epsilon:
             return found
         high = min(1.002 * high, parameters.MOST_NOISE)
-    raise ConfigError(f"--target-epsilon {target_epsilon:g}: no noise was found that keeps to it")
+    raise ConfigError("{target_epsilon}: no noise was found that keeps to it", target_epsilon=target_epsilon)
 
 
 def epsilon_of(mechanism: Mechanism, workload: Workload) -> float:
@@ -131,14 +132,15 @@ def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> 
 def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: int) -> tuple[Counts, np.ndarray]:
     """Histograms with the given leads of the plurality over the runner-up, and their shares.
 
-    The other classes get no votes: rivals only lower the noisy winner's share a little.
+    The other classes get no votes: votes for them would only lower the winner's probability a little.
     """
     n_teachers, n_classes = parameters.teachers(n_teachers, "teachers"), parameters.classes(n_classes, "classes")
     rows = []
     for gap, share in gaps.items():
         parameters.probability(share, "gaps")
         if not 0 <= gap <= n_teachers:
-            raise ConfigError(f"--gaps {gap}: must be between 0 and the number of teachers, {n_teachers}")
+            text = f"{{gaps}}: must be between 0 and the number of teachers, {n_teachers}"
+            raise ConfigError(text, gaps=gap)
         row = np.zeros(n_classes, dtype=np.int64)
         row[0] = (n_teachers + gap + 1) // 2
         row[1] = n_teachers - row[0]

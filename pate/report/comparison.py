@@ -100,7 +100,7 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
 
 
 def as_object(comparison: Comparison) -> dict[str, Any]:
-    """Plain values, for --json."""
+    """Plain values, as `pate compare` prints them as JSON."""
     content = asdict(comparison)
     kinds = {(entry.epsilon_kind, entry.delta) for entry in comparison.entries}
     return content | {"comparable": len(kinds) == 1}

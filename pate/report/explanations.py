@@ -63,7 +63,7 @@ def how_sure(epsilon: float) -> str:
 def mechanism_in_words(report: Report) -> InWords:
     """The mechanism's name as its paper writes it, and what a query releases.
 
-    Where the report does not say, one of this program's own mechanisms does; nobody else's is imported for it.
+    Where the report does not say, the mechanism itself is asked, if it is one of this package's; no other is imported.
     """
     if report.in_words is not None:
         return report.in_words

@@ -1,4 +1,4 @@
-"""`report.html`: one self-contained page. It is made from `report.json` and public files alone.
+"""`report.html`: one self-contained page, made from `report.json` and public files alone.
 
 The page's words and HTML are in `templates/run.html.j2`; here are the figures that it shows.
 """

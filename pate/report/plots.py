@@ -27,7 +27,7 @@ CSS_COLOURS = {
     LINE: "--line",
     **{c: f"--c{i + 1}" for i, c in enumerate(SERIES)},
 }
-"""Each colour of a plot and the variable that stands for it in a page, where it follows light and dark."""
+"""Each colour of a plot and the CSS variable for it in a page, which differs between light and dark mode."""
 
 WITHOUT_PRIVACY = "without privacy"
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of others, ends of lines and paragraphs
@@ -127,7 +127,7 @@ def confusion_matrix(confusion: Sequence[Sequence[int]], classes: Sequence[str])
 
 
 def epsilon_by_queries(curves: EpsilonCurves, limit: int, epsilon: float, private: bool = False) -> Figure:
-    """ε after so many queries, a line a way of counting; the last point is what the run's limits cost."""
+    """ε against the number of queries, one line per way of counting; the last point is what the run's limits cost."""
     figure, axes = _empty(2.9 + 0.22 * len(curves.epsilon))
     styles = ("-", "--", ":", "-.")
     for number, (name, values) in enumerate(curves.epsilon.items()):
@@ -212,7 +212,7 @@ def _short(names: Sequence[str]) -> list[str]:
 
 
 def plain(text: str) -> str:
-    r"""Somebody else's text as Matplotlib shows it, letter for letter: `$` begins no formula.
+    r"""Text from a config or from data as Matplotlib shows it letter for letter: `$` begins no formula.
 
     What no picture can show, such as a line break, becomes a replacement character.
 

@@ -42,7 +42,7 @@ def render_private_page(report: Report, run: RunFiles) -> str | None:
 
 
 def _cost(report: Report, figures: dict[str, Any]) -> Table:
-    """Every ε of the run, by which one it is."""
+    """Every ε of the run, with its kind."""
     rows = [("for every data set (the one to publish)", f"{report.privacy.epsilon:.4g}")]
     if report.privacy.sanitised is not None:
         rows.append(("sanitised (may be published)", f"{report.privacy.sanitised.epsilon:.4g}"))
@@ -93,7 +93,7 @@ def _agreement(top: NDArray[np.int64], gaps: NDArray[np.int64]) -> Table:
 
 
 def _gaps(gaps: NDArray[np.int64], teachers: int) -> Plot:
-    """How many queries have which lead."""
+    """How many queries have which gap between the first and the second class."""
     edges = np.linspace(0, teachers, 11)
     shares = [
         (f"{low:.0f} – {high:.0f}", str(int(((gaps >= low) & ((gaps < high) | (high == teachers))).sum())))
@@ -113,7 +113,7 @@ def _gaps(gaps: NDArray[np.int64], teachers: int) -> Plot:
 def _teachers(evaluation: dict[str, Any], failures: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if evaluation:
-        rows.append(("a teacher, on average", percent(evaluation["mean_teacher_accuracy"])))
+        rows.append(("each teacher, on average", percent(evaluation["mean_teacher_accuracy"])))
         rows.append(("their plurality", percent(evaluation["plurality_accuracy"])))
     if failures:
         rows.append(("teachers that failed to train", str(len(failures["teachers"]))))

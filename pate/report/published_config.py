@@ -1,6 +1,6 @@
 """The part of a config that may be published: keys on a list, and values that cannot name a file, a place or a person.
 
-A key that nobody has thought of is left out, and so is a text that is more than a word or the path of a class.
+A key that is not on the list is left out, and so is text that is more than one word or the path of a class.
 """
 
 from __future__ import annotations

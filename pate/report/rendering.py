@@ -24,7 +24,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Table:
-    """Plain cells; columns of figures stand right; the first `own` rows stand out."""
+    """Cells of plain text. Columns of numbers are aligned right, and the first `own` rows are emphasised."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -32,7 +32,7 @@ class Table:
 
     @property
     def is_figure(self) -> list[bool]:
-        """For each column, whether it holds figures alone."""
+        """For each column, whether it holds nothing but numbers."""
         return [bool(self.rows) and all(_is_figure(row[i]) for row in self.rows) for i in range(len(self.header))]
 
 
@@ -46,7 +46,7 @@ class Plot:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page. A value that the template names and does not get is an error, never a gap."""
+    """The template filled with values; one that it names and is not given is an error, never a gap."""
     return _environment().get_template(template).render(values)
 
 
@@ -91,7 +91,7 @@ def inline_svg(svg: str, name: str, alternative: str) -> Markup:
 
 
 def png_address(png: bytes) -> str:
-    """A PNG as an address that holds it."""
+    """A PNG as a data: address, which holds the whole image."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 

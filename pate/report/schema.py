@@ -1,7 +1,7 @@
 """`report.json`: what a run may publish. Documented field by field.
 
-This is the list of what leaves: a field that is not here is refused, and parameters, whose names are people's own, are
-numbers, words and names of classes (`pate.report.published_config`), whoever puts them in.
+This is the list of what leaves: a field that is not here is refused, and of parameters, whose names may be anything,
+only numbers, words and names of classes are taken (`pate.report.published_config`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class EpsilonCurves(_Section):
 
     queries: tuple[int, ...]
     epsilon: dict[str, tuple[float | None, ...]] = Field(
-        description="by way of counting: after as many queries; null if infinite"
+        description="for each way of counting, ε after each of `queries`; null if infinite"
     )
 
 
@@ -96,7 +96,7 @@ class Benchmark(_Section):
 
 
 class InWords(_Section):
-    """The mechanism as people read of it: it says so itself, from its public parameters."""
+    """The mechanism in words, as it describes itself from its public parameters."""
 
     title: str = Field(description="its name as its paper writes it")
     releases: str = Field(description="what a query releases")

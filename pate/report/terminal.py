@@ -1,4 +1,4 @@
-"""The table that a command shows at its end: names and values."""
+"""The table of names and values that a command shows at its end."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the papers ran, again: their tables beside ours."""
+"""The papers' experiments run again: their tables beside ours."""

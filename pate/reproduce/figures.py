@@ -1,4 +1,4 @@
-"""The 2017 paper's figures 2 and 3: how much noise a vote stands, and how far ahead the plurality is.
+"""The 2017 paper's figures 2 and 3: how much noise the vote tolerates, and how far ahead the plurality is.
 
 Both are computed from private votes and are themselves private.
 """
@@ -18,7 +18,7 @@ GAMMAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def vote_figures(votes: NDArray[np.int64], y: NDArray[np.int64]) -> dict[str, Any]:
-    """Of one ensemble: mean accuracy of a teacher, of the plurality, of the noisy vote; the plurality's lead."""
+    """Of one ensemble: mean accuracy of its teachers, of the plurality and of the noisy vote; the plurality's lead."""
     rows, n_teachers = np.arange(len(votes)), int(votes[0].sum())
     ordered = np.sort(votes, axis=1)
     return {
@@ -28,7 +28,7 @@ def vote_figures(votes: NDArray[np.int64], y: NDArray[np.int64]) -> dict[str, An
         "plurality_accuracy": float((votes.argmax(1) == y).mean()),
         "gap": float((ordered[:, -1] - ordered[:, -2]).mean() / n_teachers),
         "noisy_vote": [
-            {"epsilon_a_query": 2 * gamma, "accuracy": noisy_accuracy(votes, y, 1 / gamma)} for gamma in GAMMAS
+            {"epsilon_per_query": 2 * gamma, "accuracy": noisy_accuracy(votes, y, 1 / gamma)} for gamma in GAMMAS
         ],
     }
 
@@ -47,10 +47,10 @@ def draw(figures: list[dict[str, Any]], data: str) -> bytes:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for ensemble, style in zip(figures, ("o-", "s--", "^:", "d-.", "v-"), strict=False):
-        at = [point["epsilon_a_query"] for point in ensemble["noisy_vote"]]
+        at = [point["epsilon_per_query"] for point in ensemble["noisy_vote"]]
         accuracy = [100 * point["accuracy"] for point in ensemble["noisy_vote"]]
         left.plot(at, accuracy, style, label=f"{ensemble['teachers']} teachers")
-    left.set(xscale="log", xlabel="ε a query", ylabel="noisy vote right, %", ylim=(0, 101))
+    left.set(xscale="log", xlabel="ε per query", ylabel="noisy vote right, %", ylim=(0, 101))
     left.legend()
     sizes = [ensemble["teachers"] for ensemble in figures]
     right.bar([str(n) for n in sizes], [100 * ensemble["gap"] for ensemble in figures], color="C0")

@@ -24,6 +24,7 @@ class Row:
     differs: str
 
     def config(self, seed: int) -> Config:
+        """The config of the row's run with that seed."""
         return parse_config(self.content | {"seed": seed})
 
 
@@ -38,6 +39,7 @@ class Study:
 
     @property
     def nonprivate_of_paper(self) -> float | None:
+        """The accuracy without privacy that the paper reports, if it does."""
         known = [row.paper["nonprivate"] for row in self.rows if row.paper and row.paper.get("nonprivate")]
         return known[0] if known else None
 
@@ -47,13 +49,14 @@ class Study:
 
 
 def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS, _PAPERS)) -> Study:
-    """The rows of `data`, with own teachers or from stored votes; --quick leaves most of them out."""
+    """The rows of `data`, with own teachers or from stored votes; `quick` leaves most of them out."""
     everything = read_yaml(files[0])
     if data not in everything:
         raise ConfigError(f"{data}: the papers' rows are not known for it; {nearest(data, everything)}")
     known = everything[data]
     if votes and "votes" not in known:
-        raise ConfigError(f"--votes: there are no stored votes for {data}; leave it out to train teachers")
+        text = f"{{votes}}: there are no stored votes for {data}; leave it out to train teachers"
+        raise ConfigError(text, votes=True)
     base = _base(known["votes" if votes else "config"], files[0].parent)
     common = known["differs"]["votes" if votes else "own"]
     rows = []
@@ -68,7 +71,7 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
         content["student"] = student | {"params": student.get("params", {}) | steps}
         content.pop("nonprivate", None)
         remarks = [common, known["differs"].get(student["name"]), entry.get("differs")]
-        remarks += [f"a student of {steps['steps']} steps (--quick)"] if steps else []
+        remarks += [f"a student of {steps['steps']} steps (quick)"] if steps else []
         paper = _of_paper(data, entry["paper"], files[1]) if "paper" in entry else None
         rows.append(Row(entry["name"], content, paper, "; ".join(r for r in remarks if r)))
     sizes = () if votes else tuple(n for n in known["figure_teachers"] if not quick or n == base["n_teachers"])

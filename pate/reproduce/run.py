@@ -1,4 +1,4 @@
-"""Run the rows: teachers once a seed, then every row as an ordinary run on their votes."""
+"""Run the rows: teachers are trained once per seed, then every row is an ordinary run on their votes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Reproduction:
 def reproduce(
     study: Study, out: Path, seeds: int, *, data_dir: Path | None, address: str | None, console: Console
 ) -> Reproduction:
-    """Run what is missing in `out`, and put all results together there. Repeating the call goes on."""
+    """Run what is missing in `out`, and collect all results there; after a stop, call it again to go on."""
     private = out / "private"
     private.mkdir(parents=True, exist_ok=True, mode=0o700)
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(private / "lock", wait=False))
         except BlockingIOError:
-            raise RunError(f"{out}: another pate is at work there; wait for it or choose another --run-dir") from None
+            raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
         data = _load(study, data_dir)
         session = _Session(stack, address, study.rows[0].config(0).ray, console)
         nonprivate = _nonprivate(study, data, private, console)

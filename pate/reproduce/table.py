@@ -72,8 +72,8 @@ def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
         "include teachers, which rows share."
     )
     if private["ensembles"]:
-        gammas = [f"{point['epsilon_a_query']:g}" for point in private["ensembles"][0]["noisy_vote"]]
-        cells = [("teachers", "a teacher", "plurality", "lead", *(f"ε {gamma}" for gamma in gammas))]
+        gammas = [f"{point['epsilon_per_query']:g}" for point in private["ensembles"][0]["noisy_vote"]]
+        cells = [("teachers", "each teacher", "plurality", "lead", *(f"ε {gamma}" for gamma in gammas))]
         cells += [
             (
                 f"{found['teachers']}" + (f", seed {found['seed']}" if "seed" in found else ""),
@@ -86,7 +86,7 @@ def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
         ]
         lines += [
             "",
-            f"Figures 2 and 3 of the 2017 paper, {PRIVATE}: how often the noisy vote is right, by ε a query",
+            f"Figures 2 and 3 of the 2017 paper, {PRIVATE}: how often the noisy vote is right, by ε per query",
             "",
         ]
         lines += columns(cells)

@@ -33,7 +33,8 @@ def votes_of(
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
     """Histograms int[rows, classes] of the config's teachers on public examples `rows`, and the seconds it took.
 
-    Counted once and stored below `private`, by what the teachers depend on; an interrupted training goes on.
+    Counted once and stored below `private`, under a digest of what the teachers depend on; an interrupted training is
+    continued.
     `start_ray` is called if there is something to train.
     """
     folder = private / f"teachers-{config.n_teachers}-seed-{config.seed}-{_digest(config, rows)}"

@@ -25,7 +25,7 @@ STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safe
 SECONDS = "seconds.json"
 
 MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, MODEL)
-"""What may leave a run, as a person would name it. Of the folders, only the files that pate writes there."""
+"""What may leave a run, files and folders; of a folder, only the files that pate writes there (see `may_leave`)."""
 
 _IN_FOLDERS = {
     PLOTS: rf"\w+\.(svg|png)|{re.escape(EXAMPLES)}",

@@ -1,4 +1,4 @@
-"""What a run has learned, ready to name the classes of examples: a student, or a baseline's model."""
+"""What a run has learned, ready to predict: a student, or a baseline's model."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Predictor(NamedTuple):
         return self.model.predict(self._shaped(X))
 
     def predict_proba(self, X: NDArray) -> NDArray | None:
-        """The probability of each class; None where the model knows none."""
+        """The probability of each class; None where the model gives none."""
         return self.model.predict_proba(self._shaped(X)) if hasattr(self.model, "predict_proba") else None
 
     def _shaped(self, X: NDArray) -> NDArray:
-        """Examples as the model takes them: of the baselines, some take no images."""
+        """Examples as the model takes them: some baselines take no images, so those are flattened."""
         flat = "baseline" in self.card and not getattr(self.model, "accepts_images", False)
         return X.reshape(len(X), -1) if flat else X
 

@@ -1,7 +1,8 @@
 """What a run published pins its ledger: `labels.npz` and the student's card name the link they were released at.
 
-The link's number counts batches, which limits and released labels decide; its code is an HMAC under the run's key,
-which tells nothing to anybody without it. It is written in letters, so that no figure can be mistaken in it.
+That tells nothing private. The link's number counts batches, which follows from limits and released labels; its code is
+an HMAC under the run's key, and tells nothing to anybody without the key. The code is written in letters only, so that
+nobody takes digits in it for a figure.
 """
 
 from __future__ import annotations

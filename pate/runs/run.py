@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_config
 from pate.config.loading import settings_from
-from pate.errors import PateError, RunBegun, RunError
+from pate.errors import PateError, RunError
 from pate.ledger.anchor import absolute
 from pate.ledger.stored import FOLDER
 from pate.runs import files
@@ -148,10 +148,11 @@ class Run(RunFiles):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it; what went wrong in a copy is said of the place that the user knows."""
+        """Close the run; an error about its local copy is told of the place that the user knows."""
         self.close()
         if self.storage is not None and isinstance(error, PateError):
-            error.args = (str(error).replace(str(self.path), self.place),)
+            here = str(self.path)
+            error.args = tuple(p.replace(here, self.place) if isinstance(p, str) else p for p in error.args)
 
     @property
     def key(self) -> bytes:
@@ -212,7 +213,7 @@ class Run(RunFiles):
 
     @property
     def places(self) -> tuple[Path | None, Path]:
-        """Where the run's data and its config's neighbours were found."""
+        """Where the run found its data, and the folder of its config."""
         try:
             content = json.loads(self.places_file.read_text())
         except (OSError, ValueError):
@@ -220,7 +221,7 @@ class Run(RunFiles):
         return content["data_dir"] and Path(content["data_dir"]), Path(content["config_dir"])
 
     def sync(self, at_least_every: float = 0.0) -> None:
-        """Bring to storage what has changed here, `private/` too, unless that was done less than so many seconds ago.
+        """Copy what has changed here to storage, `private/` too, unless that was done less than that many seconds ago.
 
         What was removed here is removed there first: whatever a crash leaves behind, erased votes do not come back.
         """
@@ -240,18 +241,18 @@ class Run(RunFiles):
         self._remember(state)
 
     def release_once(self, content: bytes) -> None:
-        """Refused if another machine has released something else from this run in storage: both would cost ε."""
+        """Raise RunError if another machine has released another result of this run in storage: both would cost ε."""
         digest = blake2b(content, digest_size=16).hexdigest().encode()
         if self.storage is not None and not self.storage.create(_RELEASED, digest):
             raise RunError(f"{self.place}: another pate has released its result from this run; begin a new one")
 
     def _remember(self, state: dict[str, tuple[int, int]] | None = None) -> None:
-        """That storage holds what is here."""
+        """Note that storage holds what is here."""
         self._stored, self._stored_at = self._state() if state is None else state, time.monotonic()
         self._ensemble = self.ensemble_file.read_bytes() if self.ensemble_file.exists() else None
 
     def _state(self) -> dict[str, tuple[int, int]]:
-        """Every file that belongs in storage, and what tells whether it has changed."""
+        """Every file that belongs in storage, with its time and size, which tell whether it has changed."""
         result = {}
         for path in self.path.rglob("*"):
             name = path.relative_to(self.path).as_posix()
@@ -261,7 +262,7 @@ class Run(RunFiles):
         return result
 
     def anchored(self, place: str | None) -> str | None:
-        """Where the ledger's links are kept besides: as the run was begun, which cannot be changed."""
+        """Where the ledger's links are also kept: the anchor that the run was begun with, which cannot be changed."""
         path = self.anchor_file
         if place is None:
             return path.read_text() if path.exists() else None
@@ -274,11 +275,11 @@ class Run(RunFiles):
         write_atomically(self.private / name, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
 
     def replace(self, name: str, value: str) -> None:
-        """Remember another `value` from now on."""
+        """Store `value` in the file `name` under `private/`, in place of what was there."""
         write_atomically(self.private / name, lambda path: path.write_text(value))
 
     def same_as_before(self, name: str, value: str) -> bool:
-        """Remember `value` under `private/`; False if another value was remembered earlier."""
+        """Store `value` in the file `name` under `private/`; False if another value is there already."""
         path = self.private / name
         if path.exists():
             return path.read_text() == value
@@ -316,7 +317,8 @@ class Run(RunFiles):
         write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
 
     def _not_empty(self) -> RunError:
-        return RunBegun(f"{self.place}: is not empty; resume that run, or choose another place")
+        text = f"{self.place}: is not empty; add {{resume}} to go on with that run, or choose another {{out}}"
+        return RunError(text, resume=True, out=None)
 
 
 def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:

@@ -23,9 +23,11 @@ class Version(BaseModel):
 
     @classmethod
     def of(cls, run: Run) -> Version:
+        """The version that a run is at; the first where nothing was forgotten."""
         path = run.ensemble_file
         return cls.model_validate_json(path.read_text()) if path.exists() else cls()
 
     def store(self, run: Run) -> None:
+        """Make this the version of the run, in storage too."""
         run.note(files.ENSEMBLE, self.model_dump(mode="json"))
         run.sync()  # whatever happens next, the run knows what is to be forgotten

@@ -1,4 +1,4 @@
-"""Where things are kept: files that are there whole or not at all, shared file systems and object stores by URL."""
+"""Storage: files that are written whole or not at all, and shared file systems and object stores by URL."""
 
 from pate.storage.stores import Storage, check_exclusive, is_url, open_storage, pull
 

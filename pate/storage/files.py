@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and cards that came from elsewhere."""
+"""Files that are written whole or not at all, keys and locks; and cards, JSON files that may come from anybody."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY_BYTES = 32
 
 
 def read_whole(path: Path, most_bytes: int | None = None) -> bytes:
-    """What a file holds; OSError where that is more, or it is a folder, or a device or pipe that may never end."""
+    """The content of a file; OSError if it is larger than `most_bytes`, or a folder, device or pipe."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
@@ -31,7 +31,7 @@ def read_whole(path: Path, most_bytes: int | None = None) -> bytes:
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600, durable: bool = True) -> None:
-    """The whole file or none of it, durably, whenever the machine stops.
+    """Write a file whole or not at all, durably, whenever the machine stops.
 
     Without `durable`, a machine that stops may lose the file or leave it damaged: only for what can be made again.
     """
@@ -113,7 +113,7 @@ def _finite(text: str) -> float | None:
 
 
 def sync_folder(path: Path) -> None:
-    """What was added to a folder or removed from it is so for good."""
+    """Make durable what was added to a folder or removed from it."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -130,7 +130,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 
 def create_key(path: Path) -> None:
-    """Draw a key, for its owner only; of several at once one does, and the others find it."""
+    """Draw a random key, for its owner only. Of several callers at once one draws it, and the others find it."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(secrets.token_bytes(KEY_BYTES))
@@ -143,7 +143,7 @@ def create_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> bytes:
-    """A key that was drawn once."""
+    """The key in a file; RunError if it is gone or damaged."""
     try:
         with path.open("rb") as file:
             key = file.read(KEY_BYTES + 1)

@@ -52,7 +52,7 @@ class Storage(Protocol):
         """All objects below a folder, by name from the URL on, sorted."""
 
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Many objects, many at a time where the store can."""
+        """The content of many objects, fetched many at a time where the store can."""
 
 
 def open_storage(url: str) -> Storage:
@@ -69,7 +69,7 @@ def open_storage(url: str) -> Storage:
 
 
 def check_exclusive(storage: Storage) -> None:
-    """Try it: some stores that speak S3 ignore the condition and overwrite."""
+    """Raise RunError unless the store keeps `create` exclusive: some that speak S3 ignore the condition."""
     name = f"private/probe-{secrets.token_hex(8)}"
     first, second = storage.create(name, b"first"), storage.create(name, b"second")
     kept = storage.read(name)

@@ -1,4 +1,4 @@
-"""Students: `fit(X, y, X_unlabelled) -> self`, `predict`, `predict_proba`, on public data and released labels only."""
+"""Students, which learn from public data and released labels: `fit(X, y, X_unlabelled)`, `predict`, `predict_proba`."""
 
 from __future__ import annotations
 

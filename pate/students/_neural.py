@@ -87,6 +87,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         return torch.cat(rows).numpy()
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
+        """The likeliest class of each example."""
         return self.classes_[self.predict_proba(X).argmax(1)].astype(np.int64)
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Semi-supervised GAN (Salimans et al., 2016): a classifier whose classes also tell real examples from made ones."""
+"""Semi-supervised GAN (Salimans et al., 2016): a classifier that also tells real examples from generated ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class GAN(NeuralStudent):
-    """The discriminator has K logits; 'made' is an implicit further class with logit 0, so that an example counts
+    """The discriminator has K logits; 'generated' is an implicit further class with logit 0: an example counts
     as real by the sum of its exponentiated logits. The generator matches the mean features of real examples.
     Weights are normalised (weight norm) and averaged for prediction.
 
-    Beyond the paper, so that 100 labels of which some are wrong do: the discriminator is drawn towards the averaged
+    Beyond the paper, so that 100 labels are enough, some of them wrong: the discriminator is drawn towards the averaged
     network's guess on another augmentation of the same unlabelled example, with a weight that rises to
     `consistency_weight` over the first `ramp` of the steps; 0 leaves that out. `class_mix`, `distrust` and `patience`
     are as in MixMatch.

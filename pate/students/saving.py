@@ -7,6 +7,7 @@ package's or scikit-learn's, or the person who loads says so by name (`trust`).
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ from pate.teachers import build_estimator
 from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
 
+_WRAPPER_OF_TORCH = "sklearn.externals.array_api_compat.torch"
 _HARMLESS = frozenset(
     f"sklearn.{name}"
     for name in (
@@ -39,8 +41,8 @@ _HARMLESS = frozenset(
         "neural_network._stochastic_optimizers.SGDOptimizer",
     )
 )
-"""Plain Python of scikit-learn's that classifiers hold and skops does not list. Trees are not among them: their
-compiled code follows a file's node numbers without looking, and may crash on crafted ones."""
+"""Plain Python classes of scikit-learn that classifiers hold and skops does not list as known. Trees are not among
+them: their compiled code does not check a file's node numbers, and may crash on crafted ones."""
 
 
 def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
@@ -67,7 +69,7 @@ def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
             _check_labels(student, card)
             return student
     except NotTrusted as error:
-        raise NotTrusted(f"{folder}: {error}") from None
+        raise NotTrusted(f"{folder}: {error.text()}", **error.arguments) from None
     except FileNotFoundError as error:
         raise RunError(f"{error.filename or folder}: missing; copy the whole student folder") from None
     except ImportError as error:  # of what was trusted
@@ -147,13 +149,13 @@ def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path,
 
 
 def _take_a_device_of_this_machine(network: NeuralStudent | Network) -> None:
-    """The device that it was trained on may not be here; any other than the CPU is looked for anew."""
+    """The device that it was trained on may not be here: unless that is the CPU, choose one anew."""
     if network.device != "cpu":
         network.device = "auto"
 
 
 def _check_labels(student: Any, card: dict[str, Any]) -> None:
-    """Whoever takes a student to predict must find its methods, and a name for each of its labels."""
+    """Raise ValueError unless the student can predict and its card names every class that it knows."""
     if not callable(getattr(student, "predict", None)):
         raise ValueError(f"a {type(student).__name__} cannot predict")
     if "classes" in card and not all(0 <= label < len(card["classes"]) for label in getattr(student, "classes_", ())):
@@ -184,21 +186,33 @@ def _load_tensors(folder: Path) -> dict[str, Any]:
     return tensors
 
 
-def _save_object(thing: Any, folder: Path) -> None:
-    import skops.io
+def imported_skops() -> Any:
+    """`skops.io` without torch: it has scikit-learn look through all its packages, and one is a wrapper of torch, which
+    takes seconds to import."""
+    blocked = _WRAPPER_OF_TORCH not in sys.modules and "torch" not in sys.modules
+    if blocked:
+        sys.modules[_WRAPPER_OF_TORCH] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        import skops.io
 
-    skops.io.dump(thing, folder / OBJECT)
+        return skops.io
+    finally:
+        if blocked:
+            del sys.modules[_WRAPPER_OF_TORCH]
+
+
+def _save_object(thing: Any, folder: Path) -> None:
+    imported_skops().dump(thing, folder / OBJECT)
 
 
 def _load_object(folder: Path, trusted: frozenset[str]) -> Any:
-    import skops.io
-
+    skops = imported_skops()
     path = regular_file(folder / OBJECT)
     _refuse_archive_bombs(path)
-    unknown = set(skops.io.get_untrusted_types(file=path)) - _HARMLESS
+    unknown = set(skops.get_untrusted_types(file=path)) - _HARMLESS
     if unknown - trusted:
         raise not_trusted(unknown - trusted, OBJECT)
-    return skops.io.load(path, trusted=sorted(unknown | _HARMLESS))
+    return skops.load(path, trusted=sorted(unknown | _HARMLESS))
 
 
 def _refuse_archive_bombs(path: Path) -> None:

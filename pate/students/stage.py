@@ -1,4 +1,4 @@
-"""The student's stage: from public data and released labels to a saved student. Outside the trust boundary."""
+"""The stage that trains the student: from public data and released labels, outside the trust boundary."""
 
 from __future__ import annotations
 
@@ -71,15 +71,13 @@ def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
 
 
 def stored_student(student: Any, folder: Path, config: Config, card: dict[str, Any]) -> Any:
-    """The student as it comes back from `folder`; all types of it are trusted, as it was made here."""
-    from pate.students.saving import load_student, save_student
+    """Save the student in `folder` and load it again; all its types are trusted, since it was made here."""
+    from pate.students.saving import imported_skops, load_student, save_student
 
     save_student(student, folder, card)
     trusted = dotted_names(config.student.model_dump())
     for file in folder.glob("*.skops"):
-        import skops.io
-
-        trusted.update(skops.io.get_untrusted_types(file=file))
+        trusted.update(imported_skops().get_untrusted_types(file=file))
     return load_student(folder, trust=trusted)
 
 
@@ -101,7 +99,7 @@ def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint:
 
 @contextmanager
 def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
-    """A failure behind the trust boundary: nothing that was paid for is lost, and the message says so."""
+    """Turn a failure after the labels were released into a RunError that says that they are kept."""
     try:
         yield
     except (RunError, OSError):
@@ -109,7 +107,8 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
     except Exception as error:
         raise RunError(
             f"{what} failed ({type(error).__name__}: {first_line(error)}). The labels are paid for and kept in {out}: "
-            "go on with --resume when that is mended, it costs nothing more"
+            "go on with {resume} when that is mended, it costs nothing more",
+            resume=True,
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Distillation: any classifier, fitted to the released labels, and if wanted to its own surest guesses."""
+"""Distillation: any classifier, fitted to the released labels and, if wanted, to its own surest guesses."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: NDArray, y: NDArray[np.int64], X_unlabelled: NDArray | None = None) -> Supervised:
+        """Learn from `X` with labels `y`, where −1 is unanswered, and perhaps from `X_unlabelled`."""
         if self.unlabelled not in ("ignore", "mark"):
             raise ConfigError(f"student.params.unlabelled = {self.unlabelled!r}: must be 'ignore' or 'mark'")
         pool = X[:0] if X_unlabelled is None else X_unlabelled
@@ -59,6 +60,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
+        """The class of each example."""
         return self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:

@@ -163,7 +163,7 @@ def _plain(value: Any) -> bool:
 
 
 def _public_module(cls: type) -> str:
-    """`sklearn.svm` rather than `sklearn.svm._classes`, where the class is to be had there too."""
+    """`sklearn.svm` rather than `sklearn.svm._classes`, if the class can be imported from there too."""
     module = cls.__module__
     while "._" in module:
         shorter = module.rpartition(".")[0]

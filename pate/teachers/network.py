@@ -71,6 +71,7 @@ class Network(ClassifierMixin, BaseEstimator):
         return self.stackable and self.architecture == "mlp"
 
     def fit(self, X: NDArray, y: NDArray) -> Network:
+        """Train a fresh network."""
         from pate.teachers.stacked import fit_alone
 
         self.classes_, coded = np.unique(np.asarray(y), return_inverse=True)
@@ -78,6 +79,7 @@ class Network(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
+        """Probabilities, a column for each of `classes_`."""
         import torch
 
         self.network_.eval()
@@ -86,6 +88,7 @@ class Network(ClassifierMixin, BaseEstimator):
         return np.concatenate(blocks) if blocks else np.zeros((0, len(self.classes_)), dtype=np.float32)
 
     def predict(self, X: NDArray) -> NDArray:
+        """The likeliest class of each example."""
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -23,6 +23,7 @@ class PartClassifier:
         self.estimator = estimator
 
     def fit(self, X: NDArray, y: NDArray[np.int64]) -> PartClassifier:
+        """Fit the estimator, if the part has two classes or more."""
         self.present_ = np.unique(y[y != UNANSWERED])
         if len(self.present_) >= 2:
             coded = np.searchsorted(self.present_, y)
@@ -30,6 +31,7 @@ class PartClassifier:
         return self
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
+        """Labels among those of the part."""
         if len(self.present_) < 2:
             constant = self.present_[0] if len(self.present_) else 0
             return np.full(len(X), constant, dtype=np.int64)

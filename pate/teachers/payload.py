@@ -31,7 +31,7 @@ def pack(teacher: PartClassifier) -> bytes:
 
 
 def unpack(payload: bytes, recipe: Recipe) -> PartClassifier:
-    """The teacher again. Only for bytes of one's own: see above."""
+    """The teacher again. Only for bytes that this run wrote, since a pickle can run code."""
     kind, content = payload[:1], payload[1:]
     estimator: Any = None
     if kind == _CONSTANT:
@@ -46,7 +46,7 @@ def unpack(payload: bytes, recipe: Recipe) -> PartClassifier:
 
 
 def constant(y: NDArray[np.int64], n_classes: int) -> PartClassifier:
-    """A teacher that always says its part's most frequent label, where training failed."""
+    """A stand-in where training failed: it always votes for the most frequent label of its part."""
     teacher = PartClassifier(None)
     teacher.present_ = np.array([np.bincount(y, minlength=n_classes).argmax()])
     return teacher

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Diverged(ValueError):
-    """Training ended in weights that are not numbers."""
+    """Training ended in weights that are NaN or infinite."""
 
 
 def fit_alone(network: Network, X: NDArray, coded: NDArray[np.int64]) -> None:
@@ -89,14 +89,14 @@ def fit_stack(networks: Sequence[Network], data: Sequence[tuple[NDArray, NDArray
 
 
 def diverged(network: Network) -> bool:
-    """Whether a trained network's weights are no numbers any more."""
+    """Whether some weights of a trained network are NaN or infinite."""
     return not all(bool(tensor.isfinite().all()) for tensor in network.network_.state_dict().values())
 
 
 class _Batches:
     """What a network sees at each step: from its seed and the number of its own records alone.
 
-    Every batch is full: the records come in one random order after another, batches run across the seams.
+    Every batch is full: the records come in one random order after another, and a batch may span two of them.
     """
 
     def __init__(self, network: Network, n_records: int) -> None:

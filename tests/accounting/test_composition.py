@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pate.accounting.composition import (
     ORDERS,
+    FixedGuarantee,
     RdpGuarantee,
     RepeatedGuarantee,
     randomised_response_rdp,
@@ -135,3 +136,37 @@ def test_a_larger_share_of_delta_is_set_aside_where_it_is_needed() -> None:
     tau = 0.05 * 1e-5 / (1 + math.exp(2.0))  # 5 % of δ
     assert with_sampling_error(epsilon_at, 1e-5, 1, tau) == 2.0
     assert seen[-1] == pytest.approx(0.9e-5)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 2.0, 10.0])
+@pytest.mark.parametrize("draws", [0, 1, 40, 1000])
+@pytest.mark.parametrize("error", [2.0**-60, 1e-12, 1e-9])
+def test_the_share_set_aside_covers_both_samplers_errors(epsilon: float, draws: int, error: float) -> None:
+    """(1 + e^ε)·draws·error comes off δ, and what is left is all that the mechanism may spend."""
+    spent: list[float] = []
+
+    def epsilon_at(delta: float) -> float:
+        spent.append(delta)
+        return epsilon
+
+    needed = (1 + math.exp(epsilon)) * draws * error
+    found = with_sampling_error(epsilon_at, 1e-5, draws, error)
+    if needed > 0.5e-5:
+        assert found == math.inf
+    else:
+        assert found == epsilon
+        assert spent[-1] + needed <= 1e-5 * (1 + 1e-12)
+
+
+def test_a_guarantee_holds_at_its_own_delta_and_above() -> None:
+    fixed = FixedGuarantee(1.5, 1e-6)
+    assert [fixed.epsilon(delta) for delta in (0.0, 0.99e-6, 1e-6, 1e-3)] == [math.inf, math.inf, 1.5, 1.5]
+    repeated = RepeatedGuarantee(0.1, 1e-6, 5)
+    assert repeated.epsilon(4.9e-6) == math.inf
+    assert repeated.epsilon(5.1e-6) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_costs_that_are_no_numbers_are_refused() -> None:
+    for wrong in (math.nan, -1e-9):
+        with pytest.raises(ValueError, match="rdp"):
+            rdp_epsilon(np.array([2.0, 3.0]), np.array([1.0, wrong]), 1e-5)

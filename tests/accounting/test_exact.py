@@ -20,7 +20,7 @@ from pate.accounting.loss_distribution import Curves, _fast_length, connect_the_
 from pate.accounting.moved_votes import distinct_moves, neighbour_outcomes
 from pate.accounting.renyi import renyi_divergences
 from pate.errors import ConfigError, DataError, PateError
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
 
 ORDERS = np.array([1.02, 1.5, 2.0, 7.0, 64.0, 3000.0])
 
@@ -306,7 +306,7 @@ def test_impossible_answers_cost_infinite_rdp_and_mass_at_infinity() -> None:
 
 
 def test_pld_is_an_upper_bound_that_halving_the_interval_does_not_move() -> None:
-    votes = np.random.default_rng(3).multinomial(60, [0.6, 0.3, 0.1], size=50)
+    votes = np.random.default_rng(3).multinomial(60, [0.6, 0.3, 0.1], size=12)
     outcomes = neighbour_outcomes(GNMax(8.0), votes)
     found = {guess: pld_epsilon(outcomes, 1e-5, guess) for guess in (math.inf, 1.0, 0.02)}
     assert max(found.values()) == pytest.approx(min(found.values()), rel=5e-3)
@@ -379,3 +379,12 @@ def test_more_orders_would_not_help(
 def test_noise_far_below_a_vote_has_no_pld_figure_rather_than_a_wrong_one(mechanism: Mechanism) -> None:
     figures = exact_epsilon(mechanism, np.array([[5, 5]]), 1e-7)
     assert figures.pld == math.inf or figures.pld > 10
+
+
+def test_noise_too_narrow_for_floating_point_costs_no_less() -> None:
+    assert exact_epsilon(GNMax(0.02), np.array([[5, 4, 0]]), 1e-5).epsilon > 1000
+
+
+def test_streams_are_refused() -> None:
+    with pytest.raises(PateError, match="share secret noise"):
+        exact_cost(MSvec(8.0, 0.3, 1, 3), np.array([[3, 1]]))

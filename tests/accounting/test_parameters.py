@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzzing import fuzz
 
 import pate.mechanisms
 from pate.accounting import (
@@ -337,7 +338,7 @@ def with_noise(name: str, noise: float) -> Mechanism:
 
 
 @given(name=st.sampled_from(sorted(SANE)), noise=MODERATE, asked=COUNTS, answered=COUNTS, more=st.integers(1, 2000))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@fuzz(10)
 def test_more_queries_never_cost_less_and_something_always_costs(
     name: str, noise: float, asked: int, answered: int, more: int
 ) -> None:
@@ -350,7 +351,7 @@ def test_more_queries_never_cost_less_and_something_always_costs(
 
 
 @given(name=st.sampled_from(sorted(SANE)), noise=MODERATE, factor=st.floats(1.5, 4.0), asked=COUNTS)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@fuzz(10)
 def test_more_noise_never_costs_more(name: str, noise: float, factor: float, asked: int) -> None:
     more, less = (priced(with_noise(name, scale), asked, asked) for scale in (noise * factor, noise))
     assert SLACK * more <= less
@@ -364,7 +365,7 @@ def test_the_most_noise_and_the_fewest_queries_still_cost(name: str) -> None:
 
 
 @given(value=st.one_of(st.floats(), st.integers(), st.booleans(), st.text(), st.none(), st.binary()))
-@settings(max_examples=300, deadline=None, derandomize=True)
+@fuzz(100)
 def test_whatever_is_accepted_is_in_range(value: object) -> None:
     for check, inside in (
         (parameters.epsilon, lambda x: 0 < x < math.inf),

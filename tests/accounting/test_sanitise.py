@@ -12,8 +12,10 @@ from scipy.special import log_ndtr, logsumexp, ndtri
 from scipy.stats import binomtest, kstest, norm
 
 from pate.accounting import sanitise
-from pate.accounting.sanitise import epsilon_sanitised, release_rdp, standard_normal
+from pate.accounting.composition import rdp_epsilon
+from pate.accounting.sanitise import WithRelease, epsilon_sanitised, release_rdp, standard_normal
 from pate.accounting.smooth_sensitivity import PrivateCost, gnmax_cost
+from pate.mechanisms import GNMax
 
 FALSE_ALARM = 1e-6
 
@@ -147,3 +149,34 @@ def test_default_entropy_is_the_operating_systems() -> None:
     released = epsilon_sanitised(private_cost(), beta=0.02, sigma_ss=4.0, delta=1e-5)
     assert (released.delta, released.order) == (1e-5, 5.0)
     assert released.epsilon > released.rdp_bound
+
+
+def test_the_figure_is_the_noisy_cost_shifted_and_rounded_up() -> None:
+    """Drawn again from the same bytes: the cost, a quantile and the noise, next above on the grid of a thousandth."""
+    cost, beta, sigma_ss, failure = private_cost(), 0.02, 1.5, 0.2
+    between = 0
+    for seed in range(30):
+        options = {"beta": beta, "sigma_ss": sigma_ss, "delta": 0.3, "failure": failure}
+        bound = epsilon_sanitised(cost, **options, entropy=seeded(seed)).rdp_bound
+        noise = -ndtri(failure) + float(standard_normal(seeded(seed)))
+        noisy = cost.rdp + cost.smooth_sensitivity(beta) * sigma_ss * noise
+        if 0 < noisy < cost.worst_case_rdp:
+            between += 1
+            assert -1e-9 <= bound - noisy < 1e-3 + 1e-6 or bound == cost.worst_case_rdp
+    assert between > 10
+
+
+def test_the_budget_counts_what_the_figure_costs() -> None:
+    """Labels and figure together, at the figure's order, with the shift of a figure that fails with half of δ."""
+    labels, delta = GNMax(20.0).worst_case(50, 50), 1e-5
+    together = WithRelease.of(labels, 8.0, 0.02, 4.0, delta)
+    own = release_rdp(8.0, 0.02 + sanitise.ROUNDING, 4.0, float(-ndtri(delta / 2)))
+    assert own > release_rdp(8.0, 0.02 + sanitise.ROUNDING, 4.0, 0.0)
+    expected = rdp_epsilon(np.array([8.0]), np.array([labels.rdp_at(8.0) + own]), delta)[0]
+    assert together.epsilon(delta) == pytest.approx(expected, rel=1e-12)
+
+
+def test_half_of_delta_is_left_for_the_conversion() -> None:
+    released = epsilon_sanitised(private_cost(), beta=0.02, sigma_ss=4.0, delta=1e-5)
+    expected = released.rdp_bound + released.release_rdp + math.log(2e5) / 4
+    assert released.epsilon == pytest.approx(expected, rel=1e-9)

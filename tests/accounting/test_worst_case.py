@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.exact_noise import exact_mass
 
 from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.vote_plane import (
@@ -16,6 +17,7 @@ from pate.accounting.vote_plane import (
     Plane,
     _excess,
     _Outcomes,
+    _search,
     largest_excess,
     threshold_excess,
     two_class_excess,
@@ -189,8 +191,15 @@ def square(low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return x.ravel(), y.ravel()
 
 
-@pytest.mark.parametrize("noise", [*SMALL, DiscreteGaussian(6.0), DiscreteLaplace(4.0)], ids=str)
-@pytest.mark.parametrize("order", [1.5, 6.0])
+@pytest.mark.parametrize(
+    ("noise", "order"),
+    [
+        *itertools.product([*SMALL, DiscreteGaussian(6.0), DiscreteLaplace(4.0)], (1.5, 6.0)),
+        (DiscreteGaussian(0.4), 1.2),  # worst where a and b share their ties with the rival
+        (DiscreteLaplace(0.6), 12.0),  # worst, by far, where the rival loses its ties
+    ],
+    ids=str,
+)
 def test_blocks_find_the_largest_of_the_whole_grid(noise: IntegerNoise, order: float) -> None:
     plane = Plane(noise, order)
     x, y = square(math.ceil(-4 * noise.scale) - 2, math.ceil(7 * noise.scale) + 2)
@@ -200,7 +209,33 @@ def test_blocks_find_the_largest_of_the_whole_grid(noise: IntegerNoise, order: f
         largest = max(largest, float(sum(_excess(p, q, order) for p, q in pairs).max()))
     for limit_case in (two_class_excess, threshold_excess):
         largest = max(largest, float(limit_case(noise, plane.radius, np.array([order]))[0]))
-    assert largest <= largest_excess(plane) <= largest * (1 + 2 * TOLERANCE)
+    assert plane.with_slack(largest) <= largest_excess(plane) <= largest * (1 + 2 * TOLERANCE)
+    assert largest_excess(plane) <= math.expm1((order - 1) * worst_case_rdp(noise, order)), "rounded up"
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian(1.5), DiscreteLaplace(1.0)], ids=str)
+@pytest.mark.parametrize("loses_ties", [True, False])
+def test_what_is_not_searched_further_still_counts(noise: IntegerNoise, loses_ties: bool) -> None:
+    """However much is known to be attained elsewhere, the bound covers every point of this plane."""
+    order = 3.0
+    plane = Plane(noise, order)
+    pairs = case_moments(plane, loses_ties, *square(math.ceil(-4 * noise.scale), math.ceil(7 * noise.scale)))
+    largest = float(sum(_excess(p, q, order) for p, q in pairs).max())
+    for attained in (0.0, largest, 2 * largest, 10 * largest):
+        assert _search(plane, _Outcomes(plane, loses_ties), attained) >= largest
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(1.5), GNMax(6.0), LNMax(2.0)], ids=str)
+@pytest.mark.parametrize("order", [1.5, 6.0])
+def test_two_classes_by_the_mechanism_itself(mechanism: NoisyMax, order: float) -> None:
+    leads = np.arange(-60, 61)
+    before, after = (
+        mechanism.log_outcomes(np.stack([100 + leads - moved, np.full_like(leads, 100 + moved)], axis=1))[:, :2]
+        for moved in (0, 1)
+    )
+    largest = float(sum(_excess(before[:, i], after[:, i], order) for i in (0, 1)).max())
+    radius = Plane(mechanism.noise, order).radius
+    assert two_class_excess(mechanism.noise, radius, np.array([order]))[0] == pytest.approx(largest, rel=1e-9)
 
 
 @pytest.mark.parametrize("noise", SMALL, ids=str)
@@ -244,6 +279,34 @@ def test_threshold_test_against_mpmath(noise: IntegerNoise, order: float) -> Non
     assert worst <= threshold_test_rdp(noise, order) <= worst * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("noise", SMALL, ids=str)
+@pytest.mark.parametrize("order", [1.5, 6.0])
+def test_what_lies_beyond_the_search_is_bounded_by_the_slack(noise: IntegerNoise, order: float) -> None:
+    """3·m·(the moment's tail from radius − 1 on) + m²·P(the rival is more than `drop` up), summed in 60 digits."""
+    plane = Plane(noise, order)
+    with mpmath.workdps(60):
+        reach = 3 * noise.half_width() + 100
+        mass = {k: exact_mass(noise, k) for k in range(reach + 2)}
+        terms = {w: mass[abs(w)] ** order * mass[abs(w + 1)] ** (1 - order) for w in range(-reach, reach + 1)}
+        moment = mpmath.fsum(terms.values())
+        beyond = 3 * moment * mpmath.fsum(term for w, term in terms.items() if w >= plane.radius - 1)
+        if noise.tail_ratio:
+            beyond += moment**2 * mpmath.mpf(noise.tail_ratio) ** (plane.drop + 1)
+        slack = float(beyond)
+        after = float((1 + mpmath.mpf("0.25")) * (1 - beyond) ** (1 - order) + order * beyond - 1)
+    assert plane.slack == pytest.approx(slack, rel=1e-6)
+    assert plane.with_slack(0.25) - 0.25 == pytest.approx(after - 0.25, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [1.3, 5.0])
+def test_a_threshold_test_has_its_slack(order: float) -> None:
+    noise = DiscreteGaussian(20.0)
+    plane = Plane(noise, order)
+    inside = float(threshold_excess(noise, plane.radius, np.array([order]))[0])
+    assert plane.slack > 0
+    assert math.expm1((order - 1) * threshold_test_rdp(noise, order)) >= plane.with_slack(inside)
+
+
 def test_no_confidence_test_costs_more() -> None:
     mechanism = ConfidentGNMax(threshold=4.0, sigma1=2.0, sigma2=5.0)
     counts = np.array([[n, 12 - n] for n in range(6, 13)])
@@ -272,6 +335,7 @@ def test_too_large_for_the_search_is_the_closed_form() -> None:
         (DiscreteGaussian(2.0), 500.0),
     ]:
         assert worst_case_rdp(noise, order) == pytest.approx(closed_form(noise, order), rel=1e-6)
+        assert worst_case_rdp(noise, order) >= closed_form(noise, order), "rounded up"
 
 
 @pytest.mark.parametrize(

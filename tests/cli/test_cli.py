@@ -66,24 +66,36 @@ def test_nothing_private_is_in_what_may_leave(
     assert "1197" not in text  # the number of private records
 
 
-def test_saved_student_predicts_without_ray(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_saved_student_predicts_without_ray(
+    embedded: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """From Python and by `pate predict`, in a process that has loaded nothing."""
     out, _ = embedded
+    np.save(tmp_path / "in.npy", np.zeros((3, 8, 8), dtype=np.float32))
     code = (
         "import sys, numpy as np, pate\n"
         f"student = pate.load_student({str(out / 'student')!r})\n"
-        "print(student.predict(np.zeros((3, 8, 8), dtype=np.float32)).shape, 'ray' in sys.modules)"
+        "print(student.predict(np.zeros((3, 8, 8), dtype=np.float32)).shape)\n"
+        "from pate.cli import main\n"
+        f"sys.argv = ['pate', 'predict', {str(out)!r}, '--input', {str(tmp_path / 'in.npy')!r}, '--json']\n"
+        "try:\n    main()\nfinally:\n    assert 'ray' not in sys.modules"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert shown.stdout.strip() == "(3,) False", shown.stderr
+    assert shown.returncode == 0, shown.stderr
+    shape, predicted = shown.stdout.splitlines()
+    assert shape == "(3,)"
+    assert json.loads(predicted)["delta"] == 1e-5
+    assert len(json.loads(predicted)["labels"]) == 3
 
 
 def test_resume_of_a_finished_run_changes_nothing(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, _ = embedded
     before = (out / "labels.npz").read_bytes()
-    shown = pate("run", "--out", str(out), "--resume")
+    shown = in_process("run", "--out", out, "--resume")
     assert shown.returncode == 0, shown.stderr
     assert (out / "labels.npz").read_bytes() == before
     assert "training teachers" not in shown.stderr
+    assert "starting Ray" not in shown.stderr  # votes are there
     assert "ε to publish" in shown.stdout
 
 
@@ -189,8 +201,10 @@ def test_a_mistake_is_one_line_and_status_two(arguments: list[str], words: list[
     ],
 )
 def test_an_address_that_nobody_can_join_is_one_line(address: str, words: list[str], tmp_path: Path) -> None:
-    shown = pate("run", "--address", address, "--out", str(tmp_path / "run"))
+    shown = in_process("run", "--address", address, "--out", tmp_path / "run")
     assert shown.returncode == 2, shown.stderr
+    assert "trying" not in shown.stderr  # told at once
+    assert not (tmp_path / "run").exists()
     errors = [line for line in shown.stderr.splitlines() if line.startswith("pate: error:")]
     assert len(errors) == 1
     for word in words:
@@ -199,7 +213,7 @@ def test_an_address_that_nobody_can_join_is_one_line(address: str, words: list[s
 
 def test_account_of_a_bad_votes_file_ends_with_status_two(tmp_path: Path) -> None:
     np.save(tmp_path / "votes.npy", np.array([[1, 2], [3, 4]]))
-    shown = pate("account", str(tmp_path / "votes.npy"), "--mechanism", "lnmax", "--scale", "5", "--delta", "1e-5")
+    shown = in_process("account", tmp_path / "votes.npy", "--mechanism", "lnmax", "--scale", "5", "--delta", "1e-5")
     assert shown.returncode == 2
     assert shown.stdout == ""
     assert len(shown.stderr.splitlines()) == 1
@@ -208,10 +222,10 @@ def test_account_of_a_bad_votes_file_ends_with_status_two(tmp_path: Path) -> Non
 
 def test_a_directory_of_another_config_is_refused(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, _ = embedded
-    again = pate("run", "--out", str(out))
+    again = in_process("run", "--out", out)
     assert again.returncode == 2
     assert "--resume" in again.stderr
-    other = pate("run", "--out", str(out), "--resume", "--set", "seed=5")
+    other = in_process("run", "--out", out, "--resume", "--set", "seed=5")
     assert other.returncode == 2
     assert "belongs to another config (seed is 0 there, 5 here)" in other.stderr
 
@@ -222,7 +236,7 @@ def test_two_runs_on_one_directory(embedded: tuple[Path, subprocess.CompletedPro
     out, _ = embedded
     with (out / "private" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        shown = pate("run", "--out", str(out), "--resume")
+        shown = in_process("run", "--out", out, "--resume")
     assert shown.returncode == 2
     assert "another pate is at work" in shown.stderr
 
@@ -231,7 +245,7 @@ def test_a_private_directory_others_can_read_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     (out / "private").mkdir(parents=True)
     os.chmod(out / "private", 0o755)
-    shown = pate("run", "--out", str(out), "--resume")
+    shown = in_process("run", "--out", out, "--resume")
     assert shown.returncode == 2
     assert "chmod" in shown.stderr
 
@@ -259,7 +273,7 @@ def test_bad_private_data_is_one_line_and_status_two(
     own_data(tmp_path)
     path = tmp_path / "private.csv"
     path.write_text(change(path.read_text()))
-    shown = pate("run", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "run"))
+    shown = in_process("run", tmp_path / "own.yaml", "--out", tmp_path / "run")
     assert shown.returncode == 2, shown.stderr
     for word in words:
         assert word in shown.stderr
@@ -273,7 +287,7 @@ def test_version() -> None:
 
 
 def test_a_misspelt_teacher_is_found_before_a_directory_is_made(tmp_path: Path) -> None:
-    shown = pate("run", "--set", "teachers.0.name=sklearn.svm.SVCC", "--out", str(tmp_path / "run"))
+    shown = in_process("run", "--set", "teachers.0.name=sklearn.svm.SVCC", "--out", tmp_path / "run")
     assert shown.returncode == 2
     assert "teachers.0.name = 'sklearn.svm.SVCC'" in shown.stderr
     assert not (tmp_path / "run").exists()

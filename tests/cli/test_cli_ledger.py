@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.command_line import pate
+from support.command_line import in_process, pate
 from support.small_data import LOGISTIC, VOTES, digits_with_votes, own_data
 
 from pate import pipeline
@@ -27,19 +27,19 @@ def test_a_run_shows_and_verifies_its_ledger_and_finds_a_change(
     out = tmp_path / "run"
     shutil.copytree(embedded[0], out)
     asked = json.loads((out / "report.json").read_text())["queries"]["asked"]
-    verified = pate("ledger", "verify", str(out), "--json")
+    verified = in_process("ledger", "verify", str(out), "--json")
     assert json.loads(verified.stdout)["unchanged"]
-    assert f"asked {asked} of {asked}" in pate("ledger", "show", str(out)).stdout
-    content = json.loads(pate("ledger", "show", str(out), "--json").stdout)
+    assert f"asked {asked} of {asked}" in in_process("ledger", "show", str(out)).stdout
+    content = json.loads(in_process("ledger", "show", str(out), "--json").stdout)
     assert sum(charge["asked"] for charge in content["charges"]) == asked
     with sqlite3.connect(out / "ledger.db") as db:
         db.execute("DROP TRIGGER answers_no_update")
         query = db.execute("SELECT query FROM answers LIMIT 1").fetchone()[0]
         db.execute("UPDATE answers SET label = (label + 1) % 10 WHERE query = ?", (query,))
-    changed = pate("ledger", "verify", str(out))
+    changed = in_process("ledger", "verify", str(out))
     assert changed.returncode == 2
     assert "was changed" in changed.stderr
-    assert pate("ledger", "verify", str(tmp_path)).returncode == 2
+    assert in_process("ledger", "verify", str(tmp_path)).returncode == 2
     private = json.loads((out / "private" / "epsilon.json").read_text())
     text = "".join(published(out).values())
     assert private["epsilon_data_dependent"] > 0
@@ -48,7 +48,7 @@ def test_a_run_shows_and_verifies_its_ledger_and_finds_a_change(
 
 def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     data = digits_with_votes(20)
-    made = pate("ledger", "create", str(tmp_path / "configs" / "shared"), "--epsilon", "3.2")
+    made = in_process("ledger", "create", str(tmp_path / "configs" / "shared"), "--epsilon", "3.2")
     assert made.returncode == 0, made.stderr
     named = yaml.safe_load(made.stdout)["budget"]["ledger"]
     assert named["path"] == str(tmp_path / "configs" / "shared")
@@ -58,19 +58,19 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
         content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "seed": seed, "budget": shared}
         config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
         out = name if "://" in name else tmp_path / name
-        outcome = pipeline.run(config, out, data=data, config_dir=tmp_path / "configs")
+        outcome = pipeline.run(config, out, data=data, config_dir=tmp_path / "configs", pages=False)
         return outcome.report.queries.asked
 
     assert run("one", 0) == 100
     assert not (tmp_path / "one" / "ledger.db").exists()
     assert 0 < run("two", 1) < 100  # it stopped where the shared budget ended
-    total = json.loads(pate("ledger", "show", str(tmp_path / "one"), "--json").stdout)
+    total = json.loads(in_process("ledger", "show", str(tmp_path / "one"), "--json").stdout)
     assert 100 < sum(charge["asked"] for charge in total["charges"]) < 200
     assert len(total["runs"]) == 2
     with pytest.raises(PateError, match="budget"):
         run("three", 2)
-    assert pate("ledger", "verify", str(tmp_path / "two")).returncode == 0
-    assert pate("ledger", "verify", str(tmp_path / "configs" / "shared")).returncode == 0
+    assert in_process("ledger", "verify", str(tmp_path / "two")).returncode == 0
+    assert in_process("ledger", "verify", str(tmp_path / "configs" / "shared")).returncode == 0
     with pytest.raises(PateError, match="there is no shared ledger"):
         run("four", 3, path="elsewhere")
     assert not (tmp_path / "configs" / "elsewhere").exists()
@@ -92,12 +92,12 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
 def test_a_run_by_stability(mechanism: dict[str, object], tmp_path: Path) -> None:
     content = {"n_teachers": 220, "mechanism": mechanism, "budget": {"asked": 30}}
     config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
-    report = pipeline.run(config, tmp_path / "run", data=digits_with_votes(220)).report
+    report = pipeline.run(config, tmp_path / "run", data=digits_with_votes(220), pages=False).report
     assert report.queries.asked == report.queries.answered == 30
     assert report.benchmark is not None
     assert report.benchmark.label_accuracy == 1.0
     assert report.privacy.sanitised is None
-    assert pate("ledger", "verify", str(tmp_path / "run")).returncode == 0
+    assert in_process("ledger", "verify", str(tmp_path / "run")).returncode == 0
 
 
 @pytest.mark.slow
@@ -118,15 +118,15 @@ def test_a_run_by_samples_of_the_records(tmp_path: Path) -> None:
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-6, unstable: 2, max_queries: 10}", "mechanism.max_queries"),
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-3, unstable: 2, max_queries: 1000}", "budget.delta"),
         ("mechanism={name: mstab, epsilon: 1, query_delta: 1e-3}", "no finite ε"),
-        ("budget.ledger=/tmp/nowhere.db", "pate ledger create PATH --epsilon E"),
-        ("budget.ledger_epsilon=3", "pate ledger create PATH --epsilon E"),
+        ("budget.ledger=/tmp/nowhere.db", "make it once with `pate ledger create`"),
+        ("budget.ledger_epsilon=3", "make it once with `pate ledger create`"),
         ("budget.ledger={path: nowhere, id: ledger-0}", "nowhere: there is no shared ledger"),
         ("budget.sanitise={order: 5, beta: 0.4}", "must lie between"),
         ("budget.sanitise={order: 5, bta: 0.4}", "did you mean 'beta'"),
     ],
 )
 def test_impossible_budgets_are_one_line(setting: str, words: str, tmp_path: Path) -> None:
-    shown = pate("run", "--set", setting, "--out", str(tmp_path / "run"))
+    shown = in_process("run", "--set", setting, "--out", str(tmp_path / "run"))
     assert shown.returncode == 2, shown.stderr
     assert words in shown.stderr
 
@@ -134,7 +134,7 @@ def test_impossible_budgets_are_one_line(setting: str, words: str, tmp_path: Pat
 def test_a_shared_ledger_does_not_go_to_a_cluster(tmp_path: Path) -> None:
     """Refused before anybody is asked: the address is one where nothing listens."""
     setting = f"budget.ledger={{path: {tmp_path}/shared, id: ledger-0}}"
-    shown = pate("submit", str(default_config_path()), "--set", setting, "--address", "http://127.0.0.1:9")
+    shown = in_process("submit", str(default_config_path()), "--set", setting, "--address", "http://127.0.0.1:9")
     assert shown.returncode == 2
     assert shown.stderr.startswith("pate: error: budget.ledger:")
     assert "stays on the machine" in shown.stderr

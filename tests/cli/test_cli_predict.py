@@ -1,15 +1,14 @@
-"""pate predict: what it prints, that it needs no Ray, and one clear line for each mistake."""
+"""pate predict: what it prints, and one clear line for each mistake. That it needs no Ray: test_cli.py."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.command_line import in_process
 from typer.testing import CliRunner
 
 from pate.cli import app
@@ -62,17 +61,6 @@ def test_json_carries_the_privacy_it_cost(run: Path) -> None:
     assert content["mechanism"] == {"name": "lnmax", "scale": 20}
     assert len(content["labels"]) == len(content["probabilities"]) == 30
     assert all(1 / 3 <= p <= 1 for p in content["probabilities"])
-
-
-def test_needs_no_ray(run: Path) -> None:
-    code = (
-        "import sys\nfrom pate.cli import main\n"
-        f"sys.argv = ['pate', 'predict', {str(run)!r}, '--input', {str(run / 'good.npz')!r}, '--json']\n"
-        "try:\n    main()\nfinally:\n    assert 'ray' not in sys.modules"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert shown.returncode == 0, shown.stderr
-    assert json.loads(shown.stdout)["delta"] == 1e-5
 
 
 def _bad_inputs() -> dict[str, tuple[Any, list[str]]]:
@@ -130,8 +118,7 @@ def _refused(arguments: list[object], words: list[str]) -> None:
 
 
 def test_status_two_and_nothing_on_standard_output(run: Path) -> None:
-    command = [sys.executable, "-m", "pate.cli", "predict", str(run), "--input", "nowhere.npz"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    shown = in_process("predict", run, "--input", "nowhere.npz")
     assert shown.returncode == 2
     assert shown.stdout == ""
     assert shown.stderr.splitlines() == ["pate: error: nowhere.npz: no such file"]

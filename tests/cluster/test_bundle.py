@@ -28,6 +28,13 @@ def test_nothing_private_travels(tmp_path: Path) -> None:
     assert names == ["report.json", "labels.npz", "student"]
     found = {str(path.relative_to(tmp_path / "here")) for path in (tmp_path / "here").rglob("*") if path.is_file()}
     assert found == {"report.json", "labels.npz", "student/student.json"}
+    assert packed(text) == found  # not only is nothing else taken out
+
+
+def packed(text: str) -> set[str]:
+    """The names in a bundle."""
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(text.splitlines()[1:-1])))) as archive:
+        return set(archive.getnames())
 
 
 def test_only_known_files_travel_and_nobodys_name(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support import REPOSITORY
+from support.command_line import Ended
 
 from pate.report.schema import Report
 
@@ -25,6 +26,12 @@ SMALL += ["--set", "ray.workers=1"]
 SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
 DIGITS = str(REPOSITORY / "configs" / "digits.yaml")
+
+
+_SEVERAL = """import json, sys
+from support.command_line import in_process
+print(json.dumps([in_process(*arguments) for arguments in json.loads(sys.argv[1])]))
+"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,14 @@ class Head:
 
     def pate(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.run(sys.executable, "-m", "pate.cli", *arguments, "--address", self.jobs, **environment)
+
+    def several(self, *commands: list[str]) -> list[Ended]:
+        """`pate …` several times in one process, which loads Ray once."""
+        path = f"{REPOSITORY / 'tests'}:{REPOSITORY}:{self.environment.get('PYTHONPATH', '')}"
+        lines = json.dumps([[*command, "--address", self.jobs] for command in commands])
+        shown = self.run(sys.executable, "-c", _SEVERAL, lines, PYTHONPATH=path)
+        assert shown.returncode == 0, shown.stderr
+        return [Ended(*ended) for ended in json.loads(shown.stdout)]
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +109,10 @@ def test_submit_runs_follows_and_fetches(head: Head) -> None:
     public = {"report.json", "report.html", "privacy.txt", "plots", "labels.npz", "student"}
     assert {path.name for path in to.iterdir()} == public
     assert (head.folder / "home" / "runs" / "one" / "private").is_dir()  # stays there
-    listed = head.pate("jobs")
+    listed, logged = head.several(["jobs"], ["logs", content["job"]])
     assert re.search(rf"{content['job']}  SUCCEEDED .* ~/runs/one", listed.stdout)
     assert len(listed.stdout.splitlines()) == 1  # errands are not shown
-    assert "ε to publish" in head.pate("logs", content["job"]).stdout
+    assert "ε to publish" in logged.stdout
 
 
 def test_plain_ray_job_submit_joins_the_cluster_and_its_run_can_be_fetched(head: Head) -> None:
@@ -139,11 +154,10 @@ def test_ctrl_c_detaches_and_stop_ends_the_job(head: Head) -> None:
     assert process.returncode == 130
     found = re.search(r"Attach again: pate logs (raysubmit_\w+) --follow --address http", "".join(lines))
     assert found, lines
-    stopped = head.pate("stop", found[1])
+    stopped, again = head.several(["stop", found[1]], ["logs", found[1], "--follow"])
     assert stopped.returncode == 0, stopped.stderr
     assert f"{found[1]}: stopped" in stopped.stderr
     assert "--resume" in stopped.stderr
-    again = head.pate("logs", found[1], "--follow")
     assert again.returncode == 1
     assert "stopped" in again.stderr.splitlines()[-1]
 
@@ -186,16 +200,13 @@ def test_doctor_finds_an_open_token_file(head: Head) -> None:
     assert all(f"chmod 600 {token}" in f["text"] for f in findings if f["level"] == "fail")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["logs", "nosuch"], "nosuch: there is no such job"),
-        (["submit", "nowhere.yaml"], "nowhere.yaml: no such config file"),
-        (["submit", DIGITS, "--resume"], "--resume: name the run directory"),
-    ],
-)
-def test_mistakes_are_one_line(head: Head, arguments: list[str], words: str) -> None:
-    shown = head.pate(*arguments)
-    assert shown.returncode == 2
-    assert words in shown.stderr
-    assert len(shown.stderr.splitlines()) == 1
+def test_mistakes_are_one_line(head: Head) -> None:
+    mistakes = {
+        "nosuch: there is no such job": ["logs", "nosuch"],
+        "nowhere.yaml: no such config file": ["submit", "nowhere.yaml"],
+        "--resume: name the run directory": ["submit", DIGITS, "--resume"],
+    }
+    for words, shown in zip(mistakes, head.several(*mistakes.values()), strict=True):
+        assert shown.returncode == 2
+        assert words in shown.stderr
+        assert len(shown.stderr.splitlines()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -149,6 +150,13 @@ def test_it_listens_on_this_machine_only(session: Session) -> None:
     assert len(addresses) >= 5  # the control store, the node, its agents, workers and the driver
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     assert set(addresses.values()) <= loopback
+
+
+def test_only_needed_processes_run(session: Session) -> None:
+    """Nobody asks an autoscaler, a reader of logs or a dashboard here, and they take as long to start as the rest."""
+    commands = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids_of(session.process.pid))
+    assert b"gcs_server" in commands
+    assert not re.findall(rb"[^\0]*monitor\.py|[^\0]*dashboard\.py", commands)
 
 
 def test_workers_are_as_urgent_as_other_work(session: Session) -> None:

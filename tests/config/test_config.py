@@ -47,7 +47,7 @@ def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
         ("mechanism.sigma=abc", ["mechanism", "abc"]),
         ("mechanism.name=gmax", ["mechanism.name = 'gmax'", "did you mean 'gnmax'"]),
         ("mechanism.name=lnmax", ["mechanism.sigma", "lnmax"]),
-        ("nonsense", ["--set nonsense", "key=value"]),
+        ("nonsense", ["overrides='nonsense'", "key=value"]),
         ("teachers.9.weight=1", ["teachers.9.weight"]),
         ("n_teachers=[1", ["n_teachers", "YAML"]),
     ],

@@ -91,7 +91,7 @@ def test_missing_data_says_where_to_put_it(source: str, tmp_path: Path, monkeypa
         raise OSError("no network in tests")
 
     monkeypatch.setattr(urllib.request, "urlopen", no_network)
-    with pytest.raises(DataError, match=rf"{source}: not below .*--data-dir or PATE_DATA"):
+    with pytest.raises(DataError, match=rf"{source}: not below .*data_dir or PATE_DATA"):
         load_images(source, [tmp_path])
 
 

@@ -124,6 +124,30 @@ def test_the_sources_agree_and_the_digest_knows_the_records_only(tmp_path: Path)
     assert len(digests) == 1
 
 
+def test_the_digest_knows_what_stands_under_an_id_and_the_key(tmp_path: Path) -> None:
+    """Else a run could go on with a record that changed under its id, or who guesses the records could check that."""
+
+    def digest(key: bytes = KEY) -> str:
+        _, left = both(tmp_path, data)
+        assert isinstance(left.private, Shards)
+        summary = ShardReader(left.private.paths, left.private.format, key, Split(3)).load()
+        assert isinstance(summary, Summary)
+        return digest_of([summary])
+
+    data = write(tmp_path, "csv")
+    before = digest()
+    assert digest() == before != digest(b"another key" * 3)
+    shard = tmp_path / "shard-1.csv"
+    for column, other in (("age", "99"), ("sick", "yes")):
+        lines = shard.read_text().splitlines()
+        number, cells = lines[0].split(",").index(column), lines[3].split(",")
+        cells[number] = other if cells[number] != other else "no"
+        shard.write_text("\n".join([*lines[:3], ",".join(cells), *lines[4:]]) + "\n")
+        assert digest() != before
+        shard.write_text("\n".join(lines) + "\n")
+    assert digest() == before
+
+
 def test_the_digest_knows_what_is_under_an_id(tmp_path: Path) -> None:
     """One cell of one record, in any shard, under the same ids: not the data that a run was begun with."""
     data = write(tmp_path, "csv", n_shards=2)

@@ -71,7 +71,7 @@ def test_csv_in_one_file_with_a_split_column(tmp_path: Path) -> None:
         ({"label": "ill"}, {}, ["private.csv: no column 'ill' (data.label)"]),
         ({"id": "name"}, {}, ["private.csv: no column 'name' (data.id)"]),
         ({"categories": {}}, {}, ["private.csv: column 'sex', row 0", "data.categories"]),
-        ({"private": "gone.csv"}, {}, ["gone.csv", "no such file", "--data-dir"]),
+        ({"private": "gone.csv"}, {}, ["gone.csv", "no such file", "data_dir"]),
         ({}, {"private": "age,sex,who,sick\n,f,ann,no\n"}, ["private.csv: column 'age', row 0", "finite number"]),
         ({}, {"private": "age,sex,who,sick\n1,f\n"}, ["private.csv, row 0", "fields"]),
         ({}, {"public": "sex\nf\n"}, ["public.csv: column 'age' is missing"]),

@@ -140,8 +140,9 @@ def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatc
     data = benchmark_images()
     stored(data, tmp_path)
     monkeypatch.setattr(images, "load_images", lambda source, folders: data)
-    with pytest.raises(ConfigError, match="n_teachers = 20: the stored votes are those of 30"):
-        pipeline.run(parse_config(CONTENT | {"n_teachers": 20}), tmp_path / "run", data_dir=tmp_path)
+    for n in (20, 40):
+        with pytest.raises(ConfigError, match=f"n_teachers = {n}: the stored votes are those of 30"):
+            pipeline.run(parse_config(CONTENT | {"n_teachers": n}), tmp_path / "run", data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,24 @@
-"""`pate account` and `pate plan` on hostile options and votes files: a figure or one line, no traceback, no hang.
-
-PATE_FUZZ is the number of examples; without it as many as take some 20 seconds.
-"""
+"""`pate account` and `pate plan` on hostile options and votes files: a figure or one line, no traceback, no hang."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import resource
 import struct
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.fuzzing import fuzz
 from typer.testing import CliRunner
 
 from pate.cli import app
 from pate.errors import PateError
 
-EXAMPLES = int(os.environ.get("PATE_FUZZ") or 50)
 MOST_SECONDS = 10.0  # of this process's time
 MOST_MEGABYTES = 700  # beyond what is loaded: ten times a file of a few kB says nothing about the program's own tables
 
@@ -153,12 +148,6 @@ def files(draw: st.DrawFn) -> bytes | None:
     return content
 
 
-def fuzz(examples: int) -> Any:
-    return settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-    )
-
-
 def megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -203,7 +192,7 @@ def check_figures(shown: str) -> None:
 
 
 @given(arguments=options("account"), content=files())
-@fuzz(EXAMPLES)
+@fuzz(20)
 def test_account(arguments: list[str], content: bytes | None, folder: Path, everything_loaded: float) -> None:
     path = folder / "votes.npy"
     if content is None:
@@ -217,7 +206,7 @@ def test_account(arguments: list[str], content: bytes | None, folder: Path, ever
 @given(
     arguments=options("plan"), gaps=st.one_of(st.none(), st.sampled_from(GAPS)), content=st.one_of(st.none(), files())
 )
-@fuzz(EXAMPLES)
+@fuzz(12)
 def test_plan(
     arguments: list[str], gaps: str | None, content: bytes | None, folder: Path, everything_loaded: float
 ) -> None:

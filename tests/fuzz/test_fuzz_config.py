@@ -144,7 +144,7 @@ def _loading_survives(path: Path) -> None:
                 no_traceback(lambda families=config.teachers: recipes(families), _MOST)
 
 
-@fuzz(60)
+@fuzz(30)
 @given(content=_changed())
 def test_changed_values(content: dict[str, Any], file: Path) -> None:
     file.write_text(dump_yaml(content), encoding="utf-8")
@@ -152,14 +152,14 @@ def test_changed_values(content: dict[str, Any], file: Path) -> None:
     no_traceback(lambda: parse_config(content), _MOST)
 
 
-@fuzz(60)
+@fuzz(30)
 @given(content=_spliced())
 def test_changed_bytes(content: bytes, file: Path) -> None:
     file.write_bytes(content)
     _loading_survives(file)
 
 
-@fuzz(60)
+@fuzz(30)
 @given(
     key=st.one_of(st.sampled_from([".".join(map(str, path)) for path in _places(_CONTENT["digits"])]), _WORDS),
     value=st.one_of(_HOSTILE.map(lambda value: dump_yaml(value).strip()), _WORDS),
@@ -168,7 +168,7 @@ def test_overrides(key: str, value: str) -> None:
     no_traceback(lambda: load_config(None, [f"{key}={value}"]), _MOST)
 
 
-@fuzz(15)
+@fuzz(8)
 @given(content=_spliced())
 def test_the_command_says_one_line(content: bytes, file: Path) -> None:
     """`pate plan` of a config for another data set: it reads the config, and then misses the data."""

@@ -30,7 +30,7 @@ from pate.runs.files import LABELS, STUDENT, STUDENT_CARD
 from pate.runs.published import Labels, in_letters, write_labels
 from pate.runs.run import Run
 
-EXAMPLES = int(os.environ.get("PATE_FUZZ", "200"))
+EXAMPLES = int(os.environ.get("PATE_FUZZ", "70"))
 DB, HEAD, KEY = "ledger.db", "private/ledger.head", "private/key"
 CARD = f"{STUDENT}/{STUDENT_CARD}"
 FILES = (DB, HEAD, KEY, LABELS, CARD)

@@ -130,7 +130,7 @@ def _files(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore")  # archives with a name twice
-@fuzz(100)
+@fuzz(60)
 @given(content=_files(), as_json=st.booleans())
 def test_any_file(content: bytes, as_json: bool, student: Path) -> None:
     path = student / "in.npz"

@@ -36,7 +36,8 @@ def config() -> Config:
 
 def run(out: Path | str, resume: bool = False, anchor: Path | str | None = None) -> list[int]:
     """The labels that a run published."""
-    pipeline.run(config(), out, data=data(), resume=resume, anchor=None if anchor is None else str(anchor))
+    anchor = None if anchor is None else str(anchor)
+    pipeline.run(config(), out, data=data(), resume=resume, anchor=anchor, pages=False)
     published = read_labels(Path(str(out).removeprefix("file://")) / "labels.npz")
     assert published is not None
     return published.labels.tolist()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,73 +22,83 @@ BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
 AT_ONCE = 8
 
 _TOGETHER = """
-import os, sys
+import json, os, sys, time
 from pathlib import Path
 from pate.errors import PateError
-from pate.config import load_config
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.runs.run import Run
 from pate.ledger.shared import SharedLedger, create
-folder, me = Path(sys.argv[1]), int(sys.argv[2])
+folder, words, n, what = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+if what == "begins":
+    from pate.config import load_config
+    from pate.runs.run import Run
 LIMITS = Limits(100, 100, "m", 0.0, 0.001)
 
-def pay(ledger):
+def pay(ledger, me):
     for i in range(3):
         with ledger.batch(1):
             ledger.charge_and_store([b"%d" % (10 * me + i)], [me], Charge(1, 1))
     ledger.close()
 
-def creates():
+def creates(me):
     print(create(folder / "shared", SharedBudget(8.0, 3.0, 1e-5)).id)
 
-def starts():
-    shared = SharedLedger.at(folder / "shared", sys.argv[4])
-    pay(Ledger(shared.db, shared.key, shared.head, f"run {me}", LIMITS, shared.budget()))
+def starts(me):
+    shared = SharedLedger.at(folder / "shared", sys.argv[5])
+    pay(Ledger(shared.db, shared.key, shared.head, f"run {me}", LIMITS, shared.budget()), me)
 
-def opens():
-    pay(Ledger(folder / "ledger.db", b"k" * 32, folder / "ledger.head", "run", Limits(100, 100, "m")))
+def opens(me):
+    pay(Ledger(folder / "ledger.db", b"k" * 32, folder / "ledger.head", "run", Limits(100, 100, "m")), me)
 
-def begins():
+def begins(me):  # who gets in stays until all others have tried
     with Run.create(folder / "run", load_config(), resume=False) as directory:
         key = directory.key
         print(key.hex(), flush=True)
-        sys.stdin.readline()
+        os.read(end[0], 1)
         assert directory.key == key
 
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    globals()[sys.argv[3]]()
-except PateError as error:
-    print(error, file=sys.stderr)
-    sys.exit(2)
+def child(me):
+    for stream, name in (1, "out"), (2, "err"):
+        os.dup2(os.open(words / f"{me}.{name}", os.O_CREAT | os.O_WRONLY), stream)
+    os.close(go[1])
+    os.close(end[1])
+    os.read(go[0], 1)  # nothing comes: it ends when the other side is closed, for all at the same moment
+    try:
+        globals()[what](me)
+    except PateError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0)
+
+go, end = os.pipe(), os.pipe()
+left = {}
+for me in range(n):
+    pid = os.fork()
+    if not pid:
+        child(me)
+    left[pid] = me
+time.sleep(0.1)  # until all wait
+os.close(go[1])
+statuses, until = {}, time.monotonic() + 30
+while left:
+    if len(left) == 1 or time.monotonic() > until:
+        os.close(end[1]) if end else None
+        end = None
+    pid, status = os.waitpid(-1, os.WNOHANG)
+    if pid:
+        statuses[left.pop(pid)] = os.waitstatus_to_exitcode(status)
+    time.sleep(0.005)
+print(json.dumps([statuses[me] for me in range(n)]))
 """
 
 
 def at_once(folder: Path, what: str, *arguments: str) -> list[tuple[int, str, str]]:
     """Status and words of processes that do the same thing at the same moment."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _TOGETHER, str(folder), str(me), what, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for me in range(AT_ONCE)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    if what == "begins":  # who got in stays until all others have tried
-        for process in processes:
-            process.wait(timeout=60) if process.stdout.readline() == "" else None  # type: ignore[union-attr]
-    told = [process.communicate(timeout=60) for process in processes]
-    return [(process.returncode, *words) for process, words in zip(processes, told, strict=True)]
+    with tempfile.TemporaryDirectory() as words:
+        command = [sys.executable, "-c", _TOGETHER, str(folder), words, str(AT_ONCE), what, *arguments]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert shown.returncode == 0, shown.stderr
+        told = [[(Path(words) / f"{me}.{name}").read_text() for name in ("out", "err")] for me in range(AT_ONCE)]
+    return [(status, out, error) for status, (out, error) in zip(json.loads(shown.stdout), told, strict=True)]
 
 
 def test_of_many_who_create_it_at_once_one_does(tmp_path: Path) -> None:

@@ -108,6 +108,31 @@ def test_another_run_at_the_same_place_is_refused(tmp_path: Path) -> None:
         StoredLedger(storage, tmp_path / "c.db", b"x" * 32, tmp_path / "c.head", "run", LIMITS)
 
 
+def test_a_local_file_of_another_history_is_not_continued(tmp_path: Path) -> None:
+    """Of the same run, under the same key and as long: two copies that went on at two places."""
+    stores = memory(), memory()
+    for number, storage in enumerate(stores):
+        pay(machine(storage, tmp_path / str(number)), number, 1)
+    with pytest.raises(RunError, match="is not the ledger that is stored at"):
+        machine(stores[1], tmp_path / "0")
+
+
+def test_a_history_that_an_anchor_misses_is_refused_before_a_link_is_added(tmp_path: Path) -> None:
+    storage, anchor = memory(), str(tmp_path / "anchor")
+
+    def opened(folder: str) -> StoredLedger:
+        (tmp_path / folder).mkdir()
+        places = (tmp_path / folder / "ledger.db", KEY, tmp_path / folder / "ledger.head")
+        return StoredLedger(storage, *places, "run", LIMITS, anchor=anchor)
+
+    pay(opened("a"), 7, 1)
+    storage.remove(storage.names(FOLDER)[-1])
+    left = storage.names(FOLDER)
+    with pytest.raises(RunError, match="rolled back, or another copy"):
+        opened("b")
+    assert storage.names(FOLDER) == left
+
+
 def test_people_can_look_at_a_ledger_in_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pate.cli.ledger import show
     from pate.cli.ledger import verify as verify_command

@@ -136,6 +136,66 @@ def test_outcomes_of_one_in_1e40_are_exact() -> None:
     assert shown == pytest.approx(expected, abs=1e-9)
 
 
+EVERY: list[Mechanism] = [
+    *EXAMPLES,
+    MStab(1.0, 0.3),
+    MSamp(1.0, 0.3, 0.1, 20),
+    MSvec(8.0, 0.3, 1, 3),
+]
+
+
+@pytest.mark.parametrize("mechanism", EVERY, ids=str)
+@pytest.mark.parametrize("n_classes", [3, 5])
+def test_every_draw_of_a_query_is_charged(mechanism: Mechanism, n_classes: int) -> None:
+    """Eight bytes are a draw of noise and sixteen break a tie; among 300 tied votes some take all there can be."""
+    random_bytes, taken = random.Random(5).randbytes, [0]
+
+    def entropy(n: int) -> bytes:
+        taken[-1] += 1 if n == 16 else n // 8
+        return random_bytes(n)
+
+    for _ in range(300):
+        mechanism.begin().answer(np.full((1, n_classes), 4), entropy)
+        taken.append(0)
+    assert max(taken) == mechanism.noise_draws(n_classes)
+
+
+def test_what_a_query_costs_in_a_shared_ledger() -> None:
+    confident, order = ConfidentGNMax(threshold=4, sigma1=1.5, sigma2=1.0), 3.0
+    test, answer = confident.rdp_per_query(order) or (0.0, 0.0)
+    assert test == confident.worst_case(1, 0).rdp_at(order) > 0
+    assert test + answer == pytest.approx(confident.worst_case(1, 1).rdp_at(order), rel=1e-12)
+    assert answer == pytest.approx(GNMax(1.0).worst_case(1, 1).rdp_at(order), rel=1e-12)
+    assert GNMax(1.0).rdp_per_query(order) == (0.0, GNMax(1.0).worst_case(1, 1).rdp_at(order))
+    for without in (MStab(1.0, 0.3), MSvec(8.0, 0.3, 1, 3)):
+        assert without.rdp_per_query(order) is None
+
+
+def test_queries_that_are_not_answered_are_charged() -> None:
+    """LNMax and GNMax answer every query, whatever limit there is on answers; so ⊥ of the others costs too."""
+    for mechanism in (LNMax(1.0), GNMax(1.0), MStab(0.1, 1e-9)):
+        assert mechanism.worst_case(20, 0).epsilon(1e-5) == mechanism.worst_case(20, 20).epsilon(1e-5) > 0
+    test = ConfidentGNMax(threshold=4, sigma1=1.5, sigma2=1.0).worst_case(20, 0)
+    assert test.rdp_at(3.0) == pytest.approx(20 * test.costs[0].proven(3.0), rel=1e-12)
+
+
+def test_which_mechanisms_have_an_exact_cost() -> None:
+    assert [type(m).__name__ for m in EVERY if not m.has_exact_cost] == ["MSamp", "MSvec"]
+
+
+def test_the_narrowest_noise_decides_whether_a_figure_can_be_sanitised() -> None:
+    assert ConfidentGNMax(threshold=4, sigma1=9.0, sigma2=2.0).sanitised_noise == 2.0
+    assert ConfidentGNMax(threshold=4, sigma1=2.0, sigma2=9.0).sanitised_noise == 2.0
+    assert GNMax(3.0).sanitised_noise == 3.0
+    assert LNMax(3.0).sanitised_noise is None
+
+
+def test_records_of_msamp_are_in_at_most_kappa_parts() -> None:
+    split = MSamp(1.0, 1e-5, 0.1, 50).split(50)
+    assert (split.n_parts, split.rate, split.most_parts) == (50, 0.1, 10)
+    assert GNMax(1.0).split(50).rate is None
+
+
 def test_build_names_what_is_wrong() -> None:
     assert build({"name": "pate.mechanisms.LNMax", "scale": 20}) == LNMax(20.0)
     assert build({"name": "confident-gnmax", "threshold": 200, "sigma1": 150, "sigma2": 40}).may_decline

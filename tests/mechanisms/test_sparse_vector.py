@@ -162,7 +162,7 @@ def test_joint_outcomes_sum_to_one_and_permute_with_the_labels(mechanism):
 @pytest.mark.parametrize("mechanism", SMALL[:3], ids=str)
 def test_samples_follow_the_joint_outcomes(mechanism):
     entropy = np.random.default_rng(11).bytes
-    counts, runs = np.array([[6, 0], [2, 2], [0, 9]]), 8000
+    counts, runs = np.array([[6, 0], [2, 2], [0, 9]]), 4000
     samples = np.array([mechanism.release(counts, entropy) for _ in range(runs)])
     expected = np.exp(mechanism.log_stream_outcomes(counts))
     for labels in itertools.product((0, 1, UNANSWERED), repeat=3):
@@ -257,3 +257,27 @@ def test_built_from_settings():
     for wrong in ({"epsilon": -1}, {"delta": 0}, {"unstable": 1.5}, {"max_queries": 0}, {"max_queries": 9}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             build(good | wrong)
+
+
+def test_a_run_must_state_the_streams_own_delta_and_limit():
+    mechanism = MSvec(1.0, 1e-5, 10, 1000)
+    mechanism.check(1000, 1e-5, 250)
+    with pytest.raises(ConfigError, match=r"mechanism\.delta = 1e-05: must not exceed"):
+        mechanism.check(1000, 0.99e-5, 250)
+    with pytest.raises(ConfigError, match=r"budget\.asked = 1001"):
+        mechanism.check(1001, 1e-5, 250)
+
+
+def test_advanced_composition_covers_what_is_claimed():
+    """Where epochs do not simply add up, √(2·Q·ln(2/δ))·2/λ + Q·(2/λ)·(e^(2/λ) − 1) must not exceed ε."""
+    accepted = []
+    for epsilon in np.geomspace(0.1, 100, 40):
+        try:
+            mechanism = MSvec(float(epsilon), 1e-5, 400, 1000)
+        except ValueError:
+            continue
+        each = 2 / mechanism.noise_scale
+        spent = math.sqrt(2 * 400 * math.log(2 / 1e-5)) * each + 400 * each * math.expm1(each)
+        assert spent <= epsilon * (1 + 1e-12)
+        accepted.append(epsilon)
+    assert 1 < max(accepted) < 100

@@ -62,3 +62,20 @@ def test_exponential_choice_has_the_stated_odds() -> None:
 
 def test_exponential_choice_survives_scores_far_apart() -> None:
     assert exponential_choice(np.array([-1e9, 0.0]), 5.0) == 1
+
+
+def test_bernoulli_rounds_its_probability_down() -> None:
+    assert not bernoulli(1, 2.0**-54, lambda n: b"\x00" * n)[0]
+    assert bernoulli(1, 2.0**-53, lambda n: b"\x00" * n)[0]
+
+
+def test_a_gaussian_is_made_of_four_draws() -> None:
+    """The low bits of a single draw by inversion could tell what it was added to."""
+    taken: list[int] = []
+
+    def entropy(n: int) -> bytes:
+        taken.append(n)
+        return seeded_entropy(0)(n)
+
+    gaussians(7, entropy)
+    assert sum(taken) == 4 * 8 * 7

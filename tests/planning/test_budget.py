@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pate.config import parse_config
-from pate.planning.budget import epsilon_curves, publishable_epsilon
+from pate.accounting.composition import SAMPLER_SHARES
+from pate.accounting.sanitise import WithRelease
+from pate.config import Config, parse_config
+from pate.errors import ConfigError
+from pate.ledger import SharedBudget
+from pate.ledger.shared import create
+from pate.planning.budget import epsilon_curves, ledger_opener, publishable_epsilon
+from pate.runs.run import Run
 
 _MECHANISMS: list[dict[str, Any]] = [
     {"name": "lnmax", "scale": 8},
@@ -20,18 +27,22 @@ _MECHANISMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", _MECHANISMS, ids=lambda settings: settings["name"])
-def test_curves_end_at_the_publishable_epsilon(settings: dict[str, Any]) -> None:
-    config = parse_config(
+def config_of(mechanism: dict[str, Any], **budget: Any) -> Config:
+    return parse_config(
         {
             "n_teachers": 50,
             "data": {"source": "digits"},
             "teachers": [{"name": "sklearn.svm.SVC"}],
-            "mechanism": settings,
-            "budget": {"asked": 40, "answered": 30},
+            "mechanism": mechanism,
+            "budget": {"asked": 40, "answered": 30, **budget},
             "student": {"name": "supervised"},
         }
     )
+
+
+@pytest.mark.parametrize("settings", _MECHANISMS, ids=lambda settings: settings["name"])
+def test_curves_end_at_the_publishable_epsilon(settings: dict[str, Any]) -> None:
+    config = config_of(settings)
     mechanism = config.build_mechanism()
     curves = epsilon_curves(config, mechanism, 10)
     epsilon = publishable_epsilon(config, mechanism, 10)
@@ -42,3 +53,42 @@ def test_curves_end_at_the_publishable_epsilon(settings: dict[str, Any]) -> None
     assert (np.diff(list(first.values())) >= 0).all()
     for other in others:
         assert all(first[n] <= other[n] for n in first)
+
+
+@pytest.mark.parametrize("settings", _MECHANISMS, ids=lambda settings: settings["name"])
+def test_the_samplers_error_is_part_of_what_is_published(settings: dict[str, Any]) -> None:
+    config = config_of(settings)
+    mechanism, delta = config.build_mechanism(), config.budget.delta
+    at_what_is_left = mechanism.worst_case(40, 30).epsilon(delta * (1 - SAMPLER_SHARES[0]))
+    assert publishable_epsilon(config, mechanism, 10) == at_what_is_left >= mechanism.worst_case(40, 30).epsilon(delta)
+
+
+def test_a_sanitised_figure_is_part_of_what_is_published() -> None:
+    gnmax, figure = {"name": "gnmax", "sigma": 20}, {"order": 8.0, "beta": 0.02, "sigma_ss": 4.0}
+    config = config_of(gnmax, sanitise=figure)
+    mechanism, delta = config.build_mechanism(), config.budget.delta
+    together = WithRelease.of(mechanism.worst_case(40, 30), 8.0, 0.02, 4.0, delta)  # type: ignore[arg-type]
+    assert publishable_epsilon(config, mechanism, 10) == together.epsilon(delta * (1 - SAMPLER_SHARES[0]))
+    assert publishable_epsilon(config, mechanism, 10) > publishable_epsilon(config_of(gnmax), mechanism, 10)
+
+
+def test_a_budget_is_kept_and_says_how_many_queries_fit() -> None:
+    settings = _MECHANISMS[1]
+    mechanism = config_of(settings).build_mechanism()
+    of_17, of_18, of_20 = (publishable_epsilon(config_of(settings, asked=n), mechanism, 10) for n in (17, 18, 20))
+    with pytest.raises(ConfigError, match=" 17 would fit"):
+        publishable_epsilon(config_of(settings, asked=20, epsilon=(of_17 + of_18) / 2), mechanism, 10)
+    with pytest.raises(ConfigError, match="would fit"):
+        publishable_epsilon(config_of(settings, asked=20, epsilon=0.999 * of_20), mechanism, 10)
+    assert publishable_epsilon(config_of(settings, asked=20, epsilon=1.001 * of_20), mechanism, 10) == of_20
+
+
+def test_a_shared_ledger_charges_tests_and_answers(tmp_path: Path) -> None:
+    shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=50.0, delta=1e-5))
+    config = config_of(_MECHANISMS[2], ledger={"path": "joint", "id": shared.id})
+    mechanism = config.build_mechanism()
+    with Run.create(tmp_path / "run", config, resume=False) as directory:
+        ledger = ledger_opener(config, mechanism, directory, tmp_path)()
+        assert (ledger.limits.rdp_asked, ledger.limits.rdp_answered) == mechanism.rdp_per_query(8.0)
+        assert ledger.limits.rdp_asked > 0
+        ledger.close()

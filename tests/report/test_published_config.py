@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from pate.config import default_config_path, load_baseline_config, load_config, parse_config
 from pate.data.dataset import Dataset, Records
 from pate.report.figures import load_examples, save_examples
-from pate.report.published_config import LEFT_OUT, published_config, published_params, published_yaml
-from pate.report.schema import BaselineReport, Report, TeacherKind
+from pate.report.published_config import LEFT_OUT, published_config, published_method, published_params, published_yaml
+from pate.report.schema import BaselineReport, Method, Report, TeacherKind
 from pate.report.writing import read_report, store_report, write_pages
 
 SECRETS = ("crippen", "hiv", "patient_no", "viral_load", "clinic-7", "s3://")
@@ -61,9 +61,18 @@ def test_names_of_files_columns_and_places_are_left_out() -> None:
 
 def test_a_key_nobody_thought_of_is_left_out() -> None:
     for section in (None, "data", "budget", "ray", "student"):
-        content: dict[str, Any] = {"new": "of Mrs Smith"}
-        shown = published_config({section: content} if section else content)
-        assert (shown[section] if section else shown) == {"new": LEFT_OUT}
+        for value in ("of Mrs Smith", "Smith"):  # a word by itself is a parameter's, where the key is known
+            content: dict[str, Any] = {"new": value}
+            shown = published_config({section: content} if section else content)
+            assert (shown[section] if section else shown) == {"new": LEFT_OUT}
+
+
+def test_names_of_parameters_and_methods_are_looked_at_too() -> None:
+    named = {"of Mrs Smith": 1, "C": 2}
+    assert published_params(named) == {LEFT_OUT: 1, "C": 2}
+    method = {"name": "pate.own.Method", "C": 2, "table": "/srv/hiv.csv"}
+    shown = {"name": "pate.own.Method", "C": 2, "table": LEFT_OUT}
+    assert published_method(method) == TypeAdapter(Method).validate_python(method) == shown
 
 
 @pytest.mark.parametrize("path", sorted(default_config_path().parent.glob("*.yaml")), ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from support.command_line import PATE
+from support.command_line import PATE, in_process
 
 from pate.ledger.stored import FOLDER
 
@@ -58,9 +58,10 @@ def answers(records: list[dict]) -> dict[str, int]:
     return {query: label for charge in charges for _, query, label in charge}
 
 
-def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path) -> None:
+def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
-    command = [*PATE, "run", str(config(tmp_path, "workers")), "--out", f"file://{store}", "--json"]
+    arguments = ["run", str(config(tmp_path, "workers")), "--out", f"file://{store}", "--json"]
+    command = [*PATE, *arguments]
     first, second = machine(tmp_path / "first"), machine(tmp_path / "second")
     head = subprocess.Popen(
         command, env=first, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -73,12 +74,15 @@ def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path) -> No
     os.killpg(head.pid, signal.SIGKILL)
     head.communicate(timeout=30)
     paid = links(store)
-    begun = subprocess.run(command, env=second, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, second[name])
+    begun = in_process(*arguments)
     assert begun.returncode == 2
     assert "add --resume" in begun.stderr
     shown = subprocess.run([*command, "--resume"], env=second, cwd=tmp_path, capture_output=True, timeout=240)
     assert shown.returncode == 0, shown.stderr.decode()
     assert "training will take" not in shown.stderr.decode()  # votes came from storage
+    assert "starting Ray" not in shown.stderr.decode()
     after = links(store)
     assert after[: len(paid)] == paid  # nothing of the history is ever rewritten
     assert [record["kind"] for record in after].count("owners") == 2

@@ -217,7 +217,7 @@ def test_baseline_at_a_url(stores: dict[str, Path], copied: dict[str, Path], tmp
     before = (copied["erm"] / "model" / "model.safetensors").read_bytes()
     command = ("baseline", tmp_path / "erm.yaml", "--out", url(copied["erm"]))
     assert json.loads(invoke(*command, "--resume", "--json"))["run"] == url(copied["erm"])
-    with pytest.raises(RunError, match="add --resume"):
+    with pytest.raises(RunError, match="add resume=True"):
         invoke(*command)
     (copied["erm"] / "report.json").unlink()  # as another machine sees it that began before the first one ended
     with pytest.raises(RunError, match="another pate has released"):

@@ -163,7 +163,7 @@ def test_a_foreign_type_in_a_saved_student_is_refused(tmp_path: Path) -> None:
     student = build_student("supervised", {}, 0).fit(X, labels, None)
     save_student(student, tmp_path, {})
     skops.io.dump(argparse.Namespace(a=1), tmp_path / "model.skops")
-    with pytest.raises(NotTrusted, match=r"--trust argparse\.Namespace"):
+    with pytest.raises(NotTrusted, match=r"trust=\['argparse\.Namespace'\]"):
         load_student(tmp_path)
 
 
@@ -236,6 +236,6 @@ def test_a_student_by_dotted_path_is_trusted_only_by_name(tmp_path: Path) -> Non
     path = f"{Custom.__module__}.Custom"
     student = build_student(path, {}, 0).fit(X, np.ones(len(X), dtype=int))
     save_student(student, tmp_path, {})
-    with pytest.raises(NotTrusted, match=r"--trust .*Custom"):
+    with pytest.raises(NotTrusted, match=r"trust=\['.*Custom'\]"):
         load_student(tmp_path)
     assert set(load_student(tmp_path, trust=[path]).predict(X)) == {1}

@@ -7,7 +7,7 @@ import io
 import subprocess
 import sys
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 from support import REPOSITORY
 
@@ -15,6 +15,15 @@ PATE = [sys.executable, "-m", "pate.cli"]
 SMALL = ["--set", "n_teachers=20", "--set", "budget.asked=300", "--set", "mechanism.sigma=20"]
 SMALL += ["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: 10}}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
+SMALL += ["--set", "ray.workers=1"]
+
+
+class Ended(NamedTuple):
+    """A command that has ended, with the names of `subprocess.CompletedProcess`."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 def pate(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
@@ -22,8 +31,8 @@ def pate(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[s
     return subprocess.run([*PATE, *arguments], capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY)
 
 
-def in_process(*arguments: object) -> tuple[int, str, str]:
-    """`pate …` in this process, which has loaded everything: exit status, standard output, standard error."""
+def in_process(*arguments: object) -> Ended:
+    """`pate …` in this process, which has loaded everything: a second instead of ten."""
     from pate.cli import main
 
     out, err = io.StringIO(), io.StringIO()
@@ -36,4 +45,4 @@ def in_process(*arguments: object) -> tuple[int, str, str]:
         status = end.code or 0
     finally:
         sys.argv = before
-    return status, out.getvalue(), err.getvalue()
+    return Ended(status, out.getvalue(), err.getvalue())

@@ -1,0 +1,65 @@
+"""What queries cost, with the sampler's error of all their draws charged to δ."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pate.accounting.composition import SAMPLER_SHARES
+from pate.accounting.exact import exact_epsilon
+from pate.errors import ConfigError
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, MSamp
+from pate.noise.integer import TV_ERROR_PER_DRAW
+from pate.planning.costs import cumulative_epsilons, summarise, worst_case_epsilon
+from pate.planning.plan import Workload, epsilon_of, solve_noise
+
+
+def test_each_draw_of_each_query_is_charged() -> None:
+    """At δ = 1e-20 the error of ten million draws takes half of δ; that of a single query's would take a thousandth."""
+    mechanism, asked, delta = GNMax(3000.0), 10**6, 1e-20
+    ideal = mechanism.worst_case(asked, asked).epsilon(delta)
+    needed = (1 + math.exp(ideal)) * (asked * 11 + 1) * TV_ERROR_PER_DRAW / delta
+    assert SAMPLER_SHARES[-2] < needed < SAMPLER_SHARES[-1]
+    found = worst_case_epsilon(mechanism, asked, None, delta, n_classes=10)
+    assert found == mechanism.worst_case(asked, asked).epsilon(delta * (1 - SAMPLER_SHARES[-1])) > ideal
+
+
+def test_exact_figures_are_charged_for_each_draw_too() -> None:
+    """At δ = 1e-24 the error of 800 draws takes more than a tenth of δ; that of one query's four draws a hundredth."""
+    mechanism, votes, delta = LNMax(20.0), np.tile([60, 2, 1], (200, 1)), 1e-24
+    ideal, half = (exact_epsilon(mechanism, votes, d) for d in (delta, delta / 2))
+    for epsilon in (ideal.rdp, ideal.pld):
+        needed = (1 + math.exp(epsilon)) * 200 * 4 * TV_ERROR_PER_DRAW / delta
+        assert SAMPLER_SHARES[-2] < needed < SAMPLER_SHARES[-1]
+    found = summarise(mechanism, votes, delta, None, 8)
+    assert (found.exact_rdp, found.exact_pld) == (half.rdp, half.pld)
+    assert half.rdp > ideal.rdp
+    assert half.rdp != half.pld
+
+
+def test_a_limit_on_answers_lowers_the_cost_and_none_means_that_all_are_answered() -> None:
+    mechanism = ConfidentGNMax(threshold=30, sigma1=12, sigma2=9)
+    every, few, none = (worst_case_epsilon(mechanism, 40, limit) for limit in (40, 10, 0))
+    assert none < few < every == worst_case_epsilon(mechanism, 40)
+
+
+def test_a_votes_file_cannot_say_what_msamp_costs() -> None:
+    with pytest.raises(ConfigError, match="msamp"):
+        summarise(MSamp(1.0, 1e-5, 0.1, 20), np.array([[20, 0]]), 1e-5, None, 8)
+
+
+def test_curves_are_those_of_the_figures() -> None:
+    mechanism, votes = LNMax(8.0), np.tile([30, 2, 1], (20, 1))
+    curves = cumulative_epsilons(mechanism, votes, 1e-5, np.array([5, 20]))
+    assert curves["every data set (publishable)"][1] == worst_case_epsilon(mechanism, 20, None, 1e-5, 3)
+
+
+@pytest.mark.parametrize("settings", [{"name": "gnmax"}, {"name": "mstab", "query_delta": 1e-9}], ids=str)
+def test_the_noise_that_is_found_keeps_to_the_target(settings: dict[str, object]) -> None:
+    workload = Workload(asked=50, answered=None, delta=1e-6, n_classes=10)
+    found = solve_noise(settings, 2.0, workload)
+    at_target = worst_case_epsilon(found, 50, None, 1e-6, 10)
+    assert epsilon_of(found, workload) == at_target
+    assert 0.97 * 2.0 < at_target <= 2.0

@@ -1,0 +1,163 @@
+"""Forgetting, by itself: which data a run goes on with, what is erased, and who is trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate.config import Config, parse_config
+from pate.data.dataset import Dataset, Records, Votes
+from pate.ensemble import Ensemble
+from pate.ensemble.checkpoints import TeacherFiles
+from pate.ensemble.readers import private_records
+from pate.ensemble.worker import Teaching
+from pate.errors import DataError
+from pate.forget import forget, remembered
+from pate.runs import files
+from pate.runs.run import Run
+from pate.runs.version import Version
+
+TEACHERS = 6
+CONFIG = {
+    "n_teachers": TEACHERS,
+    "data": {"source": "arrays"},
+    "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+    "mechanism": {"name": "gnmax", "sigma": 2},
+    "budget": {"asked": 10},
+    "student": {"name": "supervised"},
+    "backend": "local",
+}
+MADE = (files.VOTES, files.EVALUATION, files.EPSILON, files.FAILURES, files.PAGE)
+
+
+def arrays(ids: bool = False) -> Dataset:
+    rng = np.random.default_rng(0)
+    y = np.resize([0, 1], 60)
+    X = (rng.normal(size=(60, 2)) + 3 * y[:, None]).astype(np.float32)
+    persons = [f"p{i // 3}" for i in range(60)] if ids else None
+    return Dataset(Records(X, y.astype(np.int64), persons), rng.normal(size=(20, 2)).astype(np.float32), ("a", "b"))
+
+
+def train(config: Config, data: Dataset, run: Run) -> None:
+    teaching, store = Teaching.of(config, 2), TeacherFiles(run.private, run.key)
+    with Ensemble(teaching, private_records(config, data, run), store) as ensemble:
+        ensemble.train()
+    for name in MADE:
+        (run.private / name).write_text("made from all teachers")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """A run whose teachers are trained, on records without ids."""
+    config = parse_config(CONFIG)
+    with Run.create(tmp_path / "run", config) as run:
+        train(config, remembered(arrays(), run), run)
+        yield run
+
+
+def payloads(run: Run) -> list[bytes | None]:
+    return [TeacherFiles(run.private, run.key).load(part) for part in range(TEACHERS)]
+
+
+# Which data a run goes on with.
+
+
+def changed(name: str) -> Dataset:
+    data = arrays(ids=True)
+    records = data.records
+    X, y = records.X.copy(), records.y.copy()
+    X[7, 0] += 1
+    y[7] = 1 - y[7]
+    X_public = data.X_public.copy()
+    X_public[3, 0] += 1
+    ids = [*records.ids[:7], "somebody else", *records.ids[8:]]  # type: ignore[index]
+    return {
+        "a record": replace(data, private=replace(records, X=X)),
+        "a label": replace(data, private=replace(records, y=y)),
+        "an id": replace(data, private=replace(records, ids=ids)),
+        "a record less": replace(data, private=records.only(np.arange(60) != 7)),
+        "a public example": replace(data, X_public=X_public),
+    }[name]
+
+
+@pytest.mark.parametrize("what", ["a record", "a label", "an id", "a record less", "a public example"])
+def test_a_run_goes_on_with_the_data_it_began_with(what: str, tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", parse_config(CONFIG)) as run:
+        remembered(arrays(ids=True), run)
+        remembered(arrays(ids=True), run)
+        with pytest.raises(DataError, match="was begun with other data"):
+            remembered(changed(what), run)
+
+
+def test_and_with_the_votes_it_began_with(tmp_path: Path) -> None:
+    counts = np.tile([4, 2], (20, 1))
+    data = replace(arrays(), private=Votes(counts))
+    with Run.create(tmp_path / "run", parse_config(CONFIG)) as run:
+        remembered(data, run)
+        with pytest.raises(DataError, match="was begun with other data"):
+            remembered(replace(data, private=Votes(counts[:, ::-1])), run)
+
+
+# What goes.
+
+
+def test_the_record_its_teacher_and_what_was_made_from_it_go(run: Run) -> None:
+    before = payloads(run)
+    assert forget(parse_config(CONFIG), arrays(), run, [], [7]) == 1
+    after = payloads(run)
+    assert None not in after
+    assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+    assert not [name for name in MADE if (run.private / name).exists()]
+    assert Version.of(run).version == 2
+    left = remembered(arrays(), run).records
+    np.testing.assert_array_equal(left.X, np.delete(arrays().records.X, 7, axis=0))
+    np.testing.assert_array_equal(left.X, remembered(changed_source(7), run).records.X)
+
+
+def changed_source(row: int) -> Dataset:
+    """The source without the record: a run that forgot it goes on all the same."""
+    return replace(arrays(), private=arrays().records.only(np.arange(60) != row))
+
+
+def test_what_was_forgotten_stays_forgotten(run: Run) -> None:
+    config = parse_config(CONFIG)
+    forget(config, arrays(), run, [], [7])
+    forget(config, arrays(), run, [], [8])
+    assert Version.of(run).version == 3
+    assert len(remembered(arrays(), run).records) == 58
+    for row in (7, 8):
+        with pytest.raises(DataError, match="forgotten already"):
+            forget(config, arrays(), run, [], [row])
+    with pytest.raises(DataError, match="was begun with other data"):
+        remembered(changed_source(9), run)
+
+
+def test_forgetting_brings_in_no_other_data(run: Run) -> None:
+    """Cut off before anything was erased, and gone on with another record changed."""
+    Version(version=2, pending=(0,), data_digest="of the rest").store(run)
+    with pytest.raises(DataError, match="was begun with other data"):
+        remembered(arrays(), run)
+    assert None not in payloads(run)
+
+
+def test_a_persons_records_go_together(tmp_path: Path) -> None:
+    config, data = parse_config(CONFIG), arrays(ids=True)
+    with Run.create(tmp_path / "run", config) as run:
+        train(config, remembered(data, run), run)
+        forget(config, data, run, ["p4"], [])
+        left = remembered(data, run).records
+    assert left.ids == [who for who in data.records.ids or () if who != "p4"]
+
+
+def test_digests_of_what_was_forgotten_are_the_runs_own(run: Run, tmp_path: Path) -> None:
+    """Else whoever guesses a record could look it up."""
+    config = parse_config(CONFIG)
+    forget(config, arrays(), run, [], [7])
+    with Run.create(tmp_path / "other", config) as other:
+        train(config, remembered(arrays(), other), other)
+        forget(config, arrays(), other, [], [7])
+        assert not set(Version.of(run).forgotten) & set(Version.of(other).forgotten)
