@@ -66,6 +66,7 @@ def test_fashion_mnist_from_unpacked_files(tmp_path: Path) -> None:
         (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx(np.arange(n)))
     data = load_images("fashion_mnist", [tmp_path])
     assert data.records.X.shape == (5, 28, 28)
+    assert (len(data.X_public), len(data.X_test)) == (3, 0)  # what was public is not for tests
     assert float(data.records.X[0, 0, 0]) == pytest.approx(0.2)
     assert data.classes[9] == "ankle boot"
 
