@@ -30,6 +30,8 @@ from pate.errors import PateError, RunError
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED, Mechanism, Stream
+from pate.neighbours.electorate import Electorate
+from pate.neighbours.voting import Election, sum_votes
 from pate.noise.integer import Entropy
 from pate.runs import files
 from pate.storage.files import write_atomically
@@ -129,6 +131,29 @@ class Aggregator:
         """Go on from what the ledger holds; after a restart that may cost something (see `MSvec.begin`)."""
         spent = self._ledger.spent()
         return self._mechanism.begin(spent.unstable, spent.asked)
+
+    def release_round(
+        self, name: str, election: Election, mechanism: Mechanism, electorate: Electorate
+    ) -> NDArray[np.int64]:
+        """What the round `name` of votes near public examples releases: noisy counts, or a label, of each cell.
+
+        The first call counts, draws, charges and stores, all of it in one transaction; later ones read. Nothing is
+        counted again then, so a stored round needs no records.
+        """
+        width = election.n_classes if mechanism.releases_counts else 1
+        ids = [keyed_digest(self._key, b"round", f"{name}: {i}".encode()) for i in range(len(election.cells) * width)]
+        if not self._ledger.stored(ids[:1]):
+            counts = sum_votes(electorate.count(election), electorate.sources)
+            with self._ledger.batch(1):
+                if mechanism.releases_counts:
+                    released = mechanism.release_counts(counts, self._entropy)
+                else:
+                    released = mechanism.release(counts, self._entropy)
+                self._ledger.charge_and_store(ids, released.reshape(-1).tolist(), Charge(1, 1))
+        stored = self._ledger.stored(ids)
+        if len(stored) != len(ids):
+            raise RunError(f"{name}: was stored in part only; the ledger is not the one of this run")
+        return np.array([stored[i] for i in ids], dtype=np.int64).reshape(len(election.cells), width)
 
     def account(self, X: NDArray, delta: float, adaptive: bool = False) -> None:
         """The exact data-dependent ε of the examples asked so far: written under `private/`, returned to nobody.
@@ -296,6 +321,12 @@ class RemoteAggregator:
 
     def must_have_told(self, X: NDArray, labels: NDArray[np.int64]) -> None:
         self._call("must_have_told", X, labels)
+
+    def release_round(
+        self, name: str, election: Election, mechanism: Mechanism, electorate: Electorate
+    ) -> NDArray[np.int64]:
+        released: NDArray[np.int64] = self._call("release_round", name, election, mechanism, electorate)
+        return released
 
     def account(self, X: NDArray, delta: float, adaptive: bool = False) -> None:
         self._call("account", X, delta, adaptive)

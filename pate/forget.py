@@ -73,14 +73,18 @@ def forget(
         raise DataError("forgotten already; nothing was changed")
     known = remembered(data, directory)
     gone = np.isin(_digests(known, directory.key), source_digests[chosen])
-    touched = [part for part, members in enumerate(parts_of(config, known, directory.key)) if gone[members].any()]
+    touched = []  # records that vote themselves touch no teacher; what was released of their votes stays released
+    if config.voters == "teachers":
+        touched = [part for part, members in enumerate(parts_of(config, known, directory.key)) if gone[members].any()]
     Version(
         version=before.version + 1,
         forgotten=(*before.forgotten, *sorted(set(source_digests[chosen]) - set(before.forgotten))),
         pending=tuple(touched),
         data_digest=_digest(replace(known, private=known.records.only(~gone)), directory.key),
     ).store(directory)
-    _retrain(config, remembered(data, directory), directory, config_dir, touched)
+    left = remembered(data, directory)
+    if touched:
+        _retrain(config, left, directory, config_dir, touched)
     return len(touched)
 
 

@@ -24,12 +24,15 @@ from pate.data.dataset import Dataset, Records, Shards, Votes
 from pate.data.sources import data_root, load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
-from pate.errors import BudgetExceeded, ConfigError
+from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.forget import remembered
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import Mechanism
 from pate.naming import make_importable
+from pate.neighbours.electorate import Electorate
+from pate.neighbours.posterior import Labelled
+from pate.neighbours.voting import Election
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
 from pate.report.figures import save_examples
 from pate.report.making import report_of_run
@@ -37,7 +40,7 @@ from pate.report.schema import Report
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.run import Run
-from pate.students.stage import labels_are_kept, new_student, train_student
+from pate.students.stage import labels_are_kept, new_student, student_between, train_student
 from pate.trying import try_everything
 
 Tell = Callable[[str], None]  # says what only people may read who may know the private data
@@ -59,13 +62,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Released:
-    """What came out of the trust boundary, stored and paid for; `rows` are the public examples asked about."""
+    """What came out of the trust boundary, stored and paid for; `rows` are the public examples asked about.
+
+    Where records voted near public examples, `labelled` says which of those have labels, and how much each counts.
+    """
 
     rows: NDArray[np.int64]
     labels: NDArray[np.int64]
     spent: Charge
     sanitised: dict[str, Any] | None
     head: Pin
+    labelled: Labelled | None = None
 
 
 def run(
@@ -113,10 +120,15 @@ def run(
         open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
         inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console)
-        released = _release_labels(inside, mechanism, open_ledger, address)
-        data = data.asked_first(released.rows)
+        if config.voters == "neighbours":
+            released = _release_rounds(inside, mechanism, open_ledger, address)
+        else:
+            released = _release_labels(inside, mechanism, open_ledger, address)
+            data = data.asked_first(released.rows)
         with _stage("student", seconds), labels_are_kept("the student", out):
-            student = train_student(config, data, released.labels, directory, epsilon, released.head, console)
+            student = train_student(
+                config, data, released.labels, directory, epsilon, released.head, console, released.labelled
+            )
         directory.sync()
         with labels_are_kept("the report", out):
             with _stage("report", seconds):
@@ -124,7 +136,7 @@ def run(
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:
-                save_examples(directory.examples_file, data, released.labels)
+                save_examples(directory.examples_file, data, released.labels, released.labelled)
                 with console.working("drawing the report"):
                     write_pages(directory.path)
         directory.sync()
@@ -153,6 +165,11 @@ def in_asking_order(data: Dataset, config: Config) -> Dataset:
 
 
 def _check_sizes(config: Config, data: Dataset, force: bool, tell: Tell) -> None:
+    if config.voters == "neighbours":
+        for round in config.build_rounds():
+            if round.queries > len(data.X_public):
+                raise ConfigError(f"queries = {round.queries}: there are only {len(data.X_public)} public examples")
+        return
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
     if isinstance(data.private, Votes):
@@ -181,11 +198,15 @@ def _check_records(config: Config, n_records: int, n_classes: int, force: bool, 
 
 def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Console) -> None:
     budget = config.budget
+    told = f"ε to publish: {epsilon:.3g} at δ = {budget.delta:g}, fixed now and true for every data set."
+    if config.voters == "neighbours":
+        assert config.neighbours is not None
+        rounds = ", ".join(f"{round.queries} cells by {round.mechanism}" for round in config.build_rounds())
+        votes = "one vote" if config.neighbours.votes == 1 else f"{config.neighbours.votes} votes"
+        console.say(f"{config.name}: {votes} per record in each round: {rounds}. {told}")
+        return
     answered = f", at most {budget.most_answered} answered" if mechanism.may_decline else ""
-    console.say(
-        f"{config.name}: {config.n_teachers} teachers, {mechanism}, {budget.asked} queries{answered}. "
-        f"ε to publish: {epsilon:.3g} at δ = {budget.delta:g}, fixed now and true for every data set."
-    )
+    console.say(f"{config.name}: {config.n_teachers} teachers, {mechanism}, {budget.asked} queries{answered}. {told}")
 
 
 @contextmanager
@@ -257,6 +278,54 @@ def _release_labels(
             head = aggregator.head()
             aggregator.close()
         return Released(rows, labels, spent, sanitised, head)
+
+
+def _release_rounds(
+    inside: _Inside, mechanism: Mechanism, open_ledger: Callable[[], Ledger], address: str | None
+) -> Released:
+    """The same where records vote themselves: rounds of cells, each one charge."""
+    from pate.neighbours.stage import Rounds
+
+    config, data, run, console = inside.config, inside.data, inside.run, inside.console
+    assert config.neighbours is not None
+    rounds = Rounds(config.neighbours, config.build_rounds(), config.seed, run.cells_folder)
+    with ExitStack() as stack:
+        remote = isinstance(data.private, Shards)
+        aggregator = _aggregator(inside, mechanism, open_ledger, stack if remote else None, address)
+        if not aggregator.spent().asked and not aggregator.room():
+            raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
+        electorate = _electorate(inside, stack)
+
+        def release(name: str, election: Election, by: Mechanism) -> NDArray[np.int64]:
+            with _stage("vote", inside.seconds), console.working(name.partition(",")[0]):
+                return aggregator.release_round(name, election, by, electorate)
+
+        def teach(number: int, labelled: Labelled) -> Any:
+            with _stage("label", inside.seconds):
+                return student_between(config, data.X_public, labelled, run.round_student(number), console)
+
+        labelled = rounds.hold(data.X_public, len(data.classes), release, teach)
+        published = run.labels
+        if published is not None and not labelled.same_as(published.labels, published.weights):
+            raise RunError("labels.npz: differs from what the ledger holds; put back what the run published")
+        spent, head = aggregator.spent(), aggregator.head()
+        aggregator.close()
+        run.sync()
+    return Released(labelled.rows, labelled.labels, spent, None, head, labelled)
+
+
+def _electorate(inside: _Inside, stack: ExitStack) -> Electorate:
+    """The private records, here or with readers on the cluster."""
+    from pate.neighbours.electorate import LocalElectorate, RemoteElectorate
+
+    if isinstance(inside.data.private, Records):
+        return LocalElectorate(inside.data.private, inside.run.key)
+    from pate.ensemble.readers import readers_of
+
+    assert isinstance(inside.data.private, Shards)
+    readers = readers_of(inside.data.private, inside.run)
+    stack.callback(readers.close)
+    return RemoteElectorate(readers.actors, inside.data.per_person)
 
 
 def _aggregator(

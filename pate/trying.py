@@ -47,7 +47,7 @@ def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
     """Fit, store, load and ask a student: on a few examples or, if it fails on those, on as many as there will be."""
-    asked = min(config.budget.asked, len(data.X_public))
+    asked = min(config.budget.asked if config.voters == "teachers" else len(data.X_public), len(data.X_public))
     few = min(asked, max(_FEWEST_LABELS, _LABELS_PER_CLASS * len(data.classes)))
     for size, pool in dict.fromkeys([(few, few + _UNLABELLED), (asked, len(data.X_public))]):
         labels = made_up_labels(size, len(data.classes), may_decline)
@@ -77,12 +77,16 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
     student = _briefly(new_student(config))
     shown = X[:_PREDICTED]
     with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "trained"):
-        further = {}
+        further: dict[str, Any] = {}
+        if config.voters == "neighbours":
+            further = {"sample_weight": np.linspace(0.1, 1, len(labels))}
         if "checkpoint" in signature(student.fit).parameters:
-            further = {"progress": lambda _: None, "checkpoint": Path(folder) / "checkpoint"}
+            further |= {"progress": lambda _: None, "checkpoint": Path(folder) / "checkpoint"}
         student.fit(X[: len(labels)], labels, X[len(labels) :], **further)
     with _as_failure(name, "asked"):
         predicted = _checked_predictions(student, shown, len(data.classes))
+    if config.voters == "neighbours":
+        _check_features(config, student, X)
     if config.budget.adaptive:
         from pate.asking import check_doubts
 
@@ -91,6 +95,21 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
         again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
         if not np.array_equal(predicted, again.predict(shown)):
             raise ValueError("its predictions are not those of before")
+
+
+def _check_features(config: Config, student: Any, X: NDArray) -> None:
+    """Raise ConfigError where cells cannot be made: public features, and a student's own for a later round."""
+    from pate.neighbours.features import RecordFeatures
+    from pate.students.stage import check_sees
+
+    assert config.neighbours is not None
+    steps = [step.model_dump() for step in config.neighbours.features]
+    with _as_failure("neighbours.features", "worked out"):
+        seen = RecordFeatures(steps)(X[:_PREDICTED])
+        if seen.shape[0] != len(X[:_PREDICTED]):
+            raise ValueError("not one row per example")
+    if any(round.by_student for round in config.build_rounds()):
+        check_sees(student, config)
 
 
 def _checked_predictions(student: Any, X: NDArray, n_classes: int) -> NDArray[np.int64]:
@@ -166,6 +185,7 @@ def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
     from pate.report.schema import Benchmark, EpsilonCurves, Student
 
     n, budget = len(data.classes), config.budget
+    curves = EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)})
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
     return described_report(
         config,
@@ -176,7 +196,7 @@ def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
         answered=budget.most_answered,
         student=Student(name=config.student.name, test_examples=4 * n, accuracy=0.75, confusion=confusion),
         benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
-        curves=EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)}),
+        curves=None if config.voters == "neighbours" else curves,
     )
 
 

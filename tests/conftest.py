@@ -115,14 +115,24 @@ def _real_data() -> Path | None:
 
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data root with the real benchmarks; skips where there is none."""
+    """A data root with the real benchmarks but SVHN; skips where there is none."""
+    return _unpacked(tmp_path_factory, "mnist", "adult", "kddcup99", "votes")
+
+
+@pytest.fixture(scope="session")
+def real_svhn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with SVHN; skips where there is none."""
+    return _unpacked(tmp_path_factory, "svhn")
+
+
+def _unpacked(temporary: pytest.TempPathFactory, *names: str) -> Path:
     folder = _real_data()
     if folder is None:
         pytest.skip("no real data: set PATE_DATA to a folder that holds it")
     if not (folder / "unpack").exists():
         return folder
-    root = tmp_path_factory.mktemp("data")
-    subprocess.run([sys.executable, str(folder / "unpack"), str(root)], check=True, timeout=300)
+    root = temporary.mktemp("data")
+    subprocess.run([sys.executable, str(folder / "unpack"), str(root), *names], check=True, timeout=300)
     return root
 
 

@@ -133,7 +133,7 @@ def test_a_student_that_would_fail_is_refused_before_anything_is_charged(
 def test_the_same_directory_serves_once_the_student_is_mended(digits: Dataset, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         pipeline.run(config_of({"name": "mixmatch", "params": {"class_mix": "evn"}}), tmp_path / "run", data=digits)
-    outcome = pipeline.run(config_of(SVC), tmp_path / "run", data=digits)
+    outcome = pipeline.run(config_of(SVC), tmp_path / "run", data=digits, pages=False)
     assert outcome.report.queries.asked == ASKED
     assert outcome.seconds["try"] > 0
 
@@ -158,7 +158,7 @@ def test_a_student_that_wants_more_than_a_few_labels_is_not_refused(
     digits: Dataset, tmp_path: Path, own_students_folder: Path
 ) -> None:
     config = config_of({"name": "some_students_of_mine.WantsMany"}, budget={"asked": 100})
-    pipeline.run(config, tmp_path / "run", data=digits, config_dir=own_students_folder)
+    pipeline.run(config, tmp_path / "run", data=digits, config_dir=own_students_folder, pages=False)
 
 
 @pytest.mark.parametrize("name", sorted(own_students()))
@@ -182,7 +182,7 @@ def test_seeds_that_no_library_takes_are_refused(seed: object, tmp_path: Path) -
 
 
 def test_the_largest_seed_does(digits: Dataset, tmp_path: Path) -> None:
-    pipeline.run(config_of(SVC, seed=2**32 - 1), tmp_path / "run", data=digits)
+    pipeline.run(config_of(SVC, seed=2**32 - 1), tmp_path / "run", data=digits, pages=False)
     try_student(config_of({"name": "mixmatch"}, seed=2**32 - 1), digits, True)
 
 
@@ -228,7 +228,7 @@ def test_what_was_paid_for_is_kept_when_the_student_fails_all_the_same(
     config, out = config_of({"name": "some_students_of_mine.FailsOnAll"}), tmp_path / "run"
     monkeypatch.setenv("PATE_TEST_FAIL", "1")
     with pytest.raises(RunError, match=r"the student failed \(MemoryError: no room\).*labels are paid for and kept"):
-        pipeline.run(config, out, data=digits, config_dir=own_students_folder)
+        pipeline.run(config, out, data=digits, config_dir=own_students_folder, pages=False)
     with np.load(out / "labels.npz") as archive:
         labels = archive["labels"]
 
@@ -238,7 +238,7 @@ def test_what_was_paid_for_is_kept_when_the_student_fails_all_the_same(
 
     assert charged() == ASKED
     monkeypatch.delenv("PATE_TEST_FAIL")
-    pipeline.run(config, out, data=digits, config_dir=own_students_folder, resume=True)
+    pipeline.run(config, out, data=digits, config_dir=own_students_folder, resume=True, pages=False)
     assert charged() == ASKED
     with np.load(out / "labels.npz") as archive:
         np.testing.assert_array_equal(archive["labels"], labels)

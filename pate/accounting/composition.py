@@ -115,6 +115,24 @@ class RepeatedGuarantee(Guarantee):
         return (2 * positive - self.times) * self.each_epsilon
 
 
+@dataclass(frozen=True)
+class PureGuarantee(RdpGuarantee):
+    """`times` adaptively chosen mechanisms, each (each_epsilon, 0)-DP: also in Rényi terms, for a shared ledger.
+
+    Randomised response dominates every such mechanism, so its Rényi divergence bounds theirs.
+    """
+
+    each_epsilon: float
+    times: int
+
+    @classmethod
+    def of(cls, each_epsilon: float, times: int) -> PureGuarantee:
+        return cls(lambda orders: times * randomised_response_rdp(each_epsilon, orders), each_epsilon, times)
+
+    def epsilon(self, delta: float) -> float:
+        return RepeatedGuarantee(self.each_epsilon, 0.0, self.times).epsilon(delta)
+
+
 def rdp_epsilon(orders: Orders, rdp: NDArray[np.float64], delta: float) -> tuple[float, float]:
     """ε and the order it comes from (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     parameters.delta(delta)

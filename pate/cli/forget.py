@@ -39,6 +39,10 @@ def forget(
         n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)
         directory.sync()
         version = Version.of(directory).version
+    if config.voters == "neighbours":
+        print("forgotten: the record votes in no round from now on. What earlier rounds released cannot be taken back:")
+        print("what it tells about any record stays within the published ε. Remove the record from its source too.")
+        return
     which = "1 teacher was" if n_teachers == 1 else f"{n_teachers} teachers were"
     print(f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.")
     print(f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken")

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pate.accounting import parameters
+from pate.config.components import Component, Model, TeacherFamily
+from pate.config.neighbours import NeighbourSettings
 from pate.config.plain_yaml import dump_yaml
 from pate.data.settings import DataSettings, Settings, Several
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
+    from pate.neighbours.rounds import Round
 
 
 MOST_TEACHERS = 100_000
 MOST_ASKED = 10_000_000
-MOST_KINDS = 1_000
 """Limits far above what anybody runs, and low enough that a mistake is told before it fills the memory."""
 
 
@@ -44,58 +45,6 @@ Positive = Annotated[float, _checked(lambda value: parameters.positive(value, ""
 Count = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=1, most=MOST_ASKED))]
 Seed = Annotated[int, _checked(parameters.seed)]
 Teachers = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=2, most=MOST_TEACHERS))]
-
-
-class Component(Settings):
-    """A teacher family, a student or a baseline: short name or dotted path, and its parameters."""
-
-    name: str
-    params: dict[str, Any] = Field(default_factory=dict)
-
-
-class Model(Component):
-    """A classifier that may have public features before it: `features: hog`, or a list of names and components."""
-
-    features: Several[Component] = ()
-
-    @field_validator("features", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        steps = value if isinstance(value, (list, tuple)) else [value]
-        return [{"name": step} if isinstance(step, str) else step for step in steps]
-
-
-class TeacherFamily(Model):
-    """One family of the mixture. Parameters that `vary` take each listed value, in equal shares.
-
-    From Python, `TeacherFamily(estimator=SVC(C=10))` says the same as the name and parameters would.
-    """
-
-    weight: float = Field(default=1.0, gt=0, le=1e6)
-    vary: dict[str, Several[Any]] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_estimator(cls, content: Any) -> Any:
-        if hasattr(content, "get_params"):
-            content = {"estimator": content}
-        if isinstance(content, dict) and "estimator" in content and hasattr(content["estimator"], "get_params"):
-            from pate.teachers import describe
-
-            rest = {key: value for key, value in content.items() if key != "estimator"}
-            content = describe(content["estimator"]) | rest
-        return content
-
-    @field_validator("vary")
-    @classmethod
-    def _something_to_vary(cls, value: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-        for name, values in value.items():
-            if not values:
-                raise ValueError(f"{name}: give at least one value")
-        kinds = math.prod(map(len, value.values()))
-        if kinds > MOST_KINDS:
-            raise ValueError(f"these values make {kinds:,} kinds of teachers; {MOST_KINDS:,} are the most")
-        return value
 
 
 class Sanitise(Settings):
@@ -199,11 +148,17 @@ class RunConfig(Settings):
         Where and how Ray runs is left out, and so is the path of a shared ledger, which its identity names.
         """
         content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
+        if content.get("voters") == "teachers":  # a config that says nothing of voters is the one it always was
+            del content["voters"], content["neighbours"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
         """The resolved settings."""
-        return dump_yaml(self.model_dump(mode="json"))
+        return dump_yaml(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        """The settings as plain values, for a file that is read again."""
+        return self.model_dump(mode="json")
 
 
 class BaselineBudget(Settings):
@@ -225,8 +180,10 @@ class BaselineConfig(RunConfig):
 class Config(RunConfig):
     """The settings of one run of PATE."""
 
-    n_teachers: Teachers
+    voters: Literal["teachers", "neighbours"] = "teachers"
+    n_teachers: Teachers = 0
     teachers: Several[TeacherFamily] = ()
+    neighbours: NeighbourSettings | None = None
     mechanism: dict[str, Any]
     budget: Budget = Budget()
     student: Component
@@ -236,6 +193,12 @@ class Config(RunConfig):
 
     @model_validator(mode="after")
     def _teachers_or_votes(self) -> Config:
+        if self.voters == "neighbours":
+            return self._neighbours_alone()
+        if self.neighbours is not None:
+            raise ValueError("neighbours: is for `voters: neighbours`; add that, or leave it out")
+        if not self.n_teachers:
+            raise ValueError("n_teachers: missing; add it to the config")
         if self.data.source != "votes":
             if not self.teachers:
                 raise ValueError("teachers: missing; add at least one family to the config")
@@ -244,6 +207,43 @@ class Config(RunConfig):
                 "data.source = 'votes': there are no private records, so leave out teachers and nonprivate"
             )
         return self
+
+    def _content(self) -> dict[str, Any]:
+        """Without what is about the other kind of voters."""
+        content = super()._content()
+        unused = ("voters", "neighbours") if self.voters == "teachers" else ("n_teachers", "teachers")
+        content = {key: value for key, value in content.items() if key not in unused}
+        if self.voters == "neighbours":
+            content["budget"] = {key: content["budget"][key] for key in ("delta", "epsilon", "ledger")}
+            assert self.neighbours is not None
+            if self.neighbours.rounds:
+                del content["neighbours"]["queries"]
+        return content
+
+    def _neighbours_alone(self) -> Config:
+        """Without anything that is about teachers, or about single queries."""
+        if self.neighbours is None:
+            raise ValueError("neighbours: missing; voters: neighbours needs to know the cells")
+        about_teachers = {"n_teachers": self.n_teachers, "teachers": self.teachers}
+        about_queries = sorted(self.budget.model_fields_set - {"delta", "epsilon", "ledger"})
+        for key in [key for key, value in about_teachers.items() if value] + [f"budget.{key}" for key in about_queries]:
+            raise ValueError(f"{key}: is for voters: teachers; leave it out")
+        if self.data.source == "votes":
+            raise ValueError("data.source = 'votes': there are no private records that could vote")
+        return self
+
+    def build_rounds(self) -> tuple[Round, ...]:
+        """The rounds of votes, where records vote themselves."""
+        from pate.mechanisms import build
+        from pate.neighbours.rounds import Round, guarantee
+
+        assert self.neighbours is not None
+        rounds = tuple(
+            Round(one.queries, build({**self.mechanism, **one.parameters()}), one.features == "student")
+            for one in self.neighbours.all_rounds()
+        )
+        guarantee(rounds, self.neighbours.votes)
+        return rounds
 
     def build_mechanism(self) -> Mechanism:
         """The configured mechanism, checked against the rest."""

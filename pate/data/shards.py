@@ -48,10 +48,10 @@ class Summary:
 
 
 class Block:
-    """The records of one part that one reader has, in the order of their ranks."""
+    """The records of one part that one reader has, with the rank of each and, where there are any, its id."""
 
-    def __init__(self, X: NDArray, y: NDArray[np.int64], ranks: list[bytes]) -> None:
-        self.X, self.y, self.ranks = X, y, ranks
+    def __init__(self, X: NDArray, y: NDArray[np.int64], ranks: list[bytes], ids: list[str] | None = None) -> None:
+        self.X, self.y, self.ranks, self.ids = X, y, ranks, ids
 
     @staticmethod
     def merged(blocks: Sequence[Block]) -> tuple[NDArray, NDArray[np.int64]]:
@@ -76,6 +76,7 @@ class ShardReader:
         except DataError as error:
             return str(error)
         self._X, self._y, ids = found.X, found.y, found.ids
+        self._ids = ids
         self._rows = parts_of(self._X, self._y, ids, self._key, self._split)
         names = identities(self._X, self._y, ids)
         whole = names if ids is None else [a + b for a, b in zip(names, contents(self._X, self._y), strict=True)]
@@ -85,12 +86,21 @@ class ShardReader:
 
     def part(self, number: int) -> Block:
         """This reader's records of a part."""
+        rows = self._loaded()[number]
+        X, y = self._X[rows], self._y[rows]
+        ids = None if self._ids is None else [self._ids[row] for row in rows]
+        return Block(X, y, ranks(X, y, self._key), ids)
+
+    def stretch(self, begin: int, size: int) -> tuple[NDArray, NDArray[np.int64]]:
+        """This reader's records from the one numbered `begin` on, `size` of them or what is left."""
+        self._loaded()
+        return self._X[begin : begin + size], self._y[begin : begin + size]
+
+    def _loaded(self) -> list[NDArray[np.int64]]:
         if self._rows is None and isinstance(self.load(), str):  # started again elsewhere
             raise DataError(f"private shards cannot be read again on {socket.gethostname()}")
         assert self._rows is not None
-        rows = self._rows[number]
-        X, y = self._X[rows], self._y[rows]
-        return Block(X, y, ranks(X, y, self._key))
+        return self._rows
 
 
 def digest_of(summaries: Sequence[Summary]) -> str:

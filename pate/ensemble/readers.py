@@ -72,7 +72,7 @@ class RemotePart:
 class Readers:
     """All readers of a run, spread over the nodes. One that dies with its node reads its shards again elsewhere."""
 
-    def __init__(self, shards: Shards, key: bytes, split: Split) -> None:
+    def __init__(self, shards: Shards, key: bytes, split: Split | None) -> None:
         import ray
         from ray.exceptions import RayError
 
@@ -80,9 +80,10 @@ class Readers:
         actor = ray.remote(_Reader).options(
             num_cpus=0, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1
         )
-        self._actors = tuple(actor.remote(shards.paths[i::n], shards.format, key, split) for i in range(n))
+        split = Split(n) if split is None else split
+        self.actors = tuple(actor.remote(shards.paths[i::n], shards.format, key, split) for i in range(n))
         try:
-            found: list[Summary | str] = ray.get([reader.load.remote() for reader in self._actors])
+            found: list[Summary | str] = ray.get([reader.load.remote() for reader in self.actors])
         except RayError as error:
             raise RunError(f"private shards could not be read ({_why(error)}); is there enough memory?") from None
         for answer in found:
@@ -96,13 +97,13 @@ class Readers:
 
     def part(self, number: int) -> RemotePart:
         """The records of a part, not fetched yet."""
-        return RemotePart(self._actors, number)
+        return RemotePart(self.actors, number)
 
     def close(self) -> None:
         """End all readers."""
         import ray
 
-        for reader in self._actors:
+        for reader in self.actors:
             ray.kill(reader)
 
 
@@ -131,6 +132,16 @@ def split_records(config: Config, data: Dataset, key: bytes) -> PrivateRecords:
     )
 
 
+def readers_of(shards: Shards, directory: Run, split: Split | None = None) -> Readers:
+    """Readers that have read all shards, which must be those the run began with.
+
+    Without a `split` there is a part for each reader, for persons who are brought together from all shards.
+    """
+    readers = Readers(shards, directory.key, split)
+    must_be(directory.same_as_before("shards_digest", readers.digest), directory)
+    return readers
+
+
 def private_records(config: Config, data: Dataset, directory: Run) -> PrivateRecords:
     """Records by part: from here where the driver has read them, else from readers on the cluster.
 
@@ -139,8 +150,7 @@ def private_records(config: Config, data: Dataset, directory: Run) -> PrivateRec
     if not isinstance(data.private, Shards):
         found = split_records(config, data, directory.key)
     else:
-        readers = Readers(data.private, directory.key, split_of(config))
-        must_be(directory.same_as_before("shards_digest", readers.digest), directory)
+        readers = readers_of(data.private, directory, split_of(config))
         found = PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close, readers.left_out)
     if found.left_out:
         directory.note(LEFT_OUT, {"records_without_valid_id": found.left_out})

@@ -39,7 +39,12 @@ class Features:
 
 def build_features(steps: Sequence[Mapping[str, Any]], key: str) -> Features:
     """The transforms a config names: `name` is a file of this folder or a dotted path, `params` its parameters."""
-    return Features([_build(step["name"], dict(step.get("params", {})), f"{key}.{i}") for i, step in enumerate(steps)])
+    return Features(build_steps(steps, key))
+
+
+def build_steps(steps: Sequence[Mapping[str, Any]], key: str) -> list[Transform]:
+    """The same, one by one."""
+    return [_build(step["name"], dict(step.get("params", {})), f"{key}.{i}") for i, step in enumerate(steps)]
 
 
 def _build(name: str, params: dict[str, Any], key: str) -> Transform:

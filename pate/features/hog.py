@@ -18,6 +18,8 @@ class Hog:
     small. Colour images are averaged to grey. Looks at no other image.
     """
 
+    exact_by_row = True  # elementwise, and sums within an image: the same bits in any batch
+
     def __init__(
         self, orientations: int = 12, cell: int = 8, stride: int = 4, signed: bool = True, softness: float = 10.0
     ) -> None:

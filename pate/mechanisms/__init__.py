@@ -11,7 +11,9 @@ from pate.accounting import parameters
 from pate.errors import ConfigError
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream
 from pate.mechanisms.confident import ConfidentGNMax
+from pate.mechanisms.histogram import Histogram
 from pate.mechanisms.noisy_max import GNMax, LNMax
+from pate.mechanisms.permute_and_flip import PermuteAndFlip
 from pate.mechanisms.sparse_vector import MSvec
 from pate.mechanisms.stability import MSamp, MStab
 from pate.naming import classes_in, dotted, nearest, resolve, shown
@@ -21,11 +23,13 @@ __all__ = [
     "ConfidentGNMax",
     "Counts",
     "GNMax",
+    "Histogram",
     "LNMax",
     "MSamp",
     "MStab",
     "MSvec",
     "Mechanism",
+    "PermuteAndFlip",
     "Split",
     "Stream",
     "build",

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import Guarantee, RdpGuarantee
 from pate.accounting.moved_votes import Counts
+from pate.accounting.single_counts import CountCost
 from pate.errors import ConfigError
 from pate.noise.integer import Entropy
 
@@ -100,6 +101,9 @@ class Mechanism(ABC):
     free_is_noise: ClassVar[bool] = True
     """Whether more of the free parameter is more privacy, as with noise, or less, as with an ε."""
 
+    releases_counts: ClassVar[bool] = False
+    """Whether `release_counts` gives all noisy counts; a label is then made of them."""
+
     @property
     def votes_per_record(self) -> int:
         """The most votes of one histogram that a record can move; the exact accountant takes 1 only."""
@@ -115,6 +119,10 @@ class Mechanism(ABC):
     @abstractmethod
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """One noisy answer per histogram: a class index, or `UNANSWERED`."""
+
+    def release_counts(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+        """All noisy counts, where `releases_counts` says so."""
+        raise NotImplementedError(self.name)
 
     @abstractmethod
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
@@ -148,6 +156,10 @@ class Mechanism(ABC):
             return None
         test = asked.rdp_at(order) if self.may_decline else 0.0
         return test, answered.rdp_at(order) - test
+
+    def count_cost(self) -> CountCost | None:
+        """What it costs that one count changes by 1, for records that vote near themselves; None where unproven."""
+        return None
 
     def published_rdp(self, counts: Counts, orders: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Rényi cost of each query as the mechanism's paper bounds it, float[queries, orders]; None without one."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
+from pate.accounting.single_counts import CountCost, GaussianCount, PureCount
 from pate.accounting.smooth_sensitivity import PrivateCost, gnmax_cost
 from pate.accounting.worst_case import Cost, WorstCaseGuarantee, argmax_cost
 from pate.mechanisms.base import Counts, Mechanism, parameter
@@ -37,7 +38,7 @@ class NoisyMax(Mechanism):
 
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
         """Exact, ties included: a sum over the winning noisy count (see `win_probabilities`)."""
-        return _never_declined(log_wins(self.noise, np.asarray(counts, dtype=np.int64)))
+        return never_declined(log_wins(self.noise, np.asarray(counts, dtype=np.int64)))
 
     def log_outcomes_after_moves(
         self, counts: Counts, rows: Indices, sources: Indices, targets: Indices
@@ -50,7 +51,7 @@ class NoisyMax(Mechanism):
         wins = log_wins_after_moves(self.noise, votes, rows, sources, targets)
         if wins is None:
             return self.log_outcomes(move_votes(votes, rows, sources, targets))
-        return _never_declined(wins)
+        return never_declined(wins)
 
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 1  # a draw per class, and one to break a tie
@@ -94,6 +95,10 @@ class LNMax(NoisyMax):
 
         return WorstCaseGuarantee.of(argmax_cost(self.noise, asked, both_counts))
 
+    def count_cost(self) -> CountCost:
+        """That of the noisy count itself; the argmax is computed from it."""
+        return PureCount(1 / self.scale)
+
     def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
         """Papernot et al. 2017, Theorems 2 and 3; the paper took 8 moments."""
         return bounds.lnmax_epsilon(counts, self.scale, delta, moments)
@@ -130,6 +135,10 @@ class GNMax(NoisyMax):
         asked, _ = parameters.limits(asked, answered)
         return WorstCaseGuarantee.of(self.answer_cost(asked))
 
+    def count_cost(self) -> CountCost:
+        """That of the noisy count itself. The argmax alone costs less, how much less depends on the rivals."""
+        return GaussianCount(self.sigma)
+
     def published_rdp(self, counts: Counts, orders: Orders) -> NDArray[np.float64]:
         """Papernot et al. 2018, Theorem 6 and Proposition 10."""
         return bounds.gnmax_rdp(counts, self.sigma, orders)
@@ -162,6 +171,6 @@ def argmax_with_random_ties(noisy: NDArray[np.int64], entropy: Entropy) -> NDArr
     return winner.astype(np.int64)
 
 
-def _never_declined(log_labels: NDArray[np.float64]) -> NDArray[np.float64]:
+def never_declined(log_labels: NDArray[np.float64]) -> NDArray[np.float64]:
     """With a last column for ⊥, which has probability 0."""
     return np.pad(log_labels, ((0, 0), (0, 1)), constant_values=-np.inf)

@@ -46,7 +46,7 @@ def move_votes(counts: Indices, rows: Indices, sources: Indices, targets: Indice
 
 
 @lru_cache(maxsize=32)
-def _legendre_on_unit_interval(n_rivals: int) -> tuple[Array, Array]:
+def legendre_on_unit_interval(n_rivals: int) -> tuple[Array, Array]:
     """Nodes and log-weights that integrate polynomials of degree n_rivals over [0, 1] exactly."""
     nodes, weights = np.polynomial.legendre.leggauss(n_rivals // 2 + 1)
     return (nodes + 1) / 2, np.log(weights / 2)
@@ -75,7 +75,7 @@ class _Tables:
 @lru_cache(maxsize=4)
 def _tables(noise: IntegerNoise, n_classes: int, reach: int) -> _Tables:
     """Tables for |u| ≤ reach."""
-    nodes, log_weights = _legendre_on_unit_interval(n_classes - 1)
+    nodes, log_weights = legendre_on_unit_interval(n_classes - 1)
     u = np.arange(-reach - 1, reach + 2)
     log_pmf = noise.log_pmf(u)
     share = np.logaddexp(noise.log_cdf(u - 1), np.log(nodes)[:, None] + log_pmf)

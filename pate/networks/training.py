@@ -161,6 +161,19 @@ def draw_batch(n: int, size: int, generator: torch.Generator) -> Tensor:
     return torch.randint(n, (size,), generator=generator)
 
 
+@dataclass(frozen=True)
+class Draws:
+    """How batches of labelled examples are drawn: all alike, or by weight."""
+
+    n: int
+    weights: Tensor | None = None
+
+    def batch(self, size: int, generator: torch.Generator) -> Tensor:
+        if self.weights is None:
+            return draw_batch(self.n, size, generator)
+        return torch.multinomial(self.weights, size, replacement=True, generator=generator)
+
+
 class ClassMix(nn.Module):
     """How often each class should come up among unlabelled examples, and how often the network has lately said so.
 

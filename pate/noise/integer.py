@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,8 +34,9 @@ TV_ERROR_PER_DRAW = 2.0**-98
 
 @dataclass(frozen=True)
 class IntegerNoise:
-    """Symmetric, unimodal noise on the integers, with `scale` in votes."""
+    """Unimodal noise on the integers with `scale` in votes: symmetric, or `one_sided` and never negative."""
 
+    one_sided: ClassVar[bool] = False
     scale: float
 
     def __post_init__(self) -> None:
@@ -52,7 +54,8 @@ class IntegerNoise:
         for i in np.flatnonzero(undecided):
             bits = (int(words[i]) << 64) | int.from_bytes(entropy(8), "little")
             index[i] = bisect_right(boundaries, bits)
-        return (index - len(boundaries) // 2).astype(np.int64).reshape(shape)
+        lowest = 0 if self.one_sided else len(boundaries) // 2
+        return (index - lowest).astype(np.int64).reshape(shape)
 
     def log_pmf(self, k: ArrayLike) -> NDArray[np.float64]:
         """log P(Z = k)."""
@@ -113,11 +116,38 @@ class DiscreteLaplace(IntegerNoise):
         return math.ceil(70 * self.scale) + 1  # 2 exp(−70) < 2⁻⁹⁹
 
     def _weights(self) -> list[Decimal]:
-        ratio = (-1 / Decimal(self.scale)).exp()
-        weights = [Decimal(1)]
-        for _ in range(self.sampling_reach()):
-            weights.append(weights[-1] * ratio)
-        return weights
+        return _powers(self.scale, self.sampling_reach())
+
+
+@dataclass(frozen=True)
+class Geometric(IntegerNoise):
+    """P(Z = k) ∝ exp(−k/scale) for k ≥ 0: exponential noise on the integers."""
+
+    one_sided: ClassVar[bool] = True
+
+    def log_pmf(self, k: ArrayLike) -> NDArray[np.float64]:
+        k = np.asarray(k)
+        return np.where(k < 0, -np.inf, math.log(-math.expm1(-1 / self.scale)) - k / self.scale)
+
+    def log_cdf(self, k: ArrayLike) -> NDArray[np.float64]:
+        k = np.asarray(k)
+        return np.where(k < 0, -np.inf, np.log(-np.expm1(-(np.maximum(k, 0) + 1) / self.scale)))
+
+    def log_sf(self, k: ArrayLike) -> NDArray[np.float64]:
+        return -np.maximum(np.asarray(k), 0) / self.scale
+
+    @property
+    def tail_ratio(self) -> float:
+        return math.exp(-1 / self.scale)
+
+    def half_width(self) -> int:
+        return math.ceil(45 * self.scale) + 1
+
+    def sampling_reach(self) -> int:
+        return math.ceil(70 * self.scale) + 1
+
+    def _weights(self) -> list[Decimal]:
+        return _powers(self.scale, self.sampling_reach())
 
 
 @dataclass(frozen=True)
@@ -153,6 +183,15 @@ class DiscreteGaussian(IntegerNoise):
         return weights
 
 
+def _powers(scale: float, reach: int) -> list[Decimal]:
+    """exp(−k/scale) for k = 0 … reach."""
+    ratio = (-1 / Decimal(scale)).exp()
+    weights = [Decimal(1)]
+    for _ in range(reach):
+        weights.append(weights[-1] * ratio)
+    return weights
+
+
 @lru_cache(maxsize=64)
 def _gaussian_log_normaliser(sigma: float) -> float:
     k = np.arange(1, math.ceil(40 * sigma) + 2, dtype=np.float64)
@@ -175,7 +214,7 @@ def _sampling_table(noise: IntegerNoise) -> tuple[list[int], NDArray[np.uint64]]
     with localcontext() as context:
         context.prec = 60
         one_side = noise._weights()
-        weights = one_side[:0:-1] + one_side
+        weights = one_side if noise.one_sided else one_side[:0:-1] + one_side
         total = sum(weights)
         unit = Decimal(2) ** 128 / total
         boundaries, cumulative = [], Decimal(0)

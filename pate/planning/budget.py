@@ -20,6 +20,7 @@ from pate.ledger import Ledger, Limits
 from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
+from pate.neighbours.rounds import Cost, cost_of, guarantee
 from pate.planning.costs import with_sampler
 from pate.runs.published import published_pins
 from pate.runs.run import Run
@@ -30,6 +31,8 @@ from pate.storage import is_url
 def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) -> float:
     """ε of the limits, which holds for every data set; refused if it exceeds `budget.epsilon`."""
     budget = config.budget
+    if config.voters == "neighbours":
+        return _epsilon_of_rounds(config, n_classes)
 
     def cost(asked: int) -> float:
         guarantee = mechanism.worst_case(asked, min(asked, budget.most_answered))
@@ -57,6 +60,23 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
         f"budget.epsilon = {budget.epsilon:g}: {budget.asked} queries cost {epsilon:.3g} with {mechanism}; "
         f"{fits} would fit: lower budget.asked, add noise, or raise it"
     )
+
+
+def neighbours_cost(config: Config, n_classes: int) -> Cost:
+    """What all rounds of votes near public examples cost."""
+    assert config.neighbours is not None
+    return cost_of(config.build_rounds(), config.neighbours.votes, config.budget.delta, n_classes)
+
+
+def _epsilon_of_rounds(config: Config, n_classes: int) -> float:
+    epsilon, budget = neighbours_cost(config, n_classes).epsilon, config.budget
+    if not np.isfinite(epsilon):
+        raise ConfigError(f"mechanism: no finite ε for these rounds at δ = {budget.delta:g}; add noise")
+    if budget.epsilon is not None and epsilon > budget.epsilon:
+        raise ConfigError(
+            f"budget.epsilon = {budget.epsilon:g}: the rounds cost {epsilon:.3g}; add noise, or lower neighbours.votes"
+        )
+    return epsilon
 
 
 def epsilon_curves(config: Config, mechanism: Mechanism, n_classes: int) -> dict[str, dict[int, float]]:
@@ -107,6 +127,21 @@ def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLe
     return SharedLedger.at((config_dir / named.path).resolve(), named.id)
 
 
+def _limits(config: Config, mechanism: Mechanism) -> Limits:
+    """What the ledger keeps to. A round of votes near public examples is one charge, whatever the number of cells."""
+    if config.voters == "teachers":
+        return Limits(config.budget.asked, config.budget.most_answered, repr(mechanism))
+    assert config.neighbours is not None
+    rounds = config.build_rounds()
+    return Limits(len(rounds), len(rounds), f"{config.neighbours.votes} votes in {rounds!r}")
+
+
+def _dearest_round(config: Config, order: float) -> float:
+    """What a shared ledger charges for any round: the largest Rényi cost of them."""
+    assert config.neighbours is not None
+    return max(guarantee([round], config.neighbours.votes).rdp_at(order) for round in config.build_rounds())
+
+
 def ledger_opener(
     config: Config,
     mechanism: Mechanism,
@@ -118,8 +153,7 @@ def ledger_opener(
 
     What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
     """
-    budget = config.budget
-    limits = Limits(budget.asked, budget.most_answered, repr(mechanism))
+    limits = _limits(config, mechanism)
     options: dict[str, Any] = {"ensemble": Version.of(directory).version, "anchor": anchor}
     options["pins"] = published_pins(directory.path)
     shared = shared_ledger(config, directory.place, config_dir)
@@ -130,9 +164,14 @@ def ledger_opener(
             return partial(Ledger, *own, **options)
         return partial(StoredLedger, directory.storage.url, *own, **options)
     joint = shared.budget()
-    cost = mechanism.rdp_per_query(joint.order)
-    if cost is None:
-        raise ConfigError(f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger")
-    limits = replace(limits, rdp_asked=cost[0], rdp_answered=cost[1])
+    if config.voters == "neighbours":
+        limits = replace(limits, rdp_answered=_dearest_round(config, joint.order))
+    else:
+        cost = mechanism.rdp_per_query(joint.order)
+        if cost is None:
+            raise ConfigError(
+                f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger"
+            )
+        limits = replace(limits, rdp_asked=cost[0], rdp_answered=cost[1])
     name = keyed_digest(directory.key, b"run", b"").hex()  # copies of a run are one run: they share its answers
     return partial(Ledger, shared.db, shared.key, shared.head, name, limits, joint, **options)

@@ -201,6 +201,8 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
 
 def method_name(report: dict[str, Any]) -> str:
     """A method in a few words, from its report."""
+    if report.get("voters") == "neighbours":
+        return f"neighbours, {report['mechanism']['name']}, {sum(report['neighbours']['cells'])} cells"
     if report.get("kind") != "baseline":
         return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
     method = report["method"]

@@ -9,7 +9,7 @@ from typing import Any
 from pate.errors import ConfigError
 from pate.mechanisms import Mechanism, build
 from pate.report.formats import percent
-from pate.report.schema import BaselineReport, InWords, Report
+from pate.report.schema import BaselineReport, InWords, Neighbours, Report
 
 AnyReport = Report | BaselineReport
 
@@ -23,11 +23,11 @@ def headline(report: AnyReport) -> str:
     return f"A {what} that is right on {right} of the test examples, at ε = {report.privacy.epsilon:.3g}"
 
 
-def privacy_statement(epsilon: float, delta: float, unit: str) -> str:
-    """What ε and δ promise, in a sentence that holds for every data set."""
-    change = (
-        "Adding or removing one record" if unit == "record" else "Adding, removing or changing all records of one id"
-    )
+def privacy_statement(epsilon: float, delta: float, unit: str, changed: bool = False) -> str:
+    """What ε and δ promise, in a sentence that holds for every data set; `changed`: of a changed record, too."""
+    change = "Adding, removing or changing one record" if changed else "Adding or removing one record"
+    if unit == "id":
+        change = "Adding, removing or changing all records of one id"
     return f"{change} changes the probability of anything published here by at most {_factor(epsilon)}" + (
         f", except with probability about {delta:g} (δ)." if delta else "."
     )
@@ -117,12 +117,24 @@ def _factor(epsilon: float) -> str:
     return f"a factor of {f'{up:.3g}' if up < 1000 else f'{up:,.0f}'} (e^ε)"
 
 
+def _neighbours_in_words(neighbours: Neighbours) -> str:
+    cells = " and then ".join(f"{n:,}" for n in neighbours.cells)
+    votes = "in the one" if neighbours.votes == 1 else f"in the {neighbours.votes}"
+    return (
+        f"Public examples were grouped into {cells} cells, and every private record voted, with its own label, {votes} "
+        f"nearest to it. Noise hid the exact votes; what was released of them gave {neighbours.labelled:,} public "
+        "examples their labels. The student learned from those and from public examples alone."
+    )
+
+
 def _what_was_done(report: AnyReport) -> str:
     if isinstance(report, BaselineReport):
         return (
             f"One model was trained on the private records by {report.method['name']}, which adds noise while it "
             "learns; only that model left the trust boundary."
         )
+    if report.neighbours is not None:
+        return _neighbours_in_words(report.neighbours)
     queries = report.queries
     unanswered = queries.asked - queries.answered
     declined = f"; {unanswered} got no answer" if unanswered else ""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pate.data.dataset import Dataset
     from pate.data.settings import DataSettings
     from pate.mechanisms import Mechanism
+    from pate.neighbours.posterior import Labelled
 
 EXAMPLES_SHOWN = 24
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "ray", "dp-accounting")
@@ -98,8 +99,15 @@ def software() -> dict[str, str]:
     return found
 
 
-def save_examples(path: Path, data: Dataset, labels: NDArray[np.int64]) -> None:
-    """Keep the first public examples that were asked about, if they are images, for the page's grid."""
+def save_examples(path: Path, data: Dataset, labels: NDArray[np.int64], labelled: Labelled | None = None) -> None:
+    """Keep the first public examples that have labels, if they are images, for the page's grid.
+
+    Those are the first ones, or where cells gave the labels, those that `labelled` names, with their likeliest label.
+    """
+    if labelled is not None:
+        likeliest = np.lexsort((-labelled.weights, labelled.rows))
+        rows, first = np.unique(labelled.rows[likeliest], return_index=True)
+        data, labels = data.asked_first(rows), labelled.labels[likeliest][first]
     shown = min(EXAMPLES_SHOWN, len(labels))
     images = as_images(data.X_public[:shown])
     if images is None:

@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pate import __version__
 from pate.data.dataset import Dataset, Records
 from pate.mechanisms import UNANSWERED, Mechanism
+from pate.planning.budget import neighbours_cost
 from pate.report.explanations import described, privacy_statement
 from pate.report.figures import confusion_of, data_name, publishable_curves, software, teacher_kinds
-from pate.report.schema import Benchmark, EpsilonCurves, Privacy, Queries, Report, Sanitised, Student
+from pate.report.schema import (
+    Benchmark,
+    EpsilonCurves,
+    Neighbours,
+    Privacy,
+    Queries,
+    Report,
+    Sanitised,
+    Student,
+)
 
 if TYPE_CHECKING:
     from pate.config import Config, Model
@@ -38,8 +47,9 @@ def report_of_run(
         data,
         mechanism,
         epsilon,
-        asked=released.spent.asked,
-        answered=released.spent.answered,
+        asked=released.spent.asked if released.labelled is None else _cells(config),
+        answered=released.spent.answered if released.labelled is None else _cells(config),
+        labelled=None if released.labelled is None else len(np.unique(released.rows)),
         sanitised=None if released.sanitised is None else Sanitised(**released.sanitised),
         student=Student(
             name=config.student.name,
@@ -48,8 +58,8 @@ def report_of_run(
             test_digest=data.test_digest(),
             confusion=confusion_of(predicted, data.y_test, n_classes),
         ),
-        benchmark=_benchmark(config, data, released.labels, console) if data.benchmark else None,
-        curves=publishable_curves(config, mechanism, n_classes) if pages else None,
+        benchmark=_benchmark(config, data, released, console) if data.benchmark else None,
+        curves=publishable_curves(config, mechanism, n_classes) if pages and config.voters == "teachers" else None,
     )
 
 
@@ -65,9 +75,11 @@ def described_report(
     benchmark: Benchmark | None,
     curves: EpsilonCurves | None,
     sanitised: Sanitised | None = None,
+    labelled: int | None = None,
 ) -> Report:
     """A report with these figures, and with what config, data and mechanism say of themselves."""
     budget, unit = config.budget, "id" if data.per_person else "record"
+    by_records = config.voters == "neighbours"
     return Report(
         name=config.name,
         pate_version=__version__,
@@ -76,18 +88,23 @@ def described_report(
         classes=data.classes,
         mechanism=dict(config.mechanism),
         in_words=described(mechanism, config.n_teachers),
+        voters=config.voters,
+        neighbours=_neighbours(config, labelled) if by_records else None,
         queries=Queries(
             asked=asked,
             answered=answered,
-            limit_asked=budget.asked,
-            limit_answered=budget.most_answered,
+            limit_asked=_cells(config) if by_records else budget.asked,
+            limit_answered=_cells(config) if by_records else budget.most_answered,
             adaptive=budget.adaptive,
         ),
         privacy=Privacy(
             epsilon=epsilon,
             delta=budget.delta,
             unit=unit,  # type: ignore[arg-type]
-            statement=privacy_statement(epsilon, budget.delta, unit),
+            statement=privacy_statement(epsilon, budget.delta, unit, changed=by_records),
+            epsilon_added_or_removed=(
+                neighbours_cost(config, len(data.classes)).added_or_removed if by_records else None
+            ),
             sanitised=sanitised,
         ),
         student=student,
@@ -100,17 +117,41 @@ def described_report(
     )
 
 
-def _benchmark(config: Config, data: Dataset, labels: NDArray[np.int64], console: Console) -> Benchmark:
+def _cells(config: Config) -> int:
+    """The cells of all rounds."""
+    return sum(round.queries for round in config.build_rounds())
+
+
+def _neighbours(config: Config, labelled: int | None) -> Neighbours:
+    assert config.neighbours is not None
+    return Neighbours(
+        votes=config.neighbours.votes,
+        cells=tuple(round.queries for round in config.build_rounds()),
+        features=tuple(step.name for step in config.neighbours.features),
+        labelled=labelled or 0,
+    )
+
+
+def _label_accuracy(data: Dataset, released: Released) -> float | None:
+    """The share of released labels that are right; where they have weights, the share of their weight."""
+    if data.y_public is None:
+        return None
+    if released.labelled is not None:
+        right = released.labels == data.y_public[released.rows]
+        return float(np.average(right, weights=released.labelled.weights)) if len(right) else None
+    answered = released.labels != UNANSWERED
+    return float((released.labels[answered] == data.y_public[: len(answered)][answered]).mean())
+
+
+def _benchmark(config: Config, data: Dataset, released: Released, console: Console) -> Benchmark:
     """Figures that public data playing private may show."""
-    answered = labels != UNANSWERED
-    right = labels[answered] == data.y_public[: len(labels)][answered] if data.y_public is not None else None
     nonprivate = None
     if config.nonprivate is not None and data.X_test is not None and isinstance(data.private, Records):
         with console.working("training without privacy, for comparison"):
             nonprivate = nonprivate_accuracy(config.nonprivate, data, config.seed)
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",
-        label_accuracy=None if right is None else float(right.mean()),
+        label_accuracy=_label_accuracy(data, released),
         nonprivate_accuracy=nonprivate,
     )
 

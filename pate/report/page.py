@@ -23,7 +23,7 @@ from pate.report.formats import percent, small
 from pate.report.papers import PaperRow, paper_rows, source_of
 from pate.report.published_config import LEFT_OUT
 from pate.report.rendering import Plot, Table, inline_svg, png_address, render
-from pate.report.schema import BaselineReport, EpsilonCurves, Report
+from pate.report.schema import BaselineReport, EpsilonCurves, Neighbours, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,9 +85,20 @@ def _figures(report: AnyReport) -> list[tuple[str, str]]:
     if report.student.accuracy is not None:
         items.insert(0, (f"right on {report.student.test_examples:,} test examples", percent(report.student.accuracy)))
     if isinstance(report, Report):
-        items.append((f"labels released, of {report.queries.asked:,} asked", f"{report.queries.answered:,}"))
-        items.append(("teachers", f"{report.n_teachers:,}"))
+        items += _voters(report)
     return items
+
+
+def _voters(report: Report) -> list[tuple[str, str]]:
+    if report.neighbours is not None:
+        return [
+            ("public examples with a label", f"{report.neighbours.labelled:,}"),
+            ("cells of public examples", f"{sum(report.neighbours.cells):,}"),
+        ]
+    return [
+        (f"labels released, of {report.queries.asked:,} asked", f"{report.queries.answered:,}"),
+        ("teachers", f"{report.n_teachers:,}"),
+    ]
 
 
 def _steps(report: AnyReport) -> list[Values]:
@@ -107,6 +118,8 @@ def _steps(report: AnyReport) -> list[Values]:
 
 
 def _steps_of_a_run(report: Report) -> list[Values]:
+    if report.neighbours is not None:
+        return _steps_of_neighbours(report, report.neighbours)
     queries = report.queries
     families = f"{len(report.teachers)} families" if len(report.teachers) > 1 else "one family"
     trained = f"{families}, one part each" if report.teachers else "counted elsewhere, votes stored"
@@ -120,6 +133,17 @@ def _steps_of_a_run(report: Report) -> list[Values]:
         _step(True, f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
         _step(False, f"{queries.answered:,} labels", answers),
         _step(False, "One student", learned),
+    ]
+
+
+def _steps_of_neighbours(report: Report, neighbours: Neighbours) -> list[Values]:
+    unlabelled = (report.public_examples or neighbours.labelled) - neighbours.labelled
+    return [
+        _step(True, "Private records", "their number is not published"),
+        _step(True, f"{neighbours.votes} votes each", "near public examples, in cells of their own"),
+        _step(True, f"{sum(neighbours.cells):,} cells", f"votes and noise: {mechanism_in_words(report).title}"),
+        _step(False, f"{neighbours.labelled:,} labels", "of public examples, from what was released of their cells"),
+        _step(False, "One student", f"{short_name(report.student.name)}, with {unlabelled:,} examples unlabelled"),
     ]
 
 

@@ -15,12 +15,15 @@ LEFT_OUT = "<left out>"
 """Stands where a value is not published."""
 
 _TEXT = re.compile(r"[A-Za-z0-9_+-]{1,40}|([A-Za-z_]\w*\.)+[A-Z]\w*")  # rbf, l2, sklearn.svm.SVC; not patients.csv
-_AS_THEY_ARE = frozenset({"name", "seed", "n_teachers", "records", "backend"})
+_AS_THEY_ARE = frozenset({"name", "seed", "voters", "n_teachers", "records", "backend"})
 _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers
     "data": frozenset({"source", "images", "read_by", "ids", "id_type"}),
     "budget": frozenset({"delta", "asked", "answered", "query_order", "rounds", "epsilon", "sanitise"}),
+    "neighbours": frozenset(
+        {"components", "standardise", "votes", "queries", "rounds", "label", "least_share", "soft", "features"}
+    ),
     "ray": frozenset({"workers", "cpus_per_worker", "gpus_per_worker", "wait_for_workers", "seconds_per_teacher"}),
 }
 _ON_THE_STUDENTS_CARD = frozenset({"classes", "label", "categories"})  # of data: published with the student in any case

@@ -50,6 +50,9 @@ class Privacy(_Section):
     )
     statement: str = Field(description="the guarantee in words")
     sanitised: Sanitised | None = Field(default=None, description="only if budget.sanitise asked for it")
+    epsilon_added_or_removed: float | None = Field(
+        default=None, description="voters: neighbours: ε if records are only added or removed, never changed"
+    )
 
 
 class Student(_Section):
@@ -82,6 +85,15 @@ class EpsilonCurves(_Section):
     )
 
 
+class Neighbours(_Section):
+    """Where records voted themselves, near public examples."""
+
+    votes: int = Field(description="votes of one record, or of one id, in each round, each in another cell")
+    cells: tuple[int, ...] = Field(description="cells of each round")
+    features: tuple[str, ...] = Field(default=(), description="public features that cells are made in")
+    labelled: int = Field(description="public examples that got a label from their cell")
+
+
 class Benchmark(_Section):
     """Only where public data plays private: figures that a run on private data would not show."""
 
@@ -110,7 +122,9 @@ class Report(_Section):
     name: str
     pate_version: str
     config_digest: str
-    n_teachers: int
+    voters: Literal["teachers", "neighbours"] = "teachers"
+    n_teachers: int = Field(description="0 where records voted themselves")
+    neighbours: Neighbours | None = Field(default=None, description="only with voters: neighbours")
     classes: tuple[str, ...]
     mechanism: Method
     in_words: InWords | None = Field(default=None, description="the mechanism, for people")

@@ -99,6 +99,13 @@ def _mechanism(report: AnyReport) -> str:
 
 
 def _teachers(report: Report) -> str:
+    if report.neighbours is not None:
+        votes = report.neighbours.votes
+        return (
+            f"Neighbours. Public examples are grouped into cells; each record, or all records of one id, has {votes} "
+            "vote(s) in each round, in different cells, those nearest to it. Added or removed it changes that many "
+            "counts by 1, changed twice as many, whatever the number of cells."
+        )
     if mechanism_in_words(report).subsampled:
         return (
             f"PATE. {report.n_teachers} teachers are trained on random subsets of the private records; a record is "
@@ -121,6 +128,14 @@ def _limits(report: AnyReport) -> str:
             "5. Limits", "One training run with the parameters above. Further runs on the same data add up."
         )
     queries = report.queries
+    if report.neighbours is not None:
+        return _section(
+            "5. Limits",
+            f"Fixed before the first: {len(report.neighbours.cells)} rounds of votes, with "
+            f"{', '.join(map(str, report.neighbours.cells))} cells. ε is the cost of all of them, however many cells.",
+            "A round is stored whole, with its charge, before anything of it is told; later it is read from there.",
+            "Other runs and releases on the same private data are not in this figure: their ε add up.",
+        )
     return _section(
         "5. Limits",
         f"Fixed before the first query: at most {queries.limit_asked} queries, at most {queries.limit_answered} of "

@@ -26,12 +26,23 @@ def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row
     return rows
 
 
-def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
-    """What the terminal shows at the end of a run."""
-    queries, benchmark = report.queries, report.benchmark
-    rows = [
+def _voters(report: Report) -> list[Row]:
+    if report.neighbours is not None:
+        cells = ", then ".join(f"{n:,}" for n in report.neighbours.cells)
+        labelled = f"{report.neighbours.labelled:,} of {report.public_examples or 0:,} public examples"
+        return [("cells", f"{cells}; {report.neighbours.votes} votes per record"), ("labelled", labelled)]
+    queries = report.queries
+    return [
         ("teachers", f"{report.n_teachers}"),
         ("queries", f"{queries.asked} asked, {queries.answered} answered"),
+    ]
+
+
+def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
+    """What the terminal shows at the end of a run."""
+    benchmark = report.benchmark
+    rows = [
+        *_voters(report),
         (
             "student",
             f"{percent(report.student.accuracy)} right on {report.student.test_examples} test examples",
@@ -45,6 +56,9 @@ def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
         if benchmark.nonprivate_accuracy is not None:
             rows.append(("without privacy (benchmark)", percent(benchmark.nonprivate_accuracy)))
     rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}"))
+    if report.privacy.epsilon_added_or_removed is not None:
+        only = f"{report.privacy.epsilon_added_or_removed:.3g}, if records are only added or removed"
+        rows.append(("ε otherwise", only))
     rows.append(("what it means", report.privacy.statement))
     if report.privacy.sanitised is not None:
         sanitised = report.privacy.sanitised

@@ -21,6 +21,7 @@ LEDGER_HEAD, ANCHOR = "ledger.head", "anchor"
 DATA_DIGEST, PLACES, LEFT_OUT = "data_digest", "places.json", "left_out.json"
 TEACHERS, FAILURES, ENSEMBLE = "teachers", "failures.json", "ensemble.json"
 VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.json", "epsilon.json"
+CELLS = "cells"  # of public examples, for records that vote near themselves
 STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released"
 SECONDS = "seconds.json"
 
@@ -144,6 +145,15 @@ class RunFiles:
     def rounds_file(self) -> Path:
         """Which examples each round asked about, where queries are chosen in rounds."""
         return self.private / ROUNDS
+
+    @property
+    def cells_folder(self) -> Path:
+        """Cells of public examples that records voted in, by round."""
+        return self.private / CELLS
+
+    def round_student(self, number: int) -> Path:
+        """The student between a round of votes and the next."""
+        return self.cells_folder / f"student-{number}"
 
     @property
     def evaluation_file(self) -> Path:

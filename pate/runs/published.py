@@ -26,11 +26,12 @@ _HEX = str.maketrans("ghijklmnop", "0123456789")
 
 
 class Labels(NamedTuple):
-    """The content of `labels.npz`: labels, and the rows of the public data they belong to."""
+    """The content of `labels.npz`: labels, the rows of the public data they belong to and, if any, their weights."""
 
     labels: NDArray[np.int64]
     rows: NDArray[np.int64]
     pin: Pin
+    weights: NDArray[np.float64] | None = None
 
     def examples(self, data: Dataset) -> NDArray:
         """The public examples that were labelled."""
@@ -47,15 +48,17 @@ def write_labels(path: Path, content: Labels, classes: tuple[str, ...]) -> None:
 
     def write(partial: Path) -> None:
         link, code = in_letters(content.pin).values()
+        arrays: dict[str, Any] = {
+            "labels": content.labels,
+            "rows": content.rows,
+            "classes": np.array(classes),
+            "ledger_link": np.int64(link),
+            "ledger_code": np.array(code),
+        }
+        if content.weights is not None:
+            arrays["weights"] = content.weights
         with partial.open("wb") as file:
-            np.savez(
-                file,
-                labels=content.labels,
-                rows=content.rows,
-                classes=np.array(classes),
-                ledger_link=np.int64(link),
-                ledger_code=np.array(code),
-            )
+            np.savez(file, **arrays)
 
     write_atomically(path, write, mode=0o644)
 
@@ -65,6 +68,7 @@ def read_labels(path: Path) -> Labels | None:
     try:
         with np.load(path, allow_pickle=False) as archive:
             labels, rows = archive["labels"].astype(np.int64), archive["rows"].astype(np.int64)
+            weights = archive["weights"].astype(np.float64) if "weights" in archive.files else None
             pin = from_letters({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
     except FileNotFoundError:
         return None
@@ -72,7 +76,7 @@ def read_labels(path: Path) -> Labels | None:
         pin = None
     if pin is None or labels.ndim != 1 or labels.shape != rows.shape:
         raise RunError(f"{path}: is damaged, or of another pate; put back what the run published")
-    return Labels(labels, rows, pin)
+    return Labels(labels, rows, pin, weights)
 
 
 def published_pins(run: Path) -> dict[str, Pin]:

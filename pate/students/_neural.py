@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchvision.transforms.v2 import Transform
 
     from pate.networks.architectures import Classifier
-    from pate.networks.training import ProgressCallback
+    from pate.networks.training import Draws, ProgressCallback
 
 _PREDICTED_AT_ONCE = 1024
 
@@ -47,19 +47,23 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         y: NDArray[np.int64],
         X_unlabelled: NDArray | None = None,
         *,
+        sample_weight: NDArray[np.float64] | None = None,
         progress: ProgressCallback | None = None,
         checkpoint: Path | None = None,
     ) -> Self:
         """Learn from `X` with labels `y`, where −1 counts as unlabelled, and from `X_unlabelled`.
 
+        With `sample_weight`, labelled examples are drawn into batches that much more or less often.
         `progress` is told step, losses and time left. With a folder `checkpoint`, an interrupted fit on the same
         data and parameters goes on from there and ends in the same weights.
         """
         import torch
 
+        from pate.networks.training import Draws
+
         X, y = np.asarray(X, dtype=np.float32), np.asarray(y)
         pool = X if X_unlabelled is None else np.concatenate([X, np.asarray(X_unlabelled, dtype=np.float32)])
-        answered = y != UNANSWERED
+        answered = (y != UNANSWERED) & (True if sample_weight is None else np.asarray(sample_weight) > 0)
         if not answered.any():
             raise DataError("no example has a label: there is nothing to learn from")
         self.classes_, coded = np.unique(y[answered], return_inverse=True)
@@ -68,9 +72,11 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             return self
         labels = torch.from_numpy(coded.reshape(-1)).to(self._device())
-        identity = self._identity(X, y, pool)
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)[answered]
+        identity = self._identity(X, y, pool, *([] if weights is None else [weights]))
+        drawn = Draws(len(labels), None if weights is None else torch.from_numpy(weights))
         with one_thread():
-            self._train(self._tensor(X[answered]), labels, self._tensor(pool), progress, checkpoint, identity)
+            self._train(self._tensor(X[answered]), labels, drawn, self._tensor(pool), progress, checkpoint, identity)
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
@@ -85,6 +91,17 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         with one_thread(), torch.no_grad():
             rows = [self.network_(block).softmax(1).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
         return torch.cat(rows).numpy()
+
+    def features(self, X: NDArray) -> NDArray[np.float32]:
+        """What the last layer sees of each example: features that public data and released labels have taught."""
+        import torch
+
+        X = np.asarray(X, dtype=np.float32)
+        if len(self.classes_) < 2 or len(X) == 0:
+            return np.zeros((len(X), self.hidden), dtype=np.float32)
+        with one_thread(), torch.no_grad():
+            rows = [self.network_.features(block).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
+        return torch.cat(rows).flatten(1).numpy()
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         """The likeliest class of each example."""
@@ -127,6 +144,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         self,
         labelled: torch.Tensor,
         labels: torch.Tensor,
+        drawn: Draws,
         pool: torch.Tensor,
         progress: ProgressCallback | None,
         checkpoint: Path | None,

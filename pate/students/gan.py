@@ -10,7 +10,7 @@ from pate.students._neural import NeuralStudent
 if TYPE_CHECKING:
     import torch
 
-    from pate.networks.training import ProgressCallback
+    from pate.networks.training import Draws, ProgressCallback
 
 
 class GAN(NeuralStudent):
@@ -70,6 +70,7 @@ class GAN(NeuralStudent):
         self,
         labelled: torch.Tensor,
         labels: torch.Tensor,
+        drawn: Draws,
         pool: torch.Tensor,
         progress: ProgressCallback | None,
         checkpoint: Path | None,
@@ -99,7 +100,7 @@ class GAN(NeuralStudent):
             for optimiser in optimisers.values():
                 cosine_rate(optimiser, self.learning_rate, number, self.steps)
             rise = min(1.0, number / max(1.0, self.ramp * self.steps))
-            rows = draw_batch(len(labelled), self.batch_size, generator)
+            rows = drawn.batch(self.batch_size, generator)
             few, given = augment(labelled[rows]), targets[rows]
             many = pool[draw_batch(len(pool), self.batch_size, generator)]
             real = augment(many)

@@ -10,7 +10,7 @@ from pate.students._neural import NeuralStudent
 if TYPE_CHECKING:
     import torch
 
-    from pate.networks.training import ProgressCallback
+    from pate.networks.training import Draws, ProgressCallback
 
 
 class MixMatch(NeuralStudent):
@@ -71,6 +71,7 @@ class MixMatch(NeuralStudent):
         self,
         labelled: torch.Tensor,
         labels: torch.Tensor,
+        drawn: Draws,
         pool: torch.Tensor,
         progress: ProgressCallback | None,
         checkpoint: Path | None,
@@ -89,7 +90,7 @@ class MixMatch(NeuralStudent):
 
         def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
             cosine_rate(optimiser, self.learning_rate, number, self.steps)
-            rows = draw_batch(len(labelled), self.batch_size, generator)
+            rows = drawn.batch(self.batch_size, generator)
             few, given = augment(labelled[rows]), targets[rows]
             many = pool[draw_batch(len(pool), self.batch_size, generator)]
             views = augment(torch.cat([many] * self.views))

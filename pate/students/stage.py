@@ -15,15 +15,17 @@ from numpy.typing import NDArray
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.errors import PateError, RunError, first_line
+from pate.errors import ConfigError, PateError, RunError, first_line
 from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED
 from pate.naming import dotted_names
 from pate.networks.threads import one_thread
+from pate.runs import files
 from pate.runs.published import Labels, in_letters, write_labels
 from pate.runs.run import Run
 
 if TYPE_CHECKING:
+    from pate.neighbours.posterior import Labelled
     from pate.networks.training import Progress
 
 
@@ -35,12 +37,23 @@ def train_student(
     epsilon: float,
     head: Pin,
     console: Console,
+    labelled: Labelled | None = None,
 ) -> Any:
-    """The saved student, trained unless it is there already; `epsilon` goes on its card, and the ledger's `head`."""
+    """The saved student, trained unless it is there already; `epsilon` goes on its card, and the ledger's `head`.
+
+    `labels` are those of the first public examples, in order, unless `labelled` says which ones, with weights.
+    """
     from pate.students.saving import load_student, save_student
 
-    rows = np.arange(len(labels)) if data.public_rows is None else data.public_rows[: len(labels)]
-    write_labels(directory.labels_file, Labels(labels, rows, head), data.classes)
+    places = np.arange(len(labels)) if labelled is None else labelled.rows
+    rows = places if data.public_rows is None else data.public_rows[places]
+    weights = None if labelled is None else labelled.weights
+    write_labels(directory.labels_file, Labels(labels, rows, head, weights), data.classes)
+    if len(labels) == 0:
+        raise RunError(
+            "no cell has a majority of neighbours.least_share, so no public example has a label to learn from. What "
+            "was released is paid for and kept; a new run with a lower share or less noise adds to this one's ε"
+        )
     if (labels == UNANSWERED).all():
         raise RunError(
             f"none of the {len(labels)} queries was answered, so there is nothing to learn from: lower "
@@ -52,7 +65,8 @@ def train_student(
         except PateError as error:
             console.say(f"the stored student is trained again, since it cannot be used as it is: {error}")
     student = new_student(config)
-    _fit(student, data.X_public, labels, directory.student_checkpoint, console)
+    given = few_and_many(data.X_public, labels) if labelled is None else few_and_many_of(data.X_public, labelled)
+    _fit(student, given, directory.student_checkpoint, console)
     save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
     return student
 
@@ -81,19 +95,34 @@ def stored_student(student: Any, folder: Path, config: Config, card: dict[str, A
     return load_student(folder, trust=trusted)
 
 
-def _fit(student: Any, X_public: NDArray, labels: NDArray[np.int64], checkpoint: Path, console: Console) -> None:
-    """Train on the first public examples, labelled, and on the others; a network goes on from its checkpoint."""
-    examples = X_public[: len(labels)], labels, X_public[len(labels) :]
+Given = tuple[tuple[NDArray, NDArray[np.int64], NDArray], dict[str, Any]]
+"""What a student is fitted to: labelled examples, labels and unlabelled examples, and what goes by name."""
+
+
+def few_and_many(X_public: NDArray, labels: NDArray[np.int64]) -> Given:
+    """The first public examples with their labels, and the others without."""
+    return (X_public[: len(labels)], labels, X_public[len(labels) :]), {}
+
+
+def few_and_many_of(X_public: NDArray, labelled: Labelled) -> Given:
+    """Some public examples with labels and weights, perhaps several each, and the others without."""
+    others = np.setdiff1d(np.arange(len(X_public)), labelled.rows)
+    return (X_public[labelled.rows], labelled.labels, X_public[others]), {"sample_weight": labelled.weights}
+
+
+def _fit(student: Any, given: Given, checkpoint: Path, console: Console) -> None:
+    """Train on what is given; a network goes on from its checkpoint."""
+    examples, further = given
     if "checkpoint" not in signature(student.fit).parameters:
         with console.working("training the student"), one_thread():
-            student.fit(*examples)
+            student.fit(*examples, **further)
         return
     with console.track("training the student", student.steps) as update:
 
         def progress(now: Progress) -> None:
             update(now.step, f"loss {now.loss:.3f}, unlabelled {now.unlabelled_loss:.4f}")
 
-        student.fit(*examples, progress=progress, checkpoint=checkpoint)
+        student.fit(*examples, progress=progress, checkpoint=checkpoint, **further)
     shutil.rmtree(checkpoint, ignore_errors=True)
 
 
@@ -110,6 +139,29 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
             "go on with {resume} when that is mended, it costs nothing more",
             resume=True,
         ) from error
+
+
+def student_between(config: Config, X_public: NDArray, labelled: Labelled, folder: Path, console: Console) -> Any:
+    """The student of a round whose features make the cells of the next; kept, so that a resumed run has the same."""
+    from pate.students.saving import load_student, save_student
+
+    trust = dotted_names(config.student.model_dump())
+    if (folder / files.STUDENT_CARD).exists():
+        return load_student(folder, trust=trust)
+    student = new_student(config)
+    check_sees(student, config)
+    _fit(student, few_and_many_of(X_public, labelled), folder.with_suffix(".checkpoint"), console)
+    folder.parent.mkdir(exist_ok=True)
+    save_student(student, folder, {})
+    return student
+
+
+def check_sees(student: Any, config: Config) -> None:
+    """Raise ConfigError where a student has learned no features that cells could be made in."""
+    if not callable(getattr(student, "features", None)):
+        raise ConfigError(
+            f"rounds.features = 'student': {config.student.name!r} learns no features; use mixmatch or gan as student"
+        )
 
 
 def new_student(config: Config) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import has_fit_parameter
 
 from pate.errors import ConfigError
 from pate.mechanisms import UNANSWERED
@@ -38,8 +39,20 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.threshold = threshold
         self.random_state = random_state
 
-    def fit(self, X: NDArray, y: NDArray[np.int64], X_unlabelled: NDArray | None = None) -> Supervised:
-        """Learn from `X` with labels `y`, where −1 is unanswered, and perhaps from `X_unlabelled`."""
+    def fit(
+        self,
+        X: NDArray,
+        y: NDArray[np.int64],
+        X_unlabelled: NDArray | None = None,
+        *,
+        sample_weight: NDArray[np.float64] | None = None,
+    ) -> Supervised:
+        """Learn from `X` with labels `y`, where −1 is unanswered, and perhaps from `X_unlabelled`.
+
+        With `sample_weight` each label counts by its weight, and an example may come with several.
+        """
+        if sample_weight is not None:
+            return self._fit_weighted(X, y, sample_weight)
         if self.unlabelled not in ("ignore", "mark"):
             raise ConfigError(f"student.params.unlabelled = {self.unlabelled!r}: must be 'ignore' or 'mark'")
         pool = X[:0] if X_unlabelled is None else X_unlabelled
@@ -59,6 +72,14 @@ class Supervised(ClassifierMixin, BaseEstimator):
             self._fit(np.concatenate([X, pool[sure]]), np.concatenate([y, self.predict(pool[sure])]))
         return self
 
+    def _fit_weighted(self, X: NDArray, y: NDArray[np.int64], weights: NDArray[np.float64]) -> Supervised:
+        """Labels that count by their weights; an example may come with several labels."""
+        if self.unlabelled != "ignore" or self.self_training:
+            raise ConfigError("student.params: neither unlabelled nor self_training goes with weighted labels")
+        counts = (y != UNANSWERED) & (weights > 0)
+        self._fit(X[counts], y[counts], weights[counts])
+        return self
+
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         """The class of each example."""
         return self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
@@ -71,7 +92,9 @@ class Supervised(ClassifierMixin, BaseEstimator):
             return np.where(np.isfinite(shares), shares, 1 / len(self.classes_))  # a spread that no label reached
         return (self.predict(X)[:, None] == self.classes_).astype(np.float64)
 
-    def _fit(self, X: NDArray, y: NDArray[np.int64]) -> None:
+    def _fit(self, X: NDArray, y: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> None:
         inner = build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")
-        self.classifier_ = PartClassifier(inner).fit(X, y)
+        if weights is not None and not has_fit_parameter(inner, "sample_weight"):
+            raise ConfigError(f"student.params.estimator = {self.estimator!r}: takes no weights; use one that does")
+        self.classifier_ = PartClassifier(inner).fit(X, y, weights)
         self.classes_ = self.classifier_.present_

@@ -22,12 +22,13 @@ class PartClassifier:
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
-    def fit(self, X: NDArray, y: NDArray[np.int64]) -> PartClassifier:
+    def fit(self, X: NDArray, y: NDArray[np.int64], sample_weight: NDArray[np.float64] | None = None) -> PartClassifier:
         """Fit the estimator, if the part has two classes or more."""
         self.present_ = np.unique(y[y != UNANSWERED])
         if len(self.present_) >= 2:
             coded = np.searchsorted(self.present_, y)
-            self.estimator.fit(self._shaped(X), np.where(y == UNANSWERED, UNANSWERED, coded))
+            further = {} if sample_weight is None else {"sample_weight": sample_weight}
+            self.estimator.fit(self._shaped(X), np.where(y == UNANSWERED, UNANSWERED, coded), **further)
         return self
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:

@@ -365,7 +365,7 @@ def test_the_most_noise_and_the_fewest_queries_still_cost(name: str) -> None:
 
 
 @given(value=st.one_of(st.floats(), st.integers(), st.booleans(), st.text(), st.none(), st.binary()))
-@fuzz(100)
+@fuzz(300)
 def test_whatever_is_accepted_is_in_range(value: object) -> None:
     for check, inside in (
         (parameters.epsilon, lambda x: 0 < x < math.inf),

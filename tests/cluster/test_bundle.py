@@ -49,7 +49,7 @@ def test_only_known_files_travel_and_nobodys_name(tmp_path: Path) -> None:
     text = pack(run)
     unpack(text, tmp_path / "here")
     found = {str(path.relative_to(tmp_path / "here")) for path in (tmp_path / "here").rglob("*") if path.is_file()}
-    assert found == {*known, "report.json", "labels.npz", "student/student.json"}
+    assert packed(text) == found == {*known, "report.json", "labels.npz", "student/student.json"}
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(text.splitlines()[1:-1])))) as archive:
         assert {(m.uname, m.gname, m.uid, m.gid, m.mtime) for m in archive} == {("", "", 0, 0, 0)}
 

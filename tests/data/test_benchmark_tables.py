@@ -54,6 +54,15 @@ def test_one_row_does_not_change_another(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_table("adult", [folder]).records.X[:2], before)
 
 
+def test_public_and_test_rows_follow_the_private_ones() -> None:
+    X, y = np.arange(10)[:, None], np.arange(10) % 2
+    data = benchmark_tables._split(X, y, 5, 3, ("a", "b"), None)
+    assert data.records.X.ravel().tolist() == [0, 1, 2, 3, 4]
+    assert data.X_public.ravel().tolist() == [5, 6, 7]
+    assert data.X_test.ravel().tolist() == [8, 9]
+    assert [data.y_public.tolist(), data.y_test.tolist()] == [[1, 0, 1], [0, 1]]
+
+
 def test_kdd_columns_are_all_used_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = [
         *benchmark_tables._KDD_COUNTS,

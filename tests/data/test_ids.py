@@ -102,6 +102,13 @@ def test_ids_of_another_type_are_refused_by_file_and_type(
     assert "data.id_type" in str(caught.value)
 
 
+def test_a_missing_id_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """NULL is nobody, not person 0; and it makes no floats of ids that no float can hold."""
+    records = read(tmp_path, "parquet", "integer", [[2**53 + 1, None, 0]]).records
+    assert records.ids == ["9007199254740993", "0"]
+    assert records.left_out == 1
+
+
 @pytest.mark.parametrize("n_ids", [2, 4])
 @pytest.mark.parametrize("private", ["private.npz", ["private.npz"]])
 def test_as_many_ids_as_records(n_ids: int, private: object, tmp_path: Path) -> None:

@@ -32,23 +32,24 @@ def test_mnist_has_the_papers_split(real_data: Path) -> None:
     assert np.bincount(data.records.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
-def test_svhn_reads_the_mat_layout_and_remarks_on_another_checksum(real_data: Path) -> None:
-    data = load(ImageData(source="svhn"), real_data, Path())
+@pytest.mark.slow
+def test_svhn_has_the_papers_split(real_svhn: Path) -> None:
+    data = load(ImageData(source="svhn"), real_svhn, Path())
     assert data.records.X.shape == (73_257, 32, 32, 3)
     assert data.X_public.shape == (10_000, 32, 32, 3)
     assert data.X_test.shape == (16_032, 32, 32, 3)
     assert np.bincount(data.records.y)[[0, 1, 9]].tolist() == [4948, 13861, 4659]
-    assert len(data.remarks) == 2
-    assert "train_32x32.mat is not the official file" in data.remarks[0]
 
 
-def test_svhn_label_ten_is_the_digit_zero(tmp_path: Path) -> None:
+def test_svhns_label_ten_is_the_digit_zero_and_another_checksum_is_remarked_on(tmp_path: Path) -> None:
     for split in ("train", "test"):
         images = np.arange(32 * 32 * 3 * 2, dtype=np.int64).reshape(32, 32, 3, 2) % 256
         savemat(tmp_path / f"{split}_32x32.mat", {"X": images.astype(np.uint8), "y": np.array([[10], [3]])})
     data = load_images("svhn", [tmp_path])
     assert data.records.y.tolist() == [0, 3]
     assert data.records.X[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
+    assert len(data.remarks) == 2
+    assert "train_32x32.mat is not the official file" in data.remarks[0]
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -65,6 +66,7 @@ def test_fashion_mnist_from_unpacked_files(tmp_path: Path) -> None:
         (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx(np.arange(n)))
     data = load_images("fashion_mnist", [tmp_path])
     assert data.records.X.shape == (5, 28, 28)
+    assert (len(data.X_public), len(data.X_test)) == (3, 0)  # what was public is not for tests
     assert float(data.records.X[0, 0, 0]) == pytest.approx(0.2)
     assert data.classes[9] == "ankle boot"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pate.data.arrays import npy_array, npz_arrays
 from pate.data.settings import CsvData, NpzData
 from pate.data.sources import load
 from pate.errors import DataError
@@ -124,3 +125,16 @@ def test_npz_mistakes_are_one_clear_line(tmp_path: Path, arrays: dict, words: st
     np.savez(tmp_path / "all.npz", **{**good, **arrays})
     with pytest.raises(DataError, match=words):
         load(NpzData.model_validate({"source": "npz", "file": "all.npz", "classes": [0, 1]}), None, tmp_path)
+
+
+def test_what_a_file_claims_must_be_there(tmp_path: Path) -> None:
+    """Neither less nor more; and an archive is not unpacked that is far larger than its file."""
+    np.save(tmp_path / "a.npy", np.arange(6.0).reshape(3, 2))
+    whole = (tmp_path / "a.npy").read_bytes()
+    assert npy_array(whole, "a").shape == (3, 2)
+    for damaged in (whole[:-8], whole + bytes(8)):
+        with pytest.raises(DataError, match="a: not a whole npy file"):
+            npy_array(damaged, "a")
+    np.savez_compressed(tmp_path / "b.npz", X=np.zeros(3_000_000))
+    with pytest.raises(DataError, match="b: claims to hold more than 10 times its size"):
+        npz_arrays((tmp_path / "b.npz").read_bytes(), "b", ["X"])

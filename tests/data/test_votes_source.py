@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.small_data import LOGISTIC, VOTES, digits_with_votes
 
 from pate import pipeline
 from pate.aggregator import StoredVotes
@@ -73,6 +74,18 @@ def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: p
         assert not (out / "private" / "failures.json").exists()
         figures = json.loads((out / "private" / "epsilon.json").read_text())
         assert (figures["epsilon_data_dependent"] is None) == outcome.report.queries.adaptive == (order == "doubt")
+
+
+def test_votes_go_with_the_examples_they_were_counted_on(tmp_path: Path) -> None:
+    """False alarm: noise of ten standard deviations."""
+    content = {"n_teachers": 60, "mechanism": {"name": "gnmax", "sigma": 4}, "budget": {"asked": 40}}
+    data = digits_with_votes(60)
+    config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
+    pipeline.run(config, tmp_path / "run", data=data, pages=False)
+    published = Run.load(tmp_path / "run").labels
+    assert published is not None
+    assert data.y_public is not None
+    assert published.labels.tolist() == data.y_public[:40].tolist()
 
 
 def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_path: Path) -> None:

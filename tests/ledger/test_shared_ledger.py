@@ -19,7 +19,7 @@ from pate.ledger.chain import verify
 from pate.ledger.shared import SharedLedger, create
 
 BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-AT_ONCE = 8
+AT_ONCE = 5
 
 _TOGETHER = """
 import json, os, sys, time
@@ -31,6 +31,7 @@ folder, words, n, what = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]),
 if what == "begins":
     from pate.config import load_config
     from pate.runs.run import Run
+    config = load_config()
 LIMITS = Limits(100, 100, "m", 0.0, 0.001)
 
 def pay(ledger, me):
@@ -50,7 +51,7 @@ def opens(me):
     pay(Ledger(folder / "ledger.db", b"k" * 32, folder / "ledger.head", "run", Limits(100, 100, "m")), me)
 
 def begins(me):  # who gets in stays until all others have tried
-    with Run.create(folder / "run", load_config(), resume=False) as directory:
+    with Run.create(folder / "run", config, resume=False) as directory:
         key = directory.key
         print(key.hex(), flush=True)
         os.read(end[0], 1)

@@ -11,7 +11,19 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from pate.errors import ConfigError
-from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, build
+from pate.mechanisms import (
+    UNANSWERED,
+    ConfidentGNMax,
+    GNMax,
+    Histogram,
+    LNMax,
+    Mechanism,
+    MSamp,
+    MStab,
+    MSvec,
+    PermuteAndFlip,
+    build,
+)
 from pate.naming import resolve, short_names
 
 EXAMPLES: list[Mechanism] = [
@@ -19,6 +31,9 @@ EXAMPLES: list[Mechanism] = [
     LNMax(3.0),
     GNMax(1.0),
     GNMax(2.5),
+    Histogram(2.0),
+    PermuteAndFlip(1.0),
+    PermuteAndFlip(3.0),
     ConfidentGNMax(threshold=4, sigma1=1.5, sigma2=1.0),
     ConfidentGNMax(threshold=3.5, sigma1=3.0, sigma2=2.0),
 ]

@@ -162,7 +162,7 @@ def test_joint_outcomes_sum_to_one_and_permute_with_the_labels(mechanism):
 @pytest.mark.parametrize("mechanism", SMALL[:3], ids=str)
 def test_samples_follow_the_joint_outcomes(mechanism):
     entropy = np.random.default_rng(11).bytes
-    counts, runs = np.array([[6, 0], [2, 2], [0, 9]]), 4000
+    counts, runs = np.array([[6, 0], [2, 2], [0, 9]]), 8000
     samples = np.array([mechanism.release(counts, entropy) for _ in range(runs)])
     expected = np.exp(mechanism.log_stream_outcomes(counts))
     for labels in itertools.product((0, 1, UNANSWERED), repeat=3):

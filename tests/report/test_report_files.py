@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jinja2 import UndefinedError
+from support.command_line import in_process
 
 from pate.config import load_config
 from pate.report.figures import as_images, load_examples
@@ -177,11 +178,10 @@ def test_pate_report_makes_the_page_again(copied: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pate.cli", "report", str(tmp_path)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert shown.returncode == 2
-    assert "has no report.json" in shown.stderr
-    assert len(shown.stderr.strip().splitlines()) == 1
+    status, _, said = in_process("report", tmp_path)
+    assert status == 2
+    assert "has no report.json" in said
+    assert len(said.strip().splitlines()) == 1
 
 
 def test_a_report_of_an_earlier_version_still_makes_a_page(copied: Path) -> None:

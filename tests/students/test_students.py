@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_one_released_class_gives_a_constant_student(name: str, params: dict, tm
 @pytest.mark.parametrize("name", ["mixmatch", "gan"])
 def test_networks_take_tables_and_images(name: str, shape: tuple[int, ...]) -> None:
     X, _, truth = public_data(shape)
-    student = fitted(name, KINDS[name][1] | {"steps": 40}, shape)
+    student = fitted(name, KINDS[name][1] | {"steps": 40, "channels": 4}, shape)
     assert (student.predict(X) == truth).mean() > 0.5
     with pytest.raises(DataError, match="shape"):
         student.predict(X[:, :-1])
@@ -163,6 +164,40 @@ def test_a_foreign_type_in_a_saved_student_is_refused(tmp_path: Path) -> None:
     save_student(student, tmp_path, {})
     skops.io.dump(argparse.Namespace(a=1), tmp_path / "model.skops")
     with pytest.raises(NotTrusted, match=r"trust=\['argparse\.Namespace'\]"):
+        load_student(tmp_path)
+
+
+def test_a_compressed_student_is_refused(tmp_path: Path) -> None:
+    """What is unpacked could be far larger than the file."""
+    X, labels, _ = public_data()
+    save_student(build_student("supervised", {}, 0).fit(X, labels, None), tmp_path, {})
+    packed = tmp_path / "model.skops"
+    with zipfile.ZipFile(packed) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    with pytest.raises(RunError, match="compressed"):
+        load_student(tmp_path)
+
+
+def test_a_student_that_answers_with_classes_nobody_named_is_refused(tmp_path: Path) -> None:
+    X, labels, _ = public_data()
+    student = build_student("supervised", {}, 0).fit(X, labels, None)
+    save_student(student, tmp_path, {"classes": ["a", "b", "c"]})
+    with pytest.raises(RunError, match="classes that its card does not name"):
+        load_student(tmp_path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused(value: float, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    save_student(fitted("mixmatch", QUICK | {"steps": 1}), tmp_path, {})
+    weights = load_file(tmp_path / "model.safetensors")
+    next(array for array in weights.values() if array.dtype == np.float32).flat[0] = value
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(RunError, match="NaN or infinity"):
         load_student(tmp_path)
 
 

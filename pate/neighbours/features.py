@@ -1,0 +1,44 @@
+"""Public features of records, worked out so that those of one record do not depend on the company it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.features import Transform, build_steps
+from pate.networks.threads import one_thread
+
+
+@dataclass(frozen=True)
+class RecordFeatures:
+    """Transforms one after the other or, where there is one, what a student of released labels has learned to see.
+
+    A transform that says `exact_by_row` gives a row the same bits in any batch and may be handed many at once; any
+    other, and a network above all, gets every record alone: a batch could change the last bit, and that a cell.
+    """
+
+    steps: Sequence[Mapping[str, Any]]
+    student: Any = None
+
+    def __call__(self, X: NDArray) -> NDArray[np.float64]:
+        with one_thread():
+            if self.student is not None:
+                return np.asarray(_alone(self.student.features, X), dtype=np.float64)
+            for step in build_steps(self.steps, "neighbours.features"):
+                X = transformed(step, X)
+        return np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+
+
+def transformed(step: Transform, X: NDArray) -> NDArray:
+    """What a transform makes of each example, bit for bit the same in any company."""
+    return step.transform(X) if getattr(step, "exact_by_row", False) else _alone(step.transform, X)
+
+
+def _alone(function: Any, X: NDArray) -> NDArray:
+    if len(X) == 0:
+        return np.asarray(function(X))
+    return np.concatenate([np.asarray(function(X[i : i + 1])) for i in range(len(X))])

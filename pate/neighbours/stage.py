@@ -1,0 +1,100 @@
+"""The rounds of a run: cells, votes, what is released about them, and the labels that public examples get from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.config.neighbours import NeighbourSettings
+from pate.mechanisms import Mechanism
+from pate.neighbours import posterior
+from pate.neighbours.cells import Cells, Space
+from pate.neighbours.features import RecordFeatures
+from pate.neighbours.posterior import Labelled
+from pate.neighbours.rounds import Round
+from pate.neighbours.voting import Election
+from pate.storage.files import write_atomically
+
+Release = Callable[[str, Election, Mechanism], NDArray[np.int64]]
+"""What a round released, by its name: drawn and paid for once, stored ever after."""
+
+Teach = Callable[[int, Labelled], Any]
+"""A student of the labels so far, for the cells of the next round."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """All rounds of a run. Cells are stored below `folder` before anybody votes in them: a resumed run has the same."""
+
+    settings: NeighbourSettings
+    rounds: tuple[Round, ...]
+    seed: int
+    folder: Path
+
+    def hold(self, X_public: NDArray, n_classes: int, release: Release, teach: Teach) -> Labelled:
+        """Labels of public examples after the last round."""
+        labelled, student = None, None
+        for number, round in enumerate(self.rounds, start=1):
+            if round.by_student:
+                assert labelled is not None  # the config has no student before the first round
+                student = teach(number - 1, labelled)
+            features = RecordFeatures(self._steps(), student if round.by_student else None)
+            seen = features(X_public)
+            cells = self._cells(number, round, seen)
+            name = f"round {number} of {len(self.rounds)}, cells {digest(cells)}"
+            released = release(name, Election(features, cells, self.settings.votes, n_classes), round.mechanism)
+            labelled = labels_of(self.settings, round.mechanism, released, cells, seen, n_classes)
+        assert labelled is not None  # there is at least one round
+        return labelled
+
+    def _steps(self) -> list[dict[str, Any]]:
+        return [step.model_dump() for step in self.settings.features]
+
+    def _cells(self, number: int, round: Round, seen: NDArray) -> Cells:
+        path = self.folder / f"cells-{number}.npz"
+        if path.exists():
+            return Cells.read(path)
+        space = Space.of(seen, self.settings.components, self.settings.standardise or round.by_student)
+        cells = Cells.of(space, seen, round.queries, self.seed)
+
+        def write(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez(file, **cells.arrays())
+
+        self.folder.mkdir(exist_ok=True)
+        write_atomically(path, write)
+        return cells
+
+
+def labels_of(
+    settings: NeighbourSettings,
+    mechanism: Mechanism,
+    released: NDArray[np.int64],
+    cells: Cells,
+    seen: NDArray,
+    n_classes: int,
+) -> Labelled:
+    """What a round says about public examples, from what it released alone."""
+    if mechanism.releases_counts:
+        shares = posterior.shares(released, mechanism.noise)  # type: ignore[attr-defined]
+    else:
+        shares = np.eye(n_classes)[released[:, 0]]
+    if settings.label == "centres":
+        rows = cells.nearest_examples(seen)
+        found = posterior.of_members(shares, np.arange(len(cells)), settings.least_share, settings.soft)
+        return Labelled(rows[found.rows], found.labels, found.weights)
+    return posterior.of_members(shares, cells.nearest(seen)[:, 0], settings.least_share, settings.soft)
+
+
+def digest(cells: Cells) -> str:
+    """Equal for equal cells."""
+    content = blake2b(digest_size=8)
+    for name, array in sorted(cells.arrays().items()):
+        content.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()

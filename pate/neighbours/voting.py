@@ -1,0 +1,99 @@
+"""Private records vote near themselves.
+
+Neighbouring relation: one record added, removed, or changed under its id; with ids, all records of a person.
+Sensitivity: a record (a person) has at most `votes` votes in all, each in another cell. Added or removed it changes at
+most `votes` counts by 1; changed, at most twice as many.
+Which cells those are depends on the record's (the person's) own bytes, the key and public data alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.errors import RunError
+from pate.neighbours.cells import Cells
+
+_AT_ONCE = 4096  # records whose features are in memory together
+
+Features = Callable[[NDArray], NDArray]
+
+
+@dataclass(frozen=True)
+class PartialVotes:
+    """Votes of the records of some sources: counts[cells, classes] of exactly `sources`."""
+
+    sources: tuple[str, ...]
+    counts: NDArray[np.int64]
+
+
+def sum_votes(partials: Sequence[PartialVotes], sources: Sequence[str]) -> NDArray[np.int64]:
+    """All votes; refused unless every source was counted exactly once."""
+    came = sorted(source for partial in partials for source in partial.sources)
+    if came != sorted(sources):
+        raise RunError(
+            f"votes of {len(came)} sources came in where {len(sources)} were due once each: nothing was drawn"
+        )
+    total: NDArray[np.int64] = np.sum([partial.counts for partial in partials], axis=0)
+    return total
+
+
+@dataclass(frozen=True)
+class Election:
+    """One round: what everybody who counts has to know. `features` works on each example by itself."""
+
+    features: Features
+    cells: Cells
+    votes: int
+    n_classes: int
+
+    def count(self, X: NDArray, y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Votes of records by cell and class, [cells, classes]. One whose features are not numbers casts none."""
+        counts = np.zeros(len(self.cells) * self.n_classes, dtype=np.int64)
+        for rows, nearest in self._nearest(X):
+            self._add(counts, nearest.reshape(-1), np.repeat(y[rows], self.votes))
+        return counts.reshape(len(self.cells), self.n_classes)
+
+    def count_persons(
+        self, X: NDArray, y: NDArray[np.int64], ids: Sequence[str], ranks: Sequence[bytes]
+    ) -> NDArray[np.int64]:
+        """The same of persons, all of whose records are here; `ranks` are keyed hashes of the records' content."""
+        counts = np.zeros(len(self.cells) * self.n_classes, dtype=np.int64)
+        nearest = np.concatenate([np.empty((0, self.votes), np.int64), *(found for _, found in self._nearest(X))])
+        for cells, labels in _of_persons(nearest, y, ids, ranks, self.votes):
+            self._add(counts, cells, labels)
+        return counts.reshape(len(self.cells), self.n_classes)
+
+    def _nearest(self, X: NDArray) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        for begin in range(0, len(X), _AT_ONCE):
+            rows = slice(begin, begin + _AT_ONCE)
+            yield rows, self.cells.nearest(self.features(X[rows]), self.votes)
+
+    def _add(self, counts: NDArray[np.int64], cells: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
+        voting = cells >= 0
+        counts += np.bincount(cells[voting] * self.n_classes + labels[voting], minlength=len(counts))
+
+
+def _of_persons(
+    nearest: NDArray[np.int64], y: NDArray[np.int64], ids: Sequence[str], rank: Sequence[bytes], votes: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Cells and labels of each person's votes: at most `votes`, no two in one cell.
+
+    A person's records are gone through by a keyed hash of their content; each offers its nearest cells in turn, and
+    those that the person has not voted in yet are taken until there are enough.
+    """
+    records: dict[str, list[int]] = {}
+    for row, person in enumerate(ids):
+        records.setdefault(person, []).append(row)
+    for rows in records.values():
+        taken: dict[int, int] = {}
+        for row in sorted(rows, key=rank.__getitem__):
+            for cell in nearest[row].tolist():
+                if len(taken) < votes and cell >= 0:
+                    taken.setdefault(cell, int(y[row]))
+            if len(taken) == votes:
+                break
+        yield np.array(list(taken), dtype=np.int64), np.array(list(taken.values()), dtype=np.int64)

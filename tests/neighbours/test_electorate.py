@@ -1,0 +1,52 @@
+"""Who counts changes nothing: here, or readers on a cluster, with persons spread over all shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate.data.dataset import Records, Shards
+from pate.data.settings import NpzData
+from pate.data.shards import load_sharded
+from pate.ensemble.readers import Readers
+from pate.neighbours.cells import Cells, Space
+from pate.neighbours.electorate import LocalElectorate, RemoteElectorate
+from pate.neighbours.features import RecordFeatures
+from pate.neighbours.voting import Election, sum_votes
+
+KEY = b"e" * 32
+
+
+def write(folder: Path, ids: bool) -> NpzData:
+    """Four shards; person p has a record in every one."""
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        arrays = {"X": rng.normal(size=(50, 3)), "y": rng.integers(0, 2, size=50)}
+        if ids:
+            arrays["id"] = np.array([f"p{i}" for i in range(50)])
+        np.savez(folder / f"shard-{number}.npz", **arrays)
+    np.savez(folder / "public.npz", X=rng.normal(size=(30, 3)))
+    return NpzData(source="npz", private="shard-*.npz", public="public.npz", classes=(0, 1), ids=ids, read_by="workers")
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("ids", [False, True], ids=["records", "persons"])
+@pytest.mark.parametrize("votes", [1, 2])
+def test_readers_count_what_one_process_counts(tmp_path: Path, ids: bool, votes: int) -> None:
+    settings = write(tmp_path, ids)
+    here, there = (load_sharded(settings, tmp_path, by_workers) for by_workers in (False, True))
+    assert isinstance(here.private, Records)
+    assert isinstance(there.private, Shards)
+    seen = RecordFeatures(())(here.X_public)
+    election = Election(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), votes, 2)
+    local = LocalElectorate(here.private, KEY)
+    expected = sum_votes(local.count(election), local.sources)
+    readers = Readers(there.private, KEY, None)
+    try:
+        remote = RemoteElectorate(readers.actors, there.per_person)
+        np.testing.assert_array_equal(sum_votes(remote.count(election), remote.sources), expected)
+    finally:
+        readers.close()
+    assert expected.sum() == votes * (50 if ids else 200)  # a person in every shard has no more votes than another
