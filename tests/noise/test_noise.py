@@ -11,7 +11,14 @@ import pytest
 from scipy.stats import chi2
 from support.exact_noise import exact_mass
 
-from pate.noise.integer import TV_ERROR_PER_DRAW, DiscreteGaussian, DiscreteLaplace, IntegerNoise, _sampling_table
+from pate.noise.integer import (
+    TV_ERROR_PER_DRAW,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Geometric,
+    IntegerNoise,
+    _sampling_table,
+)
 
 NOISES = [
     DiscreteLaplace(0.3),
@@ -96,3 +103,9 @@ def test_a_word_on_a_boundary_takes_more_bits() -> None:
 def test_impossible_scales_are_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="noise scale"):
         DiscreteLaplace(scale)
+
+
+def test_geometric_noise_sums_up() -> None:
+    noise, k = Geometric(2.5), np.arange(60)
+    np.testing.assert_allclose(np.exp(noise.log_cdf(k)), np.cumsum(np.exp(noise.log_pmf(k))), rtol=1e-12)
+    np.testing.assert_allclose(np.exp(noise.log_cdf(k)) + np.exp(noise.log_sf(k + 1)), 1, rtol=1e-12)

@@ -31,6 +31,8 @@ import numpy as np  # noqa: E402
 from pate.accounting.sanitise import epsilon_sanitised  # noqa: E402
 from pate.accounting.smooth_sensitivity import gnmax_cost  # noqa: E402
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, mechanism_classes  # noqa: E402
+from pate.mechanisms.histogram import Histogram  # noqa: E402
+from pate.mechanisms.permute_and_flip import PermuteAndFlip  # noqa: E402
 from pate.noise import continuous  # noqa: E402
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace  # noqa: E402
 from support.aggregators import examples, make, vote  # noqa: E402
@@ -74,6 +76,9 @@ LABELS: dict[str, tuple[Release, int]] = {
     "lnmax": (_labels(LNMax(20.0)), 16 * N),
     "gnmax": (_labels(GNMax(20.0)), 16 * N),
     "gnmax, a stream": (lambda _: GNMax(20.0).begin().answer(TIED), 16 * N),
+    "permute_and_flip": (_labels(PermuteAndFlip(20.0)), 16 * N),
+    "histogram": (_labels(Histogram(20.0)), 16 * N),
+    "histogram, all counts": (lambda _: Histogram(20.0).release_counts(TIED), 16 * N),
     "confident_gnmax": (_labels(ConfidentGNMax(10.0, 20.0, 0.001), 10 * np.eye(2, dtype=int)[[0] * N]), 8 * N),
     "confident_gnmax, all answered": (_labels(ConfidentGNMax(-1000.0, 20.0, 20.0)), 24 * N),
     "mstab": (_labels(MStab(0.1, 0.3), LEADING), 8 * N),
