@@ -82,18 +82,18 @@ def _of_persons(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Cells and labels of each person's votes: at most `votes`, no two in one cell.
 
-    A person's records are gone through by a keyed hash of their content; each offers its nearest cells in turn, and
-    those that the person has not voted in yet are taken until there are enough.
+    A person's records are gone through in the order of a keyed hash of their content; each offers the cell it is
+    nearest to, then all offer the next nearest, and cells that the person has not voted in are taken until enough are.
     """
     records: dict[str, list[int]] = {}
     for row, person in enumerate(ids):
         records.setdefault(person, []).append(row)
     for rows in records.values():
         taken: dict[int, int] = {}
-        for row in sorted(rows, key=rank.__getitem__):
-            for cell in nearest[row].tolist():
-                if len(taken) < votes and cell >= 0:
-                    taken.setdefault(cell, int(y[row]))
+        rows.sort(key=rank.__getitem__)
+        for row, cell in ((row, int(nearest[row, depth])) for depth in range(votes) for row in rows):
             if len(taken) == votes:
                 break
+            if cell >= 0:
+                taken.setdefault(cell, int(y[row]))
         yield np.array(list(taken), dtype=np.int64), np.array(list(taken.values()), dtype=np.int64)

@@ -30,6 +30,7 @@ import yaml
 PARTS = (
     "privacy_core",
     "partition",
+    "neighbours",
     "ledger",
     "aggregator",
     "leaks",
@@ -43,7 +44,7 @@ PARTS = (
     "classifier",
     "runs",
 )
-STRICT = {"privacy_core", "partition", "ledger", "aggregator", "leaks"}
+STRICT = {"privacy_core", "partition", "neighbours", "ledger", "aggregator", "leaks"}
 """Parts in which no planted bug may be missed."""
 
 

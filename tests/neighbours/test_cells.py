@@ -41,6 +41,7 @@ def test_distances_are_exact(cells: Cells) -> None:
     records = rng.normal(size=(40, 60)) * 10.0 ** rng.integers(-3, 12, size=(40, 1))
     places = cells.space.places(records)
     assert (places == np.rint(places)).all()
+    assert np.abs(places).max() <= 2**19  # what the proof that sums stay below 2⁵³ goes by
     assert (cells.centres == np.rint(cells.centres)).all()
     found = cells.nearest(records, 2)
     for place, own in zip(places.astype(int).tolist(), found.tolist(), strict=True):

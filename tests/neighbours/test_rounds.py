@@ -146,3 +146,10 @@ def test_gaussian_rounds_cost_what_the_analytic_gaussian_does() -> None:
 def test_mechanisms_for_teachers_only_are_refused() -> None:
     with pytest.raises(ConfigError, match="is for teachers"):
         guarantee([Round(10, MStab(0.1, 1e-8))], 1)
+
+
+def test_every_draw_of_every_cell_is_charged() -> None:
+    """So many cells that the sampler's error no longer fits into the smallest share of a tiny δ."""
+    few, many = (cost_of([Round(n, Histogram(2.0))], 1, 1e-20, 10).epsilon for n in (10, 10**9))
+    assert few < math.inf
+    assert many == math.inf
