@@ -189,3 +189,9 @@ def test_a_network_that_diverges_says_so() -> None:
     X[3] = np.nan
     with pytest.raises(ValueError):
         build_estimator("network", {"architecture": "mlp", "steps": 20}, 1, "k").fit(X, y)
+
+
+def test_a_part_that_lacks_classes_votes_for_those_it_has() -> None:
+    X, y = np.arange(6.0)[:, None], np.array([2, 5, 2, 7, 5, 7])
+    teacher = PartClassifier(build_estimator("sklearn.neighbors.KNeighborsClassifier", {"n_neighbors": 1}, 0, "key"))
+    np.testing.assert_array_equal(teacher.fit(X, y).predict(X), y)
