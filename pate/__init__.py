@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pate.config import load_config
     from pate.errors import BudgetExceeded, PateError
     from pate.ledger import Charge, Ledger, Limits
-    from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, LNMax, MSamp, MStab, MSvec
+    from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Histogram, LNMax, MSamp, MStab, MSvec, PermuteAndFlip
     from pate.pipeline import run
     from pate.planning.costs import worst_case_epsilon
     from pate.runs.run import Run
@@ -31,6 +31,7 @@ _HOMES = {
     "Charge": "pate.ledger",
     "ConfidentGNMax": "pate.mechanisms",
     "GNMax": "pate.mechanisms",
+    "Histogram": "pate.mechanisms",
     "LNMax": "pate.mechanisms",
     "Ledger": "pate.ledger",
     "Limits": "pate.ledger",
@@ -39,6 +40,7 @@ _HOMES = {
     "MSvec": "pate.mechanisms",
     "PATEClassifier": "pate.classifier",
     "PateError": "pate.errors",
+    "PermuteAndFlip": "pate.mechanisms",
     "Run": "pate.runs.run",
     "UNANSWERED": "pate.mechanisms",
     "exact_epsilon": "pate.accounting.exact",
@@ -54,6 +56,7 @@ __all__ = [
     "Charge",
     "ConfidentGNMax",
     "GNMax",
+    "Histogram",
     "LNMax",
     "Ledger",
     "Limits",
@@ -62,6 +65,7 @@ __all__ = [
     "MSvec",
     "PATEClassifier",
     "PateError",
+    "PermuteAndFlip",
     "Run",
     "__version__",
     "exact_epsilon",

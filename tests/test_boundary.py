@@ -27,7 +27,10 @@ from pate.data.dataset import Dataset, Records
 from pate.ensemble.worker import Job, Teaching, Worker
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Ledger, Limits
-from pate.mechanisms import GNMax
+from pate.mechanisms import GNMax, Histogram
+from pate.neighbours.cells import Cells, Space
+from pate.neighbours.electorate import LocalElectorate
+from pate.neighbours.voting import Election
 from pate.runs.run import Run
 from pate.teachers import Recipe
 
@@ -127,11 +130,14 @@ def refuse(_: Any = None) -> Any:
     raise ValueError(f"{SECRET} {COUNTS[0]}")
 
 
+ELECTION = Election(refuse, Cells(Space(np.zeros(1), np.ones(1)), np.array([[0.0], [9.0]])), 1, 2)
+REFUSING = LocalElectorate(Records(np.zeros((3, 1)), np.zeros(3, dtype=np.int64)), KEY)
 CALLS: dict[str, Callable[[Any], Any]] = {
     "collect": lambda aggregator: aggregator("collect", X, refuse),
     "evaluate": lambda aggregator: aggregator("evaluate", X, np.zeros(6, dtype=np.int64), refuse),
     "label": lambda aggregator: aggregator("label", X),
     "account": lambda aggregator: aggregator("account", X, 1e-5),
+    "release_round": lambda aggregator: aggregator("release_round", "round 1", ELECTION, Histogram(2.0), REFUSING),
     "room": lambda aggregator: aggregator("room"),
     "spent": lambda aggregator: aggregator("spent"),
     "stored_prefix": lambda aggregator: aggregator("stored_prefix", X),

@@ -72,7 +72,8 @@ class RemoteElectorate:
         try:
             counted: list[NDArray[np.int64]] = ray.get(pending)
         except RayError as error:
-            raise RunError(f"the votes could not be counted ({kind_of(error)}); go on with --resume") from None
+            text = f"the votes could not be counted ({kind_of(error)}); go on with {{resume}}"
+            raise RunError(text, resume=True) from None
         return [PartialVotes((name,), counts) for name, counts in zip(self.sources, counted, strict=True)]
 
 

@@ -34,7 +34,7 @@ def expected_counts(released: NDArray[np.int64], noise: IntegerNoise, mean: floa
 
     >>> from pate.noise.integer import DiscreteLaplace
     >>> expected_counts(np.array([100, 0, -50]), DiscreteLaplace(2), mean=50).round(1).tolist()
-    [99.9, 1.5, 1.5]
+    [99.8, 1.5, 1.5]
     """
     values, where = np.unique(released, return_inverse=True)
     true = np.arange(int(max(values.max(initial=0), 0) + _REACH * noise.scale) + 1)

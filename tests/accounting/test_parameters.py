@@ -32,7 +32,18 @@ from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.config import parse_config
 from pate.errors import PateError
 from pate.ledger import Limits, SharedBudget
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, build
+from pate.mechanisms import (
+    ConfidentGNMax,
+    GNMax,
+    Histogram,
+    LNMax,
+    Mechanism,
+    MSamp,
+    MStab,
+    MSvec,
+    PermuteAndFlip,
+    build,
+)
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 from pate.planning import costs
 from pate.planning import plan as planning
@@ -62,6 +73,8 @@ NO_VOTES: list[Any] = [
 
 SANE: dict[str, dict[str, Any]] = {
     "lnmax": {"scale": 20.0},
+    "histogram": {"scale": 20.0},
+    "permute_and_flip": {"scale": 20.0},
     "gnmax": {"sigma": 20.0},
     "confident_gnmax": {"threshold": 30.0, "sigma1": 20.0, "sigma2": 10.0},
     "mstab": {"epsilon": 0.5, "query_delta": 1e-7},
@@ -329,6 +342,8 @@ def priced(mechanism: Mechanism, asked: int, answered: int, delta: float = 1e-5)
 def with_noise(name: str, noise: float) -> Mechanism:
     return {
         "lnmax": lambda: LNMax(noise),
+        "histogram": lambda: Histogram(noise),
+        "permute_and_flip": lambda: PermuteAndFlip(noise),
         "gnmax": lambda: GNMax(noise),
         "confident_gnmax": lambda: ConfidentGNMax(40.0, noise, noise / 2),
         "mstab": lambda: MStab(1 / noise, 1e-9),

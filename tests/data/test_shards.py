@@ -228,7 +228,7 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
     readers = Readers(left.private, KEY, Split(N_PARTS))
     assert readers.records == len(read.records.X)
     pool = Pool(teaching, InMemory(), RaySettings(workers=2))
-    pid = ray.get(readers._actors[0].__ray_call__.remote(lambda self: os.getpid()))
+    pid = ray.get(readers.actors[0].__ray_call__.remote(lambda self: os.getpid()))
     killed = []
 
     def done(count: int) -> None:

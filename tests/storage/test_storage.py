@@ -116,7 +116,7 @@ def test_a_ledger_and_a_run_directory_in_every_store(
         assert not run.path.exists()
     stored = open_storage(place)
     assert stored.names() == ["config.yaml", "private/key", "private/remark"]
-    with pytest.raises(RunError, match="resume that run"), Run.create(place, config, resume=False):
+    with pytest.raises(RunError, match="is not empty"), Run.create(place, config, resume=False):
         pass
     with pytest.raises(RunError, match="no run to resume"), Run.create(place + "2", config, resume=True):
         pass
