@@ -122,7 +122,13 @@ def plan(
         from pate.config import load_config
 
         with importing_only(trusted) as guard:
-            settings, workload, teachers, seconds = _from_config(load_config(config), config, data_dir, guard)
+            found = load_config(config)
+            if found.voters == "neighbours":
+                from pate.cli.neighbours import print_plan
+
+                print_plan(found, config, data_dir, target_epsilon, as_json)
+                return
+            settings, workload, teachers, seconds = _from_config(found, config, data_dir, guard)
         refused = sorted(set(guard.refused))
         settings |= own_settings(ctx)
     else:

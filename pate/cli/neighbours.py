@@ -1,0 +1,42 @@
+"""What `pate plan` says of a config in which records vote themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pate.config import Config
+
+
+def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon: float | None, as_json: bool) -> None:
+    """ε of all rounds, what a cell needs to be labelled rightly, and whether neighbours or teachers suit."""
+    from pate.data.sources import load
+    from pate.planning.neighbours import plan_of_rounds, with_target
+
+    assert config.neighbours is not None
+    data = load(config.data, data_dir, path.parent)
+    rounds, votes, n_classes = list(config.build_rounds()), config.neighbours.votes, len(data.classes)
+    if target_epsilon is not None:
+        rounds = with_target(rounds, votes, target_epsilon, config.budget.delta, n_classes)
+    result = plan_of_rounds(rounds, votes, config.budget.delta, n_classes) | {"public_examples": len(data.X_public)}
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    print(f"every record votes in {result['votes']} cells per round, near itself; {len(result['rounds'])} rounds")
+    print(
+        f"  ε to publish       {result['epsilon']:.4g} at δ = {result['delta']:g}, for a record added, removed or changed"
+    )
+    print(f"  ε otherwise        {result['epsilon_added_or_removed']:.4g}, if records are only added or removed")
+    for number, one in enumerate(result["rounds"], start=1):
+        cells = f"{one['queries']:,} cells, {result['public_examples'] / one['queries']:.3g} public examples each"
+        print(f"  round {number}            {cells}; {one['mechanism']}")
+        lead = "no number of votes" if one["lead_needed"] is None else f"a lead of {one['lead_needed']:,} votes"
+        print(f"                     it takes {lead} in a cell for the right label 19 times of 20")
+    print("  it suits           features in which near means alike, many records per cell; else teachers do better,")
+    print("                     and they need fewer public examples (docs/neighbours.md)")
