@@ -29,9 +29,8 @@ def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon
 
 def _print(result: dict[str, Any]) -> None:
     print(f"every record votes in {result['votes']} cells per round, near itself; {len(result['rounds'])} rounds")
-    print(
-        f"  ε to publish       {result['epsilon']:.4g} at δ = {result['delta']:g}, for a record added, removed or changed"
-    )
+    epsilon, delta = result["epsilon"], result["delta"]
+    print(f"  ε to publish       {epsilon:.4g} at δ = {delta:g}, for a record added, removed or changed")
     print(f"  ε otherwise        {result['epsilon_added_or_removed']:.4g}, if records are only added or removed")
     for number, one in enumerate(result["rounds"], start=1):
         cells = f"{one['queries']:,} cells, {result['public_examples'] / one['queries']:.3g} public examples each"
