@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import json
 import os
 import queue
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from planted import PARTS, STRICT, BrokenEntry, Mutant, load, problems
@@ -34,7 +35,7 @@ COPIED = [
 ]
 NOT_COPIED = shutil.ignore_patterns("__pycache__", ".hypothesis", ".pytest_cache")
 ENOUGH = 0.95
-PYTEST = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
+PYTEST = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
 SAME_EXAMPLES = "--hypothesis-seed=0"  # a bug is caught every time or never
 CAUGHT, MISSED, BROKEN, EQUIVALENT = "caught", "missed", "broken", "equivalent"
 
@@ -177,25 +178,23 @@ def _verdict(mutant: Mutant, status: int | None) -> str:
 
 def _pytest(copy: Path, tests: Sequence[str], limit: float) -> tuple[int | None, str]:
     """pytest's status in the copy (None: out of time) and the end of what it said."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, *PYTEST, SAME_EXAMPLES, *tests]
-    process = subprocess.Popen(
-        command,
-        cwd=copy,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    warm = _warm_process(copy)
+    assert warm.stdin is not None
+    assert warm.stdout is not None
+    arguments = [*PYTEST, SAME_EXAMPLES, *tests]
+    print(json.dumps({"cwd": str(copy), "arguments": arguments, "limit": limit}), file=warm.stdin, flush=True)
+    answer = json.loads(warm.stdout.readline())
+    if answer["status"] is None:
         return None, f"not finished after {limit:.0f} s"
-    return process.returncode, " | ".join(said.strip().splitlines()[-3:])
+    return answer["status"], " | ".join(answer["said"].strip().splitlines()[-3:])
+
+
+@cache
+def _warm_process(copy: Path) -> subprocess.Popen[str]:
+    """One for each copy; see warm.py. It ends with this process, when its standard input does."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, str(Path(__file__).with_name("warm.py"))]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _judge(outcomes: Sequence[Outcome]) -> int:
