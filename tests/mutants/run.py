@@ -37,6 +37,11 @@ NOT_COPIED = shutil.ignore_patterns("__pycache__", ".hypothesis", ".pytest_cache
 ENOUGH = 0.95
 PYTEST = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
 SAME_EXAMPLES = "--hypothesis-seed=0"  # a bug is caught every time or never
+NEEDED = [
+    *("numpy", "scipy.special", "scipy.stats", "scipy.optimize", "scipy.signal", "sklearn.linear_model", "sklearn.svm"),
+    *("hypothesis", "hypothesis.extra.numpy", "pytest", "mpmath", "pydantic", "typer", "rich.console", "yaml", "xdist"),
+    *("sklearn.neighbors", "sklearn.naive_bayes", "threadpoolctl", "jinja2"),
+]
 CAUGHT, MISSED, BROKEN, EQUIVALENT = "caught", "missed", "broken", "equivalent"
 
 
@@ -193,7 +198,8 @@ def _pytest(copy: Path, tests: Sequence[str], limit: float) -> tuple[int | None,
 def _warm_process(copy: Path) -> subprocess.Popen[str]:
     """One for each copy; see warm.py. It ends with this process, when its standard input does."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("warm.py"))]
+    needed = NEEDED if (copy / "pyproject.toml").exists() else ()
+    command = [sys.executable, str(Path(__file__).with_name("warm.py")), *needed]
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -1,4 +1,4 @@
-"""A process that has imported what the tests need of others, and forks for each run of pytest: seconds instead of many.
+"""A process that has imported what the tests need of others (its arguments), and forks for each run of pytest.
 
 Nothing of the project is imported before the fork, so every run sees the project as it is then. It reads a run per line
 of standard input, {"cwd": …, "arguments": […], "limit": seconds}, and answers {"status": … or null, "said": …}.
@@ -15,16 +15,10 @@ import time
 from contextlib import suppress
 from importlib import import_module
 
-_NEEDED = (
-    *("numpy", "scipy.special", "scipy.stats", "scipy.optimize", "scipy.signal", "sklearn.linear_model", "sklearn.svm"),
-    *("hypothesis", "hypothesis.extra.numpy", "pytest", "mpmath", "pydantic", "typer", "rich.console", "yaml", "xdist"),
-    *("sklearn.neighbors", "sklearn.naive_bayes", "threadpoolctl", "jinja2"),
-)
-
 
 def main() -> None:
     sys.dont_write_bytecode = True
-    for name in _NEEDED:
+    for name in sys.argv[1:]:
         with suppress(ImportError):
             import_module(name)
     for line in sys.stdin:
