@@ -27,6 +27,7 @@ Indices = NDArray[np.int64]
 
 _LOG_NEGLIGIBLE = -40.0  # terms below exp(−40) of the largest are left out of a sum: less than 1e-13 in all
 _MOST_TABULATED = 1 << 21  # numbers in one table
+_MOST_NODES = 1500  # of quadrature: a second
 _MOST_SUMMED = 1 << 23  # terms of one histogram's sums: seconds, and 64 MB per array
 _MOVED_AT_ONCE = 1 << 20
 _LARGEST_LOG_RATIO = 100.0  # beyond it a linear-space sum could lose what a moved vote makes large
@@ -47,7 +48,14 @@ def move_votes(counts: Indices, rows: Indices, sources: Indices, targets: Indice
 
 @lru_cache(maxsize=32)
 def legendre_on_unit_interval(n_rivals: int) -> tuple[Array, Array]:
-    """Nodes and log-weights that integrate polynomials of degree n_rivals over [0, 1] exactly."""
+    """Nodes and log-weights that integrate polynomials of degree n_rivals over [0, 1] exactly.
+
+    Refused where finding them takes long: their number cubed, 26 s for 10,000 classes.
+    """
+    if n_rivals // 2 + 1 > _MOST_NODES:
+        raise TooWide(
+            f"{n_rivals + 1:,} classes: too many for an exact sum over ties; the cost for every data set needs none"
+        )
     nodes, weights = np.polynomial.legendre.leggauss(n_rivals // 2 + 1)
     return (nodes + 1) / 2, np.log(weights / 2)
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism
+from pate.accounting.parameters import TooWide
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, PermuteAndFlip
 from pate.mechanisms.win_probabilities import move_votes
 
 NOISY_MAX = [LNMax(20.0), LNMax(0.4), LNMax(3.0), GNMax(40.0), GNMax(9.0), GNMax(0.6)]
@@ -128,3 +129,11 @@ def test_quick_neighbours_give_way_to_log_outcomes_where_noise_is_very_narrow() 
     quick = mechanism.log_outcomes_after_moves(np.array([[0, 90, 7]]), *moves)
     np.testing.assert_array_equal(quick, mechanism.log_outcomes(np.array([[1, 89, 7]])))
     assert np.isfinite(quick[0, :-1]).all()
+
+
+@pytest.mark.parametrize("mechanism", [LNMax(2.0), PermuteAndFlip(2.0)], ids=str)
+def test_very_many_classes_are_refused_in_a_line(mechanism: Mechanism) -> None:
+    """The quadrature over ties takes a time that grows with the cube of their number."""
+    assert np.isfinite(mechanism.log_outcomes(np.eye(1, 300, dtype=np.int64))[0, :-1]).all()
+    with pytest.raises(TooWide, match="10,000 classes: too many"):
+        mechanism.log_outcomes(np.eye(1, 10_000, dtype=np.int64))
