@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from pate.accounting import parameters
 from pate.accounting.composition import PureGuarantee
@@ -71,7 +70,8 @@ class PermuteAndFlip(Mechanism):
         not_beaten = np.log1p(-np.exp(log_power) * (1 - nodes[:, None, None] * math.exp(log_one_less)))
         rivals = not_beaten.sum(axis=2, keepdims=True) - not_beaten
         terms = log_weights[:, None, None] + log_one_less + log_power + rivals
-        result: NDArray[np.float64] = logsumexp(terms, axis=(0, 1))
+        largest = terms.max(axis=(0, 1))
+        result: NDArray[np.float64] = largest + np.log(np.exp(terms - largest).sum(axis=(0, 1)))
         return result
 
     def worst_case(self, asked: int, answered: int) -> PureGuarantee:
