@@ -30,7 +30,7 @@ from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import Mechanism
 from pate.naming import make_importable
-from pate.neighbours.electorate import Electorate
+from pate.neighbours.electorate import electorate_of
 from pate.neighbours.posterior import Labelled
 from pate.neighbours.voting import Election
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
@@ -294,7 +294,7 @@ def _release_rounds(
         aggregator = _aggregator(inside, mechanism, open_ledger, stack if remote else None, address)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
-        electorate = _electorate(inside, stack)
+        electorate = electorate_of(data, run, stack)
 
         def release(name: str, election: Election, by: Mechanism) -> NDArray[np.int64]:
             with _stage("vote", inside.seconds), console.working(name.partition(",")[0]):
@@ -312,20 +312,6 @@ def _release_rounds(
         aggregator.close()
         run.sync()
     return Released(labelled.rows, labelled.labels, spent, None, head, labelled)
-
-
-def _electorate(inside: _Inside, stack: ExitStack) -> Electorate:
-    """The private records, here or with readers on the cluster."""
-    from pate.neighbours.electorate import LocalElectorate, RemoteElectorate
-
-    if isinstance(inside.data.private, Records):
-        return LocalElectorate(inside.data.private, inside.run.key)
-    from pate.ensemble.readers import readers_of
-
-    assert isinstance(inside.data.private, Shards)
-    readers = readers_of(inside.data.private, inside.run)
-    stack.callback(readers.close)
-    return RemoteElectorate(readers.actors, inside.data.per_person)
 
 
 def _aggregator(

@@ -11,7 +11,6 @@ precision, whatever the order, the batch, the number of threads or the machine. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,10 @@ from numpy.typing import NDArray
 from pate.errors import DataError
 
 Array = NDArray[np.float64]
-Transform = Callable[[NDArray], NDArray]
 
 _FEATURE_BITS, _COMPONENT_BITS, _PLACE_BITS = 12, 12, 18  # public examples use these many; private ones, one more
 _MOST_FEATURES, _MOST_PLACES = 1 << 20, 1 << 12
 _BLOCK = 2048
-_EXACT = 2.0**53
 
 
 @dataclass(frozen=True)

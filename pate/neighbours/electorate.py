@@ -8,6 +8,7 @@ every shard then has as many votes as anybody else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary import guarded, kind_of, silence
-from pate.data.dataset import Records
+from pate.data.dataset import Dataset, Records, Shards
 from pate.data.partition import ranks
 from pate.data.shards import Block
 from pate.errors import RunError
 from pate.neighbours.voting import Election, PartialVotes
+from pate.runs.run import Run
 
 HERE = "here"
 _AT_ONCE = 1 << 16
@@ -103,6 +105,18 @@ def _count_persons(election: Election, readers: Sequence[Any], part: int) -> NDA
     X, y = np.concatenate([block.X for block in blocks]), np.concatenate([block.y for block in blocks])
     ids, ranks = (list(chain.from_iterable(getattr(block, name) for block in blocks)) for name in ("ids", "ranks"))
     return election.count_persons(X, y, ids, ranks)
+
+
+def electorate_of(data: Dataset, run: Run, until_end: ExitStack) -> Electorate:
+    """The private records of a run: here, or with readers on the cluster, which end with `until_end`."""
+    if isinstance(data.private, Records):
+        return LocalElectorate(data.private, run.key)
+    from pate.ensemble.readers import readers_of
+
+    assert isinstance(data.private, Shards)  # stored votes have no records, and the config refuses them
+    readers = readers_of(data.private, run)
+    until_end.callback(readers.close)
+    return RemoteElectorate(readers.actors, data.per_person)
 
 
 Electorate = LocalElectorate | RemoteElectorate
