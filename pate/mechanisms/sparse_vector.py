@@ -66,7 +66,8 @@ class MSvec(StabilityTest):
         if self.unstable > self.max_queries:
             wanted = f"must not exceed max_queries = {self.max_queries}"
             raise parameters.ParameterError("unstable", self.unstable, wanted)
-        check_noise(2 * self.noise_scale, self.epsilon)
+        for scale in (self.noise_scale, 2 * self.noise_scale):  # of the threshold, and of a query
+            check_noise(scale, self.epsilon)
         if not (self._composes_simply or self._second_order_term <= self.epsilon / 2):
             raise parameters.ParameterError("epsilon", self.epsilon, "too large for msvec's bound to hold; lower it")
 
