@@ -122,7 +122,7 @@ class Pretrained:
             model.load_state_dict(load_file(self.weights))
         except Exception as error:
             raise ConfigError(f"features: {self.weights}: does not fit {self.network} ({_shortly(error)})") from None
-        return model.eval()
+        return model
 
     def _without_last_layer(self, model: Any) -> Any:
         from torch import nn
