@@ -114,9 +114,8 @@ def run(
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
     given = config
-    with _stage("features", seconds), console.working("making public features"):
-        config = with_learned_features(given, data.X_public)
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
+        config = with_learned_features(given, data.X_public)
         try_everything(config, data, mechanism, epsilon, pages)
     with Run.create(out, given, resume) as directory:
         data = remembered(data, directory)
