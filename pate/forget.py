@@ -28,6 +28,7 @@ from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.readers import must_be, parts_of
 from pate.ensemble.worker import Teaching
 from pate.errors import DataError, RunError
+from pate.learning import with_learned_features
 from pate.runs import files
 from pate.runs.run import Run
 from pate.runs.version import Version
@@ -94,6 +95,7 @@ def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, pa
     from pate.ensemble import Ensemble
     from pate.ensemble.readers import private_records
 
+    config = with_learned_features(config, data.X_public)
     teaching = Teaching.of(config, len(data.classes), config_dir)
     store = TeacherFiles(directory.private, directory.key)
     with ExitStack() as stack:

@@ -117,7 +117,10 @@ def make_importable(folder: Path) -> None:
 
 
 def import_dotted(path: str, key: str) -> object:
-    """The object that a dotted path like `sklearn.svm.SVC` names; `key` is where the config says so."""
+    """The object that a dotted path like `sklearn.svm.SVC` names; `key` is where the config says so.
+
+    It may be of a class, like `my.Net.from_name`.
+    """
     module, _, attribute = path.rpartition(".")
     if not module:
         raise ConfigError(f"{key} = {shown(path)}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
@@ -126,15 +129,28 @@ def import_dotted(path: str, key: str) -> object:
     if not _may_be_ours(path):
         must_be_trusted(path, key)
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = getattr(_module_or_class(module), attribute)
     except (Exception, SystemExit) as error:  # a user's own file may be wrong in any way
         if isinstance(error, AttributeError) and module in sys.modules:
             raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}") from None
+        if isinstance(error, AttributeError) and error.name == attribute and isinstance(error.obj, type):
+            raise ConfigError(f"{key} = {shown(path)}: class {module} has no {attribute}") from None
         problem = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{key} = {shown(path)}: cannot import {shown(module)}: {problem}") from None
     if not _is_ours(found):
         must_be_trusted(path, key)
     return found
+
+
+def _module_or_class(path: str) -> object:
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        parent, _, name = path.rpartition(".")
+        found = getattr(sys.modules.get(parent), name, None) if error.name == path else None
+        if not isinstance(found, type):
+            raise
+        return found
 
 
 def dotted_names(value: Any) -> set[str]:

@@ -26,6 +26,7 @@ from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
 from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.forget import remembered
+from pate.learning import with_learned_features
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import Mechanism
@@ -112,12 +113,14 @@ def run(
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
+    given = config
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
+        config = with_learned_features(given, data.X_public)
         try_everything(config, data, mechanism, epsilon, pages)
-    with Run.create(out, config, resume) as directory:
+    with Run.create(out, given, resume) as directory:
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
-        open_ledger = ledger_opener(config, mechanism, directory, config_dir, directory.anchored(anchor))
+        open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
         inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console)
         if config.voters == "neighbours":
@@ -145,6 +148,7 @@ def run(
 
 def _check_components(config: Config, config_dir: Path) -> None:
     """Import and construct everything the config names, before a directory is made for it."""
+    from pate.features import build_features
     from pate.teachers import recipe_of, recipes
 
     make_importable(config_dir)
@@ -152,6 +156,8 @@ def _check_components(config: Config, config_dir: Path) -> None:
     for recipe in kinds + ([recipe_of(config.nonprivate, "nonprivate")] if config.nonprivate else []):
         recipe.estimator(config.seed)
         recipe.build_features()
+    if config.neighbours is not None:
+        build_features([step.model_dump() for step in config.neighbours.features], "neighbours.features")
     new_student(config)
 
 

@@ -6,6 +6,7 @@ built, trained for a moment, stored, loaded and drawn first. Nothing private is 
 
 from __future__ import annotations
 
+import json
 import tempfile
 import warnings
 from contextlib import contextmanager
@@ -38,11 +39,28 @@ def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
     """Raise ConfigError where the student, the model without privacy or the report would fail later."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that two steps of training did not converge
+        try_features(config, data)
         try_student(config, data, mechanism.may_decline)
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
         if pages:
             try_report(config, data, mechanism, epsilon)
+
+
+def try_features(config: Config, data: Dataset) -> None:
+    """What teachers see of public examples."""
+    from pate.teachers import recipes
+
+    tried = {json.dumps(recipe.features, default=str): recipe for recipe in recipes(config.teachers)}
+    for recipe in tried.values():
+        try:
+            with _as_failure(f"{recipe.key}.features", "worked out"):
+                if len(recipe.build_features().transform(data.X_public[:_PREDICTED])) != len(
+                    data.X_public[:_PREDICTED]
+                ):
+                    raise ValueError("not one row per example")
+        except _Failed as error:
+            raise ConfigError(str(error)) from None
 
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:

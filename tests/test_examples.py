@@ -14,6 +14,7 @@ from support import REPOSITORY
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 SAYS = {
     "account_votes": "ε to publish: 2.135",
+    "convert_weights": "7 tensors of a tiny network, converted and read back",
     "compare_mechanisms": "the audit shows at least",
     "ledger_by_hand": "verified: nothing was changed",
     "use_student": "says:",

@@ -20,6 +20,8 @@ from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError
+from pate.learning import with_learned_preparation
+from pate.naming import dotted_names
 from pate.networks.threads import one_thread
 from pate.report.explanations import privacy_statement
 from pate.report.figures import confusion_of, data_name, software
@@ -54,11 +56,12 @@ def run_baseline(
     An interrupted DP-SGD goes on where it was.
     """
     console = console or Console()
-    data = load(config.data, data_dir, config_dir)
+    given, data = config, load(config.data, data_dir, config_dir)
+    config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
     planned = _plan(model, config, n_records, console)
-    with Run.create(out, config, resume) as directory:
+    with Run.create(out, given, resume) as directory:
         if directory.report_file.exists():
             return BaselineOutcome(BaselineReport.model_validate_json(directory.report_file.read_text()), out)
         started = time.perf_counter()
@@ -154,7 +157,8 @@ def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
 @guarded("the baseline")
 def _fit_on_private_data(model: Any, data: Dataset, directory: Run, console: Console) -> None:
     """The same where a message, or what somebody else's class prints, could quote a record."""
-    somebody_elses = not is_ours(type(model).__module__) or "." in str(getattr(model, "model", ""))
+    named = dotted_names([getattr(model, name, ()) for name in ("model", "prepare")])
+    somebody_elses = not is_ours(type(model).__module__) or bool(named)
     with silenced() if somebody_elses else nullcontext():
         _fit(model, data, directory, console)
 

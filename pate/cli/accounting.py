@@ -170,6 +170,7 @@ def _from_config(
 def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
     from pate.ensemble.local import expected_seconds
     from pate.errors import NotTrusted
+    from pate.learning import with_learned_features
     from pate.teachers import recipes
 
     for recipe in recipes(config.teachers):
@@ -179,6 +180,7 @@ def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float |
     if guard.refused:
         return None
     try:
+        config = with_learned_features(config, data.X_public)
         return expected_seconds(config, data.X_public, len(data.records) // config.n_teachers, len(data.classes))
     except ConfigError:
         if guard.refused:  # by a network's own module, which is imported with its first weights

@@ -1,7 +1,9 @@
 """Public features: transforms that come before a teacher and look at no private data.
 
-A transform has `transform(X) -> array` and works on each example by itself. Nothing is fitted, so a record still
-touches only its own teacher, and every guarantee stands.
+A transform has `transform(X) -> array` and works on each example by itself. Nothing is fitted to private records, so a
+record still touches only its own teacher, and every guarantee stands. A transform may have
+`learn(X_public) -> parameters`: it is called with public examples only, before anything is trained or counted, and the
+parameters that it returns are added to its own wherever it is made from then on.
 """
 
 from __future__ import annotations
@@ -45,6 +47,21 @@ def build_features(steps: Sequence[Mapping[str, Any]], key: str) -> Features:
 def build_steps(steps: Sequence[Mapping[str, Any]], key: str) -> list[Transform]:
     """The same, one by one."""
     return [_build(step["name"], dict(step.get("params", {})), f"{key}.{i}") for i, step in enumerate(steps)]
+
+
+def learned_steps(steps: Sequence[Mapping[str, Any]], X_public: NDArray, key: str) -> list[dict[str, Any]]:
+    """The same steps; those that learn from public examples have done so, each on what those before it give."""
+    result: list[dict[str, Any]] = []
+    for number, step in enumerate(steps):
+        params = dict(step.get("params", {}))
+        learn = getattr(_build(step["name"], params, f"{key}.{number}"), "learn", None)
+        if callable(learn):
+            found = learn(build_features(result, key).transform(X_public))
+            if not isinstance(found, Mapping):
+                raise ConfigError(f"{key}.{number}.name = {step['name']!r}: learn(X_public) must return parameters")
+            params |= found
+        result.append({"name": step["name"], "params": params})
+    return result
 
 
 def _build(name: str, params: dict[str, Any], key: str) -> Transform:

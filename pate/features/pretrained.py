@@ -1,34 +1,56 @@
-"""A frozen torchvision network, whose last layer but one gives the features."""
+"""A frozen network, whose last layer but one gives the features."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.errors import ConfigError, DataError
+from pate.errors import ConfigError, DataError, first_line
+from pate.naming import import_dotted
 
 _BLOCK = 128
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as torchvision's networks expect
+_LAST_LAYERS = ("fc", "_fc", "classifier", "head", "heads")  # what networks call the layer that names classes
+
+Channels = float | Sequence[float]
 
 
 class Pretrained:
-    """`network` is a torchvision model, `weights` a safetensors file of its state, trained on public data.
+    """`network` is a torchvision model, or any nn.Module by the dotted path of its class or of a function that makes it
+    with `network_params`; `weights` is a safetensors file of its state, trained on public data.
 
-    Images are resized to `size` pixels, grey ones repeated to three planes. What comes out is what the model's
-    classifier (`fc` or the last layer of `classifier`) would get.
+    Images are resized to `size` pixels, grey ones repeated to three planes; `mean` is taken off and they are divided by
+    `deviation`, numbers for pixels from 0 to 1. What comes out is what the module `layer` would get: if none is
+    named, `fc`, `_fc`, or the last layer of `classifier`, `head` or `heads`.
     """
 
-    def __init__(self, weights: str, network: str = "resnet18", size: int = 64) -> None:
+    def __init__(
+        self,
+        weights: str,
+        network: str = "resnet18",
+        size: int = 64,
+        network_params: Mapping[str, Any] | None = None,
+        layer: str | None = None,
+        mean: Channels = _MEAN,
+        deviation: Channels = _DEVIATION,
+    ) -> None:
         if not 1 <= size <= 4096:
             raise ValueError(f"size = {size}: must be 1 to 4096 pixels")
+        self.mean, self.deviation = _channels(mean, "mean"), _channels(deviation, "deviation")
+        if not (self.deviation > 0).all():
+            raise ValueError(f"deviation = {deviation}: must be above 0")
         if not Path(weights).is_file():
             raise ConfigError(f"features: weights = {weights!r}: no such file; give a safetensors file of {network}")
         self.weights = weights
         self.network = network
         self.size = size
+        self.network_params = dict(network_params or {})
+        self.layer = layer
+        self._maker()  # a class that is missing, or not trusted, is told at once
         self._model: Any = None
 
     def transform(self, X: NDArray) -> NDArray[np.float32]:
@@ -36,32 +58,101 @@ class Pretrained:
         from torch.nn.functional import interpolate
 
         X = np.asarray(X, dtype=np.float32)
-        if X.ndim not in (3, 4):
-            raise DataError(f"pretrained needs images, not examples of shape {X.shape[1:]}")
-        mean, deviation = (torch.tensor(v).view(1, 3, 1, 1) for v in (_MEAN, _DEVIATION))
+        if X.ndim not in (3, 4) or X.shape[3:] not in ((), (1,), (3,)):
+            raise DataError(f"pretrained needs images, grey or of three planes, not examples of shape {X.shape[1:]}")
+        model = self._loaded()
+        mean, deviation = (torch.from_numpy(v).view(1, 3, 1, 1) for v in (self.mean, self.deviation))
         blocks = []
-        with torch.no_grad():
+        with torch.inference_mode():
             for start in range(0, max(len(X), 1), _BLOCK):
                 block = torch.from_numpy(np.array(X[start : start + _BLOCK]))
-                planes = block.unsqueeze(1).expand(-1, 3, -1, -1) if block.ndim == 3 else block.permute(0, 3, 1, 2)
+                planes = block.unsqueeze(1) if block.ndim == 3 else block.permute(0, 3, 1, 2)
                 large = interpolate(planes, size=(self.size, self.size), mode="bilinear", antialias=True)
-                blocks.append(self._loaded()((large - mean) / deviation).numpy())
+                seen = ((large - mean) / deviation).contiguous(memory_format=torch.channels_last)
+                blocks.append(model(seen).flatten(1).numpy())
         return np.concatenate(blocks)
+
+    def _maker(self) -> Any:
+        if "." not in self.network:
+            return None
+        maker = import_dotted(self.network, "features: network")
+        if not callable(maker):
+            raise ConfigError(f"features: network = {self.network!r}: no class, and no function that makes a network")
+        return maker
 
     def _loaded(self) -> Any:
         if self._model is None:
-            import torchvision
-            from safetensors.torch import load_file
-            from torch import nn
+            import torch
 
+            from pate.networks.folding import folded
+
+            example = torch.linspace(-1, 1, 3 * self.size**2).view(1, 3, self.size, self.size)
             try:
-                model = torchvision.models.get_model(self.network, weights=None)
-                model.load_state_dict(load_file(self.weights))
-            except Exception as error:
-                raise ConfigError(f"features: {self.weights}: does not fit {self.network} ({error})") from None
-            if hasattr(model, "fc"):
-                model.fc = nn.Identity()
-            else:
-                model.classifier[-1] = nn.Identity()
-            self._model = model.eval()
+                model = folded(self._without_last_layer(self._with_weights()), example)
+                with torch.inference_mode():
+                    shape = model(example).flatten(1).shape
+            except ConfigError:
+                raise
+            except Exception as error:  # somebody else's network may fail in any way
+                problem = f"{type(error).__name__}: {first_line(error)}"
+                text = f"features: {self.network}: cannot take images of {self.size} pixels ({problem})"
+                raise ConfigError(text) from None
+            if len(shape) != 2 or shape[0] != 1:
+                raise ConfigError(f"features: {self.network}: does not give one row of features per image")
+            self._model = model
         return self._model
+
+    def _with_weights(self) -> Any:
+        from safetensors.torch import load_file
+        from torch import nn
+
+        maker = self._maker()
+        try:
+            if maker is None:
+                import torchvision
+
+                model = torchvision.models.get_model(self.network, weights=None, **self.network_params)
+            else:
+                model = maker(**self.network_params)
+        except Exception as error:
+            raise ConfigError(f"features: {self.network}: cannot be made ({first_line(error)})") from None
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"features: {self.network}: makes a {type(model).__name__}, not an nn.Module")
+        try:
+            model.load_state_dict(load_file(self.weights))
+        except Exception as error:
+            raise ConfigError(f"features: {self.weights}: does not fit {self.network} ({_shortly(error)})") from None
+        return model
+
+    def _without_last_layer(self, model: Any) -> Any:
+        from torch import nn
+
+        name = self.layer or next((name for name in _LAST_LAYERS if name in dict(model.named_children())), None)
+        if name is None or name not in dict(model.named_modules()):
+            raise ConfigError(
+                f"features: layer = {self.layer!r}: {self.network} has no such module; name the one to leave out, "
+                f"among its last are {', '.join([name for name, _ in model.named_modules() if name][-3:])}"
+            )
+        found = model.get_submodule(name)
+        if self.layer is None and isinstance(found, nn.Sequential):
+            name = f"{name}.{list(dict(found.named_children()))[-1]}"
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, nn.Identity())
+        return model
+
+
+def _channels(value: Channels, key: str) -> NDArray[np.float32]:
+    """One number for each of three planes."""
+    try:
+        numbers = np.broadcast_to(np.asarray(value, dtype=np.float32), (3,)).copy()
+    except (TypeError, ValueError):
+        raise ValueError(f"{key} = {value!r}: must be a number, or three") from None
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{key} = {value!r}: must be finite")
+    return numbers
+
+
+def _shortly(error: Exception) -> str:
+    """The first thing that does not fit: torch lists every tensor, one in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__)[:200]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pate.errors import ConfigError, DataError
-from pate.features import _class_in, build_features
+from pate.features import _class_in, build_features, learned_steps
 from pate.features.hog import Hog
 from pate.features.upright import Upright
 from pate.naming import short_names
@@ -38,12 +38,14 @@ ON_TABLES = {"fourier": {"n_pairs": 5, "gamma": 0.1}}
 
 @pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3), (9,)])
 @pytest.mark.parametrize("name", short_names("pate.features"))
-def test_every_example_by_itself(name: str, shape: tuple[int, ...], weights: str) -> None:
+def test_every_example_by_itself(name: str, shape: tuple[int, ...], weights: str, tmp_path: Path) -> None:
     if (len(shape) == 1) != (name in ON_TABLES):
         pytest.skip("for the other kind of examples")
-    params = ON_TABLES.get(name, {"weights": weights, "size": 32} if name == "pretrained" else {})
-    chain = build_features([{"name": name, "params": params}], "teachers.0.features")
+    own = {"pretrained": {"weights": weights, "size": 32}}
+    own["self_supervised"] = {"atoms": 5, "patches": 50, "folder": str(tmp_path)}
     X = images(7, *shape)
+    step = {"name": name, "params": (ON_TABLES | own).get(name, {})}
+    chain = build_features(learned_steps([step], X, "teachers.0.features"), "teachers.0.features")
     X.flags.writeable = False  # as arrays that come from Ray are
     whole = chain.transform(X)
     assert len(whole) == 7
