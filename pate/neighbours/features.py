@@ -25,12 +25,16 @@ class RecordFeatures:
     student: Any = None
 
     def __call__(self, X: NDArray) -> NDArray[np.float64]:
+        return np.asarray(self.computed(X), dtype=np.float64)
+
+    def computed(self, X: NDArray) -> NDArray:
+        """The same in the precision that it is worked out in, [examples, features]."""
         with one_thread():
             if self.student is not None:
-                return np.asarray(_alone(self.student.features, X), dtype=np.float64)
+                return _alone(self.student.features, X)
             for step in build_steps(self.steps, "neighbours.features"):
                 X = transformed(step, X)
-        return np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+        return np.asarray(X).reshape(len(X), -1)
 
 
 def transformed(step: Transform, X: NDArray) -> NDArray:
