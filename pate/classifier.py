@@ -135,7 +135,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         self.votes = votes
 
     def fit(self, X: Any, y: ArrayLike, X_public: Any = None) -> PATEClassifier:
-        """Have `X_public` labelled by a noisy vote, of teachers of (X, y) or of (X, y) itself, and train the student."""
+        """Have `X_public` labelled by a noisy vote, of teachers or of (X, y) itself, and train the student on that."""
         from pate.console import Quiet
         from pate.pipeline import run
         from pate.runs.run import Run
