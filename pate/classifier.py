@@ -211,7 +211,8 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             validate_data(self, X, skip_check_array=True)
             labels = column_or_1d(y, warn=True)
         else:
-            X, labels = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
+            finite = self.voters == "teachers"  # a record that is no number casts no vote, and is no reason to stop
+            X, labels = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2, ensure_all_finite=finite)
         from sklearn.utils.multiclass import check_classification_targets
 
         check_classification_targets(labels)

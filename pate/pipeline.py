@@ -35,6 +35,7 @@ from pate.neighbours.electorate import electorate_of
 from pate.neighbours.posterior import Labelled
 from pate.neighbours.voting import Election
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
+from pate.planning.neighbours import check_cells
 from pate.report.figures import save_examples
 from pate.report.making import report_of_run
 from pate.report.schema import Report
@@ -106,7 +107,10 @@ def run(
     by_workers = config.backend == "ray"
     if by_workers:
         check_address(address)
-    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers), config)
+    by_records = config.voters == "neighbours"
+    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
+    if not by_records:
+        data.refuse_missing()
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
         console.say(f"note: {remark}")
@@ -169,9 +173,7 @@ def in_asking_order(data: Dataset, config: Config) -> Dataset:
 
 def _check_sizes(config: Config, data: Dataset, force: bool, tell: Tell) -> None:
     if config.voters == "neighbours":
-        for round in config.build_rounds():
-            if round.queries > len(data.X_public):
-                raise ConfigError(f"queries = {round.queries}: there are only {len(data.X_public)} public examples")
+        check_cells(config.build_rounds(), len(data.X_public))
         return
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")

@@ -295,7 +295,7 @@ def test_the_mechanism_students_and_images() -> None:
         ({"features": ["fourier"]}, "features: is for voters = 'neighbours'"),
         ({"voters": "neighbors"}, "must be 'teachers' or 'neighbours'"),
         ({"voters": "neighbours", "n_teachers": 250, "queries": 21}, "only 20 public examples"),
-        ({"voters": "neighbours", "n_teachers": 250, "queries": 3, "votes": 3}, "must be fewer than the 3 cells"),
+        ({"voters": "neighbours", "n_teachers": 250, "queries": 3, "votes": 3}, "must be fewer than the cells, 3"),
     ],
 )
 def test_a_mistake_is_one_line(settings: dict[str, object], words: str) -> None:
@@ -318,6 +318,16 @@ def test_records_vote_themselves_with_the_least_noise_for_epsilon() -> None:
     held_out = frame(200, 2)
     assert (model.predict(held_out) == np.where(held_out["town"] == "Ulm", "yes", "no")).mean() > 0.9
     assert model.predict_proba(held_out).shape == (200, 2)
+
+
+def test_a_record_that_is_no_number_casts_no_vote_and_stops_nothing() -> None:
+    """For neighbours; teachers refuse it."""
+    X, y = records()
+    X[3, 1] = np.nan
+    model = PATEClassifier(voters="neighbours", queries=10, epsilon=2, classes=["up", "down"])
+    assert (model.fit(X, y, X_public=records(60, seed=1)[0]).predict(X[4:]) == y[4:]).mean() > 0.7
+    with pytest.raises(ValueError, match="NaN"):
+        PATEClassifier(classes=["up", "down"]).fit(X, y, X_public=X[10:20])
 
 
 def test_cells_are_made_of_records_split_off_and_in_features_that_were_named() -> None:

@@ -217,7 +217,8 @@ def method_name(report: dict[str, Any]) -> str:
     if report.get("kind") != "baseline":
         return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
     method = report["method"]
-    name, told = method["name"], ("prepare", "features", "model", "method", "loss")
+    name: str = method["name"]
+    told: tuple[str, ...] = ("prepare", "features", "model", "method", "loss")
     if name == "dp_sgd" and method.get("model") == "linear":  # one layer on what is public: no network of its own
         name, told = "DP linear probe", ("prepare", "features")
     return ", ".join([name, *(_shown(method[key]) for key in told if method.get(key))])
