@@ -11,6 +11,7 @@ completes what is missing.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -132,6 +133,7 @@ def _erase(directory: Run, parts: Sequence[int]) -> None:
         store.erase(part)
     for name in _MADE_FROM_TEACHERS:
         (directory.private / name).unlink(missing_ok=True)
+    shutil.rmtree(directory.features_folder, ignore_errors=True)
 
 
 def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,6 +36,7 @@ from pate.neighbours.electorate import electorate_of
 from pate.neighbours.posterior import Labelled
 from pate.neighbours.voting import Election
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
+from pate.planning.neighbours import check_cells
 from pate.report.figures import save_examples
 from pate.report.making import report_of_run
 from pate.report.schema import Report
@@ -89,6 +91,7 @@ def run(
     console: Console | None = None,
     data: Dataset | None = None,
     pages: bool = True,
+    kept_features: Path | None = None,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
@@ -96,7 +99,8 @@ def run(
     own folder, where other files that it names are, and `address` a Ray cluster to join. `force` trains even
     where parts are too small to learn from. `anchor` is a file or URL where the ledger's links are also kept. `data`
     is the data, if it is in memory or was loaded before. Without `pages`, what is for people to look at is left out:
-    pages, plots, curves and the private data-dependent ε.
+    pages, plots, curves and the private data-dependent ε. `kept_features` is a private folder where runs on the same
+    data share the public features of records that vote themselves; else they are kept until the votes are counted.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
@@ -104,7 +108,10 @@ def run(
     by_workers = config.backend == "ray"
     if by_workers:
         check_address(address)
-    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers), config)
+    by_records = config.voters == "neighbours"
+    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
+    if not by_records:
+        data.refuse_missing()
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
         console.say(f"note: {remark}")
@@ -122,7 +129,7 @@ def run(
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
-        inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console)
+        inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console, kept_features)
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
         else:
@@ -172,9 +179,7 @@ def in_asking_order(data: Dataset, config: Config) -> Dataset:
 
 def _check_sizes(config: Config, data: Dataset, force: bool, tell: Tell) -> None:
     if config.voters == "neighbours":
-        for round in config.build_rounds():
-            if round.queries > len(data.X_public):
-                raise ConfigError(f"queries = {round.queries}: there are only {len(data.X_public)} public examples")
+        check_cells(config.build_rounds(), len(data.X_public))
         return
     if config.budget.asked > len(data.X_public):
         raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
@@ -235,6 +240,7 @@ class _Inside:
     seconds: dict[str, float]
     metrics: Metrics
     console: Console
+    kept_features: Path | None
 
     @property
     def tell(self) -> Tell:
@@ -294,9 +300,10 @@ def _release_rounds(
 
     config, data, run, console = inside.config, inside.data, inside.run, inside.console
     assert config.neighbours is not None
-    rounds = Rounds(config.neighbours, config.build_rounds(), config.seed, run.cells_folder)
+    remote = isinstance(data.private, Shards)
+    kept = None if remote else inside.kept_features or run.features_folder
+    rounds = Rounds(config.neighbours, config.build_rounds(), config.seed, run.cells_folder, kept)
     with ExitStack() as stack:
-        remote = isinstance(data.private, Shards)
         aggregator = _aggregator(inside, mechanism, open_ledger, stack if remote else None, address)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
@@ -316,6 +323,7 @@ def _release_rounds(
             raise RunError("labels.npz: differs from what the ledger holds; put back what the run published")
         spent, head = aggregator.spent(), aggregator.head()
         aggregator.close()
+        shutil.rmtree(run.features_folder, ignore_errors=True)
         run.sync()
     return Released(labelled.rows, labelled.labels, spent, None, head, labelled)
 

@@ -21,7 +21,7 @@ LEDGER_HEAD, ANCHOR = "ledger.head", "anchor"
 DATA_DIGEST, PLACES, LEFT_OUT = "data_digest", "places.json", "left_out.json"
 TEACHERS, FAILURES, ENSEMBLE = "teachers", "failures.json", "ensemble.json"
 VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.json", "epsilon.json"
-CELLS = "cells"  # of public examples, for records that vote near themselves
+CELLS, FEATURES = "cells", "features"  # for records that vote near themselves
 STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released"
 SECONDS = "seconds.json"
 
@@ -150,6 +150,11 @@ class RunFiles:
     def cells_folder(self) -> Path:
         """Cells of public examples that records voted in, by round."""
         return self.private / CELLS
+
+    @property
+    def features_folder(self) -> Path:
+        """Public features of records and examples, kept until the last round was held."""
+        return self.private / FEATURES
 
     def round_student(self, number: int) -> Path:
         """The student between a round of votes and the next."""
