@@ -124,6 +124,8 @@ def _fit(student: Any, given: Given, checkpoint: Path, console: Console) -> None
 
         student.fit(*examples, progress=progress, checkpoint=checkpoint, **further)
     shutil.rmtree(checkpoint, ignore_errors=True)
+    if getattr(student, "fell_back_", None):
+        console.say(f"note: {student.fell_back_}")
 
 
 @contextmanager
