@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from pate import pipeline
+from pate.cli import app
 from pate.config import Config, parse_config
 from pate.data.dataset import Dataset, Records
 from pate.data.partition import parts_of
@@ -21,6 +23,7 @@ from pate.ensemble.worker import Teaching
 from pate.errors import ConfigError
 from pate.forget import forget
 from pate.lessons import lessons
+from pate.report.published_config import LEFT_OUT, published_config
 from pate.runs.run import Run
 from pate.students import build_student
 from pate.students.saving import save_student
@@ -199,3 +202,18 @@ def test_a_config_without_rounds_is_the_one_it_always_was() -> None:
     assert "rounds:" not in plain.to_yaml().partition("budget:")[2].partition("student:")[2]
     assert config().budget.asked == 21
     assert parse_config(CONTENT | {"budget": {"asked": 21}}).digest() == config().digest() != plain.digest()
+
+
+def test_what_is_published_of_rounds_names_teachers_and_no_file() -> None:
+    own = {"name": "sklearn.svm.SVC", "params": {"C": 1, "table": "hiv.csv"}}
+    shown = published_config(config(rounds=[{"asked": 9, "teachers": [own]}, BY_STUDENT]).model_dump(mode="json"))
+    assert [(one["asked"], one["features"]) for one in shown["rounds"]] == [(9, None), (12, "student")]
+    assert shown["rounds"][0]["teachers"][0]["params"] == {"C": 1, "table": LEFT_OUT}
+
+
+def test_the_plan_says_the_rounds(tmp_path: Path) -> None:
+    content = CONTENT | {"data": {"source": "digits"}}
+    (tmp_path / "c.yaml").write_text(json.dumps(content))
+    assert "round 2            12 queries" in CliRunner().invoke(app, ["plan", str(tmp_path / "c.yaml")]).stdout
+    told = CliRunner().invoke(app, ["plan", str(tmp_path / "c.yaml"), "--json"]).stdout
+    assert json.loads(told)["rounds"] == [{"asked": 9, "features": "public"}, {"asked": 12, "features": "student"}]
