@@ -95,7 +95,8 @@ def described_report(
             answered=answered,
             limit_asked=_cells(config) if by_records else budget.asked,
             limit_answered=_cells(config) if by_records else budget.most_answered,
-            adaptive=budget.adaptive,
+            adaptive=config.adaptive,
+            rounds=tuple(one.asked for one in config.rounds),
         ),
         privacy=Privacy(
             epsilon=epsilon,
