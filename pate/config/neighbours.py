@@ -34,7 +34,8 @@ class NeighbourSettings(Settings):
 
     `votes` is how many of the nearest cells a record votes in. `label` says whether the example nearest to a cell's
     centre gets its label, or every public example of the cell; of histograms, cells whose largest share of votes is
-    below `least_share` are left out, and with `soft` every class comes with its share.
+    below `least_share` are left out, and with `soft` every class comes with its share. `refine` times, a student then
+    says which examples of a cell have which share of its classes, and the next one learns from that.
     """
 
     features: Several[Component] = ()
@@ -46,6 +47,7 @@ class NeighbourSettings(Settings):
     label: Literal["centres", "cells"] = "cells"
     least_share: float = Field(default=0.0, ge=0, le=1)
     soft: bool = False
+    refine: int = Field(default=0, ge=0, le=1000)
 
     _listed = field_validator("features", mode="before")(listed)
 
@@ -55,6 +57,12 @@ class NeighbourSettings(Settings):
         if isinstance(content, dict) and "queries" in content and content.get("rounds"):
             raise ValueError("queries: each of the rounds says its own; leave this one out")
         return content
+
+    @model_validator(mode="after")
+    def _can_be_refined(self) -> NeighbourSettings:
+        if self.refine and (not self.soft or self.label != "cells"):
+            raise ValueError(f"refine = {self.refine}: needs soft: true and label: cells")
+        return self
 
     @model_validator(mode="after")
     def _rounds_can_be_held(self) -> NeighbourSettings:

@@ -129,6 +129,7 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> An
         return student.restore(_load_tensors(folder) if len(learned["classes"]) >= 2 else {}, learned)
     assert isinstance(student, Supervised)
     present = _whole_numbers(card["present"], "present")
+    student.prepared_ = student.transforms()
     student.classifier_ = PartClassifier(_restored_estimator(student, card, folder, trusted))
     student.classes_ = student.classifier_.present_ = np.asarray(present, dtype=np.int64)
     return student

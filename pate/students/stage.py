@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ from pate.networks.threads import one_thread
 from pate.runs import files
 from pate.runs.published import Labels, in_letters, write_labels
 from pate.runs.run import Run
+
+_LEAST_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
 
 if TYPE_CHECKING:
     from pate.neighbours.posterior import Labelled
@@ -64,9 +66,7 @@ def train_student(
             return load_student(directory.student_folder, trust=dotted_names(config.student.model_dump()))
         except PateError as error:
             console.say(f"the stored student is trained again, since it cannot be used as it is: {error}")
-    student = new_student(config)
-    given = few_and_many(data.X_public, labels) if labelled is None else few_and_many_of(data.X_public, labelled)
-    _fit(student, given, directory.student_checkpoint, console)
+    student = _trained(config, data, labels, labelled, directory, console)
     save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
     return student
 
@@ -107,7 +107,38 @@ def few_and_many(X_public: NDArray, labels: NDArray[np.int64]) -> Given:
 def few_and_many_of(X_public: NDArray, labelled: Labelled) -> Given:
     """Some public examples with labels and weights, perhaps several each, and the others without."""
     others = np.setdiff1d(np.arange(len(X_public)), labelled.rows)
-    return (X_public[labelled.rows], labelled.labels, X_public[others]), {"sample_weight": labelled.weights}
+    counts = labelled.weights >= _LEAST_WEIGHT
+    given = X_public[labelled.rows[counts]], labelled.labels[counts], X_public[others]
+    return given, {"sample_weight": labelled.weights[counts]}
+
+
+def _trained(
+    config: Config,
+    data: Dataset,
+    labels: NDArray[np.int64],
+    labelled: Labelled | None,
+    directory: Run,
+    console: Console,
+) -> Any:
+    """A student of all labels. Transforms of its own see the public examples once, whatever is learned from them.
+
+    With `neighbours.refine`, the last of so many further students, each of them told by the one before which examples
+    of a cell have which share of its classes.
+    """
+    student = new_student(config)
+    prepared = bool(getattr(student, "prepare", None))
+    with console.working("working out what the student sees") if prepared else nullcontext():
+        X_public = student.transforms().transform(data.X_public) if prepared else data.X_public
+    bare = student.bare() if prepared else student
+    given = few_and_many(X_public, labels) if labelled is None else few_and_many_of(X_public, labelled)
+    _fit(bare, given, directory.student_checkpoint, console)
+    guesses = np.zeros((len(X_public), len(data.classes)))
+    for _ in range(config.neighbours.refine if config.neighbours is not None else 0):
+        assert labelled is not None  # where records voted
+        guesses[:, bare.classes_] = bare.predict_proba(X_public)
+        bare = student.bare() if prepared else new_student(config)
+        _fit(bare, few_and_many_of(X_public, labelled.refined(guesses)), directory.student_checkpoint, console)
+    return student.learned_by(bare) if prepared else bare
 
 
 def _fit(student: Any, given: Given, checkpoint: Path, console: Console) -> None:

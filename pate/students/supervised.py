@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import has_fit_parameter
 
+from pate.config.components import listed
 from pate.errors import ConfigError
+from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
 from pate.teachers import build_estimator
 from pate.teachers.part import PartClassifier
@@ -21,6 +23,9 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     With `self_training` rounds, the estimator is fitted again on the released labels and on its own guesses about
     unlabelled examples where it gives `threshold` or more; it needs `predict_proba` for that.
+
+    `prepare` are public transforms of `pate.features` before the estimator, as a teacher's features are. They belong
+    to the student: whoever predicts with it works them out too.
     """
 
     def __init__(
@@ -31,6 +36,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self_training: int = 0,
         threshold: float = 0.9,
         random_state: int = 0,
+        prepare: Any = None,
     ) -> None:
         self.estimator = estimator
         self.params = params
@@ -38,6 +44,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.self_training = self_training
         self.threshold = threshold
         self.random_state = random_state
+        self.prepare = prepare
 
     def fit(
         self,
@@ -51,6 +58,10 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
         With `sample_weight` each label counts by its weight, and an example may come with several.
         """
+        if self.prepare:
+            seen = self.transforms().transform
+            many = None if X_unlabelled is None or len(X_unlabelled) == 0 else seen(X_unlabelled)
+            return self.learned_by(self.bare().fit(seen(X), y, many, sample_weight=sample_weight))
         if sample_weight is not None:
             return self._fit_weighted(X, y, sample_weight)
         if self.unlabelled not in ("ignore", "mark"):
@@ -80,17 +91,38 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self._fit(X[counts], y[counts], weights[counts])
         return self
 
+    def transforms(self) -> Features:
+        """What comes before the estimator, built anew."""
+        return build_features(listed(self.prepare or []), "student.params.prepare")
+
+    def bare(self) -> Supervised:
+        """The same student, not fitted, for examples that have gone through the transforms already."""
+        return Supervised(**(self.get_params() | {"prepare": None}))
+
+    def learned_by(self, bare: Supervised) -> Supervised:
+        """This student with what a `bare` one has learned from transformed examples."""
+        self.prepared_ = self.transforms()
+        self.classifier_, self.classes_ = bare.classifier_, bare.classes_
+        return self
+
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         """The class of each example."""
+        if self.prepare and len(X):
+            X = self.prepared_.transform(X)
+        return self._predict(X)
+
+    def _predict(self, X: NDArray) -> NDArray[np.int64]:
         return self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
         """Probabilities, a column for each of `classes_`; all on the prediction where the estimator gives none."""
         adapter = self.classifier_
+        if self.prepare and len(X):
+            X = self.prepared_.transform(X)
         if len(self.classes_) >= 2 and hasattr(adapter.estimator, "predict_proba") and len(X):
             shares = np.asarray(adapter.estimator.predict_proba(adapter._shaped(X)), dtype=np.float64)
             return np.where(np.isfinite(shares), shares, 1 / len(self.classes_))  # a spread that no label reached
-        return (self.predict(X)[:, None] == self.classes_).astype(np.float64)
+        return (self._predict(X)[:, None] == self.classes_).astype(np.float64)
 
     def _fit(self, X: NDArray, y: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> None:
         inner = build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")

@@ -33,7 +33,7 @@ def images(n: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(n).random((n, *shape)).astype(np.float32)
 
 
-ON_TABLES = {"fourier": {"n_pairs": 5, "gamma": 0.1}}
+ON_TABLES = {"fourier": {"n_pairs": 5, "gamma": 0.1}, "weighted": {"columns": [0, 3], "by": [2, 0.5]}}
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3), (9,)])
@@ -103,6 +103,17 @@ def test_upright_undoes_shift_slant_and_size() -> None:
 def test_wrong_features_are_one_clear_line(step: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_features([step], "teachers.0.features")
+
+
+def test_weighted_columns_count_for_more_or_less() -> None:
+    X = images(3, 4)
+    found = build_features([{"name": "weighted", "params": {"columns": [2, 0], "by": [4, 0.5]}}], "f").transform(X)
+    np.testing.assert_array_equal(found, X * np.array([0.5, 1, 4, 1], dtype=np.float32))
+    with pytest.raises(DataError, match="columns up to 7"):
+        build_features([{"name": "weighted", "params": {"columns": [7], "by": 4}}], "f").transform(X)
+    for wrong in ({"columns": [-1], "by": 2}, {"columns": [0], "by": [1, 2]}, {"columns": [0], "by": float("nan")}):
+        with pytest.raises(ConfigError, match="weighted"):
+            build_features([{"name": "weighted", "params": wrong}], "f")
 
 
 def test_weights_of_another_network_are_refused(weights: str, tmp_path: Path) -> None:

@@ -51,6 +51,27 @@ def test_soft_labels_come_with_every_class() -> None:
     np.testing.assert_allclose(found.weights, [0.4, 0.6, 0.9, 0.1])
 
 
+def test_a_students_guesses_are_brought_to_the_shares_of_their_cells() -> None:
+    """Within a cell the order of the guesses stays, its mean becomes the cell's share, and rows sum to 1."""
+    shares_of_cells, cells = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), np.array([1, 0, 0, 1, 0])
+    labelled = of_members(shares_of_cells, cells, least_share=0.0, soft=True)
+    guesses = np.random.default_rng(0).dirichlet([1, 1, 1], size=5)
+    found = labelled.refined(guesses).weights.reshape(5, 3)
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    for cell in (0, 1):
+        np.testing.assert_allclose(found[cells == cell].mean(axis=0), shares_of_cells[cell], atol=2e-3)
+        ratio = (found / guesses)[cells == cell]
+        np.testing.assert_allclose(ratio / ratio[:, :1], np.broadcast_to((ratio / ratio[:, :1])[0], ratio.shape))
+    assert labelled.refined(guesses).rows is labelled.rows
+
+
+def test_what_a_cell_has_is_not_what_a_student_guesses() -> None:
+    """A student that is sure of the wrong class is outvoted by its cells, and none is ruled out for good."""
+    labelled = of_members(np.array([[0.9, 0.1]]), np.array([0, 0]), least_share=0.0, soft=True)
+    found = labelled.refined(np.array([[0.0, 1.0], [0.0, 1.0]])).weights.reshape(2, 2)
+    np.testing.assert_allclose(found, [[0.9, 0.1], [0.9, 0.1]], atol=1e-3)
+
+
 def test_counts_are_released_with_noise_on_zeros_too() -> None:
     """Every count of every cell moves: 3,000 zeros with Laplace noise of scale 20 are not all zero again."""
     noisy = Histogram(20.0).release_counts(np.zeros((300, 10), dtype=np.int64))
