@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from pate.data.frames import Encoder, identity, is_frame
 from pate.data.partition import contents, keyed_digest
-from pate.errors import PateError
+from pate.errors import ConfigError, PateError
 from pate.runs.notebook import labels_table
 
 if TYPE_CHECKING:
@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
 
 _QUERIES = 200
+_CELLS, _EXAMPLES_PER_CELL = 100, 4
 _EPSILON = 2.0
 _BITS = 128
+
+
+_ONLY_FOR = {"teachers": ("teachers", "n_teachers"), "neighbours": ("features", "votes")}
 
 
 class PrivacyWarning(UserWarning):
@@ -38,6 +42,9 @@ class PrivacyWarning(UserWarning):
 
 class PATEClassifier(ClassifierMixin, BaseEstimator):
     """A classifier that may be published: it learns from noisy votes of teachers, each trained on its part of the data.
+
+    With `voters="neighbours"` there are no teachers: every record votes, with its own label, in the cell of public
+    examples that it is nearest to, and all cells together cost what one answer does (docs/neighbours.md).
 
     The guarantee, `epsilon_` at `delta_`, protects a record of (X, y) that is added, removed or changed. It covers
     everything that `fit` leaves behind (`student_`, `labels_`, `report_`, predictions). It follows from limits fixed
@@ -62,12 +69,17 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     mechanism : one of `pate.mechanisms`; by default GNMax with the least noise that keeps to `epsilon`
     epsilon : what may be spent at most; 2 where neither it nor a mechanism is given
     delta : the probability with which the guarantee may fail
-    queries : how many public examples to have labelled; all, but not more than 200, by default
+    queries : how many public examples to have labelled; all, but not more than 200, by default. With neighbours, the
+        number of cells: 100, or a quarter of the public examples if that is less
     student : classifier, "mixmatch", "gan" or {"name": ..., "params": ...}; logistic regression by default
     classes : the labels there are
     public_fraction : share of the records taken as public where `X_public` is not given
     backend : "local" for teachers in this process, "ray" for a pool of workers
-    random_state : seed of teachers and student
+    random_state : seed of teachers, cells and student
+    voters : "teachers", or "neighbours" for records that vote themselves
+    features : with neighbours, public features that cells are made in, as in a config: names, or {"name", "params"};
+        by default X itself, each column by its spread among the public examples
+    votes : with neighbours, in how many of its nearest cells a record votes
 
     Examples
     --------
@@ -80,6 +92,14 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     ['right', 'left']
     >>> model.epsilon_ <= 4
     True
+
+    Every record a voter, at a smaller ε; the noise is worked out:
+
+    >>> model = PATEClassifier(voters="neighbours", epsilon=0.5, queries=10, classes=["left", "right"])
+    >>> model.fit(X, y, X_public=X_public).predict([[3, 0], [-3, 0]]).tolist()
+    ['right', 'left']
+    >>> round(model.epsilon_, 3), len(model.labels_)
+    (0.5, 60)
     """
 
     def __init__(
@@ -95,6 +115,9 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         public_fraction: float = 0.2,
         backend: Literal["local", "ray"] = "local",
         random_state: int = 0,
+        voters: Literal["teachers", "neighbours"] = "teachers",
+        features: Any = None,
+        votes: int = 1,
     ) -> None:
         self.teachers = teachers
         self.n_teachers = n_teachers
@@ -107,14 +130,18 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         self.public_fraction = public_fraction
         self.backend = backend
         self.random_state = random_state
+        self.voters = voters
+        self.features = features
+        self.votes = votes
 
     def fit(self, X: Any, y: ArrayLike, X_public: Any = None) -> PATEClassifier:
-        """Train teachers on (X, y), have `X_public` labelled by their noisy vote, train the student on that."""
+        """Have `X_public` labelled by a noisy vote, of teachers or of (X, y) itself, and train the student on that."""
         from pate.console import Quiet
         from pate.pipeline import run
         from pate.runs.run import Run
 
         _refuse_fitted_before(self)
+        self._check_voters()
         data = self._dataset(X, y, X_public)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))) / "run"
@@ -184,7 +211,8 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             validate_data(self, X, skip_check_array=True)
             labels = column_or_1d(y, warn=True)
         else:
-            X, labels = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
+            finite = self.voters == "teachers"  # a record that is no number casts no vote, and is no reason to stop
+            X, labels = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2, ensure_all_finite=finite)
         from sklearn.utils.multiclass import check_classification_targets
 
         check_classification_targets(labels)
@@ -214,31 +242,67 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             X = validate_data(self, X, dtype=np.float32, reset=False)
         return self._encoder.transform(X)
 
+    def _check_voters(self) -> None:
+        """Raise where options are about the other kind of voters."""
+        if self.voters not in _ONLY_FOR:
+            raise ConfigError(f"voters = {self.voters!r}: must be 'teachers' or 'neighbours'")
+        other = "neighbours" if self.voters == "teachers" else "teachers"
+        defaults = inspect.signature(PATEClassifier).parameters
+        for name in _ONLY_FOR[other]:
+            if getattr(self, name) is not defaults[name].default and getattr(self, name) != defaults[name].default:
+                raise ConfigError(f"{name}: is for voters = {other!r}; leave it out, or say so")
+
     def _config(self, data: Dataset) -> Config:
         from pate.config import parse_config
 
-        asked = min(len(data.X_public), _QUERIES if self.queries is None else self.queries)
-        mechanism = self._mechanism(asked, len(data.classes))
+        n_public, n_classes, content = len(data.X_public), len(data.classes), self._of_voters()
+        if self.voters == "neighbours":
+            cells = max(1, min(_CELLS, n_public // _EXAMPLES_PER_CELL)) if self.queries is None else self.queries
+            mechanism = self._mechanism_for_cells(cells, n_classes)
+            content["neighbours"]["queries"] = cells
+        else:
+            asked = min(n_public, _QUERIES if self.queries is None else self.queries)
+            mechanism = self._mechanism(asked, n_classes)
+            content["budget"]["asked"] = asked
+        content["mechanism"] = {"name": mechanism.name, **asdict(mechanism)}  # type: ignore[call-overload]
+        return parse_config(content)
+
+    def _of_voters(self) -> dict[str, Any]:
+        """The config without what follows from the number of public examples."""
         content: dict[str, Any] = {
             "name": "classifier",
             "seed": self.random_state,
-            "n_teachers": self.n_teachers,
             "data": {"source": "arrays"},
-            "teachers": [_family(entry) for entry in _listed(self.teachers)],
-            "mechanism": {"name": mechanism.name, **asdict(mechanism)},  # type: ignore[call-overload]
-            "budget": {"asked": asked, "delta": self.delta, "epsilon": self.epsilon},
+            "budget": {"delta": self.delta, "epsilon": self.epsilon},
             "student": _student(self.student),
             "backend": self.backend,
         }
-        return parse_config(content)
+        if self.voters == "teachers":
+            teachers = [_family(entry) for entry in _listed(self.teachers)]
+            return content | {"n_teachers": self.n_teachers, "teachers": teachers}
+        near = {"features": self.features or [], "votes": self.votes, "standardise": not self.features}
+        return content | {"voters": "neighbours", "neighbours": near}
 
     def _mechanism(self, asked: int, n_classes: int) -> Mechanism:
         from pate.planning.plan import Workload, solve_noise
 
         if self.mechanism is not None:
             return self.mechanism
-        target = _EPSILON if self.epsilon is None else self.epsilon
-        return solve_noise({"name": "gnmax"}, target, Workload(asked, None, self.delta, n_classes))
+        return solve_noise({"name": "gnmax"}, self._target(), Workload(asked, None, self.delta, n_classes))
+
+    def _mechanism_for_cells(self, cells: int, n_classes: int) -> Mechanism:
+        from pate.mechanisms import Histogram
+        from pate.neighbours.rounds import Round
+        from pate.planning.neighbours import with_target
+
+        if self.mechanism is not None:
+            return self.mechanism
+        return with_target([Round(cells, Histogram(1.0))], self.votes, self._target(), self.delta, n_classes)[
+            0
+        ].mechanism
+
+    def _target(self) -> float:
+        return _EPSILON if self.epsilon is None else self.epsilon
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,6 +11,7 @@ completes what is missing.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,6 +30,7 @@ from pate.ensemble.readers import must_be, parts_of
 from pate.ensemble.worker import Teaching
 from pate.errors import DataError, RunError
 from pate.learning import with_learned_features
+from pate.lessons import lessons
 from pate.runs import files
 from pate.runs.run import Run
 from pate.runs.version import Version
@@ -90,13 +92,16 @@ def forget(
 
 
 def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, parts: Sequence[int]) -> None:
-    """As in a run: a teacher that hangs or takes its process down becomes a constant."""
+    """As in a run: a teacher that hangs or takes its process down becomes a constant.
+
+    Those of a further round are erased, and trained again if that round is still to vote: its labels may all be there.
+    """
     from pate.cluster.session import ray_session
     from pate.ensemble import Ensemble
     from pate.ensemble.readers import private_records
 
     config = with_learned_features(config, data.X_public)
-    teaching = Teaching.of(config, len(data.classes), config_dir)
+    teaching = Teaching.of(lessons(config)[0].config, len(data.classes), config_dir)
     store = TeacherFiles(directory.private, directory.key)
     with ExitStack() as stack:
         if config.backend == "ray":
@@ -127,11 +132,13 @@ def _chosen(data: Dataset, ids: Sequence[str], rows: Sequence[int], id_type: IdT
 
 
 def _erase(directory: Run, parts: Sequence[int]) -> None:
-    store = TeacherFiles(directory.private, directory.key)
-    for part in parts:
-        store.erase(part)
+    for folder in directory.teacher_folders():
+        store = TeacherFiles(folder, directory.key)
+        for part in parts:
+            store.erase(part)
     for name in _MADE_FROM_TEACHERS:
         (directory.private / name).unlink(missing_ok=True)
+    shutil.rmtree(directory.features_folder, ignore_errors=True)
 
 
 def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate import lessons
 from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
 from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
 from pate.cluster.session import check_address, ray_session
 from pate.config import Config
 from pate.console import Console
-from pate.data.dataset import Dataset, Records, Shards, Votes
+from pate.data.dataset import Dataset, Shards, Votes
 from pate.data.sources import data_root, load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
-from pate.errors import BudgetExceeded, ConfigError, RunError
+from pate.errors import BudgetExceeded, RunError
 from pate.forget import remembered
 from pate.learning import with_learned_features
 from pate.ledger import Charge, Ledger
@@ -41,13 +44,18 @@ from pate.report.schema import Report
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.run import Run
-from pate.students.stage import labels_are_kept, new_student, student_between, train_student
+from pate.sizes import Tell, check_records, check_sizes
+from pate.students.seeing import StudentFeatures
+from pate.students.stage import (
+    few_and_many,
+    few_and_many_of,
+    labels_are_kept,
+    new_student,
+    student_between,
+    train_student,
+)
 from pate.trying import try_everything
 
-Tell = Callable[[str], None]  # says what only people may read who may know the private data
-
-_RECORDS_TO_LEARN_FROM = 10
-_FEWEST_RECORDS = 5
 _SECONDS_BETWEEN_COPIES = 10.0
 
 
@@ -89,6 +97,7 @@ def run(
     console: Console | None = None,
     data: Dataset | None = None,
     pages: bool = True,
+    kept_features: Path | None = None,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
@@ -96,7 +105,8 @@ def run(
     own folder, where other files that it names are, and `address` a Ray cluster to join. `force` trains even
     where parts are too small to learn from. `anchor` is a file or URL where the ledger's links are also kept. `data`
     is the data, if it is in memory or was loaded before. Without `pages`, what is for people to look at is left out:
-    pages, plots, curves and the private data-dependent ε.
+    pages, plots, curves and the private data-dependent ε. `kept_features` is a private folder where runs on the same
+    data share the public features of records that vote themselves; else they are kept until the votes are counted.
     """
     console = console or Console()
     mechanism = config.build_mechanism()
@@ -104,12 +114,15 @@ def run(
     by_workers = config.backend == "ray"
     if by_workers:
         check_address(address)
-    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers), config)
+    by_records = config.voters == "neighbours"
+    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
+    if not by_records:
+        data.refuse_missing()
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
         console.say(f"note: {remark}")
     tell = console.say if data.benchmark else console.say_privately
-    _check_sizes(config, data, force, tell)
+    check_sizes(config, data, force, tell)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}
@@ -122,7 +135,7 @@ def run(
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
-        inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console)
+        inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console, kept_features)
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
         else:
@@ -152,7 +165,7 @@ def _check_components(config: Config, config_dir: Path) -> None:
     from pate.teachers import recipe_of, recipes
 
     make_importable(config_dir)
-    kinds = recipes(config.teachers)
+    kinds = [recipe for lesson in lessons.lessons(config) for recipe in recipes(lesson.config.teachers)]
     for recipe in kinds + ([recipe_of(config.nonprivate, "nonprivate")] if config.nonprivate else []):
         recipe.estimator(config.seed)
         recipe.build_features()
@@ -170,38 +183,6 @@ def in_asking_order(data: Dataset, config: Config) -> Dataset:
     return data.reordered(by_clusters(data.X_public, config.budget.asked, config.seed))
 
 
-def _check_sizes(config: Config, data: Dataset, force: bool, tell: Tell) -> None:
-    if config.voters == "neighbours":
-        for round in config.build_rounds():
-            if round.queries > len(data.X_public):
-                raise ConfigError(f"queries = {round.queries}: there are only {len(data.X_public)} public examples")
-        return
-    if config.budget.asked > len(data.X_public):
-        raise ConfigError(f"budget.asked = {config.budget.asked}: there are only {len(data.X_public)} public examples")
-    if isinstance(data.private, Votes):
-        voters = int(data.private.counts[0].sum())
-        if voters != config.n_teachers:
-            raise ConfigError(f"n_teachers = {config.n_teachers}: the stored votes are those of {voters} teachers")
-        return
-    if isinstance(data.private, Records):
-        _check_records(config, len(data.private), len(data.classes), force, tell)
-
-
-def _check_records(config: Config, n_records: int, n_classes: int, force: bool, tell: Tell) -> None:
-    """Refuse parts that are too small. How many records there are is told to those who may know, not in the error."""
-    each = config.build_mechanism().split(config.n_teachers).share * n_records
-    if each < _FEWEST_RECORDS and not force:
-        enough = n_records / 4 / _FEWEST_RECORDS
-        tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")
-        raise ConfigError(
-            f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
-            "fewer teachers, or add {force}",
-            force=True,
-        )
-    if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
-        tell(f"parts of about {each:.2g} records are small for {n_classes} classes")
-
-
 def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Console) -> None:
     budget = config.budget
     told = f"ε to publish: {epsilon:.3g} at δ = {budget.delta:g}, fixed now and true for every data set."
@@ -212,7 +193,9 @@ def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Con
         console.say(f"{config.name}: {votes} per record in each round: {rounds}. {told}")
         return
     answered = f", at most {budget.most_answered} answered" if mechanism.may_decline else ""
-    console.say(f"{config.name}: {config.n_teachers} teachers, {mechanism}, {budget.asked} queries{answered}. {told}")
+    rounds = f" in rounds of {' and '.join(str(one.asked) for one in config.rounds)}" if config.rounds else ""
+    asked = f"{budget.asked} queries{rounds}{answered}"
+    console.say(f"{config.name}: {config.n_teachers} teachers, {mechanism}, {asked}. {told}")
 
 
 @contextmanager
@@ -235,6 +218,7 @@ class _Inside:
     seconds: dict[str, float]
     metrics: Metrics
     console: Console
+    kept_features: Path | None
 
     @property
     def tell(self) -> Tell:
@@ -258,11 +242,13 @@ def _release_labels(
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
-        if not answered and not collected:
+        if config.rounds:
+            _hold_lessons(inside, queries, aggregator)
+        elif not answered and not collected:
             if isinstance(data.private, Votes):
                 aggregator.collect(queries, StoredVotes(data.private.counts[: len(queries)], config.n_teachers))
             else:
-                _train_and_vote(inside, queries, aggregator)
+                _train_and_vote(inside, lessons.lessons(config)[0], queries, aggregator=aggregator)
         run.sync()
         with _stage("label", inside.seconds):
             if adaptive:
@@ -275,7 +261,7 @@ def _release_labels(
             spent = aggregator.spent()
         with _stage("account", inside.seconds), console.working("accounting"):
             if inside.pages:
-                aggregator.account(queries, config.budget.delta, adaptive)
+                aggregator.account(queries, config.budget.delta, config.adaptive)
             sanitised = None
             if config.budget.sanitise is not None:
                 sanitised = aggregator.sanitise(queries, config.budget.sanitise, config.budget.delta)
@@ -294,9 +280,10 @@ def _release_rounds(
 
     config, data, run, console = inside.config, inside.data, inside.run, inside.console
     assert config.neighbours is not None
-    rounds = Rounds(config.neighbours, config.build_rounds(), config.seed, run.cells_folder)
+    remote = isinstance(data.private, Shards)
+    kept = None if remote else inside.kept_features or run.features_folder
+    rounds = Rounds(config.neighbours, config.build_rounds(), config.seed, run.cells_folder, kept)
     with ExitStack() as stack:
-        remote = isinstance(data.private, Shards)
         aggregator = _aggregator(inside, mechanism, open_ledger, stack if remote else None, address)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
@@ -308,7 +295,8 @@ def _release_rounds(
 
         def teach(number: int, labelled: Labelled) -> Any:
             with _stage("label", inside.seconds):
-                return student_between(config, data.X_public, labelled, run.round_student(number), console)
+                given = few_and_many_of(data.X_public, labelled)
+                return student_between(config, given, run.round_student(number), console)
 
         labelled = rounds.hold(data.X_public, len(data.classes), release, teach)
         published = run.labels
@@ -316,6 +304,7 @@ def _release_rounds(
             raise RunError("labels.npz: differs from what the ledger holds; put back what the run published")
         spent, head = aggregator.spent(), aggregator.head()
         aggregator.close()
+        shutil.rmtree(run.features_folder, ignore_errors=True)
         run.sync()
     return Released(labelled.rows, labelled.labels, spent, None, head, labelled)
 
@@ -345,19 +334,50 @@ def _aggregator(
         return RemoteAggregator(name, **arguments)
 
 
-def _train_and_vote(inside: _Inside, queries: NDArray, aggregator: AnyAggregator) -> None:
+def _hold_lessons(inside: _Inside, queries: NDArray, aggregator: AnyAggregator) -> None:
+    """Train, vote and ask round by round; what is stored of a round is not done again, and all answers are."""
+    data, run, console = inside.data, inside.run, inside.console
+
+    def needs_votes(X: NDArray) -> bool:
+        stored = aggregator.stored_prefix(X) == len(X) or votes_collected(X, run.private, run.key)
+        return not stored and aggregator.room() > 0
+
+    def ask_about(X: NDArray) -> NDArray[np.int64]:
+        with _stage("label", inside.seconds):
+            labels = ask(aggregator, X, inside.metrics, console)
+        run.sync()
+        return labels
+
+    def seen(number: int, labels: NDArray[np.int64]) -> StudentFeatures:
+        folder = run.student_of_round(number)
+        with _stage("label", inside.seconds), labels_are_kept(f"the student of round {number}", run.place):
+            student_between(inside.config, few_and_many(data.X_public, labels), folder, console)
+        return StudentFeatures.of(folder)
+
+    vote = partial(_train_and_vote, inside, aggregator=aggregator)
+    lessons.hold(inside.config, queries, needs_votes, vote, ask_about, seen)
+
+
+def _train_and_vote(
+    inside: _Inside,
+    lesson: lessons.Lesson,
+    queries: NDArray,
+    first: StudentFeatures | None = None,
+    *,
+    aggregator: AnyAggregator,
+) -> None:
     from pate.ensemble import Ensemble
     from pate.ensemble.readers import private_records
 
-    config, data, run, console = inside.config, inside.data, inside.run, inside.console
+    config, data, run, console = lesson.config, inside.data, inside.run, inside.console
     with console.working("splitting private records into parts"):
         records = private_records(config, data, run)
     if records.left_out:
         console.say_privately(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
     if isinstance(data.private, Shards):
-        _check_records(config, records.n_records, len(data.classes), inside.force, inside.tell)
-    teaching = Teaching.of(config, len(data.classes), inside.config_dir)
-    store = TeacherFiles(run.private, run.key)
+        check_records(config, records.n_records, len(data.classes), inside.force, inside.tell)
+    teaching = Teaching.of(config, len(data.classes), inside.config_dir, first)
+    store = TeacherFiles(run.teachers_of_round(lesson.number), run.key, lesson.number)
     with Ensemble(teaching, records, store, config.ray if config.backend == "ray" else None) as ensemble:
         with _stage("train", inside.seconds):
             with console.working("trying each kind of teacher on public examples"):

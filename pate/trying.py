@@ -105,6 +105,8 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
         predicted = _checked_predictions(student, shown, len(data.classes))
     if config.voters == "neighbours":
         _check_features(config, student, X)
+    if any(one.features == "student" for one in config.rounds):
+        _check_seeing(config, student, X, labels)
     if config.budget.adaptive:
         from pate.asking import check_doubts
 
@@ -128,6 +130,28 @@ def _check_features(config: Config, student: Any, X: NDArray) -> None:
             raise ValueError("not one row per example")
     if any(round.by_student for round in config.build_rounds()):
         check_sees(student, config)
+
+
+def _check_seeing(config: Config, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
+    """Raise ConfigError where teachers of a later round could not be fitted to what the student sees."""
+    from pate.lessons import lessons
+    from pate.students._neural import NeuralStudent
+    from pate.teachers import recipes
+    from pate.teachers.part import PartClassifier
+
+    if not isinstance(student, NeuralStudent):
+        raise ConfigError(
+            f"rounds.features = 'student': {config.student.name!r} learns no features that workers could be given; use "
+            "mixmatch or gan as student"
+        )
+    taught = labels != UNANSWERED
+    seen, given = student.features(X[: len(labels)][taught]), labels[taught]
+    for lesson in lessons(config):
+        for recipe in recipes(lesson.config.teachers) if lesson.by_student else ():
+            what = f"rounds.{lesson.number - 1}.teachers = {recipe.name!r}"
+            with _as_failure(what, "fitted to a student's features"), _named(what):
+                found = recipe.build_features().transform(seen)
+                PartClassifier(_briefly(recipe.estimator(config.seed))).fit(found, given).predict(found[:_PREDICTED])
 
 
 def _checked_predictions(student: Any, X: NDArray, n_classes: int) -> NDArray[np.int64]:
@@ -216,6 +240,15 @@ def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
         benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
         curves=None if config.voters == "neighbours" else curves,
     )
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Say which part of the config an error about data is about."""
+    try:
+        yield
+    except DataError as error:
+        raise ConfigError(f"{what}: cannot come after a student's features: {error}") from None
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 
-from pate import cli, pipeline
+from pate import cli, pipeline, sizes
 from pate.aggregator import Aggregator, StoredVotes
 from pate.boundary import Failed, guarded, guarded_class, kind_of, silenced
 from pate.config import BaselineConfig, Config, parse_config
@@ -245,7 +245,7 @@ def test_small_parts_are_counted_for_the_operator_alone(
     told: list[str] = []
     for tell in (told.append, Console().say_privately):  # standard error is no terminal here
         with pytest.raises(ConfigError) if refused else nullcontext() as caught:
-            pipeline._check_records(config, n_records, 20, False, tell)
+            sizes.check_records(config, n_records, 20, False, tell)
         if caught is not None:
             assert "n_teachers = 100: parts of the private records would be too small" in str(caught.value)
             assert not set("123456789") & set(str(caught.value).replace("n_teachers = 100", ""))

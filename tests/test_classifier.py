@@ -289,12 +289,59 @@ def test_the_mechanism_students_and_images() -> None:
         ({"backend": "dask"}, "backend"),
         ({"student": "mixmtch"}, "mixmatch"),
         ({"random_state": -1}, "seed"),
+        ({"voters": "neighbours", "teachers": GaussianNB()}, "teachers: is for voters = 'teachers'"),
+        ({"voters": "neighbours"}, "n_teachers: is for voters = 'teachers'"),
+        ({"votes": 2}, "votes: is for voters = 'neighbours'"),
+        ({"features": ["fourier"]}, "features: is for voters = 'neighbours'"),
+        ({"voters": "neighbors"}, "must be 'teachers' or 'neighbours'"),
+        ({"voters": "neighbours", "n_teachers": 250, "queries": 21}, "only 20 public examples"),
+        ({"voters": "neighbours", "n_teachers": 250, "queries": 3, "votes": 3}, "must be fewer than the cells, 3"),
     ],
 )
 def test_a_mistake_is_one_line(settings: dict[str, object], words: str) -> None:
     X, y = records(100)
     with pytest.raises(ConfigError, match=words):
         PATEClassifier(**{"n_teachers": 10, "classes": ["up", "down"]} | settings).fit(X, y, X_public=X[:20])  # type: ignore[arg-type]
+
+
+def test_records_vote_themselves_with_the_least_noise_for_epsilon() -> None:
+    """Of a frame with words and missing numbers; two votes a record, ten cells."""
+    X = frame(600, 0)
+    y = np.where(X["town"] == "Ulm", "yes", "no")
+    model = PATEClassifier(voters="neighbours", votes=2, queries=10, epsilon=2, classes=["no", "yes"])
+    model.fit(X, y, X_public=frame(80, 1))
+    assert 1.98 < model.epsilon_ <= 2
+    assert model.delta_ == 1e-5
+    assert model.report_.voters == "neighbours"
+    assert model.report_.privacy.epsilon_added_or_removed == pytest.approx(1.0, rel=0.01)
+    assert len(model.labels_) == len(model.public_rows_) == 80
+    held_out = frame(200, 2)
+    assert (model.predict(held_out) == np.where(held_out["town"] == "Ulm", "yes", "no")).mean() > 0.9
+    assert model.predict_proba(held_out).shape == (200, 2)
+
+
+def test_a_record_that_is_no_number_casts_no_vote_and_stops_nothing() -> None:
+    """For neighbours; teachers refuse it."""
+    X, y = records()
+    X[3, 1] = np.nan
+    model = PATEClassifier(voters="neighbours", queries=10, epsilon=2, classes=["up", "down"])
+    assert (model.fit(X, y, X_public=records(60, seed=1)[0]).predict(X[4:]) == y[4:]).mean() > 0.7
+    with pytest.raises(ValueError, match="NaN"):
+        PATEClassifier(classes=["up", "down"]).fit(X, y, X_public=X[10:20])
+
+
+def test_cells_are_made_of_records_split_off_and_in_features_that_were_named() -> None:
+    X, y = records()
+    steps = [{"name": "fourier", "params": {"n_pairs": 20, "gamma": 0.5}}]
+    model = PATEClassifier(voters="neighbours", features=steps, classes=["up", "down"])
+    data = model._dataset(X, y, None)
+    config = model._config(data)
+    assert config.neighbours is not None
+    assert config.neighbours.queries == len(data.X_public) // 4
+    assert [step.name for step in config.neighbours.features] == ["fourier"]
+    assert not config.neighbours.standardise
+    assert config.mechanism["name"] == "histogram"
+    assert 1.98 < publishable_epsilon(config, config.build_mechanism(), 2) <= 2
 
 
 @pytest.mark.usefixtures("local_ray")

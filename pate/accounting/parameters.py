@@ -23,6 +23,7 @@ MOST_TEACHERS = 10**6
 """Votes in a histogram; what an accountant tabulates grows with their number."""
 
 MOST_EPSILON = 1e6
+LEAST_DELTA = 1e-100  # far below the error of any sampler; what is smaller cannot be divided by
 MOST_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take as a seed."""
 
@@ -95,6 +96,8 @@ def epsilon(value: object, key: str = "epsilon") -> float:
 
 def delta(value: object, key: str = "delta") -> float:
     """δ that ε is stated at."""
+    if (tiny := _real(value)) is not None and 0 < tiny < LEAST_DELTA:
+        raise ParameterError(key, value, f"must be at least {LEAST_DELTA:g}")
     return number(value, key, above=0, below=1, hint="well below one over the number of records is usual, such as 1e-5")
 
 

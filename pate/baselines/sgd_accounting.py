@@ -13,6 +13,8 @@ History = list[tuple[float, float, int]]
 
 ACCOUNTANTS = ("prv", "rdp")
 _MOST_NOISE, _LEAST_NOISE = 1e5, 0.05
+_HIGH_ORDERS = (80, 100, 128, 160, 200, 256, 400, 640, 1024)  # beyond Opacus's: an ε below 0.2 is out of reach of those
+_ERROR, _SHARE = 0.01, 0.02  # of the PRV accountant's ε: at most that much, and that share of it where it is small
 
 
 def epsilon_of(history: History, delta: float, accountant: str = "prv") -> float:
@@ -41,7 +43,12 @@ def _counted(history: tuple[tuple[float, float, int], ...], delta: float, accoun
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # hints about orders, and a logarithm of 0 at sampling rate 1
         try:
-            return float(counted.get_epsilon(delta=delta))
+            if accountant == "rdp":
+                return float(counted.get_epsilon(delta=delta, alphas=[*counted.DEFAULT_ALPHAS, *_HIGH_ORDERS]))
+            found = float(counted.get_epsilon(delta=delta, eps_error=_ERROR))
+            if _SHARE * found >= _ERROR:
+                return found
+            return min(found, float(counted.get_epsilon(delta=delta, eps_error=max(_SHARE * found, 1e-4))))
         except (ValueError, RuntimeError, MemoryError, OverflowError):
             if accountant == "rdp":
                 raise

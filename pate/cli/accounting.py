@@ -147,6 +147,8 @@ def plan(
             chosen = planning.solve_noise(settings, target_epsilon, workload, teachers)
     result = _plan_object(chosen, workload, teachers, counts, weights, votes is not None)
     result |= {"seconds_of_training": seconds, "not_imported": refused}
+    if config is not None and found.rounds:
+        result["rounds"] = [{"asked": one.asked, "features": one.features or "public"} for one in found.rounds]
     if as_json:
         print(json.dumps(result))
     else:
@@ -163,7 +165,8 @@ def _from_config(
     data = load(config.data, data_dir, path.parent)
     budget = config.budget
     workload = Workload(budget.asked, budget.most_answered, budget.delta, len(data.classes))
-    seconds = _seconds_of_training(config, data, guard) if config.teachers else None
+    first = config.of_round(1) if config.rounds else config  # later ones may see by a student that is not there yet
+    seconds = _seconds_of_training(first, data, guard) if first.teachers else None
     return dict(config.mechanism), workload, config.n_teachers, seconds
 
 
@@ -261,6 +264,9 @@ def _print_plan(result: dict[str, Any]) -> None:
         print(f"  ε to publish       none at δ = {result['delta']:g}: add noise, ask fewer, or lower the δ per query")
     else:
         print(f"  ε to publish       {result['epsilon']:.4g} at δ = {result['delta']:g}")
+    for number, one in enumerate(result.get("rounds", ()), start=1):
+        by = "teachers that see by the student so far" if one["features"] == "student" else "teachers"
+        print(f"  round {number}            {one['asked']:,} queries, {by}")
     if result["one_more_query"] is not None:
         print(f"  one more query     + {result['one_more_query']:.3g}")
     unanimous, expected = result["unanimous"], result["expected"]

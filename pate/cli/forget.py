@@ -34,7 +34,7 @@ def forget(
         raise RunError(f"{run}: is a run of `pate baseline`, which has no teachers to train again")
     if getattr(config.data, "read_by", "driver") == "workers":
         raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
-    data = load(config.data, data_dir or known_data_dir, config_dir)
+    data = load(config.data, data_dir or known_data_dir, config_dir, keep_missing=config.voters == "neighbours")
     with Run.create(run, config, resume=True) as directory:
         n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)
         directory.sync()

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon: float | None, as_json: bool) -> None:
     """ε of all rounds, what a cell needs to be labelled rightly, and whether neighbours or teachers suit."""
     from pate.data.sources import load
-    from pate.planning.neighbours import plan_of_rounds, with_target
+    from pate.planning.neighbours import check_cells, plan_of_rounds, with_target
 
     assert config.neighbours is not None
-    data = load(config.data, data_dir, path.parent)
+    data = load(config.data, data_dir, path.parent, keep_missing=True)
     rounds, votes, n_classes = list(config.build_rounds()), config.neighbours.votes, len(data.classes)
+    check_cells(rounds, len(data.X_public))
     if target_epsilon is not None:
         rounds = with_target(rounds, votes, target_epsilon, config.budget.delta, n_classes)
     result = plan_of_rounds(rounds, votes, config.budget.delta, n_classes) | {"public_examples": len(data.X_public)}
@@ -37,5 +38,8 @@ def _print(result: dict[str, Any]) -> None:
         print(f"  round {number}            {cells}; {one['mechanism']}")
         lead = "no number of votes" if one["lead_needed"] is None else f"a lead of {one['lead_needed']:,} votes"
         print(f"                     it takes {lead} in a cell for the right label 19 times of 20")
-    print("  it suits           features in which near means alike, many records per cell; else teachers do better,")
-    print("                     and they need fewer public examples (docs/neighbours.md)")
+    print("  it suits           features in which near means alike, many records per cell, many public examples; where")
+    print(
+        "                     features do not cluster by class, a class is rare in every cell, or public examples are"
+    )
+    print("                     few, teachers do better (docs/neighbours.md)")

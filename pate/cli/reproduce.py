@@ -12,7 +12,7 @@ from pate.errors import ConfigError
 
 
 def reproduce(
-    data: Annotated[str, typer.Argument(help="mnist, svhn or adult")],
+    data: Annotated[str, typer.Argument(help="mnist, svhn, adult or digits")],
     quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
     seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,

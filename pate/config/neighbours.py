@@ -61,8 +61,8 @@ class NeighbourSettings(Settings):
         for number, one in enumerate(self.all_rounds()):
             if one.features == "student" and number == 0:
                 raise ValueError("rounds.0.features = 'student': there is no student before the first round")
-            if self.votes >= one.queries and one.queries > 1:
-                raise ValueError(f"votes = {self.votes}: must be fewer than the {one.queries} cells (queries)")
+            if self.votes >= one.queries and (self.votes, one.queries) != (1, 1):
+                raise ValueError(f"votes = {self.votes}: must be fewer than the cells, {one.queries} (queries)")
         return self
 
     def all_rounds(self) -> tuple[RoundSettings, ...]:

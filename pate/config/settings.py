@@ -13,6 +13,7 @@ from pate.accounting import parameters
 from pate.config.components import Component, Model, TeacherFamily
 from pate.config.neighbours import NeighbourSettings
 from pate.config.plain_yaml import dump_yaml
+from pate.config.rounds import TeacherRound
 from pate.data.settings import DataSettings, Settings, Several
 from pate.errors import ConfigError
 
@@ -150,6 +151,8 @@ class RunConfig(Settings):
         content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
         if content.get("voters") == "teachers":  # a config that says nothing of voters is the one it always was
             del content["voters"], content["neighbours"]
+        if not content.get("rounds"):
+            content.pop("rounds", None)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
@@ -186,10 +189,54 @@ class Config(RunConfig):
     neighbours: NeighbourSettings | None = None
     mechanism: dict[str, Any]
     budget: Budget = Budget()
+    rounds: Several[TeacherRound] = ()
     student: Component
     nonprivate: Model | None = None
     backend: Literal["ray", "local"] = "ray"
     ray: RaySettings = RaySettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asked_in_all_rounds(cls, content: Any) -> Any:
+        """Where rounds are listed and `budget.asked` is not given, it is the sum of theirs."""
+        if not isinstance(content, Mapping) or not isinstance(content.get("rounds"), (list, tuple)):
+            return content
+        budget, asked = content.get("budget", {}), [_asked(one) for one in content["rounds"]]
+        if not asked or None in asked or not isinstance(budget, Mapping) or "asked" in budget:
+            return content
+        return {**content, "budget": {**budget, "asked": sum(asked)}}
+
+    @model_validator(mode="after")
+    def _rounds_can_be_held(self) -> Config:
+        if not self.rounds:
+            return self
+        if self.voters == "neighbours":
+            raise ValueError("rounds: are for voters: teachers; neighbours have neighbours.rounds")
+        if self.data.source == "votes":
+            raise ValueError("rounds: stored votes have no teachers that a further round could train; leave them out")
+        if self.rounds[0].features == "student":
+            raise ValueError("rounds.0.features = 'student': there is no student before the first round")
+        total = sum(one.asked for one in self.rounds)
+        if self.budget.asked != total:
+            raise ValueError(
+                f"budget.asked = {self.budget.asked}: the rounds ask {total}; leave it out, or make them agree"
+            )
+        if self.budget.adaptive:
+            raise ValueError("budget.query_order = 'doubt': has rounds of its own; use one or the other")
+        if self.budget.sanitise is not None:
+            raise ValueError(
+                "budget.sanitise: rounds have no data-dependent cost that it could bound; use one or the other"
+            )
+        return self
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether what is asked, or who answers, depends on earlier answers: then there is no data-dependent ε."""
+        return self.budget.adaptive or bool(self.rounds)
+
+    def of_round(self, number: int) -> Config:
+        """The config with the teachers of the round of that number, from 1 on."""
+        return self.model_copy(update={"teachers": self.rounds[number - 1].teachers or self.teachers})
 
     @model_validator(mode="after")
     def _teachers_or_votes(self) -> Config:
@@ -211,7 +258,9 @@ class Config(RunConfig):
     def _content(self) -> dict[str, Any]:
         """Without what is about the other kind of voters."""
         content = super()._content()
-        unused = ("voters", "neighbours") if self.voters == "teachers" else ("n_teachers", "teachers")
+        unused = {"voters", "neighbours"} if self.voters == "teachers" else {"n_teachers", "teachers"}
+        if not self.rounds:
+            unused.add("rounds")
         content = {key: value for key, value in content.items() if key not in unused}
         if self.voters == "neighbours":
             content["budget"] = {key: content["budget"][key] for key in ("delta", "epsilon", "ledger")}
@@ -270,3 +319,11 @@ class Config(RunConfig):
 
     def check(self) -> None:
         self.build_mechanism()
+
+
+def _asked(one: Any) -> int | None:
+    """How many queries a round asks; None where that is no whole number, which is told elsewhere."""
+    asked = one.get("asked") if isinstance(one, Mapping) else getattr(one, "asked", None)
+    if isinstance(asked, float) and asked.is_integer():
+        asked = int(asked)
+    return asked if type(asked) is int and asked > 0 else None

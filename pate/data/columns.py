@@ -60,8 +60,8 @@ class Column:
                 texts[row] = ""
         return texts
 
-    def numbers(self) -> NDArray[np.float32]:
-        """Finite numbers; the first row that has none is refused."""
+    def numbers(self, keep_missing: bool = False) -> NDArray[np.float32]:
+        """Finite numbers; the first row that has none is refused, unless such rows are kept, as NaN or infinity."""
         if self.family == "other" or isinstance(self.values, list):
             wide = np.array([_number(text) for text in self.texts()], dtype=np.float64)
         else:
@@ -70,7 +70,7 @@ class Column:
                 wide[self.missing] = np.nan
         with np.errstate(over="ignore"):
             found = wide.astype(np.float32)
-        if not np.isfinite(found).all():
+        if not keep_missing and not np.isfinite(found).all():
             raise self.error(
                 int(np.argmin(np.isfinite(found))),
                 "not a finite number; fill missing values before the run, list the values of a column of words under "
@@ -144,8 +144,11 @@ def one_hot(texts: Sequence[str], categories: Sequence[object]) -> NDArray[np.fl
     return features
 
 
-def array_features(X: NDArray, where: str) -> NDArray[np.float32]:
-    """The features in an array whose first axis is examples, as finite float32; DataError where they are not."""
+def array_features(X: NDArray, where: str, keep_missing: bool = False) -> NDArray[np.float32]:
+    """The features in an array whose first axis is examples, as finite float32; DataError where they are not.
+
+    With `keep_missing`, examples with NaN or infinity stay what they are.
+    """
     if X.dtype.kind not in "fiub":
         raise DataError(f"{where} holds {X.dtype}, not numbers")
     if X.ndim < 2 or 0 in X.shape[1:]:
@@ -154,7 +157,7 @@ def array_features(X: NDArray, where: str) -> NDArray[np.float32]:
         X = X.astype(np.float64)  # as a column would be
     with np.errstate(over="ignore"):
         found = X.astype(np.float32)
-    if not np.isfinite(found).all():
+    if not keep_missing and not np.isfinite(found).all():
         row = int(np.argmin(np.isfinite(found).reshape(len(found), -1).all(axis=1)))
         raise DataError(f"{where}, row {row} (counted from 0): NaN or infinity; fill missing values before the run")
     return found

@@ -100,15 +100,20 @@ class Dataset:
                 raise DataError(f"{name} examples have shape {X.shape[1:]}, private ones {shape}: make them the same")
             if len(X) == 0 and name != "test":
                 raise DataError(f"the {name} data is empty")
-            if not np.isfinite(X).all():
-                row = int(np.argwhere(~np.isfinite(X))[0][0])
-                raise DataError(
-                    f"{name} data: NaN or infinity in row {row} (counted from 0); fill missing values before the run"
-                )
+            if name != "private":
+                _refuse_missing(X, name)
         if self.X_test is not None and self.y_test is not None and len(self.X_test) != len(self.y_test):
             raise DataError(f"{len(self.X_test)} test examples but {len(self.y_test)} labels")
         if len(self.classes) < 2:
             raise DataError("data.classes: at least two classes are needed")
+
+    def refuse_missing(self) -> None:
+        """Raise DataError where a private record holds NaN or infinity: teachers cannot learn from it.
+
+        Where records vote themselves, such a record casts no vote, and nothing may be refused because of it.
+        """
+        if isinstance(self.private, Records):
+            _refuse_missing(self.private.X, "private")
 
     @property
     def records(self) -> Records:
@@ -148,4 +153,12 @@ class Dataset:
             y_public=None if self.y_public is None else self.y_public[rows],
             private=Votes(self.private.counts[rows]) if isinstance(self.private, Votes) else self.private,
             public_rows=rows if self.public_rows is None else self.public_rows[rows],
+        )
+
+
+def _refuse_missing(X: NDArray, name: str) -> None:
+    if not np.isfinite(X).all():
+        row = int(np.argwhere(~np.isfinite(X))[0][0])
+        raise DataError(
+            f"{name} data: NaN or infinity in row {row} (counted from 0); fill missing values before the run"
         )

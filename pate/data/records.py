@@ -52,6 +52,8 @@ class Format:
     features: tuple[str, ...] = ()
     categories: Categories = ()
     ignore: tuple[str, ...] = ()
+    keep_missing: bool = False
+    """Private records whose features are no numbers are kept, to cast no vote; else they are refused."""
 
     @classmethod
     def of_columns(cls, settings: CsvData | ParquetData, columns: Iterable[str], where: str) -> Format:
@@ -128,22 +130,22 @@ def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "") -> Ta
     return Table(where, columns, arrays.get(f"X{suffix}"))
 
 
-def features_of(table: Table, format: Format) -> NDArray[np.float32]:
-    """The features of every record; a cell that cannot be used is refused by column and row."""
+def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDArray[np.float32]:
+    """The features of every record; a cell that cannot be used is refused by column and row, or kept as no number."""
     if format.source == "npz":
         X = _array(table)
         if X.shape[1:] != format.shape:
             raise DataError(
                 f"{table.where}: examples of shape {X.shape[1:]}, those of the public file have {format.shape}"
             )
-        return array_features(X, f"{table.where}: array X")
+        return array_features(X, f"{table.where}: array X", keep_missing)
     categories, blocks = dict(format.categories), []
     for name in format.features:
         if name not in table.columns:
             raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
         column = table.columns[name]
         known = categories.get(name)
-        blocks.append(column.numbers()[:, None] if known is None else one_hot(column.texts(), known))
+        blocks.append(column.numbers(keep_missing)[:, None] if known is None else one_hot(column.texts(), known))
     return np.concatenate(blocks, axis=1)
 
 
@@ -154,7 +156,7 @@ def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
 
 def records_of(table: Table, format: Format) -> Records:
     """The records of a private file, those without a valid id left out."""
-    X, y = features_of(table, format), _needed(table, format.label).labels(format.classes)
+    X, y = features_of(table, format, format.keep_missing), _needed(table, format.label).labels(format.classes)
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
     if format.id is None:

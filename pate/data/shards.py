@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,7 +108,9 @@ def digest_of(summaries: Sequence[Summary]) -> str:
     return f"{sum(summary.digest for summary in summaries) % 2**_DIGEST_BITS:032x}"
 
 
-def load_sharded(settings: CsvData | NpzData | ParquetData, folder: Path, by_workers: bool) -> Dataset:
+def load_sharded(
+    settings: CsvData | NpzData | ParquetData, folder: Path, by_workers: bool, keep_missing: bool = False
+) -> Dataset:
     """The data set; private records are left to the workers if the config says so and the caller can."""
     assert settings.private is not None  # checked by the config
     assert settings.public is not None
@@ -120,6 +122,7 @@ def load_sharded(settings: CsvData | NpzData | ParquetData, folder: Path, by_wor
         if settings.source == "npz"
         else Format.of_columns(settings, public.columns, public.where)
     )
+    format = replace(format, keep_missing=keep_missing)
     test = None
     if settings.test is not None:
         test = _with_known_columns(read_table(_place(settings.test, folder), settings.source, {}, ignored), format)

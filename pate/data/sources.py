@@ -15,10 +15,17 @@ if TYPE_CHECKING:
     from pate.data.settings import DataSettings
 
 
-def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_workers: bool = False) -> Dataset:
+def load(
+    settings: DataSettings,
+    data_dir: Path | None,
+    config_dir: Path,
+    by_workers: bool = False,
+    keep_missing: bool = False,
+) -> Dataset:
     """The data set that the config's data section describes.
 
-    `by_workers`: leave private shards unread where the config says that workers read them.
+    `by_workers`: leave private shards unread where the config says that workers read them. `keep_missing`: keep private
+    records whose features are no numbers, which cast no vote where records vote themselves; else they are refused.
 
     Files are looked for below `data_dir`, else below $PATE_DATA. If there is neither, the
     user's own files are looked for beside the config and benchmarks in ~/.cache/pate, where downloads go too.
@@ -31,15 +38,15 @@ def load(settings: DataSettings, data_dir: Path | None, config_dir: Path, by_wor
     if settings.source in ("csv", "npz", "parquet") and settings.sharded:
         from pate.data.shards import load_sharded
 
-        return load_sharded(settings, given or config_dir, by_workers)
+        return load_sharded(settings, given or config_dir, by_workers, keep_missing)
     if settings.source == "npz":
         from pate.data.tables import load_npz
 
-        return load_npz(settings, given or config_dir)
+        return load_npz(settings, given or config_dir, keep_missing)
     if settings.source == "csv":
         from pate.data.tables import load_csv
 
-        return load_csv(settings, given or config_dir)
+        return load_csv(settings, given or config_dir, keep_missing)
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pate"
     folders = [given] if data_dir and given else [folder for folder in (given, cache) if folder]
     if settings.source in ("adult", "kddcup99"):

@@ -9,6 +9,7 @@ numbers, or have their values listed under `categories` (one 0/1 feature per val
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,21 +33,22 @@ def existing(path: str, folder: Path) -> Path:
     raise DataError(f"{path}: no such file, nor below {folder}; give its folder with {{data_dir}}", data_dir=None)
 
 
-def load_npz(settings: NpzData, folder: Path) -> Dataset:
+def load_npz(settings: NpzData, folder: Path, keep_missing: bool = False) -> Dataset:
     """The data set in the archives that `settings` name, from below `folder`."""
     tables = _npz_in_one(settings, folder) if settings.file is not None else _files(settings, folder)
     format = Format.of_arrays(settings, tables["public"], settings.ids or "id" in tables["private"].columns)
-    return dataset(tables, format)
+    return dataset(tables, replace(format, keep_missing=keep_missing))
 
 
-def load_csv(settings: CsvData, folder: Path) -> Dataset:
+def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dataset:
     """The data set in the csv files that `settings` name, from below `folder`."""
     tables = _csv_in_one(settings, folder) if settings.split is not None else _files(settings, folder)
     for part in ("private", "public"):
         if part not in tables or not len(tables[part]):
             raise DataError(f"data.{part}: no rows; a csv source needs private and public ones")
     private = tables["private"]
-    return dataset(tables, Format.of_columns(settings, private.columns, private.where))
+    format = Format.of_columns(settings, private.columns, private.where)
+    return dataset(tables, replace(format, keep_missing=keep_missing))
 
 
 def dataset(tables: dict[str, Table], format: Format) -> Dataset:

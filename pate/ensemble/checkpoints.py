@@ -49,9 +49,10 @@ class InMemory:
 class TeacherFiles:
     """One file per part."""
 
-    def __init__(self, private: Path, key: bytes) -> None:
+    def __init__(self, private: Path, key: bytes, round: int = 1) -> None:
         self._folder = private / TEACHERS
-        self._key = hashlib.blake2b(key=key, person=b"checkpoint", digest_size=32).digest()
+        person = b"checkpoint" if round == 1 else f"round {round}".encode()  # a file is of no other round
+        self._key = hashlib.blake2b(key=key, person=person, digest_size=32).digest()
 
     @property
     def failures(self) -> dict[int, str]:
@@ -59,6 +60,7 @@ class TeacherFiles:
         return {int(path.stem): path.read_text() for path in sorted(self._folder.glob("*.failure"))}
 
     def save(self, part: int, payload: bytes, failure: str | None = None) -> None:
+        self._folder.parent.mkdir(mode=0o700, exist_ok=True)  # of a later round
         self._folder.mkdir(mode=0o700, exist_ok=True)
         try:
             if failure is not None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pate.boundary import guarded_class, kind_of, silence, worded_by_us
 from pate.config import Config
 from pate.errors import ConfigError, RunError
-from pate.features import Features
+from pate.features import Features, Transform
 from pate.networks.threads import hold_to_one_thread, hold_torch_to_one_thread
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
@@ -85,13 +85,17 @@ class Teaching:
     seed: int
     assignment: Sequence[int] = ()
     search_path: Sequence[str] = ()
+    first: Transform | None = None
 
     @classmethod
-    def of(cls, config: Config, n_classes: int, config_dir: Path = Path()) -> Teaching:
-        """The teachers that a config describes; the user's own classes may be in files in `config_dir`."""
+    def of(cls, config: Config, n_classes: int, config_dir: Path = Path(), first: Transform | None = None) -> Teaching:
+        """The teachers that a config describes; the user's own classes may be in files in `config_dir`.
+
+        `first` is a public transform that comes before the features of every kind.
+        """
         kinds = recipes(config.teachers)
         assignment = assign_recipes(kinds, config.n_teachers)
-        return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), (str(config_dir.resolve()),))
+        return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), (str(config_dir.resolve()),), first)
 
     def jobs(self, stack_all: bool = False) -> list[Job]:
         """All the work. `stack_all`: also stack networks that only a GPU trains faster that way."""
@@ -135,6 +139,7 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         sys.path.extend(folder for folder in teaching.search_path if folder not in sys.path)
         self._kinds, self._n_classes, self._seed = teaching.kinds, teaching.n_classes, teaching.seed
+        self._first = teaching.first
         self._teachers: dict[int, tuple[int, PartClassifier]] = {}
         self._chains: dict[str, Features] = {}
 
@@ -281,7 +286,8 @@ class Worker:
         """The chain of transforms; recipes with the same chain share one."""
         name = json.dumps(self._kinds[recipe].features, sort_keys=True)
         if name not in self._chains:
-            self._chains[name] = self._kinds[recipe].build_features()
+            own = self._kinds[recipe].build_features()
+            self._chains[name] = own if self._first is None else Features([self._first, own])
         return self._chains[name]
 
 

@@ -25,12 +25,28 @@ class RecordFeatures:
     student: Any = None
 
     def __call__(self, X: NDArray) -> NDArray[np.float64]:
+        return np.asarray(self.computed(X), dtype=np.float64)
+
+    def computed(self, X: NDArray) -> NDArray:
+        """The same in the precision that it is worked out in, [examples, features]; NaN for an example that holds any.
+
+        No transform sees such an example: what it would make of it, or whether it would fail, is nobody's promise.
+        """
+        numbers = np.isfinite(X).reshape(len(X), -1).all(axis=1)
+        if numbers.all():
+            return self._of_numbers(X)
+        found = self._of_numbers(np.where(numbers.reshape(-1, *[1] * (X.ndim - 1)), X, 0))
+        found = np.array(found, dtype=np.result_type(found, np.float32))
+        found[~numbers] = np.nan
+        return found
+
+    def _of_numbers(self, X: NDArray) -> NDArray:
         with one_thread():
             if self.student is not None:
-                return np.asarray(_alone(self.student.features, X), dtype=np.float64)
+                return _alone(self.student.features, X)
             for step in build_steps(self.steps, "neighbours.features"):
                 X = transformed(step, X)
-        return np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+        return np.asarray(X).reshape(len(X), -1)
 
 
 def transformed(step: Transform, X: NDArray) -> NDArray:

@@ -16,6 +16,7 @@ from pate.mechanisms import Mechanism
 from pate.neighbours import posterior
 from pate.neighbours.cells import Cells, Space
 from pate.neighbours.features import RecordFeatures
+from pate.neighbours.kept import KeptFeatures
 from pate.neighbours.posterior import Labelled
 from pate.neighbours.rounds import Round
 from pate.neighbours.voting import Election
@@ -30,12 +31,16 @@ Teach = Callable[[int, Labelled], Any]
 
 @dataclass(frozen=True)
 class Rounds:
-    """All rounds of a run. Cells are stored below `folder` before anybody votes in them: a resumed run has the same."""
+    """All rounds of a run. Cells are stored below `folder` before anybody votes in them: a resumed run has the same.
+
+    Public features of examples are kept below `kept`, if that is a folder, and not worked out again.
+    """
 
     settings: NeighbourSettings
     rounds: tuple[Round, ...]
     seed: int
     folder: Path
+    kept: Path | None = None
 
     def hold(self, X_public: NDArray, n_classes: int, release: Release, teach: Teach) -> Labelled:
         """Labels of public examples after the last round."""
@@ -44,7 +49,7 @@ class Rounds:
             if round.by_student:
                 assert labelled is not None  # the config has no student before the first round
                 student = teach(number - 1, labelled)
-            features = RecordFeatures(self._steps(), student if round.by_student else None)
+            features = self._features(student if round.by_student else None)
             seen = features(X_public)
             cells = self._cells(number, round, seen)
             name = f"round {number} of {len(self.rounds)}, cells {digest(cells)}"
@@ -53,8 +58,11 @@ class Rounds:
         assert labelled is not None  # there is at least one round
         return labelled
 
-    def _steps(self) -> list[dict[str, Any]]:
-        return [step.model_dump() for step in self.settings.features]
+    def _features(self, student: Any) -> RecordFeatures | KeptFeatures:
+        """A student's own features are those of one round, and are not kept."""
+        steps = [step.model_dump() for step in self.settings.features]
+        features = RecordFeatures(steps, student)
+        return features if student is not None or self.kept is None or not steps else KeptFeatures(features, self.kept)
 
     def _cells(self, number: int, round: Round, seen: NDArray) -> Cells:
         path = self.folder / f"cells-{number}.npz"

@@ -7,11 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from pate.accounting import parameters
-from pate.errors import ConfigError
+from pate.errors import ConfigError, DataError
 from pate.neighbours.rounds import Round, cost_of
 
 _SURE = 0.95
+_FEWEST_PUBLIC = 2
 _STEPS = 60  # of bisection: far below what a noise scale is written with
+
+
+def check_cells(rounds: Sequence[Round], n_public: int) -> None:
+    """Raise where there are too few public examples, to make the cells of or to learn from."""
+    if n_public < _FEWEST_PUBLIC:
+        raise DataError(f"there is only {n_public} public example: it makes one cell, and no student learns from it")
+    for round in rounds:
+        if round.queries > n_public:
+            raise ConfigError(f"queries = {round.queries}: there are only {n_public} public examples")
 
 
 def plan_of_rounds(rounds: Sequence[Round], votes: int, delta: float, n_classes: int) -> dict[str, Any]:

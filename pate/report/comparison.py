@@ -35,7 +35,10 @@ _NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate")
 
 @dataclass(frozen=True)
 class Entry:
-    """One method at one ε: the mean over its seeds."""
+    """One method at one ε: the mean over its seeds.
+
+    `added_or_removed` is ε for a record that is added or removed, where `epsilon` is also for one that is changed.
+    """
 
     method: str
     epsilon: float
@@ -45,6 +48,7 @@ class Entry:
     deviation: float | None
     runs: int
     names: tuple[str, ...]
+    added_or_removed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class _Run:
     classes: tuple[str, ...]
     nonprivate: float | None
     data: str | None
+    added_or_removed: float | None = None
 
 
 def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
@@ -87,9 +92,9 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
         mean = sum(accuracies) / len(accuracies)
         spread = math.sqrt(sum((a - mean) ** 2 for a in accuracies) / (len(accuracies) - 1)) if members[1:] else None
         names = tuple(run.name for run in members)
-        entries.append(
-            Entry(members[0].method, sum(epsilons) / len(epsilons), kind, delta, mean, spread, len(members), names)
-        )
+        half = members[0].added_or_removed if kind == WORST_CASE else None
+        epsilon = sum(epsilons) / len(epsilons)
+        entries.append(Entry(members[0].method, epsilon, kind, delta, mean, spread, len(members), names, half))
     order = list(_MEANING)
     entries.sort(key=lambda entry: (order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
     known = [run.nonprivate for run in runs if run.nonprivate is not None]
@@ -110,10 +115,13 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Header and rows of the table."""
     rows: list[tuple[str, ...]] = [("method", "ε", "right", "which ε", "δ", "runs")]
     for entry in comparison.entries:
+        epsilon = f"{entry.epsilon:.3g}"
+        if entry.added_or_removed is not None:
+            epsilon += f" ({entry.added_or_removed:.3g})"
         spread = f" ± {100 * entry.deviation:.1f}" if entry.deviation is not None else ""
         shown = f"{percent(entry.accuracy).removesuffix(' %')}{spread} %"
         delta = small(entry.delta)
-        rows.append((entry.method, f"{entry.epsilon:.3g}", shown, entry.epsilon_kind, delta, str(entry.runs)))
+        rows.append((entry.method, epsilon, shown, entry.epsilon_kind, delta, str(entry.runs)))
     if comparison.nonprivate is not None:
         rows.append(("without privacy (benchmark)", "∞", percent(comparison.nonprivate), "none", "", ""))
     return rows
@@ -129,6 +137,7 @@ def draw(comparison: Comparison) -> Figure:
             entry.epsilon_kind,
             entry.deviation,
             hollow=entry.epsilon_kind == DATA_DEPENDENT,
+            down_to=entry.added_or_removed,
         )
         for entry in comparison.entries
     ]
@@ -148,7 +157,8 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
         is_private=_is_private(comparison),
         plane=Plot(
             inline_svg(svg, "comparison", alternative),
-            "Accuracy on test examples against ε; hollow marks are data-dependent ε.",
+            "Accuracy on test examples against ε; hollow marks are data-dependent ε. A line to the left ends at the ε "
+            "for records that are only added or removed.",
             Table(header, shown, len(comparison.entries)),
         ),
         paper_sources=paper_sources(papers),
@@ -194,6 +204,7 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             classes=tuple(report["classes"]),
             nonprivate=(report.get("benchmark") or {}).get("nonprivate_accuracy"),
             data=report.get("data"),
+            added_or_removed=privacy.get("epsilon_added_or_removed"),
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None
@@ -206,8 +217,11 @@ def method_name(report: dict[str, Any]) -> str:
     if report.get("kind") != "baseline":
         return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
     method = report["method"]
-    chosen = [_shown(method[key]) for key in ("prepare", "features", "model", "method", "loss") if method.get(key)]
-    return ", ".join([method["name"], *chosen])
+    name: str = method["name"]
+    told: tuple[str, ...] = ("prepare", "features", "model", "method", "loss")
+    if name == "dp_sgd" and method.get("model") == "linear":  # one layer on what is public: no network of its own
+        name, told = "DP linear probe", ("prepare", "features")
+    return ", ".join([name, *(_shown(method[key]) for key in told if method.get(key))])
 
 
 def _shown(value: Any) -> str:
@@ -240,6 +254,11 @@ def _notes(entries: Sequence[Entry], runs: Sequence[_Run]) -> tuple[str, ...]:
     if len(kinds) > 1:
         notes.append(
             "These ε are of unlike kinds: rows of one kind can be ranked by ε, rows of different kinds cannot."
+        )
+    if any(entry.added_or_removed is not None for entry in entries):
+        notes.append(
+            "neighbours: ε is for a record added, removed or changed; in brackets, for one that is added or removed, "
+            "which is what the ε of teachers (without ids), DP-SGD and linear probes is for: set those beside it."
         )
     if len({entry.delta for entry in entries}) > 1:
         notes.append("δ differs between rows: ε at different δ cannot be ranked without converting one to the other.")

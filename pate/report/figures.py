@@ -52,9 +52,16 @@ def confusion_of(
 
 
 def teacher_kinds(config: Config) -> tuple[TeacherKind, ...]:
-    """How many teachers each family has, from the configuration alone."""
+    """How many teachers each family has, in each round, from the configuration alone."""
     from pate.teachers import assign_recipes, recipes
 
+    if config.rounds:
+        found: list[TeacherKind] = []
+        for number, one in enumerate(config.rounds, start=1):
+            own = config.of_round(number).model_copy(update={"rounds": ()})
+            first = ("student",) if one.features == "student" else ()
+            found += (kind.model_copy(update={"features": first + kind.features}) for kind in teacher_kinds(own))
+        return tuple(found)
     if not config.teachers:
         return ()
     kinds = recipes(config.teachers)

@@ -95,7 +95,8 @@ def described_report(
             answered=answered,
             limit_asked=_cells(config) if by_records else budget.asked,
             limit_answered=_cells(config) if by_records else budget.most_answered,
-            adaptive=budget.adaptive,
+            adaptive=config.adaptive,
+            rounds=tuple(one.asked for one in config.rounds),
         ),
         privacy=Privacy(
             epsilon=epsilon,
@@ -165,7 +166,9 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
 
     recipe = recipe_of(model, "nonprivate")
     features = recipe.build_features()
+    X, y = data.records.X, data.records.y
+    numbers = np.isfinite(X).reshape(len(X), -1).all(axis=1)
     with one_thread():
         classifier = PartClassifier(recipe.estimator(seed))
-        classifier.fit(features.transform(data.records.X), data.records.y)
+        classifier.fit(features.transform(X[numbers]), y[numbers])
         return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())

@@ -262,7 +262,16 @@ def paper_point(row: PaperRow) -> plots.Point:
 
 def paper_table_rows(rows: Sequence[PaperRow]) -> list[tuple[str, ...]]:
     """Method, ε, accuracy, kind of ε, δ."""
-    return [(row.label, f"{row.epsilon:.3g}", percent(row.accuracy), row.kind, small(row.delta)) for row in rows]
+    return [
+        (
+            row.label,
+            f"{row.epsilon:.3g}",
+            percent(row.accuracy),
+            row.kind,
+            "" if row.delta is None else small(row.delta),
+        )
+        for row in rows
+    ]
 
 
 def paper_sources(rows: Sequence[PaperRow]) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ class PaperRow(BaseModel):
     answered: int | None
     epsilon: float
     kind: Literal["data-dependent", "as published"]
-    delta: float
+    delta: float | None
     accuracy: float
     nonprivate: float | None
     source: str

@@ -37,7 +37,10 @@ _WIDTH = 4.6  # inches: on a phone, which is about as wide, text keeps its size
 
 @dataclass(frozen=True)
 class Point:
-    """One method in the accuracy–ε plane. `kind` says which ε it is; the marker is hollow if it is data-dependent."""
+    """One method in the accuracy–ε plane. `kind` says which ε it is; the marker is hollow if it is data-dependent.
+
+    A line goes from the mark down to a smaller ε, `down_to`, that holds for fewer changes of the data.
+    """
 
     label: str
     epsilon: float
@@ -46,6 +49,7 @@ class Point:
     deviation: float | None = None
     hollow: bool = False
     own: bool = True
+    down_to: float | None = None
 
 
 def as_svg(figure: Figure, name: str) -> str:
@@ -164,6 +168,7 @@ def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, 
             point.epsilon,
             100 * point.accuracy,
             yerr=None if point.deviation is None else 100 * point.deviation,
+            xerr=None if point.down_to is None else np.array([[point.epsilon - point.down_to], [0.0]]),
             fmt=_SOLID[number % len(_SOLID)],
             color=colour,
             markerfacecolor="none" if point.hollow else colour,
@@ -174,12 +179,12 @@ def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, 
         )
     if nonprivate is not None:
         axes.axhline(100 * nonprivate, linestyle="--", color=MUTED, linewidth=1.2, label=WITHOUT_PRIVACY)
-    epsilons = [point.epsilon for point in points if point.epsilon > 0]
+    epsilons = [e for point in points for e in (point.epsilon, point.down_to) if e is not None and e > 0]
     if epsilons:
         axes.set_xscale("log")
         low, high = min(epsilons) / 1.6, max(epsilons) * 1.6
         axes.set_xlim(low, high)
-        ticks = [t for t in (0.01, 0.03, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if low <= t <= high]
+        ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if low <= t <= high]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     axes.set(xlabel="ε (smaller is more private)", ylabel="right, %")
@@ -266,6 +271,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
         labelcolor=INK,
         fontsize=9,
         handlelength=1.6,
+        markerscale=0.75,
         borderpad=0.1,
         alignment="left",
     )

@@ -70,6 +70,8 @@ def _published(key: str, value: Any) -> Any:
         return value
     if key in _MODELS:
         return [_model(item) for item in value] if isinstance(value, list) else _model(value)
+    if key == "rounds" and isinstance(value, list):
+        return [_round(item) for item in value]
     if key in _SECTIONS and isinstance(value, Mapping):
         shown = _SECTIONS[key]
         return {name: _item(key, name, item, shown is None or name in shown) for name, item in value.items()}
@@ -80,6 +82,14 @@ def _item(section: str, name: str, value: Any, shown: bool) -> Any:
     if not value or (section == "data" and name in _ON_THE_STUDENTS_CARD):
         return value
     return published_params(value) if shown else LEFT_OUT
+
+
+def _round(one: Any) -> Any:
+    """Of teachers: how many queries, by which teachers."""
+    if not isinstance(one, Mapping):
+        return LEFT_OUT
+    shown = {"asked", "features"}
+    return {key: published_params(value) if key in shown else _published(key, value) for key, value in one.items()}
 
 
 def _model(model: Any) -> Any:

@@ -27,7 +27,12 @@ class Queries(_Section):
     answered: int = Field(description="queries that got a label; the others got ⊥")
     limit_asked: int = Field(description="most queries that could be asked, fixed before the first")
     limit_answered: int = Field(description="most queries that could be answered, fixed before the first")
-    adaptive: bool = Field(default=False, description="whether later queries were chosen by earlier answers")
+    adaptive: bool = Field(
+        default=False, description="whether later queries were chosen, or later teachers made, by earlier answers"
+    )
+    rounds: tuple[int, ...] = Field(
+        default=(), description="of teachers: the most queries of each, where there are any"
+    )
 
 
 class Sanitised(_Section):

@@ -140,7 +140,7 @@ def _limits(report: AnyReport) -> str:
         "5. Limits",
         f"Fixed before the first query: at most {queries.limit_asked} queries, at most {queries.limit_answered} of "
         f"them answered. Used: {queries.asked} asked, {queries.answered} answered. ε is the cost of the limits, "
-        "whatever was used. A batch that does not fit is refused.",
+        "whatever was used. A batch that does not fit is refused." + _in_rounds(queries.rounds),
         "Asking again about the same public example returns the stored answer and costs nothing.",
         "Other runs and releases on the same private data are not in this figure: their ε add up.",
     )
@@ -181,3 +181,9 @@ def _section(heading: str, *paragraphs: str) -> str:
         for text in paragraphs
     ]
     return "\n".join([heading, "-" * len(heading), *wrapped])
+
+
+def _in_rounds(rounds: tuple[int, ...]) -> str:
+    """How many queries each round of teachers could ask."""
+    asked = " and ".join(map(str, rounds))
+    return f" They are asked in rounds of {asked}, all with one partition of the records." if rounds else ""

@@ -10,6 +10,7 @@ from pate.config import Config, default_config_path, parse_config, read_yaml
 from pate.errors import ConfigError
 from pate.naming import nearest
 
+_SECTIONS = ("neighbours", "mechanism", "budget", "student")
 _ROWS = Path(__file__).with_name("rows.yaml")
 _PAPERS = Path(__file__).parents[1] / "report" / "papers.yaml"
 
@@ -23,6 +24,11 @@ class Row:
     paper: dict[str, Any] | None
     differs: str
 
+    @property
+    def by_records(self) -> bool:
+        """Whether the records vote themselves: a run without teachers, on the records."""
+        return self.content.get("voters") == "neighbours"
+
     def config(self, seed: int) -> Config:
         """The config of the row's run with that seed."""
         return parse_config(self.content | {"seed": seed})
@@ -30,12 +36,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """All that is run for one data set."""
+    """All that is run for one data set; `base` is the config of its teachers, empty where no row has any."""
 
     data: str
     rows: tuple[Row, ...]
     figure_teachers: tuple[int, ...]
     base: dict[str, Any]
+    nonprivate: dict[str, Any] | None = None
 
     @property
     def nonprivate_of_paper(self) -> float | None:
@@ -57,25 +64,48 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
     if votes and "votes" not in known:
         text = f"{{votes}}: there are no stored votes for {data}; leave it out to train teachers"
         raise ConfigError(text, votes=True)
-    base = _base(known["votes" if votes else "config"], files[0].parent)
-    common = known["differs"]["votes" if votes else "own"]
+    base_name = known.get("votes" if votes else "config")
+    base = {} if base_name is None else _base(base_name, files[0].parent)
     rows = []
+    nonprivate = base.get("nonprivate")
     for entry in known["rows"]:
-        if (votes and not entry.get("votes", True)) or (quick and not entry.get("quick", False)):
+        by_records = "config" in entry  # a config of its own: no teachers, so no votes that could be stored
+        if (votes and not entry.get("votes", not by_records)) or (quick and not entry.get("quick", False)):
             continue
-        content = base | {"name": f"{data}-{entry['name']}", "mechanism": entry["mechanism"]}
-        content["budget"] = {"delta": base["budget"]["delta"], **entry["budget"]}
-        content["n_teachers"] = entry.get("n_teachers", base["n_teachers"])
-        steps = {"steps": known["quick_steps"]} if quick and "quick_steps" in known else {}
-        student = entry.get("student", known.get("student", base["student"]))
-        content["student"] = student | {"params": student.get("params", {}) | steps}
+        own = _base(entry["config"], files[0].parent) if by_records else base
+        content = _on_records(own, entry) if by_records else _on_votes(own, entry, known)
+        content["name"] = f"{data}-{entry['name']}"
+        nonprivate = nonprivate or content.pop("nonprivate", None)
         content.pop("nonprivate", None)
-        remarks = [common, known["differs"].get(student["name"]), entry.get("differs")]
-        remarks += [f"a student of {steps['steps']} steps (quick)"] if steps else []
+        student, remarks = content["student"], [entry.get("differs")]
+        if not by_records:
+            differs = known["differs"]
+            remarks = [differs["votes" if votes else "own"], differs.get(student["name"]), *remarks]
+        params = student.get("params", {})
+        if quick and "quick_steps" in known and (not by_records or "steps" in params):
+            content["student"] = student | {"params": params | {"steps": known["quick_steps"]}}
+            remarks.append(f"a student of {known['quick_steps']} steps (quick)")
         paper = _of_paper(data, entry["paper"], files[1]) if "paper" in entry else None
         rows.append(Row(entry["name"], content, paper, "; ".join(r for r in remarks if r)))
-    sizes = () if votes else tuple(n for n in known["figure_teachers"] if not quick or n == base["n_teachers"])
-    return Study(data, tuple(rows), sizes, base)
+    wanted = () if votes else known.get("figure_teachers", ())
+    sizes = tuple(n for n in wanted if not quick or n == base["n_teachers"])
+    return Study(data, tuple(rows), sizes, base, nonprivate)
+
+
+def _on_votes(base: dict[str, Any], entry: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """A run on the votes of the study's teachers."""
+    return base | {
+        "mechanism": entry["mechanism"],
+        "budget": {"delta": base["budget"]["delta"], **entry["budget"]},
+        "n_teachers": entry.get("n_teachers", base["n_teachers"]),
+        "student": entry.get("student", known.get("student", base["student"])),
+    }
+
+
+def _on_records(own: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """A run on the records, as a config of its own says; sections that the row has too are added key by key."""
+    changed = {key: own.get(key, {}) | entry[key] for key in _SECTIONS if key in entry}
+    return own | changed
 
 
 def _base(name: str, folder: Path) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Run the rows: teachers are trained once per seed, then every row is an ordinary run on their votes."""
+"""Run the rows: teachers are trained once per seed, then every row is an ordinary run on their votes.
+
+Rows in which records vote themselves are ordinary runs on the records; what is slow about those, the records' public
+features, is worked out once for all seeds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from numpy.typing import NDArray
 from pate import pipeline
 from pate.config import Config, Model, RaySettings
 from pate.console import Console
-from pate.data.dataset import Dataset, Votes
+from pate.data.dataset import Dataset, Records, Votes
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
@@ -51,7 +55,8 @@ def reproduce(
             stack.enter_context(locked(private / "lock", wait=False))
         except BlockingIOError:
             raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
-        data = _load(study, data_dir)
+        sources = _Sources(study, data_dir)
+        data = sources.of(study.rows[0].config(0))
         session = _Session(stack, address, study.rows[0].config(0).ray, console)
         nonprivate = _nonprivate(study, data, private, console)
         outcomes: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
@@ -60,7 +65,11 @@ def reproduce(
             known = _Votes(study, data, seed, private, session)
             for row in study.rows:
                 console.say(f"— {study.data}: {row.name}, seed {seed} ({seed + 1} of {seeds})")
-                outcomes[row.name].append(_run_row(row, seed, known, out, session))
+                if row.by_records:
+                    outcome = _run_on_records(row, seed, sources.of(row.config(seed)), out, console)
+                else:
+                    outcome = _run_on_votes(row, seed, known, out, session)
+                outcomes[row.name].append(outcome)
             ensembles += known.figures()
         result = _together(study, outcomes, ensembles, nonprivate, data.remarks, seeds)
         _write(result, out, private, study.data)
@@ -92,7 +101,7 @@ class _Votes:
         self._asked: dict[str, NDArray[np.int64]] = {}
         self._wanted: dict[int, NDArray[np.int64]] = {}
         first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
-        for config in (row.config(seed) for row in study.rows):
+        for config in (row.config(seed) for row in study.rows if not row.by_records):
             order = pipeline.in_asking_order(_numbered(data), config).public_rows
             assert order is not None
             self._asked[config.name] = order[: config.budget.asked]
@@ -120,7 +129,7 @@ class _Votes:
     def figures(self) -> list[dict[str, Any]]:
         """Figures 2 and 3 on the first public examples, for each size of ensemble."""
         y = self._data.y_public
-        if y is None:
+        if y is None or not self._asked:
             return []
         first = min(_FIGURE_EXAMPLES, len(y))
         if isinstance(self._data.private, Votes):
@@ -139,18 +148,27 @@ def _numbered(data: Dataset) -> Dataset:
     return replace(data, public_rows=np.arange(len(data.X_public)))
 
 
-def _load(study: Study, data_dir: Path | None) -> Dataset:
-    data = load(study.rows[0].config(0).data, data_dir, Path())
-    if not data.benchmark or data.y_public is None or data.y_test is None:
-        raise DataError(f"{study.data}: is not a benchmark with labels, there is nothing to compare")
-    return data
+class _Sources:
+    """The data of rows, each source loaded once."""
+
+    def __init__(self, study: Study, data_dir: Path | None) -> None:
+        self._study, self._data_dir, self._loaded = study, data_dir, dict[str, Dataset]()
+
+    def of(self, config: Config) -> Dataset:
+        key = config.data.model_dump_json()
+        if key not in self._loaded:
+            data = load(config.data, self._data_dir, Path())
+            if not data.benchmark or data.y_public is None or data.y_test is None:
+                raise DataError(f"{self._study.data}: is not a benchmark with labels, there is nothing to compare")
+            self._loaded[key] = data
+        return self._loaded[key]
 
 
 def _nonprivate(study: Study, data: Dataset, private: Path, console: Console) -> float | None:
     """Accuracy without privacy, trained once."""
-    if not study.base.get("nonprivate"):
+    if not study.nonprivate or not isinstance(data.private, Records):
         return None
-    model = Model.model_validate(study.base["nonprivate"])
+    model = Model.model_validate(study.nonprivate)
     digest = hashlib.sha256(model.model_dump_json().encode()).hexdigest()[:12]
     stored = private / f"nonprivate-{digest}.json"
     if not stored.exists():
@@ -160,24 +178,36 @@ def _nonprivate(study: Study, data: Dataset, private: Path, console: Console) ->
     return float(json.loads(stored.read_text())["accuracy"])
 
 
-def _run_row(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -> dict[str, Any]:
-    """One run in a directory of its own, unless it is finished there; its figures, and those of its votes."""
-    config = row.config(seed)
-    folder = out / "rows" / f"{row.name}-seed-{seed}-{config.digest()[:8]}"
-    data = known.on_data(config)
+def _finished(row: Row, config: Config, data: Dataset, out: Path, console: Console) -> tuple[RunFiles, dict[str, Any]]:
+    """The row's run in a directory of its own, finished now if it was not before, and what every row tells of it."""
+    folder = out / "rows" / f"{row.name}-seed-{config.seed}-{config.digest()[:8]}"
     run = RunFiles(folder)
     if not run.report_file.exists():
         begun = folder.exists() and any(folder.iterdir())
-        pipeline.run(config, folder, data=data, resume=begun, console=session.console)
-    report = json.loads(run.report_file.read_text())
+        kept = out / "private" / "features"
+        pipeline.run(config, folder, data=data, resume=begun, console=console, kept_features=kept)
+    return run, {"folder": str(folder.relative_to(out)), "report": json.loads(run.report_file.read_text())}
+
+
+def _run_on_records(row: Row, seed: int, data: Dataset, out: Path, console: Console) -> dict[str, Any]:
+    """The figures of a run in which records voted themselves: nothing of it depends on the votes but what is noisy."""
+    run, told = _finished(row, row.config(seed), data, out, console)
+    seconds = json.loads(run.seconds_file.read_text())
+    return told | {"epsilon": None, "published_bound": None, "seconds": seconds, "votes": {}}
+
+
+def _run_on_votes(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -> dict[str, Any]:
+    """The figures of a run on the votes of teachers, and of those votes."""
+    config = row.config(seed)
+    data = known.on_data(config)
+    run, told = _finished(row, config, data, out, session.console)
+    report = told["report"]
     epsilon, seconds = (json.loads(file.read_text()) for file in (run.epsilon_file, run.seconds_file))
     rows = known.asked(config, report["queries"]["asked"])
     assert isinstance(data.private, Votes)
     assert data.y_public is not None
     votes = data.private.counts[rows]
-    return {
-        "folder": str(folder.relative_to(out)),
-        "report": report,
+    return told | {
         "epsilon": epsilon.get("epsilon_data_dependent"),
         "published_bound": published_epsilon(config.build_mechanism(), votes, config.budget.delta),
         "seconds": known.seconds(config) | seconds,
@@ -204,9 +234,10 @@ def _together(
                 "differs": "; ".join([row.differs, *remarks]),
                 "mechanism": reports[0]["mechanism"],
                 "teachers": reports[0]["n_teachers"],
-                "query_order": row.content["budget"].get("query_order", "given"),
+                "query_order": None if row.by_records else row.content["budget"].get("query_order", "given"),
                 "delta": reports[0]["privacy"]["delta"],
                 "epsilon": reports[0]["privacy"]["epsilon"],
+                "epsilon_added_or_removed": reports[0]["privacy"].get("epsilon_added_or_removed"),
                 "epsilon_sanitised": _spread([(r["privacy"]["sanitised"] or {}).get("epsilon") for r in reports]),
                 "asked": _spread([r["queries"]["asked"] for r in reports]),
                 "answered": _spread([r["queries"]["answered"] for r in reports]),
@@ -221,8 +252,8 @@ def _together(
                 "row": row.name,
                 "epsilon_data_dependent": _spread([outcome["epsilon"] for outcome in found]),
                 "epsilon_by_the_paper's_bound": _spread([outcome["published_bound"] for outcome in found]),
-                "vote_accuracy": _spread([outcome["votes"]["plurality_accuracy"] for outcome in found]),
-                "vote_gap": _spread([outcome["votes"]["gap"] for outcome in found]),
+                "vote_accuracy": _spread([outcome["votes"].get("plurality_accuracy") for outcome in found]),
+                "vote_gap": _spread([outcome["votes"].get("gap") for outcome in found]),
                 "seconds": {name: _spread([o["seconds"].get(name) for o in found]) for name in found[0]["seconds"]},
             }
         )

@@ -11,17 +11,23 @@ PRIVATE = "private: do not publish"
 
 def public_lines(public: dict[str, Any]) -> list[str]:
     """Rows of the papers and ours, with the ε that holds for every data set."""
+    halves = any(row["epsilon_added_or_removed"] is not None for row in public["rows"])
     cells: list[tuple[str, ...]] = [
-        ("row", "paper: ε", "right", "ours: ε", "sanitised", "δ", "asked", "answered", "labels right", "student")
+        (
+            *("row", "paper: ε", "right", "ours: ε"),
+            *(["added/removed"] if halves else []),
+            *("sanitised", "δ", "asked", "answered", "labels right", "student"),
+        )
     ]
     for row in public["rows"]:
         paper = row["paper"]
         cells.append(
             (
                 row["row"],
-                f"{paper['epsilon']:.2f}" if paper else "ours",
+                _epsilon(paper["epsilon"]) if paper else "ours",
                 percent(paper["accuracy"]) if paper else "",
-                f"{row['epsilon']:.2f}",
+                _epsilon(row["epsilon"]),
+                *([_epsilon(row["epsilon_added_or_removed"])] if halves else []),
                 _number(row["epsilon_sanitised"], 2),
                 f"{row['delta']:g}",
                 _number(row["asked"], 0),
@@ -33,7 +39,8 @@ def public_lines(public: dict[str, Any]) -> list[str]:
     own, papers = public["nonprivate_accuracy"], public["nonprivate_accuracy_of_the_paper"]
     if own is not None or papers is not None:
         known = "" if own is None else percent(own)
-        cells.append(("without privacy", "∞", "" if papers is None else percent(papers), "∞", *[""] * 5, known))
+        unknown = [""] * (5 + halves)
+        cells.append(("without privacy", "∞", "" if papers is None else percent(papers), "∞", *unknown, known))
     size = public["rows"][0]["test_examples"]
     seeds = public["seeds"]
     return [
@@ -41,7 +48,7 @@ def public_lines(public: dict[str, Any]) -> list[str]:
         "",
         *columns(cells),
         "",
-        "ours: ε is the cost of limits fixed beforehand, for every data set; the papers' ε depends on the votes.",
+        *_about_epsilon(public["rows"]),
         public["note"],
         *(f"{row['row']}: {row['differs']}." for row in public["rows"]),
     ]
@@ -57,7 +64,7 @@ def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
         cells.append(
             (
                 row["row"],
-                f"{paper['epsilon']:.2f}" if paper else "ours",
+                _epsilon(paper["epsilon"]) if paper else "ours",
                 _number(inside["epsilon_by_the_paper's_bound"], 2),
                 _number(inside["epsilon_data_dependent"], 3),
                 _share(row["student_accuracy"]),
@@ -97,6 +104,28 @@ def columns(cells: list[tuple[str, ...]]) -> list[str]:
     """Cells padded to columns of equal width."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _about_epsilon(rows: list[dict[str, Any]]) -> list[str]:
+    """What must be known to set one ε beside another."""
+    lines = ["ours: ε is the cost of limits fixed beforehand, for every data set."]
+    if any((row["paper"] or {}).get("kind") == "data-dependent" for row in rows):
+        lines[0] = lines[0].rstrip(".") + "; the PATE papers' ε depends on the votes."
+    if any(row["epsilon_added_or_removed"] is not None for row in rows):
+        lines.append(
+            "Where records vote themselves (asked: cells), ε holds for a record added, removed or changed; "
+            "added/removed: if none is ever changed."
+        )
+    return lines
+
+
+def _epsilon(value: float | None) -> str:
+    """Three digits that count.
+
+    >>> _epsilon(0.05), _epsilon(2.0412), _epsilon(133.3)
+    ('0.0500', '2.04', '133')
+    """
+    return "" if value is None else f"{value:#.3g}".rstrip(".")
 
 
 def _of_seeds(seeds: int) -> str:

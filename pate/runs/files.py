@@ -21,7 +21,8 @@ LEDGER_HEAD, ANCHOR = "ledger.head", "anchor"
 DATA_DIGEST, PLACES, LEFT_OUT = "data_digest", "places.json", "left_out.json"
 TEACHERS, FAILURES, ENSEMBLE = "teachers", "failures.json", "ensemble.json"
 VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.json", "epsilon.json"
-CELLS = "cells"  # of public examples, for records that vote near themselves
+CELLS, FEATURES = "cells", "features"  # for records that vote near themselves
+TEACHER_ROUND = "round-{}"  # teachers of the second round and later, and the student between
 STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released"
 SECONDS = "seconds.json"
 
@@ -150,6 +151,23 @@ class RunFiles:
     def cells_folder(self) -> Path:
         """Cells of public examples that records voted in, by round."""
         return self.private / CELLS
+
+    @property
+    def features_folder(self) -> Path:
+        """Public features of records and examples, kept until the last round was held."""
+        return self.private / FEATURES
+
+    def teachers_of_round(self, number: int) -> Path:
+        """The folder below which the teachers of a round are: of the first, as of a run without rounds, `private`."""
+        return self.private if number == 1 else self.private / TEACHER_ROUND.format(number)
+
+    def teacher_folders(self) -> list[Path]:
+        """Below which teachers are, of whatever round."""
+        return [self.private, *sorted(self.private.glob(TEACHER_ROUND.format("*")))]
+
+    def student_of_round(self, number: int) -> Path:
+        """The student of the labels of the rounds up to this one, where teachers of the next see by it."""
+        return self.private / TEACHER_ROUND.format(number) / STUDENT
 
     def round_student(self, number: int) -> Path:
         """The student between a round of votes and the next."""

@@ -42,6 +42,7 @@ _KEY, _ENSEMBLE, _RELEASED = (f"{files.PRIVATE}/{name}" for name in (files.KEY, 
 _STAYS = (  # on this machine
     files.LEDGER,
     *(f"{files.PRIVATE}/{name}" for name in (files.LEDGER_HEAD, files.LOCK, files.STUDENT_CHECKPOINT)),
+    f"{files.PRIVATE}/{files.FEATURES}/",
 )
 _SIGNALS = (  # that they are there says that all before is
     f"{files.STUDENT}/{files.STUDENT_CARD}",

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
+from pate.students import _collapse
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from pate.networks.training import Draws, ProgressCallback
 
 _PREDICTED_AT_ONCE = 1024
+FELL_BACK = (
+    "the student's guesses at unlabelled examples led it away from its labels, so it was trained on the labels alone; "
+    "more steps, or class_mix: labels or even, may do better"
+)
 
 
 class NeuralStudent(ClassifierMixin, BaseEstimator):
@@ -34,6 +39,11 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
     accepts_images = True
     normed = "batch"
+    fell_back_: str | None = None  # why it was trained on the labels alone in the end, if it was
+    steps: int
+    batch_size: int
+    learning_rate: float
+    label_smoothing: float
     ema: float
     augmentation: dict[str, Any] | None
     channels: int
@@ -67,6 +77,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         if not answered.any():
             raise DataError("no example has a label: there is nothing to learn from")
         self.classes_, coded = np.unique(y[answered], return_inverse=True)
+        self.fell_back_ = None
         self.shape_ = list(X.shape[1:])
         self._standardise_by(pool)
         if len(self.classes_) < 2:
@@ -76,7 +87,11 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         identity = self._identity(X, y, pool, *([] if weights is None else [weights]))
         drawn = Draws(len(labels), None if weights is None else torch.from_numpy(weights))
         with one_thread():
-            self._train(self._tensor(X[answered]), labels, drawn, self._tensor(pool), progress, checkpoint, identity)
+            examples = self._tensor(X[answered])
+            self._train(examples, labels, drawn, self._tensor(pool), progress, checkpoint, identity)
+            if self._has_collapsed(X[answered], examples, labels, weights):
+                self.network_ = self._taught_by_labels(examples, labels, drawn, self.steps)
+                self.fell_back_ = FELL_BACK
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
@@ -120,6 +135,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             "shape": self.shape_,
             "mean": self.mean_.tolist(),
             "scale": self.scale_.tolist(),
+            **({"fell_back": self.fell_back_} if self.fell_back_ else {}),
         }
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Self:
@@ -129,6 +145,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
         self.classes_, self.shape_ = np.asarray(learned["classes"], dtype=np.int64), list(learned["shape"])
         self.mean_, self.scale_ = (np.asarray(learned[name], dtype=np.float32) for name in ("mean", "scale"))
+        self.fell_back_ = remark if isinstance(remark := learned.get("fell_back"), str) else None
         shape = tuple(self.shape_[2:] if looks_like_images(self.shape_) else self.shape_)
         if not self.mean_.shape == self.scale_.shape == shape:
             raise ValueError("mean and scale are not those of its examples")
@@ -152,6 +169,57 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     ) -> None:
         """Set `network_` and train it."""
         raise NotImplementedError
+
+    def _has_collapsed(
+        self, X: NDArray, examples: torch.Tensor, labels: torch.Tensor, weights: NDArray[np.float64] | None
+    ) -> bool:
+        """Whether the network agrees with labels less than others do that were taught by the rest of them alone.
+
+        Two of those, each tried on a third that it never saw; see `_collapse` for the rule. All labels are released, so
+        it costs no privacy. Training is over by then: it is the same with this as without.
+        """
+        import torch
+
+        from pate.networks.training import Draws
+
+        third, example = _collapse.thirds(X, self.random_state)
+        if example.max() + 1 < _collapse.FEWEST_EXAMPLES:
+            return False
+        weights = np.ones(len(X)) if weights is None else weights
+        steps = max(1, int(_collapse.REFERENCE_STEPS * self.steps))
+        own = _answers(self.network_, examples) == labels
+        theirs = torch.zeros_like(own)
+        for number in (0, 1):
+            kept, back = (torch.from_numpy(np.flatnonzero(rows)) for rows in (third != number, third == number))
+            drawn = Draws(len(kept), torch.from_numpy(weights)[kept])
+            reference = self._taught_by_labels(examples[kept], labels[kept], drawn, steps)
+            theirs[back] = _answers(reference, examples[back]) == labels[back]
+        tried = third < 2
+        agree, agreed = (where.cpu().numpy()[tried] for where in (own, theirs))
+        return _collapse.falls_short(agree, agreed, labels.cpu().numpy()[tried], weights[tried], example[tried])
+
+    def _taught_by_labels(self, labelled: torch.Tensor, labels: torch.Tensor, drawn: Draws, steps: int) -> Classifier:
+        """The same network after `steps` steps on labelled batches alone, its weights averaged; not `network_`."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        from pate.networks.training import cosine_rate
+
+        mine = self.network_
+        generator, augment, network, average = self._begin()
+        taught, self.network_ = self.network_, mine
+        optimiser = torch.optim.AdamW(
+            network.parameters(), lr=self.learning_rate, weight_decay=getattr(self, "weight_decay", 0.0), fused=True
+        )
+        for number in range(steps):
+            cosine_rate(optimiser, self.learning_rate, number, steps)
+            rows = drawn.batch(max(2, self.batch_size), generator)  # batch norm needs two
+            scores = network(augment(labelled[rows]))
+            optimiser.zero_grad()
+            cross_entropy(scores, labels[rows], label_smoothing=self.label_smoothing).backward()
+            optimiser.step()
+            average.update_parameters(network)
+        return taught
 
     def _begin(self) -> tuple[torch.Generator, Transform, Classifier, AveragedModel]:
         """What training draws from, its augmentation, a fresh network, and that one's average, which is `network_`."""
@@ -206,3 +274,11 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         for array in arrays:
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
+
+
+def _answers(network: Classifier, examples: torch.Tensor) -> torch.Tensor:
+    """The likeliest class of each example, by its place among the classes."""
+    import torch
+
+    with torch.no_grad():
+        return torch.cat([network(block).argmax(1) for block in examples.split(_PREDICTED_AT_ONCE)])

@@ -124,6 +124,8 @@ def _fit(student: Any, given: Given, checkpoint: Path, console: Console) -> None
 
         student.fit(*examples, progress=progress, checkpoint=checkpoint, **further)
     shutil.rmtree(checkpoint, ignore_errors=True)
+    if getattr(student, "fell_back_", None):
+        console.say(f"note: {student.fell_back_}")
 
 
 @contextmanager
@@ -141,8 +143,8 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
         ) from error
 
 
-def student_between(config: Config, X_public: NDArray, labelled: Labelled, folder: Path, console: Console) -> Any:
-    """The student of a round whose features make the cells of the next; kept, so that a resumed run has the same."""
+def student_between(config: Config, given: Given, folder: Path, console: Console) -> Any:
+    """The student of a round whose features the next one uses; kept, so that a resumed run has the same."""
     from pate.students.saving import load_student, save_student
 
     trust = dotted_names(config.student.model_dump())
@@ -150,7 +152,7 @@ def student_between(config: Config, X_public: NDArray, labelled: Labelled, folde
         return load_student(folder, trust=trust)
     student = new_student(config)
     check_sees(student, config)
-    _fit(student, few_and_many_of(X_public, labelled), folder.with_suffix(".checkpoint"), console)
+    _fit(student, given, folder.with_suffix(".checkpoint"), console)
     folder.parent.mkdir(exist_ok=True)
     save_student(student, folder, {})
     return student

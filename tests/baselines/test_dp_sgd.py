@@ -163,6 +163,16 @@ def test_a_search_that_was_done_is_not_done_again() -> None:
     assert noise_for(3.0, 1e-6, 0.02, 40, [], "rdp") > first
 
 
+def test_a_small_epsilon_can_be_reached_and_is_not_given_away() -> None:
+    """Opacus's own orders end where ε is 0.2, and its error of 0.01 would be a tenth of ε = 0.1."""
+    sigma = noise_for(0.1, 1e-5, 0.1, 10, [], "prv")
+    told = epsilon_of([(sigma, 0.1, 10)], 1e-5)
+    exact = pld.PLDAccountant().compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)), 10).get_epsilon(1e-5)
+    assert exact <= told <= 0.1
+    assert exact > 0.095
+    assert 0.1 < epsilon_of([(sigma, 0.1, 10)], 1e-5, "rdp") < 0.15
+
+
 def test_a_resumed_run_keeps_the_accountants_state(tmp_path: Path) -> None:
     X, y = blobs()
     state = tmp_path / "state.safetensors"

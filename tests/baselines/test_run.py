@@ -98,7 +98,7 @@ def test_a_finished_run_is_not_trained_again(runs: dict[str, Path]) -> None:
 
 def test_compare_puts_seeds_together_and_says_which_epsilon(runs: dict[str, Path], tmp_path: Path) -> None:
     shown = invoke("compare", *runs.values(), "--out", tmp_path / "c")
-    assert [(entry["method"], entry["runs"]) for entry in shown["entries"]] == [("dp_erm", 2), ("dp_sgd, linear", 1)]
+    assert [(entry["method"], entry["runs"]) for entry in shown["entries"]] == [("dp_erm", 2), ("DP linear probe", 1)]
     assert {entry["epsilon_kind"] for entry in shown["entries"]} == {"worst case"}
     assert shown["entries"][0]["deviation"] is not None
     assert shown["comparable"] is False  # δ differs

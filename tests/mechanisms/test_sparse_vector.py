@@ -263,6 +263,8 @@ def test_the_claimed_epsilon_covers_the_optimal_composition_of_the_epochs(epsilo
 def test_an_epsilon_whose_threshold_noise_cannot_be_drawn_is_refused():
     with pytest.raises(ConfigError, match="epsilon"):  # a query's noise could be drawn, the threshold's not
         MSvec(27950, 1e-5, 2, 100)
+    with pytest.raises(ConfigError, match="delta"):  # 1/δ would be infinite
+        MSvec(1, 2e-308, 2, 100)
 
 
 def test_an_epsilon_for_which_the_bound_fails_is_refused():

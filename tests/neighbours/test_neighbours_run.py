@@ -208,7 +208,8 @@ def test_forgetting_leaves_what_was_released_and_votes_no_more(tmp_path: Path) -
     ("changes", "words"),
     [
         ({"neighbours": {"queries": 81}}, "only 80 public examples"),
-        ({"neighbours": {"queries": 3, "votes": 3}}, "must be fewer than the 3 cells"),
+        ({"neighbours": {"queries": 3, "votes": 3}}, "must be fewer than the cells, 3"),
+        ({"neighbours": {"queries": 1, "votes": 2}}, "must be fewer than the cells, 1"),
         ({"neighbours": {"rounds": [{"queries": 3, "features": "student"}]}}, "no student before the first"),
         ({"neighbours": {"queries": 3, "rounds": [{"queries": 3}]}}, "each of the rounds says its own"),
         ({"neighbours": None}, "neighbours: missing"),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pate.cli import app
 from pate.errors import RunError
-from pate.report.comparison import as_object, compare_runs, draw, render_comparison
+from pate.report.comparison import as_object, compare_runs, draw, render_comparison, table_rows
 
 
 def finished(folder: Path, config: str = "student: {name: supervised}", **student: Any) -> Path:
@@ -67,3 +67,34 @@ def test_runs_on_other_test_sets_are_not_compared(change: dict[str, Any], tmp_pa
     with pytest.raises(RunError, match="tested on other examples"):
         compare_runs([finished(tmp_path / "a"), finished(tmp_path / "b", **change)])
     compare_runs([finished(tmp_path / "c"), finished(tmp_path / "d", test_digest=None)])
+
+
+def of_other_kind(folder: Path, config: str, epsilon: float, half: float | None = None, **changes: Any) -> Path:
+    """The same where there were no teachers."""
+    report = json.loads((finished(folder, config) / "report.json").read_text())
+    report["privacy"] = {"epsilon": epsilon, "delta": 1e-5, "epsilon_added_or_removed": half}
+    (folder / "report.json").write_text(json.dumps(report | changes))
+    return folder
+
+
+def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_protects(tmp_path: Path) -> None:
+    """A record that votes itself has twice the ε where it may be changed: both are shown, in table, notes and plot."""
+    near = of_other_kind(
+        tmp_path / "near", "a: 1", 0.1, 0.05, voters="neighbours", neighbours={"votes": 1, "cells": [60, 40]}
+    )
+    steps = {"name": "dp_sgd", "model": "linear", "prepare": ["upright", "hog"], "features": "pca"}
+    probe = of_other_kind(tmp_path / "probe", "a: 2", 0.1, kind="baseline", method=steps)
+    network = of_other_kind(tmp_path / "network", "a: 3", 8, kind="baseline", method=steps | {"model": "mlp"})
+    compared = compare_runs([finished(tmp_path / "teachers"), near, probe, network])
+    rows = {row[0]: row[1] for row in table_rows(compared)}
+    assert rows["neighbours, gnmax, 100 cells"] == "0.1 (0.05)"
+    assert rows["DP linear probe, upright + hog, pca"] == "0.1"
+    assert rows["dp_sgd, upright + hog, pca, mlp"] == "8"
+    assert any("added, removed or changed" in note for note in compared.notes)
+    assert not any("changed" in note for note in compare_runs([probe, network]).notes)
+    axes = draw(compared).axes[0]
+    low, high = axes.get_xlim()
+    assert axes.get_xscale() == "log"
+    assert low < 0.05
+    assert high > 8
+    assert {"0.05", "0.1", "1", "5"} <= {label.get_text() for label in axes.get_xticklabels()}

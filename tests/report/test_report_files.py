@@ -202,6 +202,7 @@ def test_papers_figures_have_sources_and_names_of_configs() -> None:
         assert all(source_of(row)[1].startswith("https://") for row in rows)
         assert all(0 < row.accuracy < (row.nonprivate or 1) for row in rows)
         assert load_config(Path(__file__).parents[2] / "configs" / f"{data}.yaml").data.source == data
+    assert [(row.epsilon, row.label) for row in paper_rows("cifar10")] == [(1.0, "reverse k-NN 2022")]
     assert paper_rows("digits") == []
 
 

@@ -1,0 +1,58 @@
+"""Rounds of teachers: those of a later round may see what the student of the rounds before has learned to see.
+
+All rounds have one partition, one mechanism and one budget, so a record moves one vote in every query, whatever the
+round, and ε is that of all their queries, known before the first. What a later round's teachers see depends on released
+labels: the cost of the limits holds by adaptive composition, a data-dependent ε does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.config import Config
+from pate.students.seeing import StudentFeatures
+
+Seen = Callable[[int, NDArray[np.int64]], StudentFeatures]
+"""What a student of the labels of the rounds up to this one sees; kept, so that a resumed run has the same."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A round: its number from 1 on, its config, in which `teachers` are its own, and whether they see by a student."""
+
+    number: int
+    config: Config
+    asked: int
+    by_student: bool
+
+
+def lessons(config: Config) -> tuple[Lesson, ...]:
+    """The rounds of a config; one where it lists none."""
+    if not config.rounds:
+        return (Lesson(1, config, config.budget.asked, False),)
+    return tuple(
+        Lesson(number, config.of_round(number), one.asked, one.features == "student")
+        for number, one in enumerate(config.rounds, start=1)
+    )
+
+
+def hold(
+    config: Config,
+    X: NDArray,
+    needs_votes: Callable[[NDArray], bool],
+    vote: Callable[[Lesson, NDArray, StudentFeatures | None], None],
+    ask: Callable[[NDArray], NDArray[np.int64]],
+    seen: Seen,
+) -> NDArray[np.int64]:
+    """Labels of the first examples of `X`, round by round: train and `vote` where that is still needed, then `ask`."""
+    labels = np.zeros(0, dtype=np.int64)
+    for lesson in lessons(config):
+        queries = X[len(labels) : len(labels) + lesson.asked]
+        if needs_votes(queries):
+            vote(lesson, queries, seen(lesson.number - 1, labels) if lesson.by_student else None)
+        labels = np.concatenate([labels, ask(queries)])
+    return labels
