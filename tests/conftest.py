@@ -21,16 +21,18 @@ _PATE_DATA = os.environ.pop("PATE_DATA", None) or os.environ.get("PATE_TEST_DATA
 if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is tested must not depend on it
     os.environ["PATE_TEST_DATA"] = _PATE_DATA
 
-# Files that share something costly, or ports, and run in one process; the slowest first, so that both end together.
+# Files that share something costly, or ports, and run in one process; the slowest first, so that all end together.
 _TOGETHER = {
-    "a Ray": "test_pool test_classifier test_reproduce test_shards test_nothing_leaks",
+    "a Ray": "test_pool test_electorate test_chaos test_own_teachers test_classifier test_reproduce test_shards"
+    " test_nothing_leaks",
     "the embedded run": "test_cli test_cli_ledger",
     "the cluster's own ports": "test_jobs test_node_loss test_many_nodes test_launcher test_hosts_cut_off",
     "the small run": "test_report_files test_report_in_browser test_published_config",
     "real data": "test_images test_votes_source test_benchmark_tables test_run",
 }
+_LONG = ["test_run_in_storage", "test_signals", "test_ray_session", "test_student_card", "test_mutants", "test_threads"]
 _GROUPS = {stem: group for group, stems in _TOGETHER.items() for stem in stems.split()}
-_ORDER = {group: place for place, group in enumerate(_TOGETHER)}
+_ORDER = {name: place for place, name in enumerate([*_TOGETHER, *_LONG])}
 
 
 def _group(nodeid: str) -> str:
@@ -39,12 +41,16 @@ def _group(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _ORDER.get(_group(item.nodeid), len(_ORDER)))
+    def place(item: pytest.Item) -> int:
+        group = _group(item.nodeid)
+        return _ORDER.get(group, _ORDER.get(Path(group).stem, len(_ORDER)))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Two processes share the tests, by whole files or groups of them, in the order of collection.
+    """Processes share the tests, by whole files or groups of them, in the order of collection.
 
     `--dist loadgroup` would do, but xdist 3.8 marks groups in a way that pytest 9.2 no longer sees.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 
 from pate.accounting import parameters
 from pate.errors import ConfigError
@@ -30,8 +31,11 @@ def epsilon_of(history: History, delta: float, accountant: str = "prv") -> float
         parameters.probability(rate, "rate")
         parameters.queries(steps, "steps")
     history = [entry for entry in history if entry[2] > 0]
-    if not history:
-        return 0.0
+    return _counted(tuple(history), delta, accountant) if history else 0.0
+
+
+@lru_cache(maxsize=1024)  # a run is planned when it is checked, announced and fitted, each time by the same search
+def _counted(history: tuple[tuple[float, float, int], ...], delta: float, accountant: str) -> float:
     from opacus.accountants import create_accountant
 
     counted = create_accountant(mechanism=accountant)
@@ -49,7 +53,7 @@ def epsilon_of(history: History, delta: float, accountant: str = "prv") -> float
             if accountant == "rdp":
                 raise
             # Very little noise: the grid of losses would not fit into memory; the RDP bound holds as well.
-            return epsilon_of(history, delta, "rdp")
+            return _counted(history, delta, "rdp")
 
 
 def noise_for(epsilon: float, delta: float, rate: float, steps: int, before: History, accountant: str) -> float:

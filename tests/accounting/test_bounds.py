@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import mpmath as mp
 import numpy as np
@@ -68,20 +69,26 @@ def oracle_theorem6(q: mp.mpf, order: float, sigma: mp.mpf) -> mp.mpf:
     return min(fallback, mp.log((1 - q) * a ** (order - 1) + q * b ** (order - 1)) / (order - 1))
 
 
+@cache  # the same for every order
+def half_erfc(x: mp.mpf, digits: int) -> mp.mpf:
+    with mp.workdps(digits):
+        return mp.erfc(x) / 2
+
+
 def oracle_gnmax(votes: list[int], sigma: float, order: float) -> mp.mpf:
     winner = votes.index(max(votes))
     others = [count for label, count in enumerate(votes) if label != winner]
-    q = sum(mp.erfc((votes[winner] - count) / (2 * mp.mpf(sigma))) / 2 for count in others)
+    q = sum(half_erfc((votes[winner] - count) / (2 * mp.mpf(sigma)), mp.mp.dps) for count in others)
     return oracle_theorem6(min(q, 1 - mp.mpf(1) / len(votes)), order, mp.mpf(sigma))
 
 
 def oracle_pass(votes: list[int], threshold: float, sigma1: float) -> mp.mpf:
-    return mp.erfc((threshold - max(votes)) / (mp.sqrt(2) * sigma1)) / 2
+    return half_erfc((threshold - max(votes)) / (mp.sqrt(2) * sigma1), mp.mp.dps)
 
 
 def oracle_threshold(votes: list[int], threshold: float, sigma1: float, order: float) -> mp.mpf:
     passed = oracle_pass(votes, threshold, sigma1)
-    failed = mp.erfc((max(votes) - threshold) / (mp.sqrt(2) * sigma1)) / 2
+    failed = half_erfc((max(votes) - threshold) / (mp.sqrt(2) * sigma1), mp.mp.dps)
     return oracle_theorem6(min(passed, failed), order, mp.sqrt(2) * sigma1)
 
 

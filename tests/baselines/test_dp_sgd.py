@@ -14,6 +14,7 @@ from scipy import stats
 from torch import nn
 
 from pate.accounting.calculators import moments_epsilon
+from pate.baselines import sgd_accounting
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.pca import private_components
 from pate.baselines.per_example import clipped_sum
@@ -152,6 +153,14 @@ def test_noise_for_a_target_is_the_least_that_reaches_it() -> None:
         assert epsilon_of([(sigma * 0.99, 0.01, 500)], 1e-5, accountant) > 2.0
     most = steps_within(2.0, 1e-5, 0.01, 1.0, [], "rdp")
     assert epsilon_of([(1.0, 0.01, most)], 1e-5, "rdp") <= 2.0 < epsilon_of([(1.0, 0.01, most + 20)], 1e-5, "rdp")
+
+
+def test_a_search_that_was_done_is_not_done_again() -> None:
+    first = noise_for(3.0, 1e-5, 0.02, 40, [], "rdp")
+    searched = sgd_accounting._counted.cache_info().misses
+    assert noise_for(3.0, 1e-5, 0.02, 40, [], "rdp") == first
+    assert sgd_accounting._counted.cache_info().misses == searched
+    assert noise_for(3.0, 1e-6, 0.02, 40, [], "rdp") > first
 
 
 def test_a_small_epsilon_can_be_reached_and_is_not_given_away() -> None:

@@ -160,7 +160,7 @@ def test_only_needed_processes_run(session: Session) -> None:
 
 
 def test_workers_are_as_urgent_as_other_work(session: Session) -> None:
-    assert session.said["niceness"] == 0
+    assert session.said["niceness"] == os.nice(0)  # that of whoever started it
 
 
 def test_it_leaves_nothing(session: Session) -> None:

@@ -1,7 +1,7 @@
 """Folders that came from elsewhere: whatever files of a student or a baseline say, nothing of it is imported or called.
 
-Every key of every card, at each depth, is replaced by each of `CODE` and of `ODD`; where loading takes long, those of
-`ODD` take turns, unless PATE_FUZZ is set. An audit hook notices whatever would start a process, unpickle, connect or
+Every key of every card, at each depth, is replaced by each of `CODE` and of `ODD`; those of `ODD` take turns, unless
+PATE_FUZZ is set. An audit hook notices whatever would start a process, unpickle, connect or
 import; a canary module notices being imported.
 """
 
@@ -41,7 +41,7 @@ ODD: list[Any] = [
     [], [10**9], {},
 ]  # fmt: skip
 DELETED = object()
-_SLOW = () if os.environ.get("PATE_FUZZ") else ("mixmatch", "sgd", "sgd cnn")
+_SLOW = ("mixmatch", "sgd", "sgd cnn")
 _SECONDS, _BYTES = 10.0, 2**30
 _DANGEROUS = (
     "subprocess.",
@@ -172,7 +172,7 @@ def attack(name: str, file: Path, action: Callable[[], Any]) -> float:
     """Put what is hostile everywhere into a card; the share of those cards that was refused."""
     action()  # as it is it works, and whatever libraries do on first use is done
     whole = json.loads(file.read_text())
-    refused, tried, turns = 0, 0, 6 if name in _SLOW else 1
+    refused, tried, turns = 0, 0, 1 if os.environ.get("PATE_FUZZ") else 6 if name in _SLOW else 3
     for number, path in enumerate(places(whole)):
         for value in [*CODE, *[DELETED, *ODD][number % turns :: turns]]:
             file.write_text(json.dumps(changed(whole, path, value)))

@@ -22,6 +22,7 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def load(folder: Path) -> list[Mutant]:
 
 
 def _entries(path: Path) -> list[Any]:
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or []
 
 
 def _mutant(path: Path, entry: Any) -> Mutant:
@@ -109,7 +111,7 @@ def _faults(mutant: Mutant, root: Path) -> list[str]:
 def _faults_of_text(mutant: Mutant, path: Path) -> list[str]:
     if not path.is_file():
         return [f"{mutant.file} does not exist"]
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     if mutant.old == mutant.new:
         return ["old and new text are the same"]
     if (times := text.count(mutant.old)) != 1:
@@ -119,3 +121,8 @@ def _faults_of_text(mutant: Mutant, path: Path) -> list[str]:
     except SyntaxError as error:
         return [f"{mutant.file} cannot be compiled with it: {error}"]
     return []
+
+
+@cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

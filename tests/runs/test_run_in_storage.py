@@ -61,10 +61,15 @@ def answers(records: list[dict]) -> dict[str, int]:
 def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
     arguments = ["run", str(config(tmp_path, "workers")), "--out", f"file://{store}", "--json"]
-    command = [*PATE, *arguments]
+    arguments += ["--set", "ray.workers=1"]
     first, second = machine(tmp_path / "first"), machine(tmp_path / "second")
     head = subprocess.Popen(
-        command, env=first, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*PATE, *arguments],
+        env=first,
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     until = time.monotonic() + 200
     while not any(record["kind"] == "charges" for record in links(store)):
@@ -76,13 +81,14 @@ def test_a_run_goes_on_elsewhere_after_its_head_was_killed(tmp_path: Path, monke
     paid = links(store)
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, second[name])
+    monkeypatch.chdir(tmp_path)
     begun = in_process(*arguments)
     assert begun.returncode == 2
     assert "add --resume" in begun.stderr
-    shown = subprocess.run([*command, "--resume"], env=second, cwd=tmp_path, capture_output=True, timeout=240)
-    assert shown.returncode == 0, shown.stderr.decode()
-    assert "training will take" not in shown.stderr.decode()  # votes came from storage
-    assert "starting Ray" not in shown.stderr.decode()
+    shown = in_process(*arguments, "--resume")
+    assert shown.returncode == 0, shown.stderr
+    assert "training will take" not in shown.stderr  # votes came from storage
+    assert "starting Ray" not in shown.stderr
     after = links(store)
     assert after[: len(paid)] == paid  # nothing of the history is ever rewritten
     assert [record["kind"] for record in after].count("owners") == 2

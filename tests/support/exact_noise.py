@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import mpmath
 
 from pate.noise.integer import DiscreteLaplace, IntegerNoise
@@ -10,10 +12,15 @@ from pate.noise.integer import DiscreteLaplace, IntegerNoise
 def exact_mass(noise: IntegerNoise, k: int) -> mpmath.mpf:
     """P(Z = k) by plain summation in 60 digits."""
     with mpmath.workdps(60):
-        scale = mpmath.mpf(noise.scale)
+        return _weight(noise, k) / _total(noise)
 
-        def weight(i: int) -> mpmath.mpf:
-            return mpmath.exp(-abs(i) / scale if isinstance(noise, DiscreteLaplace) else -(i**2) / (2 * scale**2))
 
-        reach = int(160 * noise.scale) + 60
-        return weight(k) / (1 + 2 * sum(weight(i) for i in range(1, reach)))
+def _weight(noise: IntegerNoise, i: int) -> mpmath.mpf:
+    scale = mpmath.mpf(noise.scale)
+    return mpmath.exp(-abs(i) / scale if isinstance(noise, DiscreteLaplace) else -(i**2) / (2 * scale**2))
+
+
+@cache
+def _total(noise: IntegerNoise) -> mpmath.mpf:
+    with mpmath.workdps(60):
+        return 1 + 2 * sum(_weight(noise, i) for i in range(1, int(160 * noise.scale) + 60))
