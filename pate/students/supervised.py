@@ -28,6 +28,10 @@ class Supervised(ClassifierMixin, BaseEstimator):
     to the student: whoever predicts with it works them out too.
     """
 
+    classifier_: PartClassifier
+    classes_: NDArray[np.int64]
+    prepared_: Features
+
     def __init__(
         self,
         estimator: str = "sklearn.svm.SVC",

@@ -18,6 +18,7 @@ from pate.ledger.chain import reading
 from pate.neighbours.electorate import LocalElectorate
 from pate.neighbours.voting import Election, PartialVotes
 from pate.runs.run import Run
+from pate.students.saving import load_student
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
@@ -77,6 +78,35 @@ def test_a_run_is_good_and_its_report_says_what_was_done(tmp_path: Path) -> None
     assert "disjoint parts" not in statement
     assert "cells" in statement
     assert "0 teachers" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_refined_soft_labels_are_learned_from_and_the_released_ones_published(tmp_path: Path) -> None:
+    """Three cells along a line whose left half is one class: of the middle cell, half is, and a refined student knows
+    which half. Its transform sees the public examples once, not once for each student."""
+    line = np.linspace(0, 1, 300, dtype=np.float32)[:, None]
+    y = (line[:, 0] > 0.5).astype(np.int64)
+    given = Dataset(Records(line, y), line[::3], ("left", "right"), benchmark=False)
+    params = {"estimator": "sklearn.linear_model.LogisticRegression", "params": {"C": 100}}
+    params["prepare"] = [{"name": "weighted", "params": {"columns": [0], "by": 10}}]
+    sure = {}
+    for times in (0, 8):
+        near = {"queries": 3, "soft": True, "refine": times}
+        noise, student = {"name": "histogram", "scale": 0.1}, {"name": "supervised", "params": params}
+        run(tmp_path / f"{times}", config(neighbours=near, mechanism=noise, student=student), given)
+        loaded = Run.load(tmp_path / f"{times}")
+        assert loaded.labels is not None
+        assert loaded.labels.weights is not None
+        assert len(np.unique(loaded.labels.weights.round(6))) <= 6  # shares of three cells: as released, no guesses
+        assert stored(tmp_path / f"{times}") == (1, 1, 6)
+        guesses = load_student(loaded.student_folder).predict_proba(line[110:190])  # in the middle cell
+        sure[times] = np.abs(guesses - 0.5).mean()
+    assert sure[8] > 1.3 * sure[0]
+
+
+@pytest.mark.parametrize("wrong", [{"soft": False}, {"soft": True, "label": "centres"}])
+def test_only_soft_labels_of_whole_cells_are_refined(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="refine = 2: needs soft"):
+        config(neighbours={"queries": 6, "refine": 2} | wrong)
 
 
 def test_the_same_run_with_labels_only(tmp_path: Path) -> None:

@@ -240,3 +240,23 @@ def test_a_student_by_dotted_path_is_trusted_only_by_name(tmp_path: Path) -> Non
     with pytest.raises(NotTrusted, match=r"trust=\['.*Custom'\]"):
         load_student(tmp_path)
     assert set(load_student(tmp_path, trust=[path]).predict(X)) == {1}
+
+
+def test_a_student_with_transforms_before_it_is_that_student_on_what_they_give(tmp_path: Path) -> None:
+    from pate.features.hog import Hog
+
+    rng = np.random.default_rng(0)
+    X, y = rng.random((30, 8, 8)).astype(np.float32), np.arange(30) % 3
+    params = {"estimator": "sklearn.linear_model.LogisticRegression", "prepare": [{"name": "hog"}]}
+    student = build_student("supervised", params, 0).fit(X, y, X[:0])
+    on_features = build_student("supervised", params | {"prepare": None}, 0).fit(Hog().transform(X), y)
+    np.testing.assert_array_equal(student.predict_proba(X), on_features.predict_proba(Hog().transform(X)))
+    np.testing.assert_array_equal(student.predict(X), on_features.predict(Hog().transform(X)))
+    assert len(student.predict(X[:0])) == 0
+    save_student(student, tmp_path / "student", {})
+    np.testing.assert_array_equal(load_student(tmp_path / "student").predict_proba(X), student.predict_proba(X))
+
+
+def test_a_transform_that_is_not_known_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"student\.params\.prepare\.0\.name = 'hogg'"):
+        build_student("supervised", {"prepare": ["hogg"]}, 0).fit(np.zeros((4, 8, 8)), np.arange(4) % 2)
