@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+_within: list[None] = []  # something, while `one_thread` holds
+
+
 def wait_without_burning() -> None:
     """OpenMP's threads sleep while they wait for each other. To be called before anything loads OpenMP."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -21,7 +24,13 @@ def wait_without_burning() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within, torch and OpenMP use one thread, or $OMP_NUM_THREADS; also where they are loaded in between."""
+    """Within, torch and OpenMP use one thread, or $OMP_NUM_THREADS; also where they are loaded in between.
+
+    Within another one it does nothing: looking for libraries takes milliseconds, and records are seen one by one.
+    """
+    if _within:
+        yield
+        return
     from threadpoolctl import threadpool_limits
 
     wanted = os.environ.get("OMP_NUM_THREADS")
@@ -31,8 +40,10 @@ def one_thread() -> Iterator[None]:
     try:
         with threadpool_limits(_number(wanted), user_api="openmp"):
             _set_torch(_number(wanted))
+            _within.append(None)
             yield
     finally:
+        _within.clear()
         if wanted is None:
             os.environ.pop("OMP_NUM_THREADS", None)
             _set_torch(before)

@@ -81,3 +81,17 @@ sys.argv = ["pate", "--version"]
 main()
 """
     assert seen_by(code).splitlines()[-1] == "PASSIVE"
+
+
+def test_within_another_one_it_looks_for_no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threadpoolctl
+
+    from pate.networks.threads import one_thread
+
+    looks: list[object] = []
+    real = threadpoolctl.threadpool_limits
+    monkeypatch.setattr(threadpoolctl, "threadpool_limits", lambda *a, **k: looks.append(a) or real(*a, **k))
+    for _ in range(2):
+        with one_thread(), one_thread():
+            pass
+    assert len(looks) == 2
