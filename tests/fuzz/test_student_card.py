@@ -91,7 +91,10 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixmatch": ("mixmatch", {"steps": 1, "batch_size": 4, "channels": 2, "hidden": 4}),
     "gan": ("gan", {"steps": 1, "batch_size": 4, "channels": 2, "hidden": 4}),
     "mlp": ("supervised", {"estimator": "network", "params": {"architecture": "mlp", "hidden": 4, "steps": 1}}),
-    "svc": ("supervised", {"estimator": "sklearn.svm.SVC", "params": {"C": 1}, "prepare": ["upright", {"name": "hog"}]}),
+    "svc": (
+        "supervised",
+        {"estimator": "sklearn.svm.SVC", "params": {"C": 1}, "prepare": ["upright", {"name": "hog"}]},
+    ),
     "pipeline": (
         "supervised",
         {
