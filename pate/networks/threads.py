@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 _within: list[None] = []  # something, while `one_thread` holds
 
 
