@@ -32,7 +32,7 @@ def lower_bound(count: Count) -> float:
         released = np.concatenate(
             [MECHANISM.release_counts(np.tile(counts, (RUNS // 10, 1)), entropy) for _ in range(10)]
         ).reshape(RUNS, *counts.shape)
-        # the likelihood ratio's own direction: what went down against what went up, cut off where ratios stay as they are
+        # the direction of the likelihood ratio: what went down against what went up, cut off where it no longer changes
         samples.append(np.clip(released[:, 0, 0], 0, 1) - np.clip(released[:, 1, 1], 0, 1))
     return audit(*samples, delta=0.0).epsilon_lower_bound
 
