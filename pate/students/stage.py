@@ -125,8 +125,10 @@ def _trained(
     With `neighbours.refine`, the last of so many further students, each of them told by the one before which examples
     of a cell have which share of its classes.
     """
+    from pate.students.supervised import Supervised
+
     student = new_student(config)
-    prepared = bool(getattr(student, "prepare", None))
+    prepared = isinstance(student, Supervised) and bool(student.prepare)
     with console.working("working out what the student sees") if prepared else nullcontext():
         X_public = student.transforms().transform(data.X_public) if prepared else data.X_public
     bare = student.bare() if prepared else student
