@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from support import REPOSITORY
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is in the background; tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 collect_ignore = ["support/releases.py"]  # a program that counts what it takes of `os.urandom`
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices are faster so
