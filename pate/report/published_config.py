@@ -22,7 +22,18 @@ _SECTIONS = {
     "data": frozenset({"source", "images", "read_by", "ids", "id_type"}),
     "budget": frozenset({"delta", "asked", "answered", "query_order", "rounds", "epsilon", "sanitise"}),
     "neighbours": frozenset(
-        {"components", "standardise", "votes", "queries", "rounds", "label", "least_share", "soft", "features"}
+        {
+            "components",
+            "standardise",
+            "votes",
+            "queries",
+            "rounds",
+            "label",
+            "least_share",
+            "soft",
+            "refine",
+            "features",
+        }
     ),
     "ray": frozenset({"workers", "cpus_per_worker", "gpus_per_worker", "wait_for_workers", "seconds_per_teacher"}),
 }
