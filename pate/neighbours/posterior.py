@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from pate.noise.integer import IntegerNoise
 
-_REACH = 40.0  # scales of noise beyond a released count that its true value may be
+_REACH = 10.0  # scales of noise beyond the largest released count that a true one may be
+_STEPS_TOGETHER, _STEPS_A_CLASS = 100, 5  # of expectation maximisation: few, so that no law is made of chance alone
+_POSSIBLE = 1e-9  # of what was thought before stays possible, so that no count is ruled out for good
+_DOUBT = 0.1  # votes, in scales of noise, that every cell is taken to have in the shares of all cells together
 _FITTINGS = 30  # of a cell's guesses to its shares: far more than labels are told apart by
 _LEAST = 1e-4  # what a share or a guess is at least, so that no class is ruled out for good
 
@@ -49,39 +52,69 @@ class Labelled:
         return replace(self, weights=matched.reshape(-1))
 
 
-def expected_counts(released: NDArray[np.int64], noise: IntegerNoise, mean: float) -> NDArray[np.float64]:
-    """The mean of each true count given its noisy value, where counts are geometric with this `mean` before.
+def expected_counts(
+    released: NDArray[np.int64], noise: IntegerNoise, counts: NDArray[np.int64], prior: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The mean of each true count given its noisy value, where it was one of `counts` with these probabilities before.
 
     >>> from pate.noise.integer import DiscreteLaplace
-    >>> expected_counts(np.array([100, 0, -50]), DiscreteLaplace(2), mean=50).round(1).tolist()
-    [99.8, 1.5, 1.5]
+    >>> expected_counts(np.array([90, 51, -5]), DiscreteLaplace(2), np.array([0, 100]), np.array([0.5, 0.5])).round(1)
+    array([100. ,  73.1,   0. ])
     """
     values, where = np.unique(released, return_inverse=True)
-    true = np.arange(int(max(values.max(initial=0), 0) + _REACH * noise.scale) + 1)
-    log_prior = true * np.log(mean / (1 + mean))
-    means = np.empty(len(values))
-    for i, value in enumerate(values):
-        log_posterior = noise.log_pmf(value - true) + log_prior
-        posterior = np.exp(log_posterior - log_posterior.max())
-        means[i] = (posterior * true).sum() / posterior.sum()
-    return means[where.reshape(-1)].reshape(released.shape)
+    likely = _likelihoods(values, noise, counts) * prior
+    means = likely @ counts / likely.sum(axis=1)
+    return np.asarray(means[where.reshape(-1)].reshape(released.shape))
 
 
 def shares(released: NDArray[np.int64], noise: IntegerNoise) -> NDArray[np.float64]:
     """Each class's share of a cell's votes as far as the noisy counts tell, [cells, classes].
 
-    Before its count is looked at, a class is as frequent in a cell as on average over all cells, of which the noisy
-    counts tell more than of any one: so a cell with few votes has about the shares of all cells together.
+    How true counts are spread is learned from all noisy counts together, of which there are many: it is the law that
+    makes them likeliest (Kiefer and Wolfowitz 1956), by expectation maximisation stopped early; then, a few steps
+    further, that of each class. A count is then its mean given its noisy value. So where most cells are pure, a
+    count that stands out of the noise is believed, and the others are taken for nothing. A cell that may be empty
+    has about the shares of all cells together.
     """
-    means = np.maximum(released.mean(axis=0), _standard_error(noise, len(released)))
-    counts = np.stack([expected_counts(released[:, k], noise, float(mean)) for k, mean in enumerate(means)], axis=1)
-    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300), dtype=np.float64)
+    counts = _support(int(released.max(initial=0)), noise.scale)
+    values, where = np.unique(released, return_inverse=True)
+    where = where.reshape(released.shape)
+    likelihoods = _likelihoods(values, noise, counts)
+    flat = np.gradient(counts.astype(np.float64)) / (counts + noise.scale)  # about even over magnitudes
+    pooled = _learned(flat / flat.sum(), likelihoods, np.bincount(where.reshape(-1)), _STEPS_TOGETHER)
+    expected = np.empty(released.shape)
+    for k in range(released.shape[1]):
+        seen = np.bincount(where[:, k], minlength=len(values))
+        prior = _learned(pooled, likelihoods, seen, _STEPS_A_CLASS)
+        expected[:, k] = expected_counts(released[:, k], noise, counts, prior)
+    expected += _DOUBT * noise.scale * expected.sum(axis=0) / expected.sum()
+    return np.asarray(expected / expected.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def _standard_error(noise: IntegerNoise, n: int) -> float:
-    """Of a mean of `n` noisy counts: what cannot be told from nothing is taken for that much."""
-    k = np.arange(-noise.half_width(), noise.half_width() + 1)
-    return float(np.sqrt((np.exp(noise.log_pmf(k)) * k**2).sum() / n))
+def _learned(
+    prior: NDArray[np.float64], likelihoods: NDArray[np.float64], seen: NDArray[np.int64], steps: int
+) -> NDArray[np.float64]:
+    """`prior` after that many steps of expectation maximisation on values that were `seen` so often."""
+    begun = prior
+    for _ in range(steps):
+        prior = prior * ((seen / (likelihoods @ prior)) @ likelihoods) / seen.sum()
+        prior = (1 - _POSSIBLE) * prior + _POSSIBLE * begun
+    return prior
+
+
+def _likelihoods(values: NDArray[np.int64], noise: IntegerNoise, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How likely each noisy value is for each true count, up to a factor for each value, [values, counts]."""
+    logs = noise.log_pmf(values[:, None] - counts[None, :])
+    return np.asarray(np.exp(logs - logs.max(axis=1, keepdims=True)))
+
+
+def _support(largest: int, scale: float) -> NDArray[np.int64]:
+    """True counts that are told apart: a quarter of a scale of noise from each other, and for large ones a 500th."""
+    step, top = max(1, int(scale / 4)), largest + _REACH * scale
+    even = np.arange(0, min(top, 200 * scale) + step, step)
+    further = np.ceil(np.log(max(top / even[-1], 1.0)) / np.log(1.002))
+    growing = np.rint(even[-1] * 1.002 ** np.arange(1, further + 1))
+    return np.unique(np.concatenate([even, growing])).astype(np.int64)
 
 
 def _with_means(

@@ -82,9 +82,10 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
             differs = known["differs"]
             remarks = [differs["votes" if votes else "own"], differs.get(student["name"]), *remarks]
         params = student.get("params", {})
-        if quick and "quick_steps" in known and (not by_records or "steps" in params):
-            content["student"] = student | {"params": params | {"steps": known["quick_steps"]}}
-            remarks.append(f"a student of {known['quick_steps']} steps (quick)")
+        steps = entry.get("quick_steps", None if by_records and "steps" not in params else known.get("quick_steps"))
+        if quick and steps is not None:
+            content["student"] = student | {"params": params | {"steps": steps}}
+            remarks.append(f"a student of {steps} steps (quick)")
         paper = _of_paper(data, entry["paper"], files[1]) if "paper" in entry else None
         rows.append(Row(entry["name"], content, paper, "; ".join(r for r in remarks if r)))
     wanted = () if votes else known.get("figure_teachers", ())
