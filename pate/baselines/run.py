@@ -60,7 +60,7 @@ def run_baseline(
     config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
-    planned = _plan(model, config, n_records, console)
+    planned = _plan(model, config, data, n_records, console)
     with Run.create(out, given, resume) as directory:
         if directory.report_file.exists():
             return BaselineOutcome(BaselineReport.model_validate_json(directory.report_file.read_text()), out)
@@ -111,8 +111,8 @@ def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
     return build_baseline(config.baseline.name, dict(config.baseline.params), given)
 
 
-def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) -> dict[str, Any]:
-    """What the run will spend, before a record is looked at."""
+def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, console: Console) -> dict[str, Any]:
+    """What the run will spend, before a record is looked at; what it takes is tried on made-up examples."""
     if config.budget.epsilon is None and not hasattr(model, "plan"):
         raise ConfigError("budget.epsilon: missing; add it to the config")
     if not hasattr(model, "plan"):
@@ -121,6 +121,8 @@ def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sigma, rate, steps, epsilon = model.plan()
+        if hasattr(model, "rehearse"):
+            model.rehearse(data.records.X.shape[1:])
     for warning in caught:
         if issubclass(warning.category, UserWarning):
             console.say(f"warning: {warning.message}")
