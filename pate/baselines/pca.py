@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
@@ -39,7 +40,7 @@ def project(X: NDArray, components: NDArray) -> NDArray[np.float32]:
 
 
 def _unit_rows(X: NDArray) -> NDArray[np.float64]:
-    rows = np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+    rows = np.asarray(X, dtype=np.float64).reshape(len(X), math.prod(np.shape(X)[1:]))
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     # a row that is not finite, or too long to be squared, counts as zero
     usable = np.isfinite(norms)

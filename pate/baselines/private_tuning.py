@@ -60,6 +60,7 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
         parameters.positive(self.n_records, "n_records")
         X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
         usable = usable_records(X, y, self.classes)
+        self.left_out_ = int((~usable).sum())
         X, y, ids = X[usable], y[usable], None if ids is None else [i for i, u in zip(ids, usable, strict=True) if u]
         models = [self._candidate(candidate) for candidate in self.candidates]
         *training, held_out = split_into_parts(X, y, ids, self.entropy(32), len(models) + 1)
