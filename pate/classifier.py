@@ -215,7 +215,8 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             X, labels = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2, ensure_all_finite=finite)
         from sklearn.utils.multiclass import check_classification_targets
 
-        check_classification_targets(labels)
+        if self.voters == "teachers" or self.classes is None:
+            check_classification_targets(labels)
         if self.classes is None:
             warnings.warn("the labels in y are taken as public knowledge; give classes", PrivacyWarning, stacklevel=4)
             self.classes_ = np.unique(labels)
@@ -223,10 +224,11 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
             raise ValueError("Classifier can't train when only one class is present.")
-        coded = np.searchsorted(self.classes_, labels)
-        if not np.array_equal(self.classes_[np.minimum(coded, len(self.classes_) - 1)], labels):
+        position = {label: i for i, label in enumerate(self.classes_.tolist())}
+        coded = np.array([position.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+        if self.voters == "teachers" and (coded < 0).any():
             raise ValueError("y holds a label that is not among classes")
-        return X, coded.astype(np.int64)
+        return X, coded
 
     def _public(self, X: Any, y: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which records are taken as public: a hash of the record's own features decides."""

@@ -23,7 +23,7 @@ from pate.cluster.metrics import Metrics
 from pate.cluster.session import check_address, ray_session
 from pate.config import Config
 from pate.console import Console
-from pate.data.dataset import Dataset, Shards, Votes
+from pate.data.dataset import Dataset, Records, Shards, Votes
 from pate.data.sources import data_root, load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
@@ -118,6 +118,8 @@ def run(
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
     if not by_records:
         data.refuse_missing()
+    elif isinstance(data.private, Records) and (silent := int((~data.private.usable(len(data.classes))).sum())):
+        console.say_privately(f"{silent} records cast no vote: no numbers, or a label outside data.classes")
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
         console.say(f"note: {remark}")

@@ -26,7 +26,13 @@ from pate.features.fourier import RandomFourierFeatures
 from pate.noise.continuous import Entropy, spherical_laplace
 
 TOLERANCE = 1e-8
-"""Largest gradient norm of what counts as the minimum."""
+"""Largest gradient norm of what counts as the minimum, but see `tolerance_of`."""
+
+_ROUNDING = 1e-11
+"""Share of the size of a sum that rounding takes away, with much to spare."""
+
+_WORST_CONDITION = 1e7
+"""Most that curvature may differ between directions: beyond that floating-point numbers do not tell the minimum."""
 
 SOLVER_SHARE = 0.01
 """Share of ε that objective perturbation spends on hiding how far the solver stopped from the exact minimum."""
@@ -42,10 +48,11 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
 
     Sensitivity. Rows are clipped to norm 1 one by one (the intercept is a column of the clipped row and
     regularised like the others; Fourier features have norm 1 by themselves), and |ℓ'| ≤ 1: a record adds at most 1 to
-    the norm of ∇F, and changing one moves ∇F by at most 2.
+    the norm of ∇F, and changing one moves ∇F by at most 2. A record that is unusable (its label is not among `classes`;
+    its features are no numbers, or are none after the transform) adds 0 to ∇F, and stops nothing.
 
     *Output perturbation* releases argmin F + b. F is λ-strongly convex, so its minimum moves by at most 2/λ, and what
-    the solver returns by at most Δ = 2(1 + `TOLERANCE`)/λ. b has density ∝ exp(−(ε/Δ)|b|): ε-DP.
+    the solver returns by at most Δ = 2(1 + τ)/λ, with τ of `tolerance_of`. b has density ∝ exp(−(ε/Δ)|b|): ε-DP.
 
     *Objective perturbation* releases argmin F(w) + b·w, with b of density ∝ exp(−(ε′/2)|b|). For a given w the only b
     is −∇F(w), and the density of w is that of b times det ∇²F(w). Between neighbours |b| moves by at most 2: a factor
@@ -53,15 +60,16 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
     one record adds a matrix of rank one and A ⪰ λ; the other's is at least det A. So the ratio is at most
     e^ε′·(1 + c/λ) (the paper bounds it by the square of that factor), and ε′ = ε₁ − ln(1 + c/λ). λ is raised to
     c/(e^{ε₁/2} − 1) where it is smaller, so that ε′ ≥ ε₁/2.
-    All that is about the exact minimum. The solver stops within `TOLERANCE`/λ of it; what it returned gets one more
-    vector of noise, of density ∝ exp(−ε₂λ/(2·`TOLERANCE`)·|b₂|), which hides that distance at a cost of
-    ε₂ = `SOLVER_SHARE`·ε (given the same exact minimum, two returned points differ by at most 2·`TOLERANCE`/λ).
+    All that is about the exact minimum. The solver stops within τ/λ of it; what it returned gets one more
+    vector of noise, of density ∝ exp(−ε₂λ/(2τ)·|b₂|), which hides that distance at a cost of
+    ε₂ = `SOLVER_SHARE`·ε (given the same exact minimum, two returned points differ by at most 2τ/λ).
     Together ε₁ + ε₂ = ε.
 
     More than two classes: one against the rest, each at ε divided by the number of classes (basic composition).
 
     Guarantee: `coef_`, and so everything predicted from it, is ε-DP in real arithmetic with the operating system's
-    entropy; how long `fit` takes is not covered.
+    entropy; how long `fit` takes is not covered. Whether `fit` ends well depends on the settings alone: the solver gets
+    there for every data set, and settings for which rounding could keep it from that are refused before.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(2000, 2)); y = (X[:, 0] > 0).astype(int)
@@ -100,16 +108,20 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         self.entropy = entropy
 
     def fit(self, X: NDArray, y: NDArray) -> DPLinearClassifier:
-        """Learn and release `coef_`, which costs `epsilon`; labels must be among `classes`."""
+        """Learn and release `coef_`, which costs `epsilon`. `left_out_`, how many records did not count, is private."""
         loss = self._checked_loss()
         self.classes_ = np.asarray(self.classes)
-        y = np.asarray(y)
-        if not np.isin(y, self.classes_).all():
-            raise DataError(f"labels: some are not among the configured classes {list(self.classes_)}")
-        rows = self._rows(X)
         positives = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
         each = self.epsilon / len(positives)
-        self.coef_ = np.stack([self._release(loss, rows, np.where(y == one, 1.0, -1.0), each) for one in positives])
+        self._strength(loss, each)
+        X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
+        usable = usable_records(X, y, self.classes)
+        self.left_out_ = int((~usable).sum())
+        rows = self._rows(X[usable])
+        labels = y[usable]
+        self.coef_ = np.stack(
+            [self._release(loss, rows, np.where(labels == one, 1.0, -1.0), each) for one in positives]
+        )
         self.epsilon_, self.delta_ = float(self.epsilon), 0.0
         self.n_features_in_ = X.shape[1]
         return self
@@ -173,6 +185,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
             raise DataError("examples hold NaN or infinity; fill missing values first")
         if self.fourier_features:
             rows = RandomFourierFeatures(self.fourier_features, self.gamma, self.random_state).transform(X)
+            rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
         else:
             rows = X
         if self.intercept:
@@ -180,20 +193,55 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
             rows = np.column_stack([rows, np.full(len(rows), float(self.intercept))]) / math.hypot(1.0, self.intercept)
         return clip_rows(rows)
 
+    def _strength(self, loss: Loss, epsilon: float) -> tuple[float, float]:
+        """(λ, ε of the tilt) of one class, from public figures; ConfigError if λ is too small to find the minimum."""
+        strength, tilt_epsilon = self.regularisation * self.n_records, math.inf
+        if self.method == "objective":
+            strength, tilt_epsilon = objective_parameters(epsilon * (1.0 - SOLVER_SHARE), strength, loss.curvature)
+        if strength < least_strength(loss.curvature, self.n_records):
+            raise ConfigError(
+                f"regularisation = {self.regularisation:g}: must be at least {loss.curvature / _WORST_CONDITION:g} for "
+                "this loss; with less, rounding hides where the minimum is"
+            )
+        return strength, tilt_epsilon
+
     def _release(self, loss: Loss, rows: NDArray[np.float64], signs: NDArray[np.float64], epsilon: float) -> NDArray:
         signed, dimension = rows * signs[:, None], rows.shape[1]
-        strength = self.regularisation * self.n_records
+        strength, tilt_epsilon = self._strength(loss, epsilon)
+        tolerance = tolerance_of(self.n_records, 2.0 * dimension / tilt_epsilon)
         if self.method == "output":
-            best = minimise(loss, signed, strength, np.zeros(dimension), TOLERANCE)
-            sensitivity = 2.0 * (1.0 + TOLERANCE) / strength
+            best = minimise(loss, signed, strength, np.zeros(dimension), tolerance)
+            sensitivity = 2.0 * (1.0 + tolerance) / strength
             released = best + spherical_laplace(dimension, epsilon / sensitivity, self.entropy)
         else:
-            strength, tilt_epsilon = objective_parameters(epsilon * (1.0 - SOLVER_SHARE), strength, loss.curvature)
             tilt = spherical_laplace(dimension, tilt_epsilon / 2.0, self.entropy)
-            best = minimise(loss, signed, strength, tilt, TOLERANCE)
-            blur = epsilon * SOLVER_SHARE * strength / (2.0 * TOLERANCE)
+            best = minimise(loss, signed, strength, tilt, tolerance)
+            blur = epsilon * SOLVER_SHARE * strength / (2.0 * tolerance)
             released = best + spherical_laplace(dimension, blur, self.entropy)
         return np.round(released / _GRID) * _GRID
+
+
+def usable_records(X: NDArray, y: NDArray, classes: Sequence[Any]) -> NDArray[np.bool_]:
+    """Which records can be learned from, each by itself: features that are numbers, and a label among the classes."""
+    known = set(np.asarray(classes).tolist())
+    labelled = np.array([label in known for label in y.tolist()], dtype=bool)
+    return np.isfinite(X).all(axis=tuple(range(1, X.ndim))) & labelled
+
+
+def tolerance_of(n_records: float, mean_tilt: float) -> float:
+    """Largest gradient norm of what counts as the minimum: what sums of this size reach in floating point.
+
+    From public figures: about how many records there are, and how long the random tilt is on average.
+
+    >>> tolerance_of(1000, 0.0), tolerance_of(50_000, 0.0)
+    (1e-08, 5e-07)
+    """
+    return max(TOLERANCE, _ROUNDING * (n_records + mean_tilt))
+
+
+def least_strength(curvature: float, n_records: float) -> float:
+    """The least λ at which floating-point numbers tell the minimum, whatever the records."""
+    return curvature * n_records / _WORST_CONDITION
 
 
 def clip_rows(X: NDArray) -> NDArray[np.float64]:

@@ -19,12 +19,14 @@ from safetensors.torch import load_file, save_file
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
+from pate.baselines.dp_erm import usable_records
 from pate.baselines.networks import build_network
 from pate.baselines.pca import private_components, project, public_components
-from pate.baselines.per_example import clipped_sum
+from pate.baselines.per_example import clipped_sum, never_stopping
+from pate.baselines.rehearsal import Buffers, way_for
 from pate.baselines.sgd_accounting import History, epsilon_of, noise_for, steps_within
 from pate.boundary import worded_by_us
-from pate.errors import ConfigError, DataError, RunError
+from pate.errors import ConfigError, RunError
 from pate.features import Features, build_features
 from pate.networks.stored import check_values, check_weights
 from pate.networks.tensors import example_tensor
@@ -46,8 +48,13 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     number of steps and the divisor do not depend on how many records there are.
 
     Sensitivity: a record changes the sum by at most `clip_norm`, so a step is a Gaussian mechanism of noise multiplier
-    `sigma` on a Poisson sample of rate q. Preparation is per example (`prepare`: public features, as teachers have;
-    scattering, group normalisation), from `X_public` (PCA), or noisy and counted (PCA with `pca_sigma`).
+    `sigma` on a Poisson sample of rate q. It changes it by zero where its gradient is not finite or cannot be computed,
+    its features are no numbers or its label is not among `classes`: no record stops a run. Preparation is per example
+    (`prepare`: public features, as teachers have; scattering, group normalisation), from `X_public` (PCA), or noisy and
+    counted (PCA with `pca_sigma`).
+
+    The network is tried on made-up examples first, and refused if it remembers anything of those that it saw: a buffer
+    that changes in a forward pass would be released without noise. How it is clipped is held against a plain loop.
 
     Guarantee: `epsilon_` at `delta`, by the accountant named, for the network and everything before it, in real
     arithmetic with the operating system's entropy. It is the cost of all planned steps.
@@ -143,16 +150,13 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     ) -> DPSGDClassifier:
         """Take all planned steps, or those that the file `state` lacks; `progress` is told how many are done."""
         self.sigma_, rate, steps, _ = self.plan()
-        self.classes_ = np.asarray(self.classes)
-        X, targets = self._checked_data(X, y)
+        way = self.rehearse(np.shape(X)[1:])
+        X, targets = self._usable(np.asarray(X), np.asarray(y))
         resumed = _load_state(state, self._digest()) if state is not None and state.exists() else None
         X = self._prepared(X)
         self._prepare_features(X, X_public, resumed)
         inputs = self._inputs(X)
-        self.input_shape_ = tuple(inputs.shape[1:])
-        network = self._build_network()
-        if self.checkpoint is not None:
-            _load_checkpoint(network, self.checkpoint)
+        network = self._first_network()
         parameters = list(network.parameters())
         velocity = [torch.zeros_like(parameter) for parameter in parameters]
         begin = 0
@@ -160,7 +164,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             tensors, begin, self.history_ = resumed
             network.load_state_dict({name[2:]: t for name, t in tensors.items() if name.startswith("w.")})
             velocity = [tensors[f"v.{i}"] for i in range(len(velocity))]
-        total = clipped_sum(self.per_example, network, self.clip_norm)
+        total = never_stopping(clipped_sum(way, network, self.clip_norm), network, self.clip_norm)
+        buffers = Buffers(network)
         network.train()
         for step in range(begin, steps):
             chosen = np.flatnonzero(bernoulli(len(inputs), rate, self.entropy))
@@ -170,6 +175,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                     rows = torch.from_numpy(block)
                     for gradient, part in zip(gradients, total(inputs[rows], targets[rows]), strict=True):
                         gradient += part
+                    buffers.put_back()
             self._update(parameters, gradients, velocity, self._learning_rate_at(step / steps))
             _append_step(self.history_, self.sigma_, rate)
             if state is not None and ((step + 1) * _SAVES // steps > step * _SAVES // steps):
@@ -178,6 +184,19 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.network_ = network
         self.epsilon_, self.delta_ = epsilon_of(self.history_, self.delta, self.accountant), self.delta
         return self
+
+    def rehearse(self, example_shape: Sequence[int]) -> str:
+        """Try network and preparation on made-up examples of this shape, before a record is looked at.
+
+        Returns how clipped gradients are summed. ConfigError if the network is unfit; a warning if it has to be slow.
+        """
+        self.classes_ = np.asarray(self.classes)
+        if self.features == "pca":
+            self.input_shape_: tuple[int, ...] = (self.components,)
+        else:
+            nobodys = np.random.default_rng(0).random((2, *example_shape), dtype=np.float32)
+            self.input_shape_ = tuple(self._inputs(self._prepared(nobodys)).shape[1:])
+        return way_for(self.per_example, self._first_network, self.input_shape_, len(self.classes_))
 
     def predict(self, X: NDArray) -> NDArray:
         """The class of each example."""
@@ -222,6 +241,13 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             self.model, self.model_params or {}, self.input_shape_, len(self.classes_), self.random_state
         )
 
+    def _first_network(self) -> torch.nn.Module:
+        """Where training begins."""
+        network = self._build_network()
+        if self.checkpoint is not None:
+            _load_checkpoint(network, self.checkpoint)
+        return network
+
     @property
     def _private_pca(self) -> bool:
         return self.features == "pca" and self.pca_sigma is not None
@@ -249,13 +275,13 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         if self.delta >= 1 / self.n_records:
             warnings.warn(too_large_delta(self.delta, self.n_records), stacklevel=3)
 
-    def _checked_data(self, X: NDArray, y: NDArray) -> tuple[NDArray, torch.Tensor]:
-        X, y = np.asarray(X), np.asarray(y)
-        if not np.isfinite(X).all():
-            raise DataError("examples hold NaN or infinity; fill missing values first")
+    def _usable(self, X: NDArray, y: NDArray) -> tuple[NDArray, torch.Tensor]:
+        """Records whose features are numbers and whose label is a class. A rule for each record by itself: the others
+        are as if they were not there, and `left_out_`, how many those are, is private."""
+        usable = usable_records(X, y, self.classes)
+        self.left_out_ = int((~usable).sum())
+        X, y = (X, y) if usable.all() else (X[usable], y[usable])
         position = {label: i for i, label in enumerate(self.classes_.tolist())}
-        if not set(y.tolist()) <= set(position):
-            raise DataError(f"labels: some are not among the configured classes {list(position)}")
         return X, torch.tensor([position[label] for label in y.tolist()], dtype=torch.int64)
 
     def _prepare_features(self, X: NDArray, X_public: NDArray | None, resumed: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
@@ -39,9 +40,11 @@ def project(X: NDArray, components: NDArray) -> NDArray[np.float32]:
 
 
 def _unit_rows(X: NDArray) -> NDArray[np.float64]:
-    rows = np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+    rows = np.asarray(X, dtype=np.float64).reshape(len(X), math.prod(np.shape(X)[1:]))
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1.0)
+    # a row that is not finite, or too long to be squared, counts as zero
+    usable = np.isfinite(norms)
+    return np.where(usable, rows, 0.0) / np.where(usable & (norms > 0), norms, 1.0)
 
 
 def _leading(symmetric: NDArray[np.float64], n_components: int) -> NDArray[np.float32]:

@@ -1,16 +1,22 @@
-"""Sums of clipped per-example gradients, worked out in one of three ways behind one switch.
+"""Sums of clipped per-example gradients, worked out in one of four ways behind one switch.
 
 * `opacus`: Opacus's GradSampleModule stores every example's gradient, then they are clipped and summed;
 * `ghost`: one backward pass; a linear layer's norms come from its inputs and output gradients, and the clipped sum
   is one matrix product, so no example's gradient of it is ever stored (Goodfellow 2015; Bu et al. 2023);
-* `torch_func`: vmap over grad, for any module that torch.func can transform.
+* `torch_func`: vmap over grad, for any module that torch.func can transform;
+* `one_by_one`: the obvious loop over the examples, slow and right for any module.
 
-All three give the same sum, up to rounding, which a test checks.
+All give the same sum, up to rounding, for the networks of this package, which a test checks. For somebody else's,
+`pate.baselines.rehearsal` compares them with the loop on made-up examples before one is taken.
+
+Sensitivity: an example adds at most `clip_norm` to the norm of the sum. One whose gradient is not finite, or longer
+than can be squared, adds zero: that depends on the example and the weights alone, and stops nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,12 +24,12 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, unfold
 
-from pate.errors import ConfigError, RunError
+from pate.errors import ConfigError
 
 ClippedSum = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
 """(inputs, targets) → one tensor per parameter: the sum of the examples' clipped gradients."""
 
-WAYS = ("auto", "ghost", "opacus", "torch_func")
+WAYS = ("auto", "ghost", "opacus", "torch_func", "one_by_one")
 _MANY_CONVOLVED = 100_000  # weights in convolutions: 9,216 in the small CNN, 286,560 in the deep one
 
 
@@ -33,19 +39,64 @@ def clipped_sum(way: str, module: torch.nn.Module, clip_norm: float) -> ClippedS
         raise ConfigError(f"per_example = {way!r}: must be one of {', '.join(WAYS)}")
     if way == "auto":
         way = quickest(module)
-    return {"ghost": _ghost, "opacus": _opacus, "torch_func": _torch_func}[way](module, clip_norm)
+    made = {"ghost": _ghost, "opacus": _opacus, "torch_func": _torch_func, "one_by_one": _one_by_one}
+    return made[way](module, clip_norm)
+
+
+def never_stopping(total: ClippedSum, module: torch.nn.Module, clip_norm: float) -> ClippedSum:
+    """The same sum, also where a module cannot take an example: that one adds zero, as one with a NaN gradient does.
+
+    For modules that were tried on made-up examples: what fails after that is an example's doing, and whether a run goes
+    on must not tell that it was there.
+    """
+    alone = _one_by_one(module, clip_norm)
+
+    def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+        try:
+            return total(inputs, targets)
+        except Exception:
+            module.zero_grad(set_to_none=True)
+        sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
+        for i in range(len(inputs)):
+            with suppress(Exception):
+                for summed, part in zip(sums, alone(inputs[i : i + 1], targets[i : i + 1]), strict=True):
+                    summed += part
+        return sums
+
+    return clipped
+
+
+def gradient_of_one(module: torch.nn.Module, one_input: torch.Tensor, one_target: torch.Tensor) -> list[torch.Tensor]:
+    """The gradient of one example's loss, by parameter; inputs and targets of length 1."""
+    loss = cross_entropy(module(one_input), one_target, reduction="sum")
+    parameters = list(module.parameters())
+    return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+
+
+def _one_by_one(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
+    def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+        sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
+        for i in range(len(inputs)):
+            gradient = gradient_of_one(module, inputs[i : i + 1], targets[i : i + 1])
+            for summed, part in zip(sums, _clip_stored([g.unsqueeze(0) for g in gradient], clip_norm), strict=True):
+                summed += part
+        return sums
+
+    return clipped
 
 
 def _opacus(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
     from opacus import GradSampleModule  # takes seconds to import
 
-    wrapped = GradSampleModule(module, loss_reduction="sum")
-
     def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
-        gradients = [parameter.grad_sample for parameter in module.parameters()]  # type: ignore[attr-defined]
-        wrapped.zero_grad(set_to_none=True)
-        return _clip_stored(gradients, clip_norm)
+        wrapped = GradSampleModule(module, loss_reduction="sum")
+        try:
+            cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
+            gradients = [parameter.grad_sample for parameter in module.parameters()]  # type: ignore[attr-defined]
+            return _clip_stored(gradients, clip_norm)
+        finally:  # also where a layer failed half way: nothing of this pass is left for the next one
+            wrapped.zero_grad(set_to_none=True)
+            wrapped.to_standard_module()
 
     return clipped
 
@@ -72,16 +123,20 @@ def _clip_stored(gradients: list[torch.Tensor], clip_norm: float) -> list[torch.
     """Clip and sum gradients of shape (examples, …)."""
     flat = [gradient.flatten(1) for gradient in gradients]
     factors = _factors(sum((f.square().sum(1) for f in flat), torch.zeros(len(flat[0]))), clip_norm)
+    flat = [_counted(f, factors) for f in flat]
     return [(factors @ f).reshape(g.shape[1:]) for f, g in zip(flat, gradients, strict=True)]
 
 
 def _factors(squared_norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """min(1, clip_norm/norm) for each example."""
-    if not squared_norms.isfinite().all():
-        raise RunError(
-            "NaN or infinite gradients: lower learning_rate, check the loss and the inputs; this step was not released"
-        )
-    return clip_norm / squared_norms.sqrt().clamp(min=clip_norm)
+    """min(1, clip_norm/norm) for each example; 0 for one whose gradient is NaN, infinite or too long to square."""
+    factors = clip_norm / squared_norms.sqrt().clamp(min=clip_norm)
+    return torch.where(squared_norms.isfinite(), factors, torch.zeros_like(factors))
+
+
+def _counted(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """The same rows, but zeros for examples that count for nothing: 0 times NaN would be NaN."""
+    counts = factors > 0
+    return rows if bool(counts.all()) else torch.where(counts.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0.0)
 
 
 def quickest(module: torch.nn.Module) -> str:
@@ -130,9 +185,13 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
         used = [layer for layer in layers if layer in seen]
         output_gradients = torch.autograd.grad(loss, [seen[layer][1] for layer in used])
         traces = [_trace(layer, seen[layer][0], g) for layer, g in zip(used, output_gradients, strict=True)]
-        factors = _factors(sum((t.squared_norms() for t in traces), torch.zeros(len(inputs))), clip_norm)
+        norms = [trace.squared_norms() for trace in traces]
+        if any(len(found) != len(inputs) for found in norms):
+            raise ConfigError("per_example = 'ghost': a layer has not one row per example; use 'torch_func'")
+        factors = _factors(sum(norms, torch.zeros(len(inputs))), clip_norm)
         sums: dict[int, torch.Tensor] = {}
         for layer, trace in zip(used, traces, strict=True):
+            trace.keep_counted(factors)
             sums[id(layer.weight)] = trace.weighted_sum(factors).reshape(layer.weight.shape)
             if layer.bias is not None:
                 sums[id(layer.bias)] = factors @ trace.bias
@@ -146,7 +205,14 @@ class _Outer:
     """A linear layer's gradients as outer products: `left` (n, outputs) times `right` (n, inputs)."""
 
     def __init__(self, left: torch.Tensor, right: torch.Tensor, has_bias: bool) -> None:
-        self.left, self.right, self.bias, self.has_bias = left, right, left, has_bias
+        self.left, self.right, self.has_bias = left, right, has_bias
+
+    @property
+    def bias(self) -> torch.Tensor:
+        return self.left
+
+    def keep_counted(self, factors: torch.Tensor) -> None:
+        self.left, self.right = _counted(self.left, factors), _counted(self.right, factors)
 
     def squared_norms(self) -> torch.Tensor:
         of_inputs = self.right.square().sum(1)
@@ -161,6 +227,9 @@ class _Stored:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor, has_bias: bool) -> None:
         self.weight, self.bias, self.has_bias = weight.flatten(1), bias, has_bias
+
+    def keep_counted(self, factors: torch.Tensor) -> None:
+        self.weight, self.bias = _counted(self.weight, factors), _counted(self.bias, factors)
 
     def squared_norms(self) -> torch.Tensor:
         norms = self.weight.square().sum(1)

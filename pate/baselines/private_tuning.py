@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
-from pate.baselines.dp_erm import DPLinearClassifier
+from pate.baselines.dp_erm import DPLinearClassifier, usable_records
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError
 from pate.noise.continuous import Entropy, exponential_choice
@@ -27,6 +27,8 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
     picks one by its number of errors on the last part. Sensitivity: a record is in one part. In a training part it
     changes one candidate, which is ε-DP, and the choice among candidates only processes that further; in the last
     part it changes each count of errors by at most 1.
+
+    A record whose features are no numbers, or whose label is not among `classes`, is as if it were not there.
 
     Guarantee: the chosen candidate and its coefficients are ε-DP together.
     """
@@ -57,6 +59,9 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
         parameters.epsilon(self.epsilon)
         parameters.positive(self.n_records, "n_records")
         X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
+        usable = usable_records(X, y, self.classes)
+        self.left_out_ = int((~usable).sum())
+        X, y, ids = X[usable], y[usable], None if ids is None else [i for i, u in zip(ids, usable, strict=True) if u]
         models = [self._candidate(candidate) for candidate in self.candidates]
         *training, held_out = split_into_parts(X, y, ids, self.entropy(32), len(models) + 1)
         for model, part in zip(models, training, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from contextlib import nullcontext
@@ -53,14 +54,15 @@ def run_baseline(
 ) -> BaselineOutcome:
     """Train the baseline as `config` says, in the directory or at the URL `out`.
 
-    An interrupted DP-SGD goes on where it was.
+    An interrupted DP-SGD goes on where it was. A private record that cannot be learned from counts as zero and stops
+    nothing.
     """
     console = console or Console()
-    given, data = config, load(config.data, data_dir, config_dir)
+    given, data = config, load(config.data, data_dir, config_dir, keep_missing=True)
     config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
-    planned = _plan(model, config, n_records, console)
+    planned = _plan(model, config, data, n_records, console)
     with Run.create(out, given, resume) as directory:
         if directory.report_file.exists():
             return BaselineOutcome(BaselineReport.model_validate_json(directory.report_file.read_text()), out)
@@ -70,6 +72,10 @@ def run_baseline(
         else:
             _fit_on_private_data(model, data, directory, console)
         seconds = {"train": time.perf_counter() - started}
+        if getattr(model, "left_out_", 0):
+            console.say_privately(
+                f"{model.left_out_} records have no label or no numbers to learn from, and counted as zero"
+            )
         chosen = config.baseline
         save_model(model, directory.model_folder, chosen.name, dict(chosen.params), _card(config, data))
         report = _report(config, data, model, planned, console)
@@ -111,8 +117,8 @@ def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
     return build_baseline(config.baseline.name, dict(config.baseline.params), given)
 
 
-def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) -> dict[str, Any]:
-    """What the run will spend, before a record is looked at."""
+def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, console: Console) -> dict[str, Any]:
+    """What the run will spend, before a record is looked at; what it takes is tried on made-up examples."""
     if config.budget.epsilon is None and not hasattr(model, "plan"):
         raise ConfigError("budget.epsilon: missing; add it to the config")
     if not hasattr(model, "plan"):
@@ -121,6 +127,8 @@ def _plan(model: Any, config: BaselineConfig, n_records: int, console: Console) 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sigma, rate, steps, epsilon = model.plan()
+        if hasattr(model, "rehearse"):
+            model.rehearse(data.records.X.shape[1:])
     for warning in caught:
         if issubclass(warning.category, UserWarning):
             console.say(f"warning: {warning.message}")
@@ -164,7 +172,7 @@ def _fit_on_private_data(model: Any, data: Dataset, directory: Run, console: Con
 
 
 def _shaped(model: Any, X: np.ndarray) -> np.ndarray:
-    return X if getattr(model, "accepts_images", False) else X.reshape(len(X), -1)
+    return X if getattr(model, "accepts_images", False) else X.reshape(len(X), math.prod(X.shape[1:]))
 
 
 def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:

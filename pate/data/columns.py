@@ -78,13 +78,16 @@ class Column:
             )
         return found
 
-    def labels(self, classes: Sequence[object]) -> NDArray[np.int64]:
-        """Positions in the configured list of classes, which is never added to."""
+    def labels(self, classes: Sequence[object], keep_unknown: bool = False) -> NDArray[np.int64]:
+        """Positions in the configured list of classes, which is never added to.
+
+        The first row with another label is refused, unless such rows are kept, as −1.
+        """
         position = {str(name): i for i, name in enumerate(classes)}
         if len(position) != len(classes):
             raise DataError(f"data.classes: names repeat in {list(classes)}")
         found = np.array([position.get(text, -1) for text in self.texts()], dtype=np.int64)
-        if (found < 0).any():
+        if not keep_unknown and (found < 0).any():
             raise self.error(
                 int(np.argmax(found < 0)), "its label is not among data.classes; add it there or drop such rows"
             )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Records:
-    """Private records that were read, with their labels as positions in the list of classes.
+    """Private records that were read, with their labels as positions in the list of classes (−1: in none of them).
 
     Where a person is the unit of privacy, `ids` hold one canonical text per person (see `pate.data.columns`).
     `left_out` is how many records had no valid id and are not here; that number is private too.
@@ -40,6 +40,11 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def usable(self, n_classes: int) -> NDArray[np.bool_]:
+        """Which records have numbers for features and a class for a label, each by itself."""
+        numbers = np.isfinite(self.X).all(axis=tuple(range(1, self.X.ndim)))
+        return np.asarray(numbers & (self.y >= 0) & (self.y < n_classes))
 
     def only(self, kept: NDArray[np.bool_]) -> Records:
         """The records that the mask `kept` selects."""
@@ -98,7 +103,7 @@ class Dataset:
                 continue
             if X.shape[1:] != shape:
                 raise DataError(f"{name} examples have shape {X.shape[1:]}, private ones {shape}: make them the same")
-            if len(X) == 0 and name != "test":
+            if len(X) == 0 and name == "public":
                 raise DataError(f"the {name} data is empty")
             if name != "private":
                 _refuse_missing(X, name)
@@ -108,11 +113,13 @@ class Dataset:
             raise DataError("data.classes: at least two classes are needed")
 
     def refuse_missing(self) -> None:
-        """Raise DataError where a private record holds NaN or infinity: teachers cannot learn from it.
+        """Raise DataError where a private record holds NaN or infinity, or there is none: teachers could not learn.
 
         Where records vote themselves, such a record casts no vote, and nothing may be refused because of it.
         """
         if isinstance(self.private, Records):
+            if not len(self.private):
+                raise DataError("the private data is empty")
             _refuse_missing(self.private.X, "private")
 
     @property

@@ -6,11 +6,14 @@ header claims it is there, and whatever a parser raises becomes one line that na
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import re
 import socket
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +45,43 @@ def content_of(path: str) -> bytes:
         raise DataError(f"{path}: cannot be read on {socket.gethostname()} ({reason.splitlines()[0]})") from None
 
 
-def csv_columns(content: bytes, where: str, needed: Mapping[str, str | None], ignored: Collection[str] = ()) -> Columns:
+def csv_columns(
+    content: bytes,
+    where: str,
+    needed: Mapping[str, str | None],
+    ignored: Collection[str] = (),
+    keep_bad: bool = False,
+) -> Columns:
     """The columns of a csv file with a header, without those to ignore unless they are needed.
 
-    `needed` maps keys of the config to the columns that they name.
+    `needed` maps keys of the config to the columns that they name. A line that is not csv is refused or, with
+    `keep_bad`, a record of which nothing is known: all its cells are empty.
     """
+    rows = _lines_by_themselves(content) if keep_bad else _lines(content, where)
+    if not rows:
+        raise DataError(f"{where}: no header line")
+    header = rows.pop(0)
+    _check_header(header, where, needed)
+    return {
+        name: Column(f"{where}: column {name!r}", "cells", "text", [row[i].strip() for row in rows])
+        for i, name in enumerate(header)
+        if name not in ignored or name in needed.values()
+    }
+
+
+def _lines_by_themselves(content: bytes) -> list[list[str]]:
+    """Every line parsed alone, so that an open quote reaches no other; one that is not csv has empty cells."""
+    rows: list[list[str]] = []
+    for line in re.split(rb"\r\n|\n|\r", content.removeprefix(codecs.BOM_UTF8)):
+        row = [""]
+        with suppress(UnicodeDecodeError, csv.Error):
+            row = next(csv.reader([line.decode()], skipinitialspace=True, strict=True), [])
+        if row:
+            rows.append(row if not rows or len(row) == len(rows[0]) else [""] * len(rows[0]))
+    return rows
+
+
+def _lines(content: bytes, where: str) -> list[list[str]]:
     file = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     reader = csv.reader(file, skipinitialspace=True, strict=True)
     rows: list[list[str]] = []
@@ -68,15 +103,7 @@ def csv_columns(content: bytes, where: str, needed: Mapping[str, str | None], ig
         raise DataError(
             f"{_row(where, rows)}: not csv: a quote that is not closed or not doubled, or a huge cell"
         ) from None
-    if not rows:
-        raise DataError(f"{where}: no header line")
-    header = rows.pop(0)
-    _check_header(header, where, needed)
-    return {
-        name: Column(f"{where}: column {name!r}", "cells", "text", [row[i].strip() for row in rows])
-        for i, name in enumerate(header)
-        if name not in ignored or name in needed.values()
-    }
+    return rows
 
 
 def parquet_columns(

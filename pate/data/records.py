@@ -53,7 +53,8 @@ class Format:
     categories: Categories = ()
     ignore: tuple[str, ...] = ()
     keep_missing: bool = False
-    """Private records whose features are no numbers are kept, to cast no vote; else they are refused."""
+    """Private records that are unusable are kept, to cast no vote; else they are refused: features that are no numbers,
+    a label that is no class (kept as −1). And whether there is any record to use is no reason to stop."""
 
     @classmethod
     def of_columns(cls, settings: CsvData | ParquetData, columns: Iterable[str], where: str) -> Format:
@@ -100,10 +101,13 @@ def joined(several: Sequence[Records], format: Format) -> Records:
     )
 
 
-def with_valid_ids(records: Records, id_type: IdType) -> Records:
-    """The records, unchanged; DataError if none of them has a valid id, which means that the config is wrong."""
-    if records.left_out and not len(records):
-        raise no_valid_id(id_type)
+def with_valid_ids(records: Records, format: Format) -> Records:
+    """The records, unchanged; DataError if none of them has a valid id, which means that the config is wrong.
+
+    Not where nothing that a private record holds may stop a run.
+    """
+    if records.left_out and not len(records) and not format.keep_missing:
+        raise no_valid_id(format.id_type)
     return records
 
 
@@ -112,13 +116,19 @@ def no_valid_id(id_type: IdType) -> DataError:
     return DataError(f"no private record has a valid id: data.id_type = {id_type!r}, or the column of ids, is wrong")
 
 
-def read_table(path: str, source: str, needed: Mapping[str, str | None], ignored: Sequence[str] = ()) -> Table:
-    """The table in a file; `needed` maps keys of the config to the columns that they name."""
+def read_table(
+    path: str, source: str, needed: Mapping[str, str | None], ignored: Sequence[str] = (), keep_bad: bool = False
+) -> Table:
+    """The table in a file; `needed` maps keys of the config to the columns that they name.
+
+    With `keep_bad`, a line that is not csv is a record of empty cells; else the file is refused.
+    """
     content = content_of(path)
     if source == "npz":
         return npz_table(npz_arrays(content, path, ("X", "y", "id")), path)
-    read = parquet_columns if source == "parquet" else csv_columns
-    return Table(path, read(content, path, needed, ignored))
+    if source == "parquet":
+        return Table(path, parquet_columns(content, path, needed, ignored))
+    return Table(path, csv_columns(content, path, needed, ignored, keep_bad))
 
 
 def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "") -> Table:
@@ -156,7 +166,8 @@ def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
 
 def records_of(table: Table, format: Format) -> Records:
     """The records of a private file, those without a valid id left out."""
-    X, y = features_of(table, format, format.keep_missing), _needed(table, format.label).labels(format.classes)
+    X = features_of(table, format, format.keep_missing)
+    y = _needed(table, format.label).labels(format.classes, format.keep_missing)
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
     if format.id is None:

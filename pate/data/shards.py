@@ -128,7 +128,7 @@ def load_sharded(
         test = _with_known_columns(read_table(_place(settings.test, folder), settings.source, {}, ignored), format)
     left = by_workers and settings.read_by == "workers"
     return Dataset(
-        private=Shards(tuple(paths), format) if left else with_valid_ids(read_all(paths, format), format.id_type),
+        private=Shards(tuple(paths), format) if left else with_valid_ids(read_all(paths, format), format),
         X_public=features_of(public, format),
         classes=tuple(str(name) for name in settings.classes),
         X_test=None if test is None else features_of(test, format),
@@ -142,7 +142,7 @@ def read_all(paths: Sequence[str], format: Format) -> Records:
     needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
     found = []
     for path in paths:
-        table = read_table(path, format.source, needed, format.ignore)
+        table = read_table(path, format.source, needed, format.ignore, format.keep_missing)
         if format.source == "npz" and format.id is None and "id" in table.columns:
             raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
         found.append(records_of(_with_known_columns(table, format), format))

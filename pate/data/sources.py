@@ -25,7 +25,8 @@ def load(
     """The data set that the config's data section describes.
 
     `by_workers`: leave private shards unread where the config says that workers read them. `keep_missing`: keep private
-    records whose features are no numbers, which cast no vote where records vote themselves; else they are refused.
+    records whose features are no numbers or whose label is no class (−1), which cast no vote where records vote
+    themselves and count as zero in a baseline, and take an empty private set; else they are refused.
 
     Files are looked for below `data_dir`, else below $PATE_DATA. If there is neither, the
     user's own files are looked for beside the config and benchmarks in ~/.cache/pate, where downloads go too.

@@ -35,16 +35,18 @@ def existing(path: str, folder: Path) -> Path:
 
 def load_npz(settings: NpzData, folder: Path, keep_missing: bool = False) -> Dataset:
     """The data set in the archives that `settings` name, from below `folder`."""
-    tables = _npz_in_one(settings, folder) if settings.file is not None else _files(settings, folder)
+    tables = _npz_in_one(settings, folder) if settings.file is not None else _files(settings, folder, keep_missing)
     format = Format.of_arrays(settings, tables["public"], settings.ids or "id" in tables["private"].columns)
     return dataset(tables, replace(format, keep_missing=keep_missing))
 
 
 def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dataset:
     """The data set in the csv files that `settings` name, from below `folder`."""
-    tables = _csv_in_one(settings, folder) if settings.split is not None else _files(settings, folder)
+    in_one = settings.split is not None
+    tables = _csv_in_one(settings, folder, keep_missing) if in_one else _files(settings, folder, keep_missing)
     for part in ("private", "public"):
-        if part not in tables or not len(tables[part]):
+        may_be_empty = part == "private" and keep_missing
+        if part not in tables or not (may_be_empty or len(tables[part])):
             raise DataError(f"data.{part}: no rows; a csv source needs private and public ones")
     private = tables["private"]
     format = Format.of_columns(settings, private.columns, private.where)
@@ -55,7 +57,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     """The data set made of a private, a public and perhaps a test table."""
     test = tables.get("test")
     return Dataset(
-        private=with_valid_ids(records_of(tables["private"], format), format.id_type),
+        private=with_valid_ids(records_of(tables["private"], format), format),
         X_public=features_of(tables["public"], format),
         classes=tuple(str(name) for name in format.classes),
         X_test=None if test is None else features_of(test, format),
@@ -64,7 +66,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     )
 
 
-def _files(settings: CsvData | NpzData, folder: Path) -> dict[str, Table]:
+def _files(settings: CsvData | NpzData, folder: Path, keep_bad: bool) -> dict[str, Table]:
     """The tables, each from a file of its own."""
     named = {"label": getattr(settings, "label", None), "id": getattr(settings, "id", None)}
     tables = {}
@@ -73,7 +75,8 @@ def _files(settings: CsvData | NpzData, folder: Path) -> dict[str, Table]:
         if path is not None:
             needed = named if part == "private" else {}
             place = str(existing(path, folder))
-            tables[part] = read_table(place, settings.source, needed, getattr(settings, "ignore", ()))
+            ignored, keep = getattr(settings, "ignore", ()), keep_bad and part == "private"
+            tables[part] = read_table(place, settings.source, needed, ignored, keep)
     return tables
 
 
@@ -85,16 +88,18 @@ def _npz_in_one(settings: NpzData, folder: Path) -> dict[str, Table]:
     return {part: npz_table(arrays, f"{path} ({part})", f"_{part}") for part in parts}
 
 
-def _csv_in_one(settings: CsvData, folder: Path) -> dict[str, Table]:
-    """One file whose rows say where they belong."""
+def _csv_in_one(settings: CsvData, folder: Path, keep_bad: bool) -> dict[str, Table]:
+    """One file whose rows say where they belong; one that does not is refused or, with `keep_bad`, left out."""
     if not isinstance(settings.private, str):
         raise DataError("data.split needs data.private, the one file that holds all rows")
     needed = {key: getattr(settings, key) for key in ("label", "id", "split")}
-    whole = read_table(str(existing(settings.private, folder)), "csv", needed, settings.ignore)
+    whole = read_table(str(existing(settings.private, folder)), "csv", needed, settings.ignore, keep_bad)
     split = whole.columns[settings.split or ""]
-    rows: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {"private": []}
     for row, part in enumerate(split.texts()):
         if part not in _PARTS:
+            if keep_bad:
+                continue
             raise split.error(row, "says neither private nor public nor test")
         rows.setdefault(part, []).append(row)
     return {

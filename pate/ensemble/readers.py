@@ -92,7 +92,7 @@ class Readers:
         summaries = [answer for answer in found if isinstance(answer, Summary)]
         self.records, self.digest = sum(summary.records for summary in summaries), digest_of(summaries)
         self.left_out = sum(summary.left_out for summary in summaries)
-        if self.left_out and not self.records:
+        if self.left_out and not self.records and not shards.format.keep_missing:
             raise no_valid_id(shards.format.id_type)
 
     def part(self, number: int) -> RemotePart:

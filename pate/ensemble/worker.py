@@ -262,14 +262,25 @@ class Worker:
                 usual = self._features(job.recipe).transform(np.zeros_like(X[:1])).shape[1:]
                 if len(np.unique(y)) > 1 and transformed.shape == (len(y), *usual):
                     slots[part] = transformed, y
-        networks = self._fit_stack(job, slots) if slots else {}
         made: dict[int, _Made] = {}
-        for part in slots:
-            if not diverged(networks[part]):
-                teacher = PartClassifier(networks[part])
+        for part, network in (self._networks(job, slots) if slots else {}).items():
+            if part in slots and not diverged(network):
+                teacher = PartClassifier(network)
                 teacher.present_ = np.unique(slots[part][1])
                 made[part] = teacher, pack(teacher), None
         return made
+
+    def _networks(self, job: Job, slots: Mapping[int, Records]) -> dict[int, Any]:
+        """Those of a stack; where it fails, each with the other slots blank, and without those that fail: the others
+        come out as they would anyway."""
+        try:
+            return self._fit_stack(job, slots)
+        except Exception:
+            networks = {}
+        for part, records in slots.items():
+            with suppress(Exception):
+                networks[part] = self._fit_stack(job, {part: records})[part]
+        return networks
 
     def _fit_stack(self, job: Job, data: Mapping[int, Records]) -> dict[int, Any]:
         from pate.teachers.stacked import fit_stack

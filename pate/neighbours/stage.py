@@ -53,7 +53,8 @@ class Rounds:
             seen = features(X_public)
             cells = self._cells(number, round, seen)
             name = f"round {number} of {len(self.rounds)}, cells {digest(cells)}"
-            released = release(name, Election(features, cells, self.settings.votes, n_classes), round.mechanism)
+            election = Election(features, cells, self.settings.votes, n_classes, X_public[:1])
+            released = release(name, election, round.mechanism)
             labelled = labels_of(self.settings, round.mechanism, released, cells, seen, n_classes)
         assert labelled is not None  # there is at least one round
         return labelled

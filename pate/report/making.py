@@ -166,9 +166,8 @@ def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
 
     recipe = recipe_of(model, "nonprivate")
     features = recipe.build_features()
-    X, y = data.records.X, data.records.y
-    numbers = np.isfinite(X).reshape(len(X), -1).all(axis=1)
+    usable = data.records.only(data.records.usable(len(data.classes)))
     with one_thread():
         classifier = PartClassifier(recipe.estimator(seed))
-        classifier.fit(features.transform(X[numbers]), y[numbers])
+        classifier.fit(features.transform(usable.X), usable.y)
         return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())

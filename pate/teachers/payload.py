@@ -48,7 +48,8 @@ def unpack(payload: bytes, recipe: Recipe) -> PartClassifier:
 def constant(y: NDArray[np.int64], n_classes: int) -> PartClassifier:
     """A stand-in where training failed: it always votes for the most frequent label of its part."""
     teacher = PartClassifier(None)
-    teacher.present_ = np.array([np.bincount(y, minlength=n_classes).argmax()])
+    known = y[(y >= 0) & (y < n_classes)]
+    teacher.present_ = np.array([np.bincount(known, minlength=n_classes).argmax()])
     return teacher
 
 

@@ -12,11 +12,19 @@ from scipy.integrate import quad
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
-from pate.baselines.dp_erm import SOLVER_SHARE, TOLERANCE, DPLinearClassifier, clip_rows, objective_parameters
+from pate.baselines.dp_erm import (
+    SOLVER_SHARE,
+    TOLERANCE,
+    DPLinearClassifier,
+    clip_rows,
+    least_strength,
+    objective_parameters,
+    tolerance_of,
+)
 from pate.baselines.erm_solver import Huber, Logistic, Loss, minimise
 from pate.baselines.private_tuning import PrivatelyTuned
 from pate.data.partition import split_into_parts
-from pate.errors import ConfigError, DataError, RunError
+from pate.errors import ConfigError, DataError
 from pate.noise.continuous import Entropy, seeded_entropy, spherical_laplace
 
 LOSSES = [Logistic(), Huber(0.5), Huber(0.1)]
@@ -149,11 +157,89 @@ def test_what_is_released_lies_on_a_grid() -> None:
         np.testing.assert_array_equal(steps, np.round(steps))
 
 
-def test_a_point_that_is_not_the_minimum_is_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pate.baselines.erm_solver._MOST_STEPS", 1)
-    X, y = np.random.default_rng(14).normal(size=(30, 3)), np.arange(30) % 2
-    with pytest.raises(RunError, match="Nothing was released"):
-        DPLinearClassifier(1.0, n_records=30).fit(X, y)
+def nasty_rows(rng: np.random.Generator, kind: str, n: int, dimension: int) -> np.ndarray:
+    """Signed rows that a solver may stumble over."""
+    X = rng.normal(size=(n, dimension))
+    if kind == "collinear":
+        X = np.repeat(X[:, :1], dimension, axis=1)
+    elif kind == "separable":
+        X = np.abs(X) + 0.1
+    elif kind == "one direction":
+        X = np.repeat(X[:1], n, axis=0)
+    elif kind == "scales":
+        X *= 10.0 ** rng.uniform(-8, 2, size=(n, 1))
+    elif kind == "one-hot":
+        X = np.eye(dimension)[rng.integers(0, dimension, n)]
+    return clip_rows(X) * (1.0 if kind == "separable" else rng.choice([-1.0, 1.0], size=(n, 1)))
+
+
+@pytest.mark.parametrize("condition", [1e3, 1e5, 1e7])
+@pytest.mark.parametrize("loss", [*LOSSES, Huber(1e-3), Huber(1e-6)], ids=str)
+def test_the_solver_gets_there_for_every_data_set(loss: Loss, condition: float) -> None:
+    """Within the settings that are allowed. It gave up on some of these, by an error that told of the data."""
+    rng = np.random.default_rng(17)
+    for kind in ("normal", "collinear", "separable", "one direction", "scales", "one-hot"):
+        for n in (0, 1, 50, 500):
+            for length in (0.0, 1.0, 1e3, 1e6):
+                dimension = int(rng.choice([1, 3, 12]))
+                rows = nasty_rows(rng, kind, max(n, 1), dimension)[:n]
+                tilt = rng.normal(size=dimension) * length
+                strength = least_strength(loss.curvature, 500) * 1e7 / condition
+                tolerance = tolerance_of(500, length * dimension)
+                w = minimise(loss, rows, strength, tilt, tolerance)
+                gradient = rows.T @ loss.slope(rows @ w) + strength * w + tilt
+                assert np.linalg.norm(gradient) <= tolerance
+
+
+def test_a_hessian_that_cannot_be_factored_stops_nothing() -> None:
+    """Below what settings allow; without the last record it could be factored, so an error told that it is there."""
+    rng = np.random.default_rng(3)
+    for strength in (1e-17, 1e-300):
+        rows = nasty_rows(rng, "one direction", 500, 4)
+        assert np.isfinite(minimise(Logistic(), rows, strength, np.zeros(4), TOLERANCE)).all()
+
+
+def test_what_could_not_be_solved_is_refused_by_its_settings() -> None:
+    """Whatever the records: none at all, here."""
+    empty = np.zeros((0, 3)), np.zeros(0, dtype=int)
+    with pytest.raises(ConfigError, match=r"regularisation = 1e-09: must be at least 2.5e-08"):
+        DPLinearClassifier(1.0, n_records=1e6, method="output", regularisation=1e-9).fit(*empty)
+    with pytest.raises(ConfigError, match=r"at least 0.05"):
+        DPLinearClassifier(1.0, n_records=100, method="output", loss="huber", huber_width=1e-6).fit(*empty)
+    assert DPLinearClassifier(1.0, n_records=100, regularisation=1e-12).fit(*empty).coef_.shape == (1, 4)  # is raised
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "output"}, {"fourier_features": 8}, {"classes": (0, 1, 2)}])
+def test_no_record_stops_it_and_an_unusable_one_counts_as_zero(settings: dict) -> None:
+    rng = np.random.default_rng(15)
+    X, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+
+    def fitted(X: np.ndarray, y: np.ndarray) -> DPLinearClassifier:
+        return DPLinearClassifier(2.0, n_records=40, entropy=seeded_entropy(1), **settings).fit(X, y)
+
+    without = fitted(X, y)
+    assert without.left_out_ == 0
+    for value, label in ((np.nan, 0), (np.inf, 1), (0.5, 9), (0.5, "x"), (0.5, None)):
+        labels = np.array([*y.tolist(), label], dtype=object)
+        found = fitted(np.concatenate([X, np.full((1, 3), value)]), labels)
+        np.testing.assert_allclose(found.coef_, without.coef_, atol=1e-6)
+        assert found.left_out_ == 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        for huge in (1e160, 1e308):
+            assert np.isfinite(fitted(np.concatenate([X, np.full((1, 3), huge)]), np.append(y, 1)).coef_).all()
+
+
+def test_private_tuning_leaves_unusable_records_out() -> None:
+    rng = np.random.default_rng(16)
+    X, y = rng.normal(size=(60, 2)), rng.integers(0, 2, 60)
+    ids = [str(i) for i in range(62)]
+    candidates = [{"regularisation": 0.1}, {"regularisation": 1.0}]
+    X_bad = np.concatenate([X, [[np.nan, 0.0]], [[0.0, 0.0]]])
+    found = []
+    for data, labels, names in ((X, y, ids[:60]), (X_bad, np.append(y, [0, 5]), ids)):
+        tuned = PrivatelyTuned(5.0, n_records=60, candidates=candidates, entropy=seeded_entropy(2))
+        found.append(tuned.fit(data, labels, names).best_.coef_)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
 def test_the_correction_for_curvature_follows_its_rule() -> None:
@@ -313,9 +399,9 @@ def test_mistakes_are_one_clear_line(settings: dict, words: str) -> None:
 
 def test_bad_data_is_refused() -> None:
     model = DPLinearClassifier(1.0, n_records=2)
-    with pytest.raises(DataError, match="classes"):
-        model.fit(np.eye(2), np.array([0, 2]))
+    with pytest.raises(DataError, match=r"shape \(2, 2\)"):
+        model.fit(np.zeros((3, 2, 2)), np.array([0, 1, 1]))
     with pytest.raises(DataError, match="NaN"):
-        model.fit(np.array([[np.nan, 1.0]]), np.array([0]))
+        model.fit(np.eye(2), np.array([0, 1])).predict(np.array([[np.nan, 1.0]]))
     with pytest.raises(ConfigError, match="candidates"):
         PrivatelyTuned(1.0, n_records=2, candidates=[{"no_such": 1}]).fit(np.eye(2), np.array([0, 1]))

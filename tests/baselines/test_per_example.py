@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pate.baselines.networks import build_network
-from pate.baselines.per_example import clipped_sum, quickest
-from pate.errors import ConfigError, RunError
+from pate.baselines.per_example import clipped_sum, never_stopping, quickest
+from pate.errors import ConfigError
 
 
 class Sequences(nn.Module):
@@ -79,7 +79,7 @@ def test_every_way_gives_the_sum_of_the_plain_loop(case: str, clip: float) -> No
     inputs, targets = torch.randn(9, *shape), torch.randint(0, 3, (9,))
     module = build()
     expected = one_by_one(module, inputs, targets, clip)
-    for way in (*ways, "auto"):
+    for way in (*ways, "one_by_one", "auto"):
         fresh = build()
         fresh.load_state_dict(module.state_dict())
         for ours, theirs in zip(clipped_sum(way, fresh, clip)(inputs, targets), expected, strict=True):
@@ -101,12 +101,71 @@ def test_one_example_moves_the_sum_by_at_most_the_clipping_norm(way: str) -> Non
         assert moved <= 0.3 * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func"])
-def test_nan_gradients_are_a_clear_line(way: str) -> None:
-    inputs = torch.randn(3, 5)
-    inputs[1, 1] = torch.nan
-    with pytest.raises(RunError, match="NaN or infinite gradients"):
-        clipped_sum(way, nn.Linear(5, 3), 1.0)(inputs, torch.tensor([0, 1, 2]))
+class Logarithm(nn.Module):
+    """Has no finite gradient where an example holds a negative number, nor where it holds a huge one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.log(x))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -1.0, 0.0])
+@pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func", "one_by_one"])
+def test_an_example_without_a_finite_gradient_adds_zero(way: str, bad: float) -> None:
+    """And all others what they add without it."""
+    torch.manual_seed(3)
+    inputs, targets = torch.rand(7, 5) + 0.5, torch.randint(0, 3, (7,))
+    inputs[4, 2] = bad
+    others = torch.arange(7) != 4
+    module = Logarithm()
+    total = clipped_sum(way, module, 0.3)
+    expected = one_by_one(module, inputs[others], targets[others], 0.3)
+    for ours, theirs in zip(total(inputs, targets), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    for ours in total(inputs[4:5], targets[4:5]):
+        assert (ours == 0).all()
+
+
+@pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func", "one_by_one"])
+def test_a_gradient_too_long_to_be_squared_adds_zero_or_the_clipping_norm(way: str) -> None:
+    inputs = torch.rand(3, 5)
+    inputs[1] = 1e30
+    sums = clipped_sum(way, nn.Linear(5, 3), 1.0)(inputs, torch.tensor([0, 1, 2]))
+    assert all(bool(part.isfinite().all()) for part in sums)
+    assert torch.sqrt(sum(part.square().sum() for part in sums)) <= 3 * (1 + 1e-5)
+
+
+class Picky(nn.Module):
+    """Fails altogether where an example is too large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x > 100).any()):
+            raise ValueError("too large")
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("way", ["ghost", "opacus", "one_by_one"])
+def test_an_example_that_a_module_fails_for_adds_zero(way: str) -> None:
+    torch.manual_seed(3)
+    inputs, targets = torch.rand(7, 5), torch.randint(0, 3, (7,))
+    inputs[4] = 1000.0
+    module = Picky()
+    total = never_stopping(clipped_sum(way, module, 0.3), module, 0.3)
+    others = torch.arange(7) != 4
+    for summed in (total(inputs, targets), total(inputs, targets)):
+        for ours, theirs in zip(summed, one_by_one(module, inputs[others], targets[others], 0.3), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    for ours, theirs in zip(
+        total(inputs[:3], targets[:3]), one_by_one(module, inputs[:3], targets[:3], 0.3), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
 def test_auto_takes_the_quickest_that_suits() -> None:

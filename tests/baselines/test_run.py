@@ -175,6 +175,34 @@ def test_on_private_data_the_count_must_be_a_public_figure(tmp_path: Path) -> No
     assert "300" not in (tmp_path / "r" / "report.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("dp_erm", {}),
+        ("dp_erm_tuned", {"candidates": [{"regularisation": 0.1}, {"regularisation": 0.01}]}),
+        ("dp_sgd", {"model": "linear", "lot_size": 10, "epochs": 2, "accountant": "rdp"}),
+    ],
+)
+@pytest.mark.parametrize("rows", ["", "nan,1,a\n,,b\nword,2,a\n1e39,0,b\n1,1,z\n0,0,\n", "none"])
+def test_no_private_record_stops_a_baseline(tmp_path: Path, name: str, params: dict, rows: str) -> None:
+    """Missing, no number, too large for a float, a label that is no class; and no record at all."""
+    usual = "" if rows == "none" else "".join(f"{i % 7},{i % 3},{'ab'[i % 2]}\n" for i in range(30)) + rows
+    (tmp_path / "private.csv").write_text("p,q,y\n" + usual)
+    (tmp_path / "public.csv").write_text("p,q\n1,2\n3,4\n")
+    (tmp_path / "test.csv").write_text("p,q,y\n1,2,a\n3,4,b\n")
+    data = {"source": "csv", "private": "private.csv", "public": "public.csv", "test": "test.csv", "label": "y"}
+    content = {
+        "name": "never",
+        "data": data | {"classes": ["a", "b"]},
+        "records": 30,
+        "baseline": {"name": name, "params": params},
+        "budget": {"epsilon": 3, "delta": 1e-5} if name == "dp_sgd" else {"epsilon": 3},
+    }
+    outcome = run_baseline(BaselineConfig.model_validate(content), tmp_path / "run", data_dir=tmp_path)
+    assert outcome.report.privacy.epsilon <= 3
+    assert outcome.report.student.accuracy is not None
+
+
 def test_several_records_of_one_id_are_refused(tmp_path: Path) -> None:
     content = private_table(tmp_path, ["a"] * 300) | {"records": 300}
     with pytest.raises(DataError, match="an id has several records"):

@@ -13,6 +13,7 @@ from pate.data.partition import split_into_parts
 from pate.ensemble.worker import STACK, Job, PartialCounts, Teaching, Worker, sum_counts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
+from pate.teachers.payload import constant
 
 
 def predictions(X: np.ndarray, y: np.ndarray, queries: np.ndarray, n_parts: int) -> np.ndarray:
@@ -224,6 +225,26 @@ def test_a_network_that_diverges_becomes_a_constant_and_leaves_its_stack_alone()
     assert after[1].failure == "Diverged"
     assert after[1].payload.startswith(b"c")
     assert {part: after[part].payload for part in before} == before
+
+
+@pytest.mark.parametrize("label", [7, -2])
+def test_a_record_that_a_whole_stack_fails_for_is_its_own_teachers_affair(label: int) -> None:
+    """A label that is no class ends the training of all networks of a stack at once: here, that of one."""
+    X, y = private_data(60)
+    kinds = KINDS[2:]
+    good = {0: (X[:20], y[:20]), 2: (X[40:], y[40:])}
+    strange = y[20:40].copy()
+    strange[0] = label
+    alone, together = Worker(Teaching(kinds, 3, 0)), Worker(Teaching(kinds, 3, 0))
+    before = {t.part: t.payload for t in alone.train(Job(0, (0, 1, 2)), good)}
+    after = {t.part: t.payload for t in together.train(Job(0, (0, 1, 2)), {**good, 1: (X[20:40], strange)})}
+    assert {part: after[part] for part in before} == before
+    assert together.count(X).parts == (0, 1, 2)
+    assert (together.count(X).counts.sum(axis=1) == 3).all()
+
+
+def test_a_stand_in_votes_for_a_class() -> None:
+    assert constant(np.array([5, 5, 5, -4, 1]), 3).predict(np.zeros((2, 1))).tolist() == [1, 1]
 
 
 def test_a_teacher_that_cannot_answer_does_not_stop_the_vote() -> None:

@@ -1,0 +1,292 @@
+"""Nothing that a private record holds stops a run in which records vote: it casts its votes, or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from neighbours.test_neighbours_run import config, data, run, stored
+from neighbours.test_voting import CENTRES, KEY, counted
+from numpy.typing import NDArray
+
+from pate import PATEClassifier, pipeline
+from pate.config import parse_config
+from pate.console import Quiet
+from pate.data.dataset import Dataset, Records, Shards
+from pate.data.formats import csv_columns
+from pate.data.partition import ranks
+from pate.data.settings import CsvData, NpzData, ParquetData
+from pate.data.sources import load
+from pate.ensemble.readers import Readers
+from pate.errors import DataError
+from pate.neighbours.cells import Cells, Space
+from pate.neighbours.electorate import LocalElectorate, RemoteElectorate
+from pate.neighbours.features import RecordFeatures
+from pate.neighbours.voting import Election, PartialVotes, sum_votes
+
+KINDS: dict[str, Any] = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}
+CASES = ["one label unknown", "all labels unknown", "no record", "no valid id"]
+Row = tuple[str, float, float, str]  # who, two features, label
+
+
+def rows_of(case: str) -> list[Row]:
+    """Twelve records of six persons; of the first case, one of p0's two records has another label."""
+    rng = np.random.default_rng(5)
+    rows = [(f"p{i // 2}", *rng.normal(size=2).round(3).tolist(), "ab"[i % 2]) for i in range(12)]
+    if case == "one label unknown":
+        rows[1] = (*rows[1][:3], "z")
+    elif case == "all labels unknown":
+        rows = [(*row[:3], "") for row in rows]
+    elif case == "no valid id":
+        rows = [(" ", *row[1:]) for row in rows]
+    return [] if case == "no record" else rows
+
+
+def save(path: Path, rows: list[Row]) -> None:
+    who, p, q, y = ([row[i] for row in rows] for i in range(4))
+    if path.suffix == ".csv":
+        path.write_text("who,p,q,y\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        text, real = pyarrow.string(), pyarrow.float64()
+        columns = {"who": (who, text), "p": (p, real), "q": (q, real), "y": (y, text)}
+        parquet.write_table(
+            pyarrow.table({name: pyarrow.array(values, type=kind) for name, (values, kind) in columns.items()}), path
+        )
+    else:
+        X = np.array([p, q], dtype=np.float64).reshape(2, -1).T
+        np.savez(path, X=X, y=np.array(y, dtype="U1"), id=np.array(who, dtype="U3"))
+
+
+def section(folder: Path, source: str, case: str, n_files: int) -> dict[str, Any]:
+    """The data section of a config for records in one file or in several."""
+    rows = rows_of(case)
+    for i in range(n_files):
+        save(folder / f"shard-{i}.{source}", rows[i::n_files])
+    public = np.random.default_rng(6).normal(size=(30, 2))
+    if source == "npz":
+        np.savez(folder / "public.npz", X=public)
+    elif source == "csv":
+        (folder / "public.csv").write_text("p,q\n" + "".join(f"{p},{q}\n" for p, q in public))
+    else:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"p": public[:, 0], "q": public[:, 1]}), folder / "public.parquet")
+    one = n_files == 1 and source != "parquet"
+    about = {"source": source, "private": f"shard-0.{source}" if one else f"shard-*.{source}"}
+    named = {"ids": True} if source == "npz" else {"label": "y", "id": "who"}
+    return {**about, "public": f"public.{source}", "classes": ["a", "b"], **named}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("n_files", [1, 3])
+@pytest.mark.parametrize("source", ["csv", "npz", "parquet"])
+def test_what_records_hold_decides_only_their_own_votes(tmp_path: Path, source: str, n_files: int, case: str) -> None:
+    """One vote for each person who has a usable record; teachers refuse the same files."""
+    about = KINDS[source].model_validate(section(tmp_path, source, case, n_files))
+    read = load(about, None, tmp_path, keep_missing=True)
+    seen = RecordFeatures(())(read.X_public)
+    election = Election(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), 1, 2)
+    (votes,) = LocalElectorate(read.records, KEY).count(election)
+    assert votes.counts.sum() == (6 if case == "one label unknown" else 0)
+    if case == "one label unknown":
+        usual = load(KINDS[source].model_validate(section(tmp_path, source, "", n_files)), None, tmp_path)
+        without = usual.records.only(np.array([i != list(read.records.y).index(-1) for i in range(12)]))
+        np.testing.assert_array_equal(votes.counts, LocalElectorate(without, KEY).count(election)[0].counts)
+        section(tmp_path, source, case, n_files)
+    with pytest.raises(DataError):
+        load(about, None, tmp_path).refuse_missing()
+
+
+BAD_LINES = [
+    b'p0,"1,2,a\n',  # would swallow all that comes after it
+    b'p0,1,2",a\n',
+    b'p0,1,2,"a\nb"\n',
+    b"p0,1,2\n",
+    b"p0,1,2,a,9\n",
+    b"p\xff,1,2,a\n",
+    b"p0,1,2,a" + b"x" * 200_000 + b"\n",
+    b"\x00,,,\n",
+    b"p0,nan,1e999,a\n",
+]
+
+
+@pytest.mark.parametrize("n_files", [1, 3])
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_a_line_that_is_not_csv_is_one_record_that_casts_no_vote(tmp_path: Path, line: bytes, n_files: int) -> None:
+    """And all other lines are the records that they were."""
+    about = CsvData.model_validate(section(tmp_path, "csv", "", n_files))
+    before = load(about, None, tmp_path)
+    path = tmp_path / "shard-0.csv"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], line, *lines[2:]]))
+    after = load(about, None, tmp_path, keep_missing=True).records
+    valid = np.isfinite(after.X).all(axis=1) & (after.y >= 0)
+    np.testing.assert_array_equal(after.X[valid], before.records.X)
+    np.testing.assert_array_equal(after.y[valid], before.records.y)
+    assert [i for i, keep in zip(after.ids or (), valid, strict=True) if keep] == before.records.ids
+    with pytest.raises(DataError):
+        load(about, None, tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_valid_csv_is_read_the_same_either_way(ending: str, start: str) -> None:
+    cells = ["a", ' "b, c"', '"d ""e"""', "", " f ", "\u2028g", "'h", "1e5", "\x0b"]
+    lines = ["x,y", *(f"{one},{other}" for one in cells for other in cells), "", "last,"]
+    content = (start + ending.join(lines) + ending).encode()
+    strict, kept = (csv_columns(content, "f", {}, keep_bad=keep) for keep in (False, True))
+    assert {name: column.values for name, column in strict.items()} == {n: c.values for n, c in kept.items()}
+    assert len(kept["x"].values) == 82
+
+
+def test_a_row_that_says_not_where_it_belongs_is_left_out(tmp_path: Path) -> None:
+    rows = ["1,2,a,private", "1,2,a,privat", "3,4,,public", "5,6,,public", '"7,8,,public', "7,8,,"]
+    (tmp_path / "all.csv").write_text("p,q,y,part\n" + "\n".join(rows) + "\n")
+    split = {"source": "csv", "private": "all.csv", "split": "part", "label": "y", "classes": ["a", "b"]}
+    found = load(CsvData.model_validate(split), None, tmp_path, keep_missing=True)
+    assert (len(found.records), len(found.X_public)) == (1, 2)
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize(
+    ("by_person", "case"),
+    [(False, "one label unknown"), (False, "no record"), (True, "one label unknown"), (True, "no valid id")],
+)
+def test_readers_on_ray_do_the_same(tmp_path: Path, by_person: bool, case: str) -> None:
+    chosen = section(tmp_path, "npz", case, 3) | {"read_by": "workers"}
+    if not by_person:
+        for i in range(3):
+            rows = rows_of(case)[i::3]
+            X = np.array([row[1:3] for row in rows], dtype=np.float64).reshape(-1, 2)
+            np.savez(tmp_path / f"shard-{i}.npz", X=X, y=np.array([row[3] for row in rows], dtype="U1"))
+        chosen |= {"ids": False}
+    about = NpzData.model_validate(chosen)
+    here, there = (load(about, None, tmp_path, by_workers, keep_missing=True) for by_workers in (False, True))
+    assert isinstance(there.private, Shards)
+    seen = RecordFeatures(())(here.X_public)
+    readers = Readers(there.private, KEY, None)
+    try:
+        remote, local = RemoteElectorate(readers.actors, there.per_person), LocalElectorate(here.records, KEY)
+        election = Election(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), 2, 2)
+        expected = sum_votes(local.count(election), local.sources)
+        np.testing.assert_array_equal(sum_votes(remote.count(election), remote.sources), expected)
+        assert expected.sum() == 2 * ((6 if by_person else 11) if case == "one label unknown" else 0)
+    finally:
+        readers.close()
+
+
+def emptied(given: Dataset) -> Dataset:
+    return replace(given, private=given.records.only(np.zeros(len(given.records), dtype=bool)))
+
+
+def unlabelled(given: Dataset) -> Dataset:
+    """No label is a class: too large, and below zero."""
+    y = np.where(np.arange(len(given.records)) % 2 == 0, 3, -7).astype(np.int64)
+    return replace(given, private=Records(given.records.X, y, given.records.ids))
+
+
+@pytest.mark.parametrize("make", [emptied, unlabelled])
+@pytest.mark.parametrize("mechanism", [{"name": "histogram", "scale": 2}, {"name": "gnmax", "sigma": 3}])
+def test_a_whole_run_without_a_single_vote(tmp_path: Path, make: Any, mechanism: dict[str, Any]) -> None:
+    """From arrays: charged and released as ever, since whether there is a record is private."""
+    outcome = run(tmp_path / "run", config(mechanism=mechanism), make(data()))
+    assert stored(tmp_path / "run")[0] == 1
+    assert outcome.report.privacy.epsilon > 0
+    persons = make(data(40, ids=[f"p{i // 4}" for i in range(40)]))
+    run(tmp_path / "persons", config(mechanism=mechanism, neighbours={"queries": 6, "votes": 2}), persons)
+
+
+def test_a_whole_run_on_empty_files_with_pages(tmp_path: Path) -> None:
+    about = section(tmp_path, "csv", "no record", 1)
+    content = config().model_dump(mode="json", exclude_defaults=True) | {"data": about, "neighbours": {"queries": 4}}
+    pipeline.run(parse_config(content), tmp_path / "run", data_dir=tmp_path, console=Quiet())
+    assert (tmp_path / "run" / "report.html").exists()
+    rows = "".join(f"{p},{q},,{part}\n" for p, q, part in [(0.5, 1, "public"), (1, 1, "public"), (2, 3, "public")])
+    (tmp_path / "all.csv").write_text("p,q,y,part\n" + rows)
+    split = {"source": "csv", "private": "all.csv", "split": "part", "label": "y", "classes": ["a", "b"]}
+    found = load(CsvData.model_validate(split), None, tmp_path, keep_missing=True)
+    assert len(found.records) == 0
+    with pytest.raises(DataError, match=r"data\.private: no rows"):
+        load(CsvData.model_validate(split), None, tmp_path)
+
+
+class Fails:
+    """A transform of one's own that cannot take some examples, or gives more features for them."""
+
+    def transform(self, X: NDArray) -> NDArray:
+        if (X > 1e6).any():
+            raise ValueError("too large")
+        return np.concatenate([X, X], axis=1) if (X < -1e6).any() else X
+
+
+class Broken:
+    def transform(self, X: NDArray) -> NDArray:
+        raise OSError("no weights here")
+
+
+@pytest.mark.parametrize("value", [1e7, -1e7])
+def test_a_record_whose_features_cannot_be_worked_out_casts_no_vote(value: float) -> None:
+    X = np.array([[1.0], [11.0], [value], [29.0]])
+    y = np.array([0, 1, 1, 0])
+    cells = Cells(Space(np.zeros(1), np.ones(1)), CENTRES)
+    election = Election(RecordFeatures([{"name": f"{__name__}.Fails"}]), cells, 1, 2, X[:1])
+    others = np.array([0, 1, 3])
+    expected = election.count(X[others], y[others])
+    assert expected.sum() == 3
+    np.testing.assert_array_equal(election.count(X, y), expected)
+    ids = ["a", "b", "c", "d"]
+    np.testing.assert_array_equal(election.count_persons(X, y, ids, ranks(X, y, KEY)), expected)
+
+
+def test_features_that_cannot_even_be_worked_out_for_a_public_example_are_an_error() -> None:
+    """Else a worker without its weights would count nobody, and nobody would notice."""
+    X = np.array([[1.0], [11.0]])
+    cells = Cells(Space(np.zeros(1), np.ones(1)), CENTRES)
+    election = Election(RecordFeatures([{"name": f"{__name__}.Broken"}]), cells, 1, 2, X[:1])
+    with pytest.raises(OSError, match="weights"):
+        election.count(X, np.array([0, 1]))
+
+
+@pytest.mark.parametrize("votes", [1, 2, 3])
+def test_a_record_with_an_unknown_label_is_as_if_it_were_not_there(votes: int) -> None:
+    """Also beside other records of its person."""
+    usable = [("a", 1.0, 0), ("a", 19.0, 1), ("b", 11.0, 1)]
+    for label in (-1, 2, 99, -(2**40)):
+        with_it = counted([*usable, ("a", 1.0, label), ("c", 29.0, label)], votes)
+        np.testing.assert_array_equal(with_it, counted(usable, votes))
+
+
+def test_the_classifier_takes_labels_that_are_no_class() -> None:
+    rng = np.random.default_rng(0)
+    X, public = rng.normal(size=(60, 2)), rng.normal(size=(30, 2))
+    y = np.array(["left", "right"] * 29 + ["other", "left"], dtype=object)
+    settings: dict[str, Any] = {"classes": ["left", "right"], "queries": 5, "epsilon": 5.0}
+    PATEClassifier(voters="neighbours", **settings).fit(X, y, X_public=public)
+    with pytest.raises(ValueError, match="not among classes"):
+        PATEClassifier(n_teachers=5, **settings).fit(X, y, X_public=public)
+
+
+def test_partial_votes_of_nobody_add_up() -> None:
+    nobody = np.zeros((4, 2), dtype=np.int64)
+    total = sum_votes([PartialVotes(("x",), nobody), PartialVotes(("y",), nobody + 1)], ["x", "y"])
+    np.testing.assert_array_equal(total, nobody + 1)
+
+
+def test_only_the_operator_is_told_how_many_cast_no_vote(tmp_path: Path) -> None:
+    public: list[str] = []
+    private: list[str] = []
+
+    class Listening(Quiet):
+        def say(self, text: str) -> None:
+            public.append(text)
+
+        def say_privately(self, text: str) -> None:
+            private.append(text)
+
+    pipeline.run(config(), tmp_path / "run", data=unlabelled(data()), console=Listening(), pages=False)
+    assert any("600 records cast no vote" in text for text in private)
+    assert not any("600" in text for text in public)
