@@ -8,6 +8,7 @@ row, never a value: the value is private.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -231,7 +232,12 @@ def _number(text: str, decimal: str = ".") -> float:
         text = "x" if "." in text else text.replace(decimal, ".")  # 1.234 may be a thousand: nobody knows
     if _NUMBER.fullmatch(text):
         return float(text)
-    return float("nan") if text.casefold() in MISSING else float("inf")
+    return _gap(text)
+
+
+def _gap(text: str) -> float:
+    """NaN for a cell that says that nothing is there, infinity for one that says something else."""
+    return math.nan if text.casefold() in MISSING else math.inf
 
 
 def years_of(when: datetime) -> float:
@@ -249,4 +255,4 @@ def _years(text: str, form: str) -> float:
     try:
         return years_of(datetime.strptime(text, form))
     except (ValueError, OverflowError):
-        return float("nan") if text.casefold() in MISSING else float("inf")
+        return _gap(text)
