@@ -16,10 +16,12 @@ SAYS = {
     "account_votes": "ε to publish: 2.135",
     "convert_weights": "7 tensors of a tiny network, converted and read back",
     "compare_mechanisms": "the audit shows at least",
+    "hospital": "private visits",
     "ledger_by_hand": "verified: nothing was changed",
     "use_student": "says:",
 }
 NEED_RAY = {"run_digits"}
+ARGUMENTS = {"hospital": ["FOLDER", "40"]}
 SMALL = ["n_teachers=10", "budget.asked=30", "teachers=[{name: sklearn.svm.SVC}]"]
 SMALL += ["student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
 
@@ -41,8 +43,9 @@ def test_an_example_is_short_and_says_how_to_start_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in EXAMPLES if path.stem not in NEED_RAY])
-def test_an_example_runs(name: str) -> None:
-    assert SAYS.get(name, "") in run(name)
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    arguments = [str(tmp_path) if word == "FOLDER" else word for word in ARGUMENTS.get(name, [])]
+    assert SAYS.get(name, "") in run(name, *arguments)
 
 
 @pytest.mark.slow
