@@ -145,6 +145,10 @@ class Dataset:
             return self
         return self.reordered(np.concatenate([rows, np.setdiff1d(np.arange(len(self.X_public)), rows)]))
 
+    def as_in_source(self) -> Dataset:
+        """The same data with its public examples in the order of their source."""
+        return self if self.public_rows is None else self.reordered(np.argsort(self.public_rows, kind="stable"))
+
     def reordered(self, rows: NDArray[np.int64]) -> Dataset:
         """The same data with its public examples, and all that belongs to them, in the order of `rows`."""
         return replace(
