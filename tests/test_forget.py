@@ -205,8 +205,7 @@ def write_source(folder: Path, source: str) -> tuple[dict, list[str]]:
 
 @pytest.mark.parametrize(
     ("source", "order"),
-    [("csv", "given"), ("csv", "clusters"), ("csv", "doubt"), ("npz", "clusters"), ("shards", "clusters")]
-    + [("parquet", "clusters")],
+    [("csv", "given"), ("csv", "doubt"), *((source, "clusters") for source in ("csv", "npz", "shards", "parquet"))],
 )
 def test_every_source_and_order_can_be_forgotten_from(source: str, order: str, tmp_path: Path) -> None:
     if source == "parquet":

@@ -148,18 +148,31 @@ class RunConfig(Settings):
 
         Where and how Ray runs is left out, and so is the path of a shared ledger, which its identity names.
         """
+        return self._digest(())
+
+    def release_digest(self) -> str:
+        """Equal where the same is released: a run goes on with settings that differ in nothing else."""
+        return self._digest(self.releasing_nothing)
+
+    @property
+    def releasing_nothing(self) -> tuple[str, ...]:
+        """Sections that have no say in what a run releases of private records."""
+        return ()
+
+    def _digest(self, without: tuple[str, ...]) -> str:
         content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
         if content.get("voters") == "teachers":  # a config that says nothing of voters is the one it always was
             del content["voters"], content["neighbours"]
         if not content.get("rounds"):
             content.pop("rounds", None)
+        content = {key: value for key, value in content.items() if key not in without}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
         """The resolved settings."""
-        return dump_yaml(self._content())
+        return dump_yaml(self.to_plain())
 
-    def _content(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The settings as plain values, for a file that is read again."""
         return self.model_dump(mode="json")
 
@@ -234,6 +247,17 @@ class Config(RunConfig):
         """Whether what is asked, or who answers, depends on earlier answers: then there is no data-dependent ε."""
         return self.budget.adaptive or bool(self.rounds)
 
+    @property
+    def releasing_nothing(self) -> tuple[str, ...]:
+        """The student learns from what was released, and a model without privacy is for comparison only.
+
+        Where a student has a say in what is asked next, by what it doubts or sees, another one would ask otherwise.
+        """
+        near = self.neighbours.all_rounds() if self.neighbours is not None else ()
+        by_student = "student" in [one.features for one in self.rounds] + [one.features for one in near]
+        has_a_say = self.budget.adaptive or by_student
+        return ("nonprivate",) if has_a_say else ("student", "nonprivate")
+
     def of_round(self, number: int) -> Config:
         """The config with the teachers of the round of that number, from 1 on."""
         return self.model_copy(update={"teachers": self.rounds[number - 1].teachers or self.teachers})
@@ -255,9 +279,9 @@ class Config(RunConfig):
             )
         return self
 
-    def _content(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """Without what is about the other kind of voters."""
-        content = super()._content()
+        content = super().to_plain()
         unused = {"voters", "neighbours"} if self.voters == "teachers" else {"n_teachers", "teachers"}
         if not self.rounds:
             unused.add("rounds")

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pate.errors import RunError
+from pate.naming import nearest
 from pate.runs.files import MODEL_CARD, STUDENT_CARD, RunFiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pate.runs.run import Run
 
 
 class Predictor(NamedTuple):
@@ -34,9 +37,19 @@ class Predictor(NamedTuple):
         return X.reshape(len(X), -1) if flat else X
 
 
-def load_card(run: RunFiles) -> tuple[dict[str, Any], Path]:
-    """The card of the student or model in a run, or in a folder taken from one; and that folder."""
-    if (run.path / MODEL_CARD).exists() or (run.model_folder / MODEL_CARD).exists():
+def load_card(run: RunFiles, student: str | None = None) -> tuple[dict[str, Any], Path]:
+    """The card of the student or model in a run, or in a folder taken from one; and that folder.
+
+    With `student`, of the further one of that name.
+    """
+    if student is not None:
+        from pate.students.saving import load_card as load
+
+        folder = run.students_folder / student
+        if not (folder / STUDENT_CARD).exists():
+            known = sorted(path.parent.name for path in run.students_folder.glob(f"*/{STUDENT_CARD}"))
+            raise RunError(f"{run.path}: has no further student {student!r}; {nearest(student, known)}")
+    elif (run.path / MODEL_CARD).exists() or (run.model_folder / MODEL_CARD).exists():
         from pate.baselines.saving import load_card as load
 
         folder = run.path if (run.path / MODEL_CARD).exists() else run.model_folder
@@ -50,11 +63,11 @@ def load_card(run: RunFiles) -> tuple[dict[str, Any], Path]:
     return card, folder
 
 
-def load_predictor(run: RunFiles, trust: Iterable[str] = ()) -> Predictor:
+def load_predictor(run: Run, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
     """What a run has learned; the folder may come from anybody, `trust` names what its files may import."""
-    card, folder = load_card(run)
+    card, folder = load_card(run, student)
     if "baseline" in card:
-        from pate.baselines.saving import load_model as load
-    else:
-        from pate.students.saving import load_student as load
-    return Predictor(load(folder, trust), card, folder)
+        from pate.baselines.saving import load_model
+
+        return Predictor(load_model(folder, trust), card, folder)
+    return Predictor(run.student_in(folder, trust), card, folder)
