@@ -45,6 +45,7 @@ from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.run import Run
 from pate.sizes import Tell, check_records, check_sizes
+from pate.students.held_out import HeldOut, held_out, tries_of_a_run
 from pate.students.seeing import StudentFeatures
 from pate.students.stage import (
     few_and_many,
@@ -145,10 +146,11 @@ def run(
             student = train_student(
                 config, data, released.labels, directory, epsilon, released.head, console, released.labelled
             )
+            agreement = _agreement(config, data, released, directory, console) if pages else None
         directory.sync()
         with labels_are_kept("the report", out):
             with _stage("report", seconds):
-                report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console)
+                report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console, agreement)
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:
@@ -157,6 +159,13 @@ def run(
                     write_pages(directory.path)
         directory.sync()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
+
+
+def _agreement(config: Config, data: Dataset, released: Released, run: Run, console: Console) -> HeldOut | None:
+    """With released labels that were held out, where there are no test labels to tell how good the student is."""
+    if data.X_test is not None and data.y_test is not None:
+        return None
+    return held_out(config, data, released.labels, released.labelled, run, console, tries_of_a_run(config))
 
 
 def _check_components(config: Config, config_dir: Path) -> None:

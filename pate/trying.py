@@ -224,7 +224,7 @@ def try_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: flo
 def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
     from pate.report.making import described_report
-    from pate.report.schema import Benchmark, EpsilonCurves, Student
+    from pate.report.schema import Agreement, Benchmark, Calibration, EpsilonCurves, ReleasedLabels, Student
 
     n, budget = len(data.classes), config.budget
     curves = EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)})
@@ -236,7 +236,19 @@ def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
         epsilon,
         asked=budget.asked,
         answered=budget.most_answered,
-        student=Student(name=config.student.name, test_examples=4 * n, accuracy=0.75, confusion=confusion),
+        student=Student(
+            name=config.student.name,
+            test_examples=4 * n,
+            accuracy=0.75,
+            confusion=confusion,
+            balanced_accuracy=0.75,
+            commonest_share=1 / n,
+            auc=0.5,
+            calibration=Calibration(error=0.1, bins=((0.5, 0.6, 4 * n),)),
+            said_of_public=(1,) * n,
+            agreement=Agreement(share=0.5, error=0.1, mean_over_classes=0.5, commonest=0.5, labels=n),
+        ),
+        labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n),
         benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
         curves=None if config.voters == "neighbours" else curves,
     )
