@@ -20,7 +20,7 @@ from pate import lessons
 from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
 from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
-from pate.cluster.session import check_address, ray_session
+from pate.cluster.session import check_address, check_workers, ray_session
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset, Shards, Votes
@@ -29,6 +29,7 @@ from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
 from pate.errors import BudgetExceeded, RunError
 from pate.forget import remembered
+from pate.gaps import check_gaps
 from pate.learning import with_learned_features
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
@@ -43,6 +44,7 @@ from pate.report.making import report_of_run
 from pate.report.schema import Report
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
+from pate.runs.beginning import undone_if_nothing_came
 from pate.runs.run import Run
 from pate.sizes import Tell, check_records, check_sizes
 from pate.students.held_out import HeldOut, held_out, tries_of_a_run
@@ -115,6 +117,7 @@ def run(
     by_workers = config.backend == "ray"
     if by_workers:
         check_address(address)
+        check_workers(address, config.ray)
     by_records = config.voters == "neighbours"
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
     if not by_records:
@@ -130,8 +133,9 @@ def run(
     given = config
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
         config = with_learned_features(given, data.X_public)
+        check_gaps(config, data)
         try_everything(config, data, mechanism, epsilon, pages)
-    with Run.create(out, given, resume) as directory:
+    with Run.create(out, given, resume) as directory, undone_if_nothing_came(directory, resume):
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))

@@ -17,7 +17,7 @@ from typing import Any
 from pate.cluster.folder import end_processes, private_folder, rays_own
 from pate.cluster.interrupts import held_back, interruptible
 from pate.config import RaySettings
-from pate.errors import RunError, first_line
+from pate.errors import ConfigError, RunError, first_line
 
 NAMESPACE = "pate"
 _ATTEMPTS_TO_START = 4
@@ -69,6 +69,20 @@ def check_address(address: str | None) -> None:
         text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
         raise RunError(text, address=address)
     _check_reachable(address)
+
+
+def check_workers(address: str | None, settings: RaySettings) -> None:
+    """Raise ConfigError where a local Ray is to have more CPUs or GPUs than this machine: it would wait for ever.
+
+    A cluster that is joined may grow, so nothing is said about one.
+    """
+    if address or os.environ.get("RAY_ADDRESS") or settings.workers is None:
+        return
+    here, needed = os.cpu_count() or 1, settings.workers * settings.cpus_per_worker
+    if needed > here:
+        most = max(1, int(here / settings.cpus_per_worker))
+        text = f"ray.workers = {settings.workers}: they need {needed:g} CPUs, and this machine has {here}; "
+        raise ConfigError(text + f"write {most} or fewer, leave it out for all there are, or join a cluster")
 
 
 def _join(address: str, to_undo: ExitStack) -> None:

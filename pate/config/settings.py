@@ -14,6 +14,7 @@ from pate.config.components import Component, Model, TeacherFamily
 from pate.config.neighbours import NeighbourSettings
 from pate.config.plain_yaml import dump_yaml
 from pate.config.rounds import TeacherRound
+from pate.config.sense import check_sense
 from pate.data.settings import DataSettings, Settings, Several
 from pate.errors import ConfigError
 
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 
 MOST_TEACHERS = 100_000
 MOST_ASKED = 10_000_000
+_LATER: dict[str, dict[str, Any]] = {
+    "data": {
+        "about_records": None,
+        "dates": {},
+        "missing": "refuse",
+        "delimiter": ",",
+        "decimal": ".",
+        "encoding": "utf-8",
+    },
+    "budget": {"allow_large_delta": False},
+}
+"""Keys that came later, and their defaults: a config that leaves them out is the one it always was."""
+
 """Limits far above what anybody runs, and low enough that a mistake is told before it fills the memory."""
 
 
@@ -77,6 +91,7 @@ class Budget(Settings):
     epsilon: Epsilon | None = None
     sanitise: Sanitise | None = None
     ledger: LedgerName | None = None
+    allow_large_delta: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -165,6 +180,10 @@ class RunConfig(Settings):
             del content["voters"], content["neighbours"]
         if not content.get("rounds"):
             content.pop("rounds", None)
+        for section, keys in _LATER.items():
+            for key, usual in keys.items():
+                if content.get(section, {}).get(key, ...) == usual:
+                    del content[section][key]
         content = {key: value for key, value in content.items() if key not in without}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -182,6 +201,7 @@ class BaselineBudget(Settings):
 
     epsilon: Epsilon | None = None
     delta: Delta = 1e-5
+    allow_large_delta: bool = False
 
 
 class BaselineConfig(RunConfig):
@@ -191,6 +211,9 @@ class BaselineConfig(RunConfig):
     budget: BaselineBudget = BaselineBudget()
     records: Count | None = None
     nonprivate: Component | None = None
+
+    def check(self) -> None:
+        check_sense(self)
 
 
 class Config(RunConfig):
@@ -287,7 +310,9 @@ class Config(RunConfig):
             unused.add("rounds")
         content = {key: value for key, value in content.items() if key not in unused}
         if self.voters == "neighbours":
-            content["budget"] = {key: content["budget"][key] for key in ("delta", "epsilon", "ledger")}
+            content["budget"] = {
+                key: content["budget"][key] for key in ("delta", "epsilon", "ledger", "allow_large_delta")
+            }
             assert self.neighbours is not None
             if self.neighbours.rounds:
                 del content["neighbours"]["queries"]
@@ -298,7 +323,7 @@ class Config(RunConfig):
         if self.neighbours is None:
             raise ValueError("neighbours: missing; voters: neighbours needs to know the cells")
         about_teachers = {"n_teachers": self.n_teachers, "teachers": self.teachers}
-        about_queries = sorted(self.budget.model_fields_set - {"delta", "epsilon", "ledger"})
+        about_queries = sorted(self.budget.model_fields_set - {"delta", "epsilon", "ledger", "allow_large_delta"})
         for key in [key for key, value in about_teachers.items() if value] + [f"budget.{key}" for key in about_queries]:
             raise ValueError(f"{key}: is for voters: teachers; leave it out")
         if self.data.source == "votes":
@@ -342,6 +367,7 @@ class Config(RunConfig):
         return mechanism
 
     def check(self) -> None:
+        check_sense(self)
         self.build_mechanism()
 
 

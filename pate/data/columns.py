@@ -8,10 +8,12 @@ row, never a value: the value is private.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -20,16 +22,24 @@ from numpy.typing import NDArray
 from pate.errors import DataError
 
 IdType = Literal["text", "integer"]
-Family = Literal["cells", "text", "integer", "real", "boolean", "nothing", "other"]
+Family = Literal["cells", "text", "integer", "real", "boolean", "date", "nothing", "other"]
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+"""What stands for a missing number or date, in capitals or not."""
+
 _INTEGER = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+", re.ASCII)
+_LIKE_A_DATE = re.compile(r"[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ T].*)?", re.ASCII)
+_YEAR_ZERO, SECONDS_PER_YEAR = datetime(2000, 1, 1), 365.25 * 86_400
 
 
 @dataclass(frozen=True)
 class Column:
     """One column of a file: texts without surrounding blanks ('' where missing), or numbers.
 
-    `family` is "cells" in a csv file, whose cells have no type of their own. `missing` marks numbers that are not
-    there, and `rows` says which row of the file each value is from, where it is not the first, second and so on.
+    `family` is "cells" in a csv file, whose cells have no type of their own, and "date" where a parquet file says so:
+    the values are years then, see `years_of`. `missing` marks numbers that are not there, and `rows` says which row of
+    the file each value is from, where it is not the first, second and so on. `decimal` is the sign before decimals.
     """
 
     where: str
@@ -38,6 +48,7 @@ class Column:
     values: list[str] | NDArray
     missing: NDArray[np.bool_] | None = None
     rows: Sequence[int] | None = None
+    decimal: str = "."
 
     def take(self, rows: Sequence[int]) -> Column:
         """The values of some rows of a column of texts."""
@@ -50,7 +61,7 @@ class Column:
 
     def texts(self) -> list[str]:
         """The values as text, whole floats as whole numbers: 2, 2.0 and '2' are one label or category."""
-        if self.family == "other":
+        if self.family in ("other", "date"):
             raise DataError(f"{self.where} holds {self.stored_as}: neither numbers nor text; save it as one of them")
         if isinstance(self.values, list):
             return self.values
@@ -60,34 +71,67 @@ class Column:
                 texts[row] = ""
         return texts
 
-    def numbers(self, keep_missing: bool = False) -> NDArray[np.float32]:
-        """Finite numbers; the first row that has none is refused, unless such rows are kept, as NaN or infinity."""
-        if self.family == "other" or isinstance(self.values, list):
-            wide = np.array([_number(text) for text in self.texts()], dtype=np.float64)
-        else:
-            wide = self.values.astype(np.float64)  # from any type by the same way, so that the last bit agrees too
-            if self.missing is not None:
-                wide[self.missing] = np.nan
+    def numbers(self, date: str | None = None, lenient: bool = False) -> NDArray[np.float32]:
+        """Finite numbers, NaN where one is missing. With `date`, a format, they are dates: years since 2000.
+
+        The first row that holds something else (a word, infinity, a number beyond 32-bit floats) is refused; where
+        `lenient` says so it is infinity instead, for a record that takes no part.
+        """
+        wide = self._wide(date)
         with np.errstate(over="ignore"):
             found = wide.astype(np.float32)
-        if not keep_missing and not np.isfinite(found).all():
-            raise self.error(
-                int(np.argmin(np.isfinite(found))),
-                "not a finite number; fill missing values before the run, list the values of a column of words under "
-                "data.categories, or add the column to data.ignore",
-            )
+        wrong = np.isinf(found)
+        if wrong.any() and not lenient:
+            raise self._no_number(int(np.argmax(wrong)), date)
+        found[wrong] = np.inf
+        found[np.isnan(found)] = np.nan  # one pattern of bits
         return found
+
+    def _wide(self, date: str | None) -> NDArray[np.float64]:
+        """NaN where a value is missing, infinity where it is neither a number (or date) nor missing."""
+        if date is not None and self.family not in ("cells", "text", "date", "nothing"):
+            raise DataError(f"{self.where} holds {self.stored_as}, but data.dates says that it holds dates")
+        if date is None and self.family == "date":
+            raise DataError(f"{self.where} holds dates ({self.stored_as}); list it under data.dates, or data.ignore")
+        if isinstance(self.values, list):
+            texts = self.texts()
+            if date is not None:
+                return np.array([_years(text, date) for text in texts], dtype=np.float64)
+            return np.array([_number(text, self.decimal) for text in texts], dtype=np.float64)
+        wide = self.values.astype(np.float64)  # from any type by the same way, so that the last bit agrees too
+        if self.missing is not None:
+            wide[self.missing] = np.nan
+        return wide
+
+    def _no_number(self, row: int, date: str | None) -> DataError:
+        """What is wrong with a cell, and what to write; its look decides, it is not quoted."""
+        text = self.values[row] if isinstance(self.values, list) else ""
+        if date is not None:
+            return self.error(row, f"not a date of the form {date} (data.dates); write the form that the file has")
+        if self.decimal == "." and _DECIMAL_COMMA.fullmatch(text):
+            return self.error(row, "not a finite number; say data.decimal: ',' if decimals come after a comma")
+        if _LIKE_A_DATE.fullmatch(text):
+            return self.error(row, "not a finite number but like a date; give its form under data.dates")
+        return self.error(
+            row,
+            "not a finite number; list the values of a column of words under data.categories, or add the column to "
+            "data.ignore",
+        )
 
     def labels(self, classes: Sequence[object]) -> NDArray[np.int64]:
         """Positions in the configured list of classes, which is never added to."""
-        position = {str(name): i for i, name in enumerate(classes)}
+        position = {canonical(str(name)): i for i, name in enumerate(classes)}
         if len(position) != len(classes):
             raise DataError(f"data.classes: names repeat in {list(classes)}")
-        found = np.array([position.get(text, -1) for text in self.texts()], dtype=np.int64)
+        texts = self.texts()
+        found = np.array([position.get(canonical(text), -1) for text in texts], dtype=np.int64)
         if (found < 0).any():
-            raise self.error(
-                int(np.argmax(found < 0)), "its label is not among data.classes; add it there or drop such rows"
-            )
+            row = int(np.argmax(found < 0))
+            if not texts[row]:
+                raise self.error(row, "its label is missing; drop such rows")
+            if texts[row].casefold() in {name.casefold() for name in position}:
+                raise self.error(row, "its label is in other capitals than in data.classes; write them alike")
+            raise self.error(row, "its label is not among data.classes; add it there or drop such rows")
         return found
 
     def ids(self, id_type: IdType) -> list[str | None]:
@@ -103,6 +147,16 @@ class Column:
                 "they are whole numbers or text, the same in all files"
             )
         return [canonical_id(text, id_type) for text in self.texts()]
+
+
+def canonical(text: str) -> str:
+    """The one form of a class or category: without surrounding blanks, in Unicode's composed form, else as written.
+
+    >>> canonical(" Ann "), canonical("e\u0301") == "é"
+    ('Ann', True)
+    """
+    text = text.strip()
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def canonical_id(text: str, id_type: IdType) -> str | None:
@@ -136,8 +190,8 @@ def one_hot(texts: Sequence[str], categories: Sequence[object]) -> NDArray[np.fl
     >>> one_hot(["b", "", "a"], ["a", "b"]).tolist()
     [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
     """
-    position = {str(category): i for i, category in enumerate(categories)}
-    found = np.array([position.get(text, -1) for text in texts], dtype=np.int64)
+    position = {canonical(str(category)): i for i, category in enumerate(categories)}
+    found = np.array([position.get(canonical(text), -1) for text in texts], dtype=np.int64)
     features = np.zeros((len(texts), len(categories)), dtype=np.float32)
     rows = np.flatnonzero(found >= 0)
     features[rows, found[rows]] = 1
@@ -172,8 +226,33 @@ def _text(value: np.generic) -> str:
     return str(int(value)) if value.is_integer() else str(value)
 
 
-def _number(text: str) -> float:
-    try:
+def _number(text: str, decimal: str = ".") -> float:
+    """NaN where it is missing, infinity where it is no number. Blanks, `1_000` or signs of thousands are none."""
+    if decimal != ".":
+        text = "x" if "." in text else text.replace(decimal, ".")  # 1.234 may be a thousand: nobody knows
+    if _NUMBER.fullmatch(text):
         return float(text)
-    except ValueError:
-        return float("nan")
+    return _gap(text)
+
+
+def _gap(text: str) -> float:
+    """NaN for a cell that says that nothing is there, infinity for one that says something else."""
+    return math.nan if text.casefold() in MISSING else math.inf
+
+
+def years_of(when: datetime) -> float:
+    """A date as a number: years of 365.25 days since the first of January 2000; of UTC where it has a time zone.
+
+    >>> years_of(datetime(2000, 1, 1)), round(years_of(datetime(2024, 7, 1)), 3)
+    (0.0, 24.498)
+    """
+    naive = when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
+    return (naive - _YEAR_ZERO).total_seconds() / SECONDS_PER_YEAR
+
+
+def _years(text: str, form: str) -> float:
+    """As `_number`, of a date in that form."""
+    try:
+        return years_of(datetime.strptime(text, form))
+    except (ValueError, OverflowError):
+        return _gap(text)

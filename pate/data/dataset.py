@@ -74,7 +74,8 @@ class Dataset:
     `benchmark` marks public data that plays private: evaluation figures may then be shown. `y_public` is only
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
     `input` and `features` tell the users of a student how its examples are written. `public_rows` says which row of the
-    source each public example was. `remarks` are public: what people should know about the source's files.
+    source each public example was. `gaps` says that examples may hold NaN, which teachers and the student must take.
+    `remarks` are public: what people should know about the source's files.
     """
 
     private: Private
@@ -87,6 +88,7 @@ class Dataset:
     input: str = "as in the data files"
     features: tuple[str, ...] | None = None
     public_rows: NDArray[np.int64] | None = None
+    gaps: bool = False
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -101,7 +103,7 @@ class Dataset:
             if len(X) == 0 and name != "test":
                 raise DataError(f"the {name} data is empty")
             if name != "private":
-                _refuse_missing(X, name)
+                self._refuse_missing(X, name)
         if self.X_test is not None and self.y_test is not None and len(self.X_test) != len(self.y_test):
             raise DataError(f"{len(self.X_test)} test examples but {len(self.y_test)} labels")
         if len(self.classes) < 2:
@@ -113,7 +115,17 @@ class Dataset:
         Where records vote themselves, such a record casts no vote, and nothing may be refused because of it.
         """
         if isinstance(self.private, Records):
-            _refuse_missing(self.private.X, "private")
+            self._refuse_missing(self.private.X, "private")
+
+    def _refuse_missing(self, X: NDArray, name: str) -> None:
+        wrong = np.isinf(X) if self.gaps else ~np.isfinite(X)
+        if not wrong.any():
+            return
+        row, *place = (int(i) for i in np.argwhere(wrong)[0])
+        column = f", {self.features[place[0]]!r}" if self.features is not None and len(place) == 1 else f", {place}"
+        raise DataError(
+            f"{name} data: NaN or infinity in row {row}{column} (counted from 0); fill missing values before the run"
+        )
 
     @property
     def records(self) -> Records:
@@ -157,12 +169,4 @@ class Dataset:
             y_public=None if self.y_public is None else self.y_public[rows],
             private=Votes(self.private.counts[rows]) if isinstance(self.private, Votes) else self.private,
             public_rows=rows if self.public_rows is None else self.public_rows[rows],
-        )
-
-
-def _refuse_missing(X: NDArray, name: str) -> None:
-    if not np.isfinite(X).all():
-        row = int(np.argwhere(~np.isfinite(X))[0][0])
-        raise DataError(
-            f"{name} data: NaN or infinity in row {row} (counted from 0); fill missing values before the run"
         )

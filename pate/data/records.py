@@ -7,20 +7,22 @@ part is the right one for it. That rule looks at the record alone; the file is n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.arrays import npz_arrays
-from pate.data.columns import Column, IdType, array_features, one_hot
+from pate.data.columns import Column, IdType, array_features, canonical, one_hot
 from pate.data.dataset import Records
-from pate.data.formats import Columns, array_column, content_of, csv_columns, parquet_columns
+from pate.data.formats import USUAL, Columns, Dialect, Wanted, array_column, content_of, csv_columns, parquet_columns
+from pate.data.problems import Problems
 from pate.errors import DataError
+from pate.naming import nearest
 
 if TYPE_CHECKING:
-    from pate.data.settings import CsvData, NpzData, ParquetData
+    from pate.data.settings import CsvData, Missing, NpzData, ParquetData
 
 Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
 
@@ -32,6 +34,8 @@ class Table:
     where: str
     columns: Columns
     X: NDArray | None = None
+    header: tuple[str, ...] = ()
+    """The names of all columns, also of those that are ignored and were not read."""
 
     def __len__(self) -> int:
         if self.X is not None:
@@ -52,6 +56,13 @@ class Format:
     features: tuple[str, ...] = ()
     categories: Categories = ()
     ignore: tuple[str, ...] = ()
+    dates: tuple[tuple[str, str], ...] = ()
+    dialect: Dialect = USUAL
+    missing: Missing = "refuse"
+    medians: tuple[tuple[str, float], ...] = ()
+    """What stands for a missing number: the median of the public ones, for every column of numbers or dates."""
+    indicators: tuple[str, ...] = ()
+    """Columns that have a 0/1 feature besides that says whether the number is missing: those with public gaps."""
     keep_missing: bool = False
     """Private records whose features are no numbers are kept, to cast no vote; else they are refused."""
 
@@ -62,6 +73,12 @@ class Format:
         features = tuple(column for column in columns if column not in special)
         if not features:
             raise DataError(f"{where}: no feature columns are left")
+        problems = Problems()
+        for key in ("categories", "dates"):
+            for name in getattr(settings, key):
+                if name not in features:
+                    problems.add(DataError(f"data.{key}.{name}: {where} has no such column; {nearest(name, features)}"))
+        problems.tell()
         categories = tuple((name, settings.categories[name]) for name in features if name in settings.categories)
         width = len(features) - len(categories) + sum(len(values) for _, values in categories)
         return cls(
@@ -74,7 +91,35 @@ class Format:
             features=features,
             categories=categories,
             ignore=tuple(settings.ignore),
+            dates=tuple(settings.dates.items()),
+            dialect=dialect_of(settings),
+            missing=settings.missing,
         )
+
+    def fitted(self, public: Table) -> Format:
+        """The same with what fills gaps, which the public table alone decides."""
+        if self.missing not in ("public_median", "indicator"):
+            return self
+        medians, gaps, problems, dates = [], [], Problems(), dict(self.dates)
+        for name in self.measured:
+            with problems.gathered():
+                numbers = _column(public, name).numbers(dates.get(name))
+                there = numbers[np.isfinite(numbers)]
+                if not len(there):
+                    raise DataError(f"{public.where}: column {name!r} holds no number, so there is no median of it; "
+                                    "add it to data.ignore")  # fmt: skip
+                medians.append((name, float(np.median(there))))
+                gaps += [name] if len(there) < len(numbers) else []
+        problems.tell()
+        indicators = tuple(gaps) if self.missing == "indicator" else ()
+        shape = (self.shape[0] + len(indicators),)
+        return replace(self, medians=tuple(medians), indicators=indicators, shape=shape)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The columns of numbers and dates."""
+        categories = dict(self.categories)
+        return tuple(name for name in self.features if name not in categories)
 
     @classmethod
     def of_arrays(cls, settings: NpzData, public: Table, with_ids: bool) -> Format:
@@ -87,7 +132,8 @@ class Format:
         """A name for each feature, where there are any."""
         categories = dict(self.categories)
         groups = ([f"{c}={v}" for v in categories[c]] if c in categories else [c] for c in self.features)
-        return tuple(name for group in groups for name in group) or None
+        names = tuple(name for group in groups for name in group)
+        return (*names, *(f"{column} missing" for column in self.indicators)) or None
 
 
 def joined(several: Sequence[Records], format: Format) -> Records:
@@ -112,13 +158,23 @@ def no_valid_id(id_type: IdType) -> DataError:
     return DataError(f"no private record has a valid id: data.id_type = {id_type!r}, or the column of ids, is wrong")
 
 
-def read_table(path: str, source: str, needed: Mapping[str, str | None], ignored: Sequence[str] = ()) -> Table:
-    """The table in a file; `needed` maps keys of the config to the columns that they name."""
+def dialect_of(settings: CsvData | ParquetData) -> Dialect:
+    """How the files are written; parquet files say so themselves."""
+    if settings.source != "csv":
+        return USUAL
+    return Dialect(settings.delimiter, settings.decimal, settings.encoding)
+
+
+def read_table(path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL) -> Table:
+    """The table in a file."""
     content = content_of(path)
     if source == "npz":
         return npz_table(npz_arrays(content, path, ("X", "y", "id")), path)
-    read = parquet_columns if source == "parquet" else csv_columns
-    return Table(path, read(content, path, needed, ignored))
+    if source == "parquet":
+        columns, header = parquet_columns(content, path, wanted)
+    else:
+        columns, header = csv_columns(content, path, wanted, dialect)
+    return Table(path, columns, None, header)
 
 
 def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "") -> Table:
@@ -139,14 +195,79 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
                 f"{table.where}: examples of shape {X.shape[1:]}, those of the public file have {format.shape}"
             )
         return array_features(X, f"{table.where}: array X", keep_missing)
-    categories, blocks = dict(format.categories), []
+    categories, medians, dates = dict(format.categories), dict(format.medians), dict(format.dates)
+    blocks, gaps, problems = [], [], Problems()
     for name in format.features:
-        if name not in table.columns:
-            raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
-        column = table.columns[name]
-        known = categories.get(name)
-        blocks.append(column.numbers(keep_missing)[:, None] if known is None else one_hot(column.texts(), known))
-    return np.concatenate(blocks, axis=1)
+        with problems.gathered():
+            column, known = _column(table, name), categories.get(name)
+            if known is not None:
+                blocks.append(one_hot(column.texts(), known))
+                continue
+            numbers = column.numbers(dates.get(name), keep_missing)
+            missing = np.isnan(numbers)
+            if name in medians:
+                numbers[missing] = medians[name]
+            elif format.missing != "keep" and not keep_missing and missing.any():
+                raise _missing(column, int(np.argmax(missing)))
+            blocks.append(numbers[:, None])
+            gaps += [missing[:, None].astype(np.float32)] if name in format.indicators else []
+    problems.tell()
+    return np.concatenate([*blocks, *gaps], axis=1)
+
+
+def category_remarks(public: Table, format: Format) -> tuple[str, ...]:
+    """What people should know about listed categories and those in the public file; all of it is public.
+
+    DataError where a listed one is written otherwise there, or none of a column's occurs: it would match nothing.
+    """
+    remarks, problems = [], Problems()
+    for name, listed in format.categories:
+        found = {canonical(text) for text in public.columns[name].texts()} - {""}
+        names = [canonical(str(value)) for value in listed]
+        absent, others = [value for value in names if value and value not in found], sorted(found - set(names))
+        key = f"data.categories.{name}"
+        for value in absent:
+            alike = next((other for other in others if _loosely(other) == _loosely(value)), None)
+            if alike is not None:
+                text = (
+                    f"{key}: {value!r} does not occur in {public.where}, but {alike!r} does; write it as the file does"
+                )
+                problems.add(DataError(text))
+        if found and len(absent) == len(names):
+            shown = ", ".join(map(repr, others[:9]))
+            problems.add(DataError(f"{key}: none of these values occurs in {public.where}, which has {shown}"))
+        if absent:
+            remarks.append(f"{key}: {', '.join(map(repr, absent[:9]))} never occurs in the public file")
+        if others:
+            remarks.append(
+                f"column {name!r} of the public file holds {', '.join(map(repr, others[:9]))}, not listed under {key}: "
+                "no feature says so"
+            )
+    problems.tell()
+    return tuple(remarks)
+
+
+def _loosely(text: str) -> str:
+    """What people would take for the same category."""
+    text = "".join(text.casefold().split()).replace("_", "").replace("-", "")
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text
+
+
+def _missing(column: Column, row: int) -> DataError:
+    return column.error(
+        row,
+        "missing, not a finite number; say what becomes of gaps with data.missing: public_median, indicator or keep, "
+        "or add the column to data.ignore",
+    )
+
+
+def _column(table: Table, name: str) -> Column:
+    if name not in table.columns:
+        raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
+    return table.columns[name]
 
 
 def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
@@ -156,12 +277,18 @@ def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
 
 def records_of(table: Table, format: Format) -> Records:
     """The records of a private file, those without a valid id left out."""
-    X, y = features_of(table, format, format.keep_missing), _needed(table, format.label).labels(format.classes)
+    problems = Problems()
+    with problems.gathered():
+        X = features_of(table, format, format.keep_missing)
+    with problems.gathered():
+        y = _needed(table, format.label).labels(format.classes)
+    with problems.gathered():
+        ids = [] if format.id is None else _needed(table, format.id).ids(format.id_type)
+    problems.tell()
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
     if format.id is None:
         return Records(X, y, None, 0)
-    ids = _needed(table, format.id).ids(format.id_type)
     if len(X) != len(ids):
         raise DataError(f"{table.where}: not as many ids as records")
     kept = [i for i in ids if i is not None]

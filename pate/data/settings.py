@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
+from pate.data.columns import canonical
 from pate.naming import dotted, shown
 
 T = TypeVar("T")
@@ -84,7 +86,8 @@ class ArraysData(Settings):
 class OwnData(Settings):
     """The user's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
 
-    `id_type` says what ids are, the same in all files; see pate/data/columns.py.
+    `id_type` says what ids are, the same in all files; see pate/data/columns.py. `about_records` is how many private
+    ones there are, roughly, as anybody may know: δ is checked against it. The exact number is private.
     """
 
     private: str | Several[str] | None = None
@@ -92,6 +95,7 @@ class OwnData(Settings):
     test: str | None = None
     read_by: Literal["driver", "workers"] = "driver"
     id_type: Literal["text", "integer"] = "text"
+    about_records: int | None = Field(default=None, ge=1, le=10**12)
 
     @property
     def sharded(self) -> bool:
@@ -108,11 +112,38 @@ class OwnData(Settings):
         return self
 
 
+def _names(values: tuple[Text, ...]) -> tuple[Text, ...]:
+    """Names of classes or categories: none twice, none with blanks around it, which no cell could ever match."""
+    found: dict[str, Text] = {}
+    for value in values:
+        name = canonical(str(value))
+        if name != str(value):
+            raise ValueError(f"{shown(value)} would match no cell: cells are compared without surrounding blanks, in "
+                             f"Unicode's form NFC; write {shown(name)}")  # fmt: skip
+        if name in found:
+            raise ValueError(f"names repeat: {shown(value)}")
+        found[name] = value
+    return values
+
+
+def _classes(values: tuple[Text, ...]) -> tuple[Text, ...]:
+    if len(values) < 2:
+        raise ValueError("at least two classes are needed")
+    if "" in values:
+        raise ValueError("a class has no name")
+    return _names(values)
+
+
+Classes = Annotated[Several[Text], AfterValidator(_classes)]
+Categories = Annotated[Several[Text], AfterValidator(_names)]
+Missing = Literal["refuse", "public_median", "indicator", "keep"]
+
+
 class NpzData(OwnData):
     """NumPy archives; see pate/data/tables.py for the keys. `ids`: whether there is an array of ids."""
 
     source: Literal["npz"]
-    classes: Several[Text]
+    classes: Classes
     file: str | None = None
     ids: bool = False
 
@@ -123,16 +154,61 @@ class NpzData(OwnData):
         return self
 
 
-class CsvData(OwnData):
+def _date_form(form: str) -> str:
+    """A form that a date can be written in and read again."""
+    when = datetime(2003, 2, 1)
+    try:
+        again = datetime.strptime(when.strftime(form), form)
+    except ValueError:
+        again = None
+    if again != when:
+        raise ValueError("must say day, month and year, such as %Y-%m-%d, %d.%m.%Y or %d/%m/%Y %H:%M")
+    return form
+
+
+class ColumnsData(OwnData):
+    """Files of named columns, csv or parquet; see docs/data.md.
+
+    `missing` says what becomes of numbers and dates that are not there, and `dates` gives the form of columns of dates.
+    """
+
+    label: str
+    classes: Classes
+    id: str | None = None
+    ignore: Several[str] = ()
+    categories: dict[str, Categories] = {}
+    dates: dict[str, Annotated[str, AfterValidator(_date_form)]] = {}
+    missing: Missing = "refuse"
+
+    @model_validator(mode="after")
+    def _each_column_is_one_thing(self) -> ColumnsData:
+        uses: dict[str, str] = {}
+        single = {key: getattr(self, key, None) for key in ("label", "id", "split")}
+        listed = {key: getattr(self, key) for key in ("ignore", "categories", "dates")}
+        for key, columns in {**{k: [v] for k, v in single.items() if v is not None}, **listed}.items():
+            for column in columns:
+                if column in uses:
+                    raise ValueError(f"{key}: column {shown(column)} is {uses[column]} already; name it once")
+                uses[column] = key
+        for key in ("label", "id"):
+            if single[key] == "":
+                raise ValueError(
+                    f"{key}: names no column; write its name" + (", or leave it out" if key == "id" else "")
+                )
+        empty = next((column for column, values in self.categories.items() if not values), None)
+        if empty is not None:
+            raise ValueError(f"categories.{empty}: lists no values; list them, or add the column to ignore")
+        return self
+
+
+class CsvData(ColumnsData):
     """CSV files; see pate/data/tables.py."""
 
     source: Literal["csv"]
-    label: str
-    classes: Several[Text]
-    id: str | None = None
     split: str | None = None
-    ignore: Several[str] = ()
-    categories: dict[str, Several[Text]] = {}
+    delimiter: str = ","
+    decimal: Literal[".", ","] = "."
+    encoding: str = "utf-8"
 
     @model_validator(mode="after")
     def _one_file_or_shards(self) -> CsvData:
@@ -140,16 +216,33 @@ class CsvData(OwnData):
             raise ValueError("split is for one file that holds everything; leave it out where there are shards")
         return self
 
+    @field_validator("delimiter")
+    @classmethod
+    def _one_sign(cls, value: str) -> str:
+        if len(value) != 1 or value in '"\r\n' or value.isalnum():
+            raise ValueError("must be one sign, such as ',', ';', '|' or \"\\t\" (a tab, in double quotes)")
+        return value
 
-class ParquetData(OwnData):
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            "".encode(value)
+        except (LookupError, ValueError):
+            raise ValueError("no such text encoding; utf-8, cp1252, latin-1 and utf-16 are usual") from None
+        return value
+
+    @model_validator(mode="after")
+    def _signs_differ(self) -> CsvData:
+        if self.delimiter == self.decimal:
+            raise ValueError(f"delimiter and decimal are both {self.decimal!r}: cells could not be told apart")
+        return self
+
+
+class ParquetData(ColumnsData):
     """Parquet files, with the keys of csv; see pate/data/shards.py."""
 
     source: Literal["parquet"]
-    label: str
-    classes: Several[Text]
-    id: str | None = None
-    ignore: Several[str] = ()
-    categories: dict[str, Several[Text]] = {}
 
     @property
     def sharded(self) -> bool:

@@ -17,10 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.dataset import Dataset, Records, Shards
+from pate.data.formats import USUAL, Wanted
 from pate.data.partition import contents, identities, keyed_digest, parts_of, ranks
+from pate.data.problems import Problems
 from pate.data.records import (
     Format,
     Table,
+    category_remarks,
+    dialect_of,
     features_of,
     joined,
     labels_of,
@@ -115,37 +119,52 @@ def load_sharded(
     assert settings.private is not None  # checked by the config
     assert settings.public is not None
     paths = _expanded(settings.private, folder)
-    ignored = () if settings.source == "npz" else settings.ignore
-    public = read_table(_place(settings.public, folder), settings.source, {}, ignored)
+    wanted = Wanted({}, () if settings.source == "npz" else settings.ignore)
+    dialect = USUAL if settings.source == "npz" else dialect_of(settings)
+    public = read_table(_place(settings.public, folder), settings.source, wanted, dialect)
     format = (
         Format.of_arrays(settings, public, settings.ids)
         if settings.source == "npz"
-        else Format.of_columns(settings, public.columns, public.where)
+        else Format.of_columns(settings, public.columns, public.where).fitted(public)
     )
     format = replace(format, keep_missing=keep_missing)
-    test = None
-    if settings.test is not None:
-        test = _with_known_columns(read_table(_place(settings.test, folder), settings.source, {}, ignored), format)
-    left = by_workers and settings.read_by == "workers"
+    left, test, problems = by_workers and settings.read_by == "workers", None, Problems()
+    with problems.gathered():
+        X_public = features_of(public, format)
+        remarks = category_remarks(public, format)
+    with problems.gathered():
+        if settings.test is not None:
+            test = read_table(_place(settings.test, folder), settings.source, wanted, dialect)
+            X_test = features_of(_with_known_columns(test, format), format)
+    with problems.gathered():
+        y_test = None if test is None else labels_of(test, format)
+    with problems.gathered():
+        private = Shards(tuple(paths), format) if left else with_valid_ids(read_all(paths, format), format.id_type)
+    problems.tell()
     return Dataset(
-        private=Shards(tuple(paths), format) if left else with_valid_ids(read_all(paths, format), format.id_type),
-        X_public=features_of(public, format),
+        private=private,
+        X_public=X_public,
         classes=tuple(str(name) for name in settings.classes),
-        X_test=None if test is None else features_of(test, format),
-        y_test=None if test is None else labels_of(test, format),
+        X_test=None if test is None else X_test,
+        y_test=y_test,
         features=format.feature_names,
+        gaps=format.missing == "keep",
+        remarks=remarks,
     )
 
 
 def read_all(paths: Sequence[str], format: Format) -> Records:
     """The records of some shards, in the order given. Every mistake names its shard."""
     needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
-    found = []
+    found, problems = [], Problems()
+    wanted = Wanted(needed, format.ignore, format.features)
     for path in paths:
-        table = read_table(path, format.source, needed, format.ignore)
-        if format.source == "npz" and format.id is None and "id" in table.columns:
-            raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
-        found.append(records_of(_with_known_columns(table, format), format))
+        with problems.gathered():
+            table = read_table(path, format.source, wanted, format.dialect)
+            if format.source == "npz" and format.id is None and "id" in table.columns:
+                raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
+            found.append(records_of(_with_known_columns(table, format), format))
+    problems.tell()
     return joined(found, format)
 
 
@@ -153,8 +172,12 @@ def _with_known_columns(table: Table, format: Format) -> Table:
     """The table, refused if it has columns that the public file has not: they would be left out unnoticed."""
     known = {*format.features, *format.ignore, format.label, format.id}
     extra = [] if format.source == "npz" else [name for name in table.columns if name not in known]
-    if extra:
-        raise DataError(f"{table.where}: column {extra[0]!r} is not in the public file; add it there or to data.ignore")
+    problems = Problems()
+    for name in extra:
+        problems.add(
+            DataError(f"{table.where}: column {name!r} is not in the public file; add it there or to data.ignore")
+        )
+    problems.tell()
     return table
 
 

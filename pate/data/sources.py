@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pate.data.dataset import Dataset, Records
-from pate.errors import ConfigError
+from pate.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from pate.data.settings import DataSettings
@@ -30,6 +30,8 @@ def load(
     Files are looked for below `data_dir`, else below $PATE_DATA. If there is neither, the
     user's own files are looked for beside the config and benchmarks in ~/.cache/pate, where downloads go too.
     """
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise DataError("{data_dir}: no such folder; name one that is there", data_dir=data_dir)
     if settings.source == "digits":
         return _digits()
     if settings.source == "arrays":

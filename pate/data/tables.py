@@ -4,7 +4,8 @@ npz: either one file (`file:`) with the keys X_private, y_private, X_public and,
 X_test, y_test; or one file per part (`private:`, `public:`, `test:`) with the keys X, y and id. Never unpickled.
 
 csv: one file per part, or one file with a `split` column that says private, public or test in every row. Columns are
-numbers, or have their values listed under `categories` (one 0/1 feature per value; others are all 0).
+numbers, dates in a form that is given under `dates`, or have their values listed under `categories` (one 0/1 feature
+per value; others are all 0).
 """
 
 from __future__ import annotations
@@ -15,9 +16,22 @@ from typing import TYPE_CHECKING
 
 from pate.data.arrays import npz_arrays
 from pate.data.dataset import Dataset
-from pate.data.formats import content_of
-from pate.data.records import Format, Table, features_of, labels_of, npz_table, read_table, records_of, with_valid_ids
+from pate.data.formats import USUAL, Wanted, content_of
+from pate.data.problems import Problems
+from pate.data.records import (
+    Format,
+    Table,
+    category_remarks,
+    dialect_of,
+    features_of,
+    labels_of,
+    npz_table,
+    read_table,
+    records_of,
+    with_valid_ids,
+)
 from pate.errors import DataError
+from pate.naming import nearest
 
 if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData
@@ -46,35 +60,60 @@ def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dat
     for part in ("private", "public"):
         if part not in tables or not len(tables[part]):
             raise DataError(f"data.{part}: no rows; a csv source needs private and public ones")
-    private = tables["private"]
-    format = Format.of_columns(settings, private.columns, private.where)
+    _check_ignored(settings, tables)
+    private, public = tables["private"], tables["public"]
+    format = Format.of_columns(settings, private.columns, private.where).fitted(public)
     return dataset(tables, replace(format, keep_missing=keep_missing))
 
 
 def dataset(tables: dict[str, Table], format: Format) -> Dataset:
-    """The data set made of a private, a public and perhaps a test table."""
-    test = tables.get("test")
+    """The data set made of a private, a public perhaps a test table; all that is wrong is told at once."""
+    test, problems = tables.get("test"), Problems()
+    with problems.gathered():
+        X_public = features_of(tables["public"], format)
+        remarks = category_remarks(tables["public"], format)
+    with problems.gathered():
+        X_test = None if test is None else features_of(test, format)
+    with problems.gathered():
+        y_test = None if test is None else labels_of(test, format)
+    with problems.gathered():
+        records = with_valid_ids(records_of(tables["private"], format), format.id_type)
+    problems.tell()
     return Dataset(
-        private=with_valid_ids(records_of(tables["private"], format), format.id_type),
-        X_public=features_of(tables["public"], format),
+        private=records,
+        X_public=X_public,
         classes=tuple(str(name) for name in format.classes),
-        X_test=None if test is None else features_of(test, format),
-        y_test=None if test is None else labels_of(test, format),
+        X_test=X_test,
+        y_test=y_test,
         features=format.feature_names,
+        gaps=format.missing == "keep",
+        remarks=remarks,
     )
 
 
 def _files(settings: CsvData | NpzData, folder: Path) -> dict[str, Table]:
-    """The tables, each from a file of its own."""
+    """The tables, each from a file of its own; what is wrong with any of them is told at once."""
     named = {"label": getattr(settings, "label", None), "id": getattr(settings, "id", None)}
-    tables = {}
-    for part in _PARTS:
+    dialect = USUAL if settings.source == "npz" else dialect_of(settings)
+    tables: dict[str, Table] = {}
+    problems = Problems()
+    for part in ("public", "private", "test"):
         path = getattr(settings, part)
         if path is not None:
-            needed = named if part == "private" else {}
-            place = str(existing(path, folder))
-            tables[part] = read_table(place, settings.source, needed, getattr(settings, "ignore", ()))
+            with problems.gathered():
+                known = tables["public"].columns if "public" in tables else ()
+                wanted = Wanted(named if part == "private" else {}, getattr(settings, "ignore", ()), known)
+                tables[part] = read_table(str(existing(path, folder)), settings.source, wanted, dialect)
+    problems.tell()
     return tables
+
+
+def _check_ignored(settings: CsvData, tables: dict[str, Table]) -> None:
+    """Refuse to ignore a column that is in no file: it may be misspelt, and the one that was meant be a feature."""
+    there = {name for table in tables.values() for name in table.header}
+    for name in settings.ignore:
+        if name not in there:
+            raise DataError(f"data.ignore: no file has a column {name!r}; {nearest(name, there)}")
 
 
 def _npz_in_one(settings: NpzData, folder: Path) -> dict[str, Table]:
@@ -90,7 +129,8 @@ def _csv_in_one(settings: CsvData, folder: Path) -> dict[str, Table]:
     if not isinstance(settings.private, str):
         raise DataError("data.split needs data.private, the one file that holds all rows")
     needed = {key: getattr(settings, key) for key in ("label", "id", "split")}
-    whole = read_table(str(existing(settings.private, folder)), "csv", needed, settings.ignore)
+    wanted = Wanted(needed, settings.ignore)
+    whole = read_table(str(existing(settings.private, folder)), "csv", wanted, dialect_of(settings))
     split = whole.columns[settings.split or ""]
     rows: dict[str, list[int]] = {}
     for row, part in enumerate(split.texts()):
@@ -98,6 +138,6 @@ def _csv_in_one(settings: CsvData, folder: Path) -> dict[str, Table]:
             raise split.error(row, "says neither private nor public nor test")
         rows.setdefault(part, []).append(row)
     return {
-        part: Table(whole.where, {name: column.take(own) for name, column in whole.columns.items()})
+        part: Table(whole.where, {name: column.take(own) for name, column in whole.columns.items()}, None, whole.header)
         for part, own in rows.items()
     }

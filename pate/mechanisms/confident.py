@@ -14,6 +14,7 @@ from pate.accounting import bounds, parameters
 from pate.accounting.composition import gaussian_rdp
 from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost
 from pate.accounting.worst_case import WorstCaseGuarantee, threshold_test_cost
+from pate.errors import ConfigError
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, parameter
 from pate.mechanisms.noisy_max import GNMax
 from pate.mechanisms.win_probabilities import Indices, move_votes
@@ -95,6 +96,13 @@ class ConfidentGNMax(Mechanism):
 
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
         return confident_gnmax_cost(counts, answered, self.threshold, self.sigma1, self.sigma2, order)
+
+    def check(self, asked: int, delta: float, n_teachers: int) -> None:
+        if n_teachers and self.threshold > n_teachers:
+            raise ConfigError(
+                f"mechanism.threshold = {self.threshold:g}: more votes than the {n_teachers} teachers have, so nothing "
+                f"but luck is answered; about {round(0.7 * n_teachers)} is usual"
+            )
 
     def expected_answered(self, counts: Counts) -> float:
         return float(np.exp(self.log_test(counts.max(axis=1))[0]).sum())

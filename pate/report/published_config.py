@@ -19,8 +19,10 @@ _AS_THEY_ARE = frozenset({"name", "seed", "voters", "n_teachers", "records", "ba
 _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers
-    "data": frozenset({"source", "images", "read_by", "ids", "id_type"}),
-    "budget": frozenset({"delta", "asked", "answered", "query_order", "rounds", "epsilon", "sanitise"}),
+    "data": frozenset({"source", "images", "read_by", "ids", "id_type", "missing", "about_records"}),
+    "budget": frozenset(
+        {"delta", "asked", "answered", "query_order", "rounds", "epsilon", "sanitise", "allow_large_delta"}
+    ),
     "neighbours": frozenset(
         {
             "components",

@@ -86,6 +86,9 @@ def build_estimator(name: str, params: dict[str, Any], random_state: int, key: s
     estimator = _built(name, params, key)
     if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
         raise ConfigError(f"{key} = {name!r}: not a classifier with fit and predict")
+    kind = _kind_of(estimator)
+    if kind not in (None, "classifier"):
+        raise ConfigError(f"{key} = {name!r}: a {kind.replace('_', ' ')}, not a classifier{_classifier_like(name)}")
     if hasattr(estimator, "get_params"):
         unseeded = [
             parameter
@@ -94,6 +97,26 @@ def build_estimator(name: str, params: dict[str, Any], random_state: int, key: s
         ]
         estimator.set_params(**dict.fromkeys(unseeded, random_state))
     return estimator
+
+
+def _kind_of(estimator: Any) -> str | None:
+    """What scikit-learn takes it for: classifier, regressor, clusterer and so on; None where that is not known."""
+    from sklearn.utils import get_tags
+
+    try:
+        kind = get_tags(estimator).estimator_type
+    except Exception:  # a class of anybody's making
+        kind = getattr(estimator, "_estimator_type", None)
+    return kind if isinstance(kind, str) else None
+
+
+def _classifier_like(name: str) -> str:
+    """A hint: the classifier whose name differs in the last word alone."""
+    for ending, other in (("Regressor", "Classifier"), ("SVR", "SVC")):
+        module, _, cls = name.removesuffix(ending).rpartition(".") if name.endswith(ending) else ("", "", "")
+        if module and hasattr(importlib.import_module(module), cls + other):
+            return f"; did you mean '{module}.{cls}{other}'?"
+    return ""
 
 
 def describe(estimator: Any) -> dict[str, Any]:

@@ -158,7 +158,7 @@ _CONFIG = {
         ("mechanism.name=pate.mechanisms.Mechanism", ["mechanism.name = 'pate.mechanisms.Mechanism'"]),
         ("mechanism.name=pate.mechanisms.noisy_max.NoisyMax", ["mechanism.name"]),
         ("data={source: csv, label: y, classes: [yes, no]}", ["data.classes.0 = True", "quotes"]),
-        ("data={source: npz, file: f, classes: [a], ids: 1}", ["data.ids = 1", "boolean"]),
+        ("data={source: npz, file: f, classes: [a, b], ids: 1}", ["data.ids = 1", "boolean"]),
         ("data={source: [1]}", ["data.source = [1]"]),
         ("data=5", ["data = 5"]),
         ("data.source.deep=1", ["data.source.deep", "there is no 'deep'"]),

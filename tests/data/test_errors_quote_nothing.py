@@ -44,6 +44,7 @@ def refusals(folder: Path, settings: Any) -> list[str]:
         (GOOD + f'bob,41,"m"{CANARY},no\n', r"row 1 .*quote"),
         (GOOD + "x" * 200_000 + CANARY + ",41,m,yes\n", r"row 1 .*huge cell"),
         (f"ann,30,f,{CANARY}\nbob,41,m,{CANARY}\n", r"no column 'kind' \(data\.label\)"),  # the header was forgotten
+        ("kind7731,30,f,no\n", r"no column 'kind' .*is there a header line"),  # a cell that looks like a name
         (f"{CANARY},{CANARY},f,no\n", r"no column 'kind'"),  # and two cells of it are equal
         ("who,age,sex,age,kind\nann,30,f,7731,no\n", r"column 'age' is there twice"),
     ],

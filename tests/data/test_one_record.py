@@ -27,7 +27,9 @@ KEY = b"o" * 32
 N_PARTS = 5
 N_RECORDS = 14
 KINDS = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}
-COLUMNS = ["who", "age", "zip", "kind"]
+COLUMNS = ["who", "age", "zip", "when", "kind"]
+WHEN = ["2020-03-01"]
+MISSING = ["refuse", "public_median", "indicator", "keep"]
 VALUES = [
     *(None, "", "  ", "x", "17", " 17 ", "17.0", "+17", "017", 17, 17.0, 17.5, -1, True, b"1", 2**62 + 1, 2**70, 1e300),
     *(float("nan"), float("inf"), "9" * 5000, "e\u0301", "\u0661", '"', '"x', 'x"', "x,y", "x\ny", "\x00", "\ud800"),
@@ -41,14 +43,17 @@ def records(with_text_ids: bool) -> Records:
     rng = np.random.default_rng(3)
     who = [f"p{i // 2}" if with_text_ids else i // 2 for i in range(N_RECORDS)]
     ages = [2**60 + 2**36 + 1, *range(20, 19 + N_RECORDS)]
-    rows = zip(who, ages, rng.integers(10, 13, N_RECORDS).tolist(), rng.integers(0, 2, N_RECORDS).tolist(), strict=True)
+    zips, kinds = rng.integers(10, 13, N_RECORDS).tolist(), rng.integers(0, 2, N_RECORDS).tolist()
+    rows = zip(who, ages, zips, [f"19{70 + i}-02-28" for i in range(N_RECORDS)], kinds, strict=True)
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
-def write(folder: Path, source: str, rows: Records, n_files: int, as_pandas: bool) -> None:
+def write(folder: Path, source: str, rows: Records, n_files: int, as_pandas: bool, public_gap: bool = False) -> None:
     for i in range(n_files):
         save(folder / f"shard-{i}.{source}", source, rows[i::n_files], as_pandas)
-    public = [{"age": 1 + i, "zip": 10} for i in range(2)]
+    public: Records = [{"age": 1 + i, "zip": 10, "when": "2020-03-01"} for i in range(2)]
+    if public_gap:
+        public.append({"age": None, "zip": 11, "when": None})
     save(folder / f"public.{source}", source, public, False)
 
 
@@ -75,7 +80,8 @@ def save(path: Path, source: str, rows: Records, as_pandas: bool) -> None:
 def arrow(pyarrow: Any, values: list[Any], as_pandas: bool) -> Any:
     """A column as Arrow infers it, or as pandas would have it: floats where one value is missing."""
     if as_pandas and all(value is None or isinstance(value, int) for value in values):
-        return pyarrow.array(np.array([np.nan if v is None else v for v in values]))
+        made = np.array([np.nan if v is None else v for v in values])
+        return pyarrow.array(made.astype(np.float64) if made.dtype == object else made)
     for attempt in (values, [None if v is None else str(v) for v in values]):
         try:
             return pyarrow.array(attempt)
@@ -93,7 +99,7 @@ def array(values: list[Any]) -> np.ndarray:
     return made.astype(str) if made.dtype == object else made
 
 
-def section(source: str, id_type: str | None, n_files: int) -> dict[str, Any]:
+def section(source: str, id_type: str | None, n_files: int, missing: str = "refuse") -> dict[str, Any]:
     one = source != "parquet" and n_files == 1
     data: dict[str, Any] = {"source": source, "private": f"shard-0.{source}" if one else f"shard-*.{source}"}
     data |= {"public": f"public.{source}", "classes": [0, 1], "id_type": id_type or "text"}
@@ -103,6 +109,8 @@ def section(source: str, id_type: str | None, n_files: int) -> dict[str, Any]:
         "label": "kind",
         "id": "who" if id_type else None,
         "categories": {"zip": [10, 11, 12]},
+        "dates": {"when": "%Y-%m-%d"},
+        "missing": missing,
         "ignore": [] if id_type else ["who"],
     }
 
@@ -133,23 +141,31 @@ def by_workers(data: dict[str, Any], folder: Path) -> Placed:
 
 
 def check(
-    source: str, id_type: str | None, n_files: int, as_pandas: bool, row: int, column: str, value: object
+    source: str,
+    id_type: str | None,
+    n_files: int,
+    as_pandas: bool,
+    row: int,
+    column: str,
+    value: object,
+    missing: str = "refuse",
 ) -> bool:
     """Whether the changed data was accepted; then the other records are where they were."""
     rows = records(with_text_ids=id_type == "text")
     if source == "npz" and id_type is None:
         rows = [{name: cell for name, cell in record.items() if name != "who"} for record in rows]
-    data = section(source, id_type, n_files)
+    data = section(source, id_type, n_files, missing)
+    gap = missing != "refuse" and source != "npz"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder, source, rows, n_files, as_pandas)
+        write(folder, source, rows, n_files, as_pandas, gap)
         before = by_driver(data, folder)
         assert before == by_workers(data, folder)
         assert before.total() == N_RECORDS
-        write(folder, source, [*rows[:row], *rows[row + 1 :]], n_files, as_pandas)
+        write(folder, source, [*rows[:row], *rows[row + 1 :]], n_files, as_pandas, gap)
         others = by_driver(data, folder)
         assert others <= before
-        write(folder, source, [*rows[:row], rows[row] | {column: value}, *rows[row + 1 :]], n_files, as_pandas)
+        write(folder, source, [*rows[:row], rows[row] | {column: value}, *rows[row + 1 :]], n_files, as_pandas, gap)
         try:
             after = by_driver(data, folder)
         except DataError:
@@ -169,15 +185,28 @@ def check(
     st.booleans(),
     st.integers(0, N_RECORDS - 1),
     st.sampled_from(COLUMNS),
-    st.one_of(st.sampled_from(VALUES), st.text(max_size=5), st.integers(), st.floats()),
+    st.one_of(st.sampled_from(VALUES), st.text(max_size=5), st.integers(), st.floats(), st.dates().map(str)),
+    st.sampled_from(MISSING),
 )
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 def test_a_changed_record_changes_no_other(
-    source: str, id_type: str | None, n_files: int, as_pandas: bool, row: int, column: str, value: object
+    source: str, id_type: str | None, n_files: int, as_pandas: bool, row: int, column: str, value: object, missing: str
 ) -> None:
-    if column == "who" and id_type is None and source == "npz":
+    if source == "npz" and ((column == "who" and id_type is None) or column == "when"):
         column = "kind"
-    check(source, id_type, n_files, as_pandas, row, column, value)
+    check(source, id_type, n_files, as_pandas, row, column, value, missing)
+
+
+@pytest.mark.parametrize("missing", MISSING[1:])
+@pytest.mark.parametrize("source", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("column", "value"), [("age", None), ("age", "NA"), ("when", None), ("when", "?"), ("when", "1999-12-31")]
+)
+def test_a_gap_is_filled_from_public_data_and_moves_no_other(
+    source: str, column: str, value: object, missing: str
+) -> None:
+    assert check(source, "integer", 3, False, 4, column, value, missing)
+    assert check(source, None, 1, False, 4, column, value, missing)
 
 
 @pytest.mark.parametrize("n_files", [1, 3])
@@ -217,6 +246,11 @@ def test_what_is_accepted_changes_no_other(source: str, id_type: str, column: st
         ("csv", "kind", ""),
         ("parquet", "kind", None),
         ("npz", "kind", 0.5),
+        ("csv", "when", "2020-02-30"),
+        ("parquet", "when", "01.02.2020"),
+        ("csv", "when", ""),
+        ("parquet", "when", None),
+        ("csv", "age", "1_000"),
         ("csv", "zip", '"10'),  # an open quote would swallow the records below
         ("csv", "zip", '10\n"'),
     ],
@@ -231,10 +265,10 @@ def test_one_missing_value_once_moved_nearly_all_other_records(tmp_path: Path) -
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     ids: list[int | None] = list(range(400))
     data = section("parquet", "integer", 1)
-    parquet.write_table(pyarrow.table({"age": [1, 2], "zip": [10, 11]}), tmp_path / "public.parquet")
+    parquet.write_table(pyarrow.table({"age": [1, 2], "zip": [10, 11], "when": WHEN * 2}), tmp_path / "public.parquet")
     placed = []
     for who in (ids, [None, *ids[1:]]):
-        table = {"who": who, "age": list(range(400)), "zip": [10] * 400, "kind": [0, 1] * 200}
+        table = {"who": who, "age": list(range(400)), "zip": [10] * 400, "kind": [0, 1] * 200, "when": WHEN * 400}
         parquet.write_table(pyarrow.table(table), tmp_path / "shard-0.parquet")
         placed.append(by_driver(data, tmp_path))
     assert placed[1] <= placed[0]

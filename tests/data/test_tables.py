@@ -76,7 +76,6 @@ def test_csv_in_one_file_with_a_split_column(tmp_path: Path) -> None:
         ({}, {"private": "age,sex,who,sick\n1,f\n"}, ["private.csv, row 0", "fields"]),
         ({}, {"public": "sex\nf\n"}, ["public.csv: column 'age' is missing"]),
         ({}, {"public": "age,sex\n"}, ["data.public", "no rows"]),
-        ({"classes": ["no", "no"]}, {}, ["data.classes", "repeat"]),
     ],
 )
 def test_csv_mistakes_are_one_clear_line(tmp_path: Path, changes: dict, files: dict, words: list[str]) -> None:

@@ -1,0 +1,76 @@
+"""What a config may say word for word, and nobody can mean: refused before anything is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pate.config.settings import BaselineConfig, Config
+    from pate.data.settings import DataSettings
+
+MOST_DELTA = 1e-3
+RECORDS_OF = {
+    "digits": 1_197,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "svhn": 73_257,
+    "cifar10": 50_000,
+    "adult": 32_561,
+    "kddcup99": 394_021,
+}
+"""How many records of a benchmark play private: anybody may know."""
+
+
+def check_sense(config: Config | BaselineConfig) -> None:
+    """Raise ConfigError where δ is no promise, or gaps would meet what cannot take them."""
+    check_delta(config.budget.delta, about_records(config.data), config.budget.allow_large_delta)
+    _check_gaps(config)
+
+
+def about_records(data: DataSettings) -> int | None:
+    """How many private records there are, as anybody may know: configured, or a benchmark's. Never counted."""
+    return RECORDS_OF.get(data.source, getattr(data, "about_records", None))
+
+
+def check_delta(delta: float, about_records: int | None, allowed: bool = False) -> None:
+    """Raise ConfigError where δ is so large that publishing a few records whole would keep to it.
+
+    A mechanism that picks one record in n at random and publishes it is (0, 1/n)-DP. So δ is at most one over the
+    number of records, which must be a public figure, and at most 0.001 where none is known.
+
+    >>> check_delta(1e-5, 50_000)
+    >>> check_delta(1e-4, 50_000)
+    Traceback (most recent call last):
+    pate.errors.ConfigError: budget.delta = 0.0001: more than one over the about 50,000 private records, so that ...
+    """
+    most = MOST_DELTA if about_records is None else min(MOST_DELTA, 1 / about_records)
+    if delta <= most or allowed:
+        return
+    why = f"more than {MOST_DELTA:g}"
+    if most < MOST_DELTA:
+        why = f"more than one over the about {about_records:,} private records"
+    raise ConfigError(
+        f"budget.delta = {delta:g}: {why}, so that a record published whole now and then would keep to it; "
+        f"write {_rounded_down(most / 10)} or less, or budget.allow_large_delta: true if you know why"
+    )
+
+
+def _rounded_down(delta: float) -> str:
+    """A power of ten."""
+    from math import floor, log10
+
+    return f"1e{floor(log10(delta) + 1e-9)}"
+
+
+def _check_gaps(config: Config | BaselineConfig) -> None:
+    if getattr(config.data, "missing", "refuse") != "keep":
+        return
+    instead = "write public_median or indicator"
+    if hasattr(config, "baseline"):
+        raise ConfigError(f"data.missing = 'keep': baselines take no missing values; {instead}")
+    if config.voters == "neighbours":
+        raise ConfigError(f"data.missing = 'keep': nobody can say what a record with gaps is near to; {instead}")
+    if config.budget.query_order == "clusters":
+        raise ConfigError(f"data.missing = 'keep': examples with gaps have no clusters (query_order); {instead}")

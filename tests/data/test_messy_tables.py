@@ -1,0 +1,244 @@
+"""Files as people have them: other signs, encodings, dates, gaps, misspelt words. Read by rule, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pate.config import load_config, parse_config
+from pate.data.dataset import Dataset
+from pate.data.settings import CsvData, ParquetData
+from pate.data.sources import load
+from pate.errors import ConfigError, DataError
+
+HEADER = "who,born,age,sex,sick"
+PRIVATE = [HEADER, "ann,1990-02-28,30,f,no", "bob,1985-12-31,41.5,m,yes", "cy,2000-01-01,52,f,no"]
+PUBLIC = ["born,age,sex", "1990-01-01,10,m", "1980-01-01,20,f", "1970-01-01,60,f"]
+SETTINGS: dict[str, Any] = {
+    "source": "csv",
+    "private": "private.csv",
+    "public": "public.csv",
+    "label": "sick",
+    "id": "who",
+    "classes": ["no", "yes"],
+    "categories": {"sex": ["f", "m"]},
+    "dates": {"born": "%Y-%m-%d"},
+}
+
+
+def loaded(folder: Path, private: list[str] = PRIVATE, public: list[str] = PUBLIC, **changes: Any) -> Dataset:
+    encoding = changes.get("encoding", "utf-8")
+    (folder / "private.csv").write_text("\n".join(private) + "\n", encoding=encoding)
+    (folder / "public.csv").write_text("\n".join(public) + "\n", encoding=encoding)
+    return load(CsvData.model_validate(SETTINGS | changes), None, folder)
+
+
+def refused(folder: Path, *arguments: Any, **changes: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        loaded(folder, *arguments, **changes)
+    said = str(caught.value)
+    assert said.isprintable()
+    return said
+
+
+def as_parquet(folder: Path, typed_dates: bool) -> Dataset:
+    """The same files as parquet: numbers as numbers, dates as dates or as text."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from pyarrow import csv
+
+    text = {name: pyarrow.string() for name in ("who", "sex", "sick")}
+    types = text | {"age": pyarrow.float64(), "born": pyarrow.date32() if typed_dates else pyarrow.string()}
+    options = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=["", "NA"])
+    for name in ("private", "public"):
+        table = csv.read_csv(folder / f"{name}.csv", convert_options=options)
+        parquet.write_table(table, folder / f"{name}.parquet")
+    files = {"source": "parquet", "private": "private.parquet", "public": "public.parquet"}
+    return load(ParquetData.model_validate(SETTINGS | files | {"missing": "indicator"}), None, folder)
+
+
+def test_dates_are_years_since_2000(tmp_path: Path) -> None:
+    data = loaded(tmp_path)
+    assert data.features == ("born", "age", "sex=f", "sex=m")
+    np.testing.assert_allclose(data.records.X[:, 0], [-9.840, -14.001, 0], atol=1e-3)
+    german = [*PRIVATE[:1], "ann,28.02.1990,30,f,no", "bob,31.12.1985,41.5,m,yes", "cy,01.01.2000,52,f,no"]
+    public = ["born,age,sex", "01.01.1990,10,m", "01.01.1980,20,f", "01.01.1970,60,f"]
+    again = loaded(tmp_path, german, public, dates={"born": "%d.%m.%Y"})
+    np.testing.assert_array_equal(again.records.X, data.records.X)
+
+
+def test_semicolons_decimal_commas_and_other_encodings(tmp_path: Path) -> None:
+    plain = loaded(tmp_path)
+    other = {"delimiter": ";", "decimal": ",", "encoding": "cp1252"}
+    as_written = [[line.replace(",", ";").replace(".", ",") for line in lines] for lines in (PRIVATE, PUBLIC)]
+    data = loaded(tmp_path, *as_written, **other)
+    np.testing.assert_array_equal(data.records.X, plain.records.X)
+    umlaut = [line.replace("ann", "Zoë").replace(",", ";").replace(".", ",") for line in PRIVATE]
+    assert loaded(tmp_path, umlaut, as_written[1], **other).records.ids == ["Zoë", "bob", "cy"]
+    assert "not a finite number" in refused(
+        tmp_path, [*as_written[0][:1], "a;1990-01-01;1.5;f;no"], as_written[1], **other
+    )
+
+
+@pytest.mark.parametrize("typed_dates", [True, False])
+def test_csv_and_parquet_are_alike(tmp_path: Path, typed_dates: bool) -> None:
+    gaps = [*PRIVATE, "di,,NA,,yes"], [*PUBLIC, ",,m"]
+    csv = loaded(tmp_path, *gaps, missing="indicator")
+    parquet = as_parquet(tmp_path, typed_dates)
+    np.testing.assert_array_equal(csv.records.X, parquet.records.X)
+    np.testing.assert_array_equal(csv.X_public, parquet.X_public)
+    assert csv.features == parquet.features == ("born", "age", "sex=f", "sex=m", "born missing", "age missing")
+    assert list(csv.records.ids or ()) == list(parquet.records.ids or ())
+
+
+def test_gaps_are_filled_from_public_data_alone(tmp_path: Path) -> None:
+    private = [*PRIVATE, "di,1990-01-01,,f,yes", "ed,1990-01-01,1e9,f,yes"]
+    data = loaded(tmp_path, private, missing="public_median")
+    assert data.records.X[3, 1] == 20  # the public median, whatever the private one is
+    public = [*PUBLIC, "1990-01-01,?,f"]
+    marked = loaded(tmp_path, private, public, missing="indicator")
+    assert marked.features is not None and marked.features[-1] == "age missing"  # noqa: PT018
+    assert marked.records.X[:, -1].tolist() == [0, 0, 0, 1, 0]
+    assert marked.X_public[:, -1].tolist() == [0, 0, 0, 1]
+    unmarked = loaded(tmp_path, private, PUBLIC, missing="indicator")  # whether there is a mark is public too
+    assert unmarked.features == ("born", "age", "sex=f", "sex=m")
+    kept = loaded(tmp_path, private, public, missing="keep")
+    assert kept.gaps
+    assert np.isnan(kept.records.X[3, 1]) and np.isnan(kept.X_public[3, 1])  # noqa: PT018
+
+
+def test_gaps_are_refused_by_column_unless_the_config_says_more(tmp_path: Path) -> None:
+    said = refused(tmp_path, [*PRIVATE, "di,1990-01-01,,f,yes"])
+    assert "private.csv: column 'age', row 3" in said
+    assert "data.missing" in said
+    only_gaps = ["born,age,sex", "1990-01-01,,m", "1990-01-01,NA,f"]
+    assert "column 'age' holds no number" in refused(tmp_path, PRIVATE, only_gaps, missing="public_median")
+    for word in ("unknown", "inf", "1e39", "12 years", "1,5"):  # a word is no gap
+        row = f'di,1990-01-01,"{word}",f,yes'
+        said = refused(tmp_path, [*PRIVATE, row], missing="public_median")
+        assert "column 'age', row 3" in said
+        assert word not in said.replace("data.decimal: ','", "")
+
+
+def test_a_record_with_gaps_votes_near_itself_once_they_are_filled(tmp_path: Path) -> None:
+    for missing, kept in (("refuse", [True, True, True, False]), ("public_median", [True] * 4)):
+        (tmp_path / "private.csv").write_text("\n".join([*PRIVATE, "di,1990-01-01,,f,yes"]) + "\n")
+        (tmp_path / "public.csv").write_text("\n".join(PUBLIC) + "\n")
+        data = load(CsvData.model_validate(SETTINGS | {"missing": missing}), None, tmp_path, keep_missing=True)
+        assert np.isfinite(data.records.X).all(axis=1).tolist() == kept
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    private = [HEADER.replace("sex", "sex,ward"), "ann,1990-02-28,,f,x,no", "bob,31.12.1985,41,m,y,maybe"]
+    public = ["born,age,sex,ward", "1990-01-01,,m,x", "1980-01-01,20,f,x"]
+    said = refused(tmp_path, private, public)
+    assert "6 problems" in said
+    for word in (
+        "public.csv: column 'age', row 0",
+        "public.csv: column 'ward', row 0",
+        "private.csv: column 'born', row 1",
+        "private.csv: column 'age', row 0",
+        "private.csv: column 'ward', row 0",
+        "private.csv: column 'sick', row 1",
+    ):
+        assert word in said
+    assert "maybe" not in said
+    said = refused(tmp_path, ["name,born,age,sex", "ann,1990-02-28,1,f"], PUBLIC)
+    assert "no column 'sick' (data.label)" in said
+    assert "no column 'who' (data.id)" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"categories": {"sex": ["F", "M"]}}, ["data.categories.sex: 'F' does not occur", "'f' does"]),
+        ({"categories": {"sex": ["f", "w"]}}, None),  # it may be rare: a remark, see below
+        ({"categories": {"sex": ["a", "b"]}}, ["none of these values occurs", "'f', 'm'"]),
+        ({"categories": {"sex": ["f", "m"], "sexx": ["a"]}}, ["data.categories.sexx", "did you mean 'sex'?"]),
+        ({"dates": {"bron": "%Y-%m-%d"}}, ["data.dates.bron", "did you mean 'born'?"]),
+        ({"ignore": ["gae"]}, ["data.ignore: no file has a column 'gae'", "did you mean 'age'?"]),
+        ({"dates": {}}, ["column 'born', row 0", "like a date", "data.dates"]),
+        ({"dates": {"born": "%d.%m.%Y"}}, ["column 'born', row 0", "not a date of the form %d.%m.%Y"]),
+        ({"classes": ["No", "Yes"]}, ["column 'sick', row 0", "other capitals"]),
+        ({"delimiter": ";"}, ["no column 'sick'", "separated by ','", "data.delimiter"]),
+        ({"label": "Sick"}, ["no column 'Sick' (data.label); did you mean 'sick'?"]),
+        ({"label": "sickk"}, ["no column 'sickk' (data.label); did you mean 'sick'?"]),
+    ],
+)
+def test_what_would_match_nothing_is_refused_by_name(tmp_path: Path, changes: dict, words: list[str] | None) -> None:
+    if words is None:
+        remark = "data.categories.sex: 'w' never occurs in the public file"
+        assert remark in loaded(tmp_path, **changes).remarks
+        return
+    said = refused(tmp_path, **changes)
+    for word in words:
+        assert word in said, said
+
+
+def test_a_category_is_one_whatever_blanks_and_unicode_form_it_is_written_in(tmp_path: Path) -> None:
+    public = ["born,age,sex", "1990-01-01,1, caf\u00e9 ", "1990-01-01,2,cafe\u0301"]
+    data = loaded(tmp_path, PRIVATE, public, categories={"sex": ["caf\u00e9", "f", "m"]})
+    assert data.X_public[:, 2].tolist() == [1, 1]
+
+
+def test_an_index_without_a_name_is_no_feature(tmp_path: Path) -> None:
+    private, public = ([f"{i if i else ''},{line}" for i, line in enumerate(lines)] for lines in (PRIVATE, PUBLIC))
+    assert "column 0 (counted from 0) has no name" in refused(tmp_path, private, public)
+    assert loaded(tmp_path, private, public, ignore=[""]).features == ("born", "age", "sex=f", "sex=m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classes": ["no"]}, "data.classes = ['no']: at least two classes"),
+        ({"classes": ["no", "no"]}, "names repeat"),
+        ({"classes": [1, "1"]}, "names repeat"),
+        ({"classes": ["no", " yes"]}, "surrounding blanks"),
+        ({"classes": [False, True]}, "put names into quotes"),
+        ({"categories": {"sex": []}}, "categories.sex: lists no values"),
+        ({"categories": {"sex": ["f", "f"]}}, "data.categories.sex = ['f', 'f']: names repeat"),
+        ({"categories": {"sick": ["no"]}}, "column 'sick' is label already"),
+        ({"categories": {"born": ["x"]}}, "column 'born' is categories already"),
+        ({"ignore": ["who"]}, "column 'who' is id already"),
+        ({"id": ""}, "id: names no column"),
+        ({"dates": {"born": "%d.%m."}}, "must say day, month and year"),
+        ({"dates": {"born": "YYYY-MM-DD"}}, "must say day, month and year"),
+        ({"delimiter": ";;"}, "data.delimiter = ';;': must be one sign"),
+        ({"decimal": "'"}, "data.decimal"),
+        ({"decimal": ","}, "delimiter and decimal are both ','"),
+        ({"encoding": "ansi8"}, "data.encoding = 'ansi8': no such text encoding"),
+        ({"missing": "median"}, "data.missing = 'median'"),
+    ],
+)
+def test_settings_that_cannot_be_meant(changes: dict, words: str) -> None:
+    content = CONFIG | {"data": SETTINGS | changes}
+    with pytest.raises(ConfigError) as caught:
+        parse_config(content)
+    assert words in str(caught.value)
+
+
+CONFIG: dict[str, Any] = {
+    "n_teachers": 10,
+    "data": SETTINGS,
+    "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+    "mechanism": {"name": "gnmax", "sigma": 5},
+    "budget": {"asked": 10},
+    "student": {"name": "supervised"},
+}
+
+
+def test_settings_that_say_nothing_new_leave_a_run_the_one_it_was() -> None:
+    plain = parse_config(CONFIG).digest()
+    usual = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing": "refuse", "about_records": None}
+    assert parse_config(CONFIG | {"data": SETTINGS | usual}).digest() == plain
+    for change in (
+        {"delimiter": ";"},
+        {"encoding": "cp1252"},
+        {"missing": "keep"},
+        {"about_records": 9},
+        {"dates": {}},
+    ):
+        assert parse_config(CONFIG | {"data": SETTINGS | change}).digest() != plain
+    assert load_config(None).digest() == "8cf8b6bff4b7298b"  # as before there were these keys
