@@ -177,6 +177,7 @@ def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
         "input": data.input,
         "shape": list(data.records.X.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
+        "columns": None if data.columns is None else dict(data.columns),
     }
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,8 @@ class Dataset:
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
     `input` and `features` tell the users of a student how its examples are written. `public_rows` says which row of the
     source each public example was. `gaps` says that examples may hold NaN, which teachers and the student must take.
-    `remarks` are public: what people should know about the source's files.
+    `columns` says for a student's card how columns of files become features. `remarks` are public: what people should
+    know about the source's files.
     """
 
     private: Private
@@ -89,6 +90,7 @@ class Dataset:
     features: tuple[str, ...] | None = None
     public_rows: NDArray[np.int64] | None = None
     gaps: bool = False
+    columns: Mapping[str, Any] | None = None
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

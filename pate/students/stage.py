@@ -82,6 +82,7 @@ def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
         "input": data.input,
         "shape": list(data.X_public.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
+        "columns": None if data.columns is None else dict(data.columns),
         "epsilon": epsilon,
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),
