@@ -110,7 +110,7 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
     if config.budget.adaptive:
         from pate.asking import check_doubts
 
-        check_doubts(student)
+        check_doubts(student, config.budget.query_order)
     with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "stored and loaded"):
         again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
         if not np.array_equal(predicted, again.predict(shown)):

@@ -86,7 +86,7 @@ class Budget(Settings):
     delta: Delta = 1e-5
     asked: Count = 100
     answered: Count | None = None
-    query_order: Literal["given", "clusters", "doubt"] = "given"
+    query_order: Literal["given", "clusters", "doubt", "balance"] = "given"
     rounds: int = Field(default=4, ge=2, le=1000)
     epsilon: Epsilon | None = None
     sanitise: Sanitise | None = None
@@ -117,7 +117,8 @@ class Budget(Settings):
     def _rounds_fit(self) -> Budget:
         if self.adaptive and self.sanitise is not None:
             raise ValueError(
-                "query_order 'doubt' has no data-dependent cost that sanitise could bound; use one or the other"
+                f"query_order {self.query_order!r} has no data-dependent cost that sanitise could bound; use one of "
+                "the two"
             )
         if self.adaptive and self.rounds > self.asked:
             raise ValueError(f"rounds = {self.rounds}: more than the {self.asked} queries to ask")
@@ -126,7 +127,7 @@ class Budget(Settings):
     @property
     def adaptive(self) -> bool:
         """Whether later queries depend on earlier answers."""
-        return self.query_order == "doubt"
+        return self.query_order in ("doubt", "balance")
 
     @property
     def most_answered(self) -> int:
@@ -258,7 +259,9 @@ class Config(RunConfig):
                 f"budget.asked = {self.budget.asked}: the rounds ask {total}; leave it out, or make them agree"
             )
         if self.budget.adaptive:
-            raise ValueError("budget.query_order = 'doubt': has rounds of its own; use one or the other")
+            raise ValueError(
+                f"budget.query_order = {self.budget.query_order!r}: has rounds of its own; use one or the other"
+            )
         if self.budget.sanitise is not None:
             raise ValueError(
                 "budget.sanitise: rounds have no data-dependent cost that it could bound; use one or the other"

@@ -13,12 +13,20 @@ from pate.report.schema import BaselineReport, InWords, Neighbours, Report, Stud
 
 AnyReport = Report | BaselineReport
 _FEWEST = 20  # test examples: of fewer, nothing can be told
+_RECOGNISES = 0.1  # beyond one class in all: what a student recognises, on average over classes, that is some good
 
 
 def no_better_than_the_commonest(student: Student) -> bool:
-    """Whether always saying one class would be right as often, as far as so many test examples can tell."""
+    """Whether always saying one class would be right as often, as far as so many test examples can tell.
+
+    One that recognises clearly more of the classes than that, on average, pays for it in accuracy: that is no failure.
+    """
     if student.accuracy is None or student.commonest_share is None or student.test_examples < _FEWEST:
         return False
+    if student.balanced_accuracy is not None and student.confusion is not None:
+        classes = sum(any(row) for row in student.confusion)
+        if student.balanced_accuracy > 1 / max(1, classes) + _RECOGNISES:
+            return False
     error = math.sqrt(student.accuracy * (1 - student.accuracy) / student.test_examples)
     return student.accuracy <= student.commonest_share + error
 

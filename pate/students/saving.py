@@ -31,7 +31,7 @@ from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
 
 _WRAPPER_OF_TORCH = "sklearn.externals.array_api_compat.torch"
-_HARMLESS = frozenset(
+_HARMLESS = frozenset({"pate.teachers.balanced.Balanced"}) | frozenset(
     f"sklearn.{name}"
     for name in (
         "calibration._CalibratedClassifier",
@@ -44,8 +44,8 @@ _HARMLESS = frozenset(
         "neural_network._stochastic_optimizers.SGDOptimizer",
     )
 )
-"""Plain Python classes of scikit-learn that classifiers hold and skops does not list as known. Trees are not among
-them: their compiled code does not check a file's node numbers, and may crash on crafted ones."""
+"""Plain Python classes, ours and scikit-learn's, that classifiers hold and skops does not list as known. Trees are not
+among them: their compiled code does not check a file's node numbers, and may crash on crafted ones."""
 
 
 def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:

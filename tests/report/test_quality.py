@@ -150,3 +150,23 @@ def test_the_owner_is_told_what_teachers_think_of_rare_classes(tmp_path: Path) -
     assert "&#39;yes&#39;: first far less often" in page
     for name in ("report.html", "report.json", "privacy.txt"):
         assert "40.0 %" not in (tmp_path / "run" / name).read_text()
+
+
+def test_recognising_rare_classes_at_the_cost_of_accuracy_is_no_collapse() -> None:
+    from pate.report.explanations import no_better_than_the_commonest
+    from pate.report.schema import Student
+
+    def student(confusion: tuple[tuple[int, ...], ...]) -> Student:
+        counts = np.array(confusion)
+        return Student(
+            name="s",
+            test_examples=int(counts.sum()),
+            accuracy=float(np.trace(counts) / counts.sum()),
+            confusion=confusion,
+            balanced_accuracy=balanced_accuracy(counts),
+            commonest_share=float(counts.sum(axis=1).max() / counts.sum()),
+        )
+
+    assert no_better_than_the_commonest(student(((850, 0), (150, 0))))
+    assert no_better_than_the_commonest(student(((845, 5), (145, 5))))
+    assert not no_better_than_the_commonest(student(((720, 130), (40, 110))))  # right on less, and far better
