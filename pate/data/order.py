@@ -11,7 +11,8 @@ _COMPONENTS = 50
 def by_clusters(X: NDArray, asked: int, seed: int) -> NDArray[np.int64]:
     """Row numbers: first the example nearest to the centre of each of `asked` k-means clusters, then all others.
 
-    Columns of a table count by their spread, so that no unit of measurement outweighs the others. No label and nothing private enters, so the list of queries is fixed before the first vote.
+    Columns of a table count by their spread, so that no unit of measurement outweighs the others. No label and nothing
+    private enters, so the list of queries is fixed before the first vote.
     """
     from sklearn.cluster import MiniBatchKMeans
     from sklearn.decomposition import PCA
