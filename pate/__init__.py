@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Histogram, LNMax, MSamp, MStab, MSvec, PermuteAndFlip
     from pate.pipeline import run
     from pate.planning.costs import worst_case_epsilon
+    from pate.runs.predictor import load
     from pate.runs.run import Run
     from pate.students.saving import load_student
 
@@ -44,6 +45,7 @@ _HOMES = {
     "Run": "pate.runs.run",
     "UNANSWERED": "pate.mechanisms",
     "exact_epsilon": "pate.accounting.exact",
+    "load": "pate.runs.predictor",
     "load_config": "pate.config",
     "load_student": "pate.students.saving",
     "run": "pate.pipeline",
@@ -69,6 +71,7 @@ __all__ = [
     "Run",
     "__version__",
     "exact_epsilon",
+    "load",
     "load_config",
     "load_student",
     "run",

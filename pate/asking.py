@@ -1,4 +1,4 @@
-"""Asking about public examples: in batches that fit the budget, or in rounds that ask what a student is unsure of."""
+"""Asking about public examples: in batches that fit the budget, or in rounds that ask what a student makes of them."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def ask_in_rounds(
     """Rows of `X` that were asked about, and their labels.
 
     The first round asks about the centres of clusters, each further one about what a student of the answers so far
-    doubts most. Queries then depend on released labels: the cost of the limits holds all the same, by adaptive
-    composition, a data-dependent ε does not. The rows of a round are stored before it is asked, so that a resumed run
-    asks about the same ones.
+    doubts most, or, for balance, about as many examples of each class as it can tell, the surest first. Queries then
+    depend on released labels: the cost of the limits holds all the same, by adaptive composition, a data-dependent ε
+    does not. The rows of a round are stored before it is asked, so that a resumed run asks about the same ones.
     """
     path = directory.rounds_file
     chosen: list[list[int]] = json.loads(path.read_text()) if path.exists() else []
@@ -62,8 +62,9 @@ def ask_in_rounds(
     rows, labels = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     for number, size in enumerate(np.diff(edges)):
         if number == len(chosen):
-            doubt = _doubt(X, rows, labels, config, console)
-            chosen.append(_unlike(X, rows, doubt, int(size), config.seed).tolist())
+            shares = _shares(X, rows, labels, config, console)
+            choose = _doubtful if config.budget.query_order == "doubt" else _of_each_class
+            chosen.append(choose(X, rows, shares, int(size), config.seed).tolist())
             directory.note(path.name, chosen)
             directory.sync()
         new = np.array(chosen[number], dtype=np.int64)
@@ -71,33 +72,61 @@ def ask_in_rounds(
     return rows, labels
 
 
-def _doubt(
+def _shares(
     X: NDArray, rows: NDArray[np.int64], labels: NDArray[np.int64], config: Config, console: Console
-) -> NDArray[np.float64]:
-    """How unsure of each example a student of the labels so far is: 1 less the lead of its first guess."""
+) -> NDArray[np.float64] | None:
+    """How likely a student of the labels so far finds each class for each example; None where there are none yet."""
     if (labels == UNANSWERED).all():
-        return np.ones(len(X))
+        return None
     student = new_student(config)
-    check_doubts(student)
-    with console.working(f"training a student on {len(rows)} answers, to see what it doubts"):
+    check_doubts(student, config.budget.query_order)
+    with console.working(f"training a student on {len(rows)} answers, to see what to ask next"):
         student.fit(X[rows], labels, np.delete(X, rows, axis=0))
-        probabilities = np.sort(student.predict_proba(X), axis=1)
-    lead = probabilities[:, -1] - (probabilities[:, -2] if probabilities.shape[1] > 1 else 0.0)
-    return np.asarray(1.0 - lead, dtype=np.float64)
+        return np.asarray(student.predict_proba(X), dtype=np.float64)
 
 
-def check_doubts(student: Any) -> None:
-    """Raise ConfigError where a student cannot say how unsure it is."""
+def _doubtful(
+    X: NDArray, asked: NDArray[np.int64], shares: NDArray[np.float64] | None, size: int, seed: int
+) -> NDArray[np.int64]:
+    """Rows not yet asked about: of the most doubtful, whose first guess leads least, `size` unlike each other."""
+    if shares is None:
+        return _unlike(X, np.setdiff1d(np.arange(len(X)), asked), size, seed)
+    ordered = np.sort(shares, axis=1)
+    lead = ordered[:, -1] - (ordered[:, -2] if shares.shape[1] > 1 else 0.0)
+    return _unlike(X, _first(-lead, asked, _DOUBTFUL * size), size, seed)
+
+
+def _of_each_class(
+    X: NDArray, asked: NDArray[np.int64], shares: NDArray[np.float64] | None, size: int, seed: int
+) -> NDArray[np.int64]:
+    """Rows not yet asked about: as many for each class, of those that have the largest share of it, unlike others."""
+    if shares is None or shares.shape[1] < 2:
+        return _unlike(X, np.setdiff1d(np.arange(len(X)), asked), size, seed)
+    chosen = np.zeros(0, dtype=np.int64)
+    ends = np.linspace(0, size, shares.shape[1] + 1).astype(int)
+    for label, wanted in enumerate(np.diff(ends)):
+        known = np.concatenate([asked, chosen])
+        likely = _first(shares[:, label], known, _DOUBTFUL * int(wanted))
+        chosen = np.concatenate([chosen, _unlike(X, likely, int(wanted), seed)])
+    return chosen
+
+
+def _first(scores: NDArray[np.float64], asked: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Rows not yet asked about, those with the largest scores; all of them where scores do not differ."""
+    rest = np.setdiff1d(np.arange(len(scores)), asked)
+    if (scores == scores[0]).all():
+        return rest
+    return rest[np.argsort(-scores[rest], kind="stable")][:most]
+
+
+def check_doubts(student: Any, order: str = "doubt") -> None:
+    """Raise ConfigError where a student cannot say how sure it is."""
     if not hasattr(student, "predict_proba"):
         raise ConfigError(
-            "budget.query_order = 'doubt': the student has no predict_proba; use another, or query_order: clusters"
+            f"budget.query_order = {order!r}: the student has no predict_proba; use another, or query_order: clusters"
         )
 
 
-def _unlike(
-    X: NDArray, asked: NDArray[np.int64], doubt: NDArray[np.float64], size: int, seed: int
-) -> NDArray[np.int64]:
-    """Rows of examples not yet asked: of the most doubtful, `size` that are unlike each other."""
-    rest = np.setdiff1d(np.arange(len(X)), asked)
-    most = rest if (doubt == doubt[0]).all() else rest[np.argsort(-doubt[rest], kind="stable")][: _DOUBTFUL * size]
-    return most[by_clusters(X[most], size, seed)[:size]]
+def _unlike(X: NDArray, rows: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+    """Of these rows, `size` that are unlike each other."""
+    return rows[by_clusters(X[rows], size, seed)[:size]]

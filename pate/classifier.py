@@ -147,7 +147,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))) / "run"
             outcome = run(self._config(data), folder, data=data, force=True, console=Quiet(), pages=False)
             finished = Run.load(folder)
-            released, self.student_ = finished.labels, finished.student(trust=_Anything())
+            released, self.student_ = finished.labels, finished.student()
         assert released is not None
         self.report_ = outcome.report
         self.epsilon_, self.delta_ = outcome.report.privacy.epsilon, outcome.report.privacy.delta
@@ -329,13 +329,6 @@ def _refuse_fitted_before(classifier: PATEClassifier) -> None:
                         "guarantee; put it into the teachers: teachers=[make_pipeline(step, classifier)]"
                     )
         frame = frame.f_back
-
-
-class _Anything(frozenset[str]):
-    """What this process has just trained may be loaded again, whatever it is made of."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
 
 
 def _listed(teachers: Any) -> list[Any]:

@@ -147,7 +147,9 @@ def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:
 
 
 def _digest(data: Dataset, key: bytes) -> str:
-    """Of all data that this process has read; shards have a digest of their own, made by their readers."""
+    """Of all data that this process has read, as its source holds it, whatever public examples are asked about first;
+    shards have a digest of their own, made by their readers."""
+    data = data.as_in_source()
     private, digest = data.private, blake2b(key=key, digest_size=16)
     records = (private.X, private.y) if isinstance(private, Records) else ()
     votes = (private.counts,) if isinstance(private, Votes) else ()

@@ -47,6 +47,7 @@ from pate.runs import files
 from pate.runs.beginning import undone_if_nothing_came
 from pate.runs.run import Run
 from pate.sizes import Tell, check_records, check_sizes
+from pate.students.held_out import HeldOut, held_out, tries_of_a_run
 from pate.students.seeing import StudentFeatures
 from pate.students.stage import (
     few_and_many,
@@ -59,6 +60,7 @@ from pate.students.stage import (
 from pate.trying import try_everything
 
 _SECONDS_BETWEEN_COPIES = 10.0
+_WORTH_TELLING = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,17 @@ def run(
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
         config = with_learned_features(given, data.X_public)
         check_gaps(config, data)
-        try_everything(config, data, mechanism, epsilon, pages)
+        student_seconds = try_everything(config, data, mechanism, epsilon, pages)
+    if student_seconds >= _WORTH_TELLING:
+        console.say(f"the student will take about {student_seconds:.0f} s, once there are labels")
     with Run.create(out, given, resume) as directory, undone_if_nothing_came(directory, resume):
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
         metrics = Metrics(config.name, epsilon)
-        inside = _Inside(config, config_dir, data, directory, force, pages, seconds, metrics, console, kept_features)
+        inside = _Inside(
+            config, config_dir, data, directory, force, pages, seconds, metrics, console, kept_features, student_seconds
+        )
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
         else:
@@ -151,10 +157,11 @@ def run(
             student = train_student(
                 config, data, released.labels, directory, epsilon, released.head, console, released.labelled
             )
+            agreement = _agreement(config, data, released, directory, console) if pages else None
         directory.sync()
         with labels_are_kept("the report", out):
             with _stage("report", seconds):
-                report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console)
+                report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console, agreement)
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:
@@ -163,6 +170,13 @@ def run(
                     write_pages(directory.path)
         directory.sync()
         return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
+
+
+def _agreement(config: Config, data: Dataset, released: Released, run: Run, console: Console) -> HeldOut | None:
+    """With released labels that were held out, where there are no test labels to tell how good the student is."""
+    if data.X_test is not None and data.y_test is not None:
+        return None
+    return held_out(config, data, released.labels, released.labelled, run, console, tries_of_a_run(config))
 
 
 def _check_components(config: Config, config_dir: Path) -> None:
@@ -225,6 +239,7 @@ class _Inside:
     metrics: Metrics
     console: Console
     kept_features: Path | None
+    student_seconds: float = 0.0
 
     @property
     def tell(self) -> Tell:
@@ -390,8 +405,10 @@ def _train_and_vote(
                 expected = ensemble.probe(data.X_public)
             if ensemble.lacks_gpu:
                 console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
+            whole = 1.2 * expected + 12 + inside.student_seconds
             inside.tell(
-                f"training will take about {expected + 4:.0f} s, the whole run about {1.2 * expected + 12:.0f} s more"
+                f"training will take about {expected + 4:.0f} s, the whole run about {whole:.0f} s more, of which the "
+                f"student {inside.student_seconds:.0f}"
             )
             with console.track("training teachers", config.n_teachers) as update:
 

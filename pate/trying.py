@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 import warnings
 from contextlib import contextmanager
 from inspect import signature
@@ -35,16 +36,21 @@ _PREDICTED = 5
 _SHOWN = 6  # examples of the page: one line of them
 
 
-def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float, pages: bool = True) -> None:
-    """Raise ConfigError where the student, the model without privacy or the report would fail later."""
+def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float, pages: bool = True) -> float:
+    """Raise ConfigError where the student, the model without privacy or the report would fail later.
+
+    Returns about how many seconds the student will take.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that two steps of training did not converge
         try_features(config, data)
         try_student(config, data, mechanism.may_decline)
+        seconds = student_seconds(config, data, mechanism.may_decline)
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
         if pages:
             try_report(config, data, mechanism, epsilon)
+    return seconds
 
 
 def try_features(config: Config, data: Dataset) -> None:
@@ -76,6 +82,40 @@ def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
         else:
             return
     raise ConfigError(str(failure))
+
+
+def student_seconds(config: Config, data: Dataset, may_decline: bool) -> float:
+    """About how long a student takes on this machine: by a few steps of its training, else by a few examples.
+
+    Where labels will be held out, with the students that are taught the rest; one that was tried before, so that
+    everything is loaded.
+    """
+    from pate.students.held_out import FOLDS, tries_of_a_run
+
+    asked = min(config.budget.asked if config.voters == "teachers" else len(data.X_public), len(data.X_public))
+    few = min(asked, max(_FEWEST_LABELS, _LABELS_PER_CLASS * len(data.classes)))
+    steps = getattr(new_student(config), "steps", None)
+    more = 0.0 if data.y_test is not None else tries_of_a_run(config) * (1 - 1 / FOLDS)
+    times = 1 + more + (config.neighbours.refine if config.neighbours is not None else 0)
+    try:
+        if not isinstance(steps, int):
+            return times * _fitted_in(config, data, few, may_decline) * asked / few
+        short, longer = (_fitted_in(config, data, few, may_decline, n) for n in (_STEPS, 4 * _STEPS))
+        return times * max(0.0, longer - short) / (3 * _STEPS) * steps
+    except Exception:  # it needs more labels than a few: an estimate is not worth an error
+        return 0.0
+
+
+def _fitted_in(config: Config, data: Dataset, n: int, may_decline: bool, steps: int | None = None) -> float:
+    """Seconds to fit a student to the first `n` public examples with made-up labels."""
+    student = new_student(config)
+    if steps is not None:
+        student.set_params(steps=steps)
+    labels, X = made_up_labels(n, len(data.classes), may_decline), data.X_public[: n + _UNLABELLED]
+    weights = {"sample_weight": np.ones(n)} if config.voters == "neighbours" else {}
+    started = time.perf_counter()
+    student.fit(X[:n], labels, X[n:], **weights)
+    return time.perf_counter() - started
 
 
 def made_up_labels(size: int, n_classes: int, may_decline: bool) -> NDArray[np.int64]:
@@ -110,7 +150,7 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
     if config.budget.adaptive:
         from pate.asking import check_doubts
 
-        check_doubts(student)
+        check_doubts(student, config.budget.query_order)
     with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "stored and loaded"):
         again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
         if not np.array_equal(predicted, again.predict(shown)):
@@ -224,7 +264,7 @@ def try_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: flo
 def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
     from pate.report.making import described_report
-    from pate.report.schema import Benchmark, EpsilonCurves, Student
+    from pate.report.schema import Agreement, Benchmark, Calibration, EpsilonCurves, ReleasedLabels, Student
 
     n, budget = len(data.classes), config.budget
     curves = EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)})
@@ -236,7 +276,19 @@ def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
         epsilon,
         asked=budget.asked,
         answered=budget.most_answered,
-        student=Student(name=config.student.name, test_examples=4 * n, accuracy=0.75, confusion=confusion),
+        student=Student(
+            name=config.student.name,
+            test_examples=4 * n,
+            accuracy=0.75,
+            confusion=confusion,
+            balanced_accuracy=0.75,
+            commonest_share=1 / n,
+            auc=0.5,
+            calibration=Calibration(error=0.1, bins=((0.5, 0.6, 4 * n),)),
+            said_of_public=(1,) * n,
+            agreement=Agreement(share=0.5, error=0.1, mean_over_classes=0.5, commonest=0.5, labels=n),
+        ),
+        labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n),
         benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
         curves=None if config.voters == "neighbours" else curves,
     )

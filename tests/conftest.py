@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 collect_ignore = ["support/releases.py"]  # a program that counts what it takes of `os.urandom`
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"pate-tests-{os.getuid()}")  # not the user's own key
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small nets and small matrices are faster so
 _PATE_DATA = os.environ.pop("PATE_DATA", None) or os.environ.get("PATE_TEST_DATA")
 if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is tested must not depend on it

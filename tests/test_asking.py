@@ -80,3 +80,28 @@ def test_a_rounds_rows_are_stored_before_it_is_asked_and_asked_as_stored(tmp_pat
         rows, labels = ask_in_rounds(X, config, answer, directory, Quiet())
     assert rows.tolist()[:8] == chosen[0] + chosen[1]
     assert len(set(rows.tolist())) == len(labels) == 12
+
+
+def test_for_balance_as_many_of_each_class_are_asked_about_as_a_student_can_tell(tmp_path: Path) -> None:
+    """One public example in twenty is of the rare class: of those asked about after the first round, about half."""
+    content = {
+        "n_teachers": 20,
+        "data": {"source": "digits"},
+        "teachers": [{"name": "sklearn.svm.SVC"}],
+        "mechanism": {"name": "gnmax", "sigma": 5},
+        "budget": {"asked": 60, "query_order": "balance", "rounds": 3},
+        "student": {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}},
+    }
+    config = parse_config(content)
+    assert config.adaptive
+    rare = np.arange(800) % 20 == 0
+    X = np.random.default_rng(0).normal(size=(800, 2)) + 6 * rare[:, None]
+
+    def answer(queries: np.ndarray) -> np.ndarray:
+        return (queries.sum(axis=1) > 6).astype(np.int64)
+
+    with Run.create(tmp_path / "run", config) as directory:
+        rows, labels = ask_in_rounds(X, config, answer, directory, Quiet())
+    assert len(set(rows.tolist())) == len(labels) == 60
+    assert 15 <= labels[20:].sum() <= 25
+    assert labels[20:].mean() > 5 * rare.mean()

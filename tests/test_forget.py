@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
+from support.command_line import in_process
 
+from pate import pipeline
 from pate.config import Config, parse_config
+from pate.console import Quiet
 from pate.data.dataset import Dataset, Records, Votes
 from pate.ensemble import Ensemble
 from pate.ensemble.checkpoints import TeacherFiles
@@ -161,3 +166,59 @@ def test_digests_of_what_was_forgotten_are_the_runs_own(run: Run, tmp_path: Path
         train(config, remembered(arrays(), other), other)
         forget(config, arrays(), other, [], [7])
         assert not set(Version.of(run).forgotten) & set(Version.of(other).forgotten)
+
+
+# Through the command line, whatever order queries have and wherever records come from.
+
+
+def write_source(folder: Path, source: str) -> tuple[dict, list[str]]:
+    """Files with 60 records, of persons where there can be ids, and what names the one to forget."""
+    data = arrays(ids=True)
+    records, names = data.records, ("no", "yes")
+    ids = [who[1:] for who in records.ids or ()]
+    if source == "npz":
+        np.savez(folder / "private.npz", X=records.X, y=records.y)
+        np.savez(folder / "public.npz", X=data.X_public)
+        return {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": [0, 1]}, ["--row", "7"]
+    rows = [f"{i},{a},{b},{names[k]}\n" for i, (a, b), k in zip(ids, records.X, records.y, strict=True)]
+    public = [f"{a},{b}\n" for a, b in data.X_public]
+    settings = {"label": "back", "id": "patient", "classes": list(names), "public": "public.csv"}
+    if source == "parquet":
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        for name, header, lines in (("private", "patient,a,b,back\n", rows), ("public", "a,b\n", public)):
+            content = (header + "".join(lines)).encode()
+            table = pyarrow.csv.read_csv(pyarrow.BufferReader(content))
+            pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+        settings |= {"public": "public.parquet", "id_type": "integer", "private": "private.parquet"}
+        return settings | {"source": "parquet"}, ["--id", "4"]
+    (folder / "public.csv").write_text("a,b\n" + "".join(public))
+    half = 30 if source == "shards" else 60
+    (folder / "private-0.csv").write_text("patient,a,b,back\n" + "".join(rows[:half]))
+    if source == "shards":
+        (folder / "private-1.csv").write_text("patient,a,b,back\n" + "".join(rows[half:]))
+    private = "private-*.csv" if source == "shards" else "private-0.csv"
+    return settings | {"source": "csv", "private": private}, ["--id", "4"]
+
+
+@pytest.mark.parametrize(
+    ("source", "order"),
+    [("csv", "given"), ("csv", "doubt"), *((source, "clusters") for source in ("csv", "npz", "shards", "parquet"))],
+)
+def test_every_source_and_order_can_be_forgotten_from(source: str, order: str, tmp_path: Path) -> None:
+    if source == "parquet":
+        pytest.importorskip("pyarrow")
+    data, named = write_source(tmp_path, source)
+    student = {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}}
+    budget = {"asked": 10, "query_order": order, **({"rounds": 2} if order == "doubt" else {})}
+    config = CONFIG | {"data": data, "budget": budget, "student": student}
+    run = partial(pipeline.run, parse_config(config), tmp_path / "run", config_dir=tmp_path, pages=False, force=True)
+    run(console=Quiet())
+    before = np.load(tmp_path / "run" / "labels.npz")["labels"]
+    assert in_process("forget", tmp_path / "run", *named) == (0, ANY, "")
+    run(console=Quiet(), resume=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "run" / "labels.npz")["labels"], before)
+    with Run.load(tmp_path / "run") as found:
+        assert Version.of(found).version == 2

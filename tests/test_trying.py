@@ -89,6 +89,15 @@ class FailsOnAll(Fails):
             raise MemoryError("no room")
         return self
 
+class Slow(Fails):
+    """A hundredth of a second for each step."""
+    def __init__(self, steps=200, random_state=0):
+        self.steps, self.random_state = steps, random_state
+    def fit(self, X, y, X_unlabelled=None):
+        import time
+        time.sleep(0.01 * self.steps)
+        return self
+
 class WantsMany(Fails):
     """Takes no less than 80 labels: too few to be tried on 60, enough in the run."""
     def fit(self, X, y, X_unlabelled=None):
@@ -249,3 +258,16 @@ def test_made_up_labels_hold_every_class() -> None:
     assert set(labels.tolist()) == {*range(10), -1}
     assert set(made_up_labels(60, 10, may_decline=False).tolist()) == set(range(10))
     assert made_up_labels(3, 10, may_decline=True).tolist() == [0, 1, 2]
+
+
+def test_time_estimates_include_the_student(digits: Dataset, own_students_folder: Path) -> None:
+    from pate.naming import make_importable
+    from pate.trying import student_seconds
+
+    make_importable(own_students_folder)
+    slow = config_of({"name": "some_students_of_mine.Slow"})
+    assert 1.0 <= student_seconds(slow, digits, True) < 20  # 200 steps are two seconds, on an idle machine
+    without = replace(digits, X_test=None, y_test=None)
+    assert student_seconds(slow, without, True) >= 1.7  # and one taught two thirds of the labels: 3.3 seconds
+    wants_many = config_of({"name": "some_students_of_mine.WantsMany"}, budget={"asked": 100})
+    assert student_seconds(wants_many, digits, True) == 0.0

@@ -7,6 +7,7 @@ import time
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from pate.learning import with_learned_preparation
 from pate.naming import dotted_names
 from pate.networks.threads import one_thread
 from pate.report.explanations import privacy_statement
-from pate.report.figures import confusion_of, data_name, software
-from pate.report.schema import BaselineReport, Benchmark, Privacy, Student
+from pate.report.figures import data_name, software
+from pate.report.quality import measured, warnings_of
+from pate.report.schema import BaselineReport, Benchmark, Privacy
 from pate.report.writing import store_report, write_pages
 from pate.runs.files import SECONDS, TENSORS
 from pate.runs.run import Run
@@ -183,14 +185,12 @@ def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
         "input": data.input,
         "shape": list(data.records.X.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
+        "columns": None if data.columns is None else dict(data.columns),
     }
 
 
 def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, console: Console) -> BaselineReport:
-    predicted = None
-    if data.X_test is not None and data.y_test is not None:
-        predicted = model.predict(_shaped(model, data.X_test))
-    return BaselineReport(
+    report = BaselineReport(
         name=config.name,
         pate_version=__version__,
         config_digest=config.digest(),
@@ -203,17 +203,12 @@ def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, co
             unit="record",
             statement=privacy_statement(model.epsilon_, model.delta_, "record"),
         ),
-        student=Student(
-            name=config.baseline.name,
-            test_examples=len(data.X_test) if data.X_test is not None else 0,
-            accuracy=None if predicted is None else float((predicted == data.y_test).mean()),
-            test_digest=data.test_digest(),
-            confusion=confusion_of(predicted, data.y_test, len(data.classes)),
-        ),
+        student=measured(config.baseline.name, model, data, shaped=partial(_shaped, model)),
         benchmark=_benchmark(config, data, model, console) if data.benchmark else None,
         data=data_name(config.data),
         versions=software(),
     )
+    return report.model_copy(update={"warnings": warnings_of(report)})
 
 
 def _accuracy(model: Any, X: Any, y: Any) -> float:

@@ -24,6 +24,7 @@ from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
 from pate.cli.run import run
+from pate.cli.student import student
 from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.cluster.interrupts import interruptible, received
 from pate.console import printable
@@ -48,7 +49,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-_LOCAL = (run, predict, report, baseline, compare, reproduce, forget)
+_LOCAL = (run, student, predict, report, baseline, compare, reproduce, forget)
 _ELSEWHERE = (submit, jobs, logs, stop, fetch, doctor)
 for command in _LOCAL + _ELSEWHERE:
     app.command()(command)

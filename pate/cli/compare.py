@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from pate.cli.tables import print_table
+
 
 def compare(
     runs: Annotated[
@@ -36,10 +38,7 @@ def compare(
     if as_json:
         print(json.dumps(report.as_object(compared)))
         return
-    rows = report.table_rows(compared)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(report.table_rows(compared))
     for note in compared.notes:
         print(f"* {note}")
     print(f"written: {out / 'comparison.html'}, {out / 'comparison.png'}")

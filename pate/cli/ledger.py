@@ -68,6 +68,7 @@ def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
             "charges": rows("SELECT * FROM charges"),
             "unanswered": rows("SELECT COUNT(*) AS n FROM answers WHERE label < 0")[0]["n"],
         }
+    content["epsilon"] = _spent_and_left(content)
     if as_json:
         print(json.dumps(content))
     else:
@@ -160,13 +161,33 @@ def _anchored(place: _Place, anchor: str) -> _Place:
     return replace(place, pins={**place.pins, f"the anchor {anchor}": last})
 
 
-def _print(content: dict[str, Any]) -> None:
+def _spent_and_left(content: dict[str, Any]) -> dict[str, float] | None:
+    """ε of all charges of a shared ledger, and what is left of its budget; None where a run has a ledger of its own."""
+    from pate.ledger import SharedBudget
+
     budget = content["budget"]
+    if budget["rdp_order"] is None:
+        return None
+    joint = SharedBudget(budget["rdp_order"], budget["epsilon"], budget["delta"])
+    used = sum(charge["rdp"] for charge in content["charges"])
+    spent = joint.epsilon_of(used)
+    return {
+        "budget": joint.epsilon,
+        "spent": spent,
+        "left": max(0.0, joint.epsilon - spent),
+        "delta": joint.delta,
+        "share_of_rdp": used / joint.rdp,
+    }
+
+
+def _print(content: dict[str, Any]) -> None:
     print(content["ledger"])
-    if budget["rdp_order"] is not None:
-        spent = sum(charge["rdp"] for charge in content["charges"])
-        print(f"shared budget: ε {budget['epsilon']:g} at δ = {budget['delta']:g}, Rényi order {budget['rdp_order']:g}")
-        print(f"spent at that order, by all runs: {spent:.4g}")
+    shared = content["epsilon"]
+    if shared is not None:
+        budget = content["budget"]
+        print(f"shared budget: ε {shared['budget']:g} at δ = {shared['delta']:g}, Rényi order {budget['rdp_order']:g}")
+        print(f"spent by all runs: ε {shared['spent']:.4g}; left: ε {shared['left']:.4g}")
+        print(f"of what the filter allows at that order, {100 * shared['share_of_rdp']:.1f} % are used")
     for run in content["runs"]:
         own = [charge for charge in content["charges"] if charge["run"] == run["run"]]
         asked, answered = (sum(charge[column] for charge in own) for column in ("asked", "answered"))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
-import math
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pate.errors import DataError, PateError, RunError, first_line
+from pate.errors import DataError
 from pate.naming import dotted
 
 if TYPE_CHECKING:
@@ -22,86 +25,108 @@ def predict(
     run: Annotated[
         str, typer.Argument(help="directory or URL of `pate run` or `pate baseline`, or a student folder taken from it")
     ],
-    input_: Annotated[Path, typer.Option("--input", help=".npz with an array X, or .npy: the examples")],
+    input_: Annotated[
+        Path, typer.Option("--input", help="csv or parquet with the columns of the data; or .npz (an array X), .npy")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="write a csv file: class and probabilities of each row; - for standard output")
+    ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="column of the input to write beside the answers; may be given again")
+    ] = None,
+    student: Annotated[str | None, typer.Option(help="one of the further students that `pate student` made")] = None,
     trust: Annotated[
         list[str] | None, typer.Option(help="module.Class that the student's files may import; may be given again")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
-    """Name the class of each example, one per line."""
+    """Name the class of each example, one per line, or in a csv file with probabilities."""
     from pate.console import printable
     from pate.runs.run import Run
 
     with Run.load(run, inside=False) as found:
-        predictor = found.predictor(trust or ())
-        card = predictor.card
-        labels, sure = _answers(predictor, read_examples(input_, card), as_json)
-    names = [str(card["classes"][label]) for label in labels]
+        predictor = found.predictor(trust or (), student)
+        X, kept = read_examples(input_, predictor, keep or ())
+        labels = predictor.positions(X)
+        shares = predictor.shares(X) if as_json or out is not None else None
+    names = [predictor.classes[label] for label in labels]
     if as_json:
+        card = predictor.card
         kind = ("baseline",) if "baseline" in card else ("student", "mechanism")
         content = {key: card.get(key) for key in (*kind, "epsilon", "delta", "classes")}
+        sure = None if shares is None else [round(float(share), 6) for share in shares.max(1, initial=0.0)]
         print(json.dumps(content | {"labels": names, "probabilities": sure}))
+    elif out is not None:
+        _write_csv(out, predictor, names, shares, kept)
     else:
         print("\n".join(printable(name) for name in names))
 
 
-def _answers(predictor: Predictor, X: NDArray, with_probabilities: bool) -> tuple[list[int], list[float] | None]:
-    """Labels, and how sure the student is of each if it can tell; a file from elsewhere may fail in any way."""
-    folder, n_classes = predictor.folder, len(predictor.card["classes"])
-    try:
-        labels = [int(label) for label in predictor.predict(X)]
-        shares = predictor.predict_proba(X) if with_probabilities else None
-        sure = None if shares is None else [round(float(share), 6) for share in shares.max(1, initial=0.0)]
-    except PateError:
-        raise
-    except Exception as error:  # classes of anybody's making
-        raise RunError(f"{folder}: cannot predict ({type(error).__name__}: {first_line(error)[:200]})") from None
-    if len(labels) != len(X) or not all(0 <= label < n_classes for label in labels):
-        raise RunError(f"{folder}: cannot predict (it did not give one class for each of {len(X)} examples)")
-    if not all(math.isfinite(share) for share in sure or ()):
-        raise RunError(f"{folder}: cannot predict (its probabilities are not numbers)")
-    return labels, sure
+def _write_csv(
+    out: Path, predictor: Predictor, names: list[str], shares: NDArray | None, kept: dict[str, list[str]]
+) -> None:
+    """A row for each example: kept columns, or its number from 0 on, its class, and the probability of each class."""
+    columns = predictor.card.get("columns")
+    label = str(columns["label"]) if isinstance(columns, dict) and columns.get("label") else "label"
+    table: dict[str, Iterable[Any]] = dict(kept) if kept else {"row": range(len(names))}
+    table["predicted " + label if label in table else label] = names
+    if shares is not None:
+        table |= {f"p({name})": [f"{share:.6f}" for share in shares[:, i]] for i, name in enumerate(predictor.classes)}
+    with ExitStack() as stack:
+        shown = str(out) == "-"
+        file = sys.stdout if shown else stack.enter_context(out.open("w", newline="", encoding="utf-8"))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table)
+        writer.writerows(zip(*table.values(), strict=True))
+    if not shown:
+        print(f"written: {out}, {len(names):,} rows", file=sys.stderr)
 
 
-def read_examples(path: Path, card: dict[str, Any]) -> NDArray:
-    """The array in `path`, checked against what the student was trained on; never unpickled."""
-    import numpy as np
+def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) -> tuple[NDArray, dict[str, list[str]]]:
+    """The examples in `path` as the student takes them, never unpickled, and the columns to keep."""
+    from pate.data.arrays import is_archive
+    from pate.runs.predictor import checked_array
 
-    X = _array(path)
-    if X.dtype.kind not in "fiub":
-        raise DataError(f"{path}: holds {X.dtype.name}, not numbers")
-    shape = tuple(card.get("shape") or X.shape[1:])
-    if X.shape == shape:
-        raise DataError(f"{path}: has shape {X.shape}, a single example; give {(1, *shape)}")
-    if X.ndim < 2 or X.shape[1:] != shape:
-        raise DataError(f"{path}: has shape {X.shape}; this student takes (examples, {', '.join(map(str, shape))})")
-    if len(X) == 0:
+    content = _content(path)
+    if content.startswith(b"\x93NUMPY") or is_archive(content):
+        if keep:
+            raise DataError(f"{path}: is an array, without columns that could be kept; leave out {{keep}}", keep=None)
+        return checked_array(_array(content, path), predictor.card, str(path)), {}
+    from pate.data.by_card import examples_of, table_in, texts_of
+
+    if not isinstance(predictor.card.get("columns"), dict):
+        raise DataError(f"{path}: not a .npz or .npy file, and this student's card does not say what columns mean")
+    if not content.startswith(b"PAR1") and not _is_text(content):
+        raise DataError(f"{path}: neither csv, parquet, .npz nor .npy")
+    format = predictor.format
+    table = table_in(path, format)
+    if not len(table):
         raise DataError(f"{path}: holds no examples")
-    if len(shape) > 1 and X.dtype.kind in "iu":
-        raise DataError(f"{path}: holds whole numbers ({X.dtype}); this student takes {card.get('input', 'floats')}")
-    with np.errstate(over="ignore"):
-        examples = X.astype(np.float32)  # where large numbers become infinite
-    if not np.isfinite(examples).all():
-        row = int(np.argwhere(~np.isfinite(examples))[0][0])
-        raise DataError(f"{path}: NaN, infinity or a number too large for a float in row {row} (counted from 0)")
-    return examples
+    return examples_of(table, format), {name: texts_of(table.columns, name, str(path)) for name in keep}
 
 
-def _array(path: Path) -> NDArray:
-    """The array X of an archive, or the only one there is."""
-    from pate.data.arrays import is_archive, npy_array, npz_arrays, npz_names
+def _is_text(content: bytes) -> bool:
+    """Whether that may be a csv file, in any encoding."""
+    return b"\0" not in content[:4096]
+
+
+def _content(path: Path) -> bytes:
     from pate.storage.files import read_whole
 
     try:
-        content = read_whole(path)
+        return read_whole(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _array(content: bytes, path: Path) -> NDArray:
+    """The array X of an archive, or the only one there is."""
+    from pate.data.arrays import npy_array, npz_arrays, npz_names
+
     if content.startswith(b"\x93NUMPY"):
         return npy_array(content, str(path))
-    if not is_archive(content):
-        raise DataError(f"{path}: not a .npz or .npy file")
     names = npz_names(content, str(path))
     if "X" not in names and len(names) != 1:
         listed = ", ".join(dotted([name]) for name in names[:9]) or "none"

@@ -117,7 +117,11 @@ def _newest_run(config: object) -> Path:
     from pate.runs.files import CONFIG
 
     assert isinstance(config, Config)
-    for path in sorted(_runs().glob(f"{config.name}-*/{CONFIG}"), reverse=True):
-        if stored_config(path).digest() == config.digest():
+    found = [(path, stored_config(path)) for path in sorted(_runs().glob(f"{config.name}-*/{CONFIG}"), reverse=True)]
+    for path, stored in found:
+        if stored.digest() == config.digest():
+            return path.parent
+    for path, stored in found:  # one that differs in what releases nothing new, as in its student
+        if stored.release_digest() == config.release_digest():
             return path.parent
     raise RunError(f"{_runs()}/{config.name}-*: no run of this config to resume; name its directory with --out")

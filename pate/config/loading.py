@@ -51,6 +51,14 @@ def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:
     return config
 
 
+def overridden(config: Kind, sections: Mapping[str, Any], overrides: Iterable[str]) -> Kind:
+    """The config with other `sections`, and with `key=value` overrides of those."""
+    content = config.to_plain() | dict(sections)
+    for override in overrides:
+        _override(content, override)
+    return parse_config(content, type(config))
+
+
 def stored_config(path: Path) -> Config | BaselineConfig:
     """What a run was begun with. Nothing that it names is imported: whoever goes on with the run builds that."""
     content = read_yaml(path)

@@ -86,7 +86,7 @@ class Budget(Settings):
     delta: Delta = 1e-5
     asked: Count = 100
     answered: Count | None = None
-    query_order: Literal["given", "clusters", "doubt"] = "given"
+    query_order: Literal["given", "clusters", "doubt", "balance"] = "given"
     rounds: int = Field(default=4, ge=2, le=1000)
     epsilon: Epsilon | None = None
     sanitise: Sanitise | None = None
@@ -117,7 +117,8 @@ class Budget(Settings):
     def _rounds_fit(self) -> Budget:
         if self.adaptive and self.sanitise is not None:
             raise ValueError(
-                "query_order 'doubt' has no data-dependent cost that sanitise could bound; use one or the other"
+                f"query_order {self.query_order!r} has no data-dependent cost that sanitise could bound; use one of "
+                "the two"
             )
         if self.adaptive and self.rounds > self.asked:
             raise ValueError(f"rounds = {self.rounds}: more than the {self.asked} queries to ask")
@@ -126,7 +127,7 @@ class Budget(Settings):
     @property
     def adaptive(self) -> bool:
         """Whether later queries depend on earlier answers."""
-        return self.query_order == "doubt"
+        return self.query_order in ("doubt", "balance")
 
     @property
     def most_answered(self) -> int:
@@ -163,6 +164,18 @@ class RunConfig(Settings):
 
         Where and how Ray runs is left out, and so is the path of a shared ledger, which its identity names.
         """
+        return self._digest(())
+
+    def release_digest(self) -> str:
+        """Equal where the same is released: a run goes on with settings that differ in nothing else."""
+        return self._digest(self.releasing_nothing)
+
+    @property
+    def releasing_nothing(self) -> tuple[str, ...]:
+        """Sections that have no say in what a run releases of private records."""
+        return ()
+
+    def _digest(self, without: tuple[str, ...]) -> str:
         content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
         if content.get("voters") == "teachers":  # a config that says nothing of voters is the one it always was
             del content["voters"], content["neighbours"]
@@ -172,13 +185,14 @@ class RunConfig(Settings):
             for key, usual in keys.items():
                 if content.get(section, {}).get(key, ...) == usual:
                     del content[section][key]
+        content = {key: value for key, value in content.items() if key not in without}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
         """The resolved settings."""
-        return dump_yaml(self._content())
+        return dump_yaml(self.to_plain())
 
-    def _content(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The settings as plain values, for a file that is read again."""
         return self.model_dump(mode="json")
 
@@ -245,7 +259,9 @@ class Config(RunConfig):
                 f"budget.asked = {self.budget.asked}: the rounds ask {total}; leave it out, or make them agree"
             )
         if self.budget.adaptive:
-            raise ValueError("budget.query_order = 'doubt': has rounds of its own; use one or the other")
+            raise ValueError(
+                f"budget.query_order = {self.budget.query_order!r}: has rounds of its own; use one or the other"
+            )
         if self.budget.sanitise is not None:
             raise ValueError(
                 "budget.sanitise: rounds have no data-dependent cost that it could bound; use one or the other"
@@ -256,6 +272,17 @@ class Config(RunConfig):
     def adaptive(self) -> bool:
         """Whether what is asked, or who answers, depends on earlier answers: then there is no data-dependent ε."""
         return self.budget.adaptive or bool(self.rounds)
+
+    @property
+    def releasing_nothing(self) -> tuple[str, ...]:
+        """The student learns from what was released, and a model without privacy is for comparison only.
+
+        Where a student has a say in what is asked next, by what it doubts or sees, another one would ask otherwise.
+        """
+        near = self.neighbours.all_rounds() if self.neighbours is not None else ()
+        by_student = "student" in [one.features for one in self.rounds] + [one.features for one in near]
+        has_a_say = self.budget.adaptive or by_student
+        return ("nonprivate",) if has_a_say else ("student", "nonprivate")
 
     def of_round(self, number: int) -> Config:
         """The config with the teachers of the round of that number, from 1 on."""
@@ -278,9 +305,9 @@ class Config(RunConfig):
             )
         return self
 
-    def _content(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """Without what is about the other kind of voters."""
-        content = super()._content()
+        content = super().to_plain()
         unused = {"voters", "neighbours"} if self.voters == "teachers" else {"n_teachers", "teachers"}
         if not self.rounds:
             unused.add("rounds")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,8 @@ class Dataset:
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
     `input` and `features` tell the users of a student how its examples are written. `public_rows` says which row of the
     source each public example was. `gaps` says that examples may hold NaN, which teachers and the student must take.
-    `remarks` are public: what people should know about the source's files.
+    `columns` says for a student's card how columns of files become features. `remarks` are public: what people should
+    know about the source's files.
     """
 
     private: Private
@@ -94,6 +95,7 @@ class Dataset:
     features: tuple[str, ...] | None = None
     public_rows: NDArray[np.int64] | None = None
     gaps: bool = False
+    columns: Mapping[str, Any] | None = None
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -163,6 +165,10 @@ class Dataset:
         if np.array_equal(rows, np.arange(len(rows))):
             return self
         return self.reordered(np.concatenate([rows, np.setdiff1d(np.arange(len(self.X_public)), rows)]))
+
+    def as_in_source(self) -> Dataset:
+        """The same data with its public examples in the order of their source."""
+        return self if self.public_rows is None else self.reordered(np.argsort(self.public_rows, kind="stable"))
 
     def reordered(self, rows: NDArray[np.int64]) -> Dataset:
         """The same data with its public examples, and all that belongs to them, in the order of `rows`."""

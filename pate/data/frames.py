@@ -36,7 +36,7 @@ class _Categories:
     known: tuple[str, ...]
 
     def transform(self, values: Any) -> NDArray[np.float32]:
-        return one_hot([_word(value) for value in values], self.known)
+        return one_hot([cell_text(value) for value in values], self.known)
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class Encoder:
 
 def identity(row: Any) -> bytes:
     """What a record of a frame says, the same whatever types other records give to its columns."""
-    return b"record:" + repr([_word(value) for value in row]).encode()
+    return b"record:" + repr([cell_text(value) for value in row]).encode()
 
 
 def _column(name: Any, values: Any) -> _Numbers | _Categories:
     declared = getattr(values.dtype, "categories", None)
     if declared is not None:
-        return _Categories(name, tuple(_word(value) for value in declared))
+        return _Categories(name, tuple(cell_text(value) for value in declared))
     if getattr(values.dtype, "kind", "O") in "biuf":
         finite = [number for number in map(_number, values) if np.isfinite(number)]
         return _Numbers(name, float(np.median(finite)) if finite else 0.0)
-    return _Categories(name, tuple(sorted({_word(value) for value in values} - {""})))
+    return _Categories(name, tuple(sorted({cell_text(value) for value in values} - {""})))
 
 
 def _number(value: Any) -> float:
@@ -94,7 +94,7 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-def _word(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A cell as text: a whole float is a whole number, since one missing value makes floats of a column."""
     if value is None or type(value).__name__ == "NAType" or value != value:
         return ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset, Records, Shards
 from pate.data.formats import USUAL, Wanted
 from pate.data.partition import contents, identities, keyed_digest, parts_of, ranks
@@ -149,6 +150,7 @@ def load_sharded(
         y_test=y_test,
         features=format.feature_names,
         gaps=format.missing == "keep",
+        columns=columns_for_card(format),
         remarks=remarks,
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pate.data.arrays import npz_arrays
+from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset
 from pate.data.formats import USUAL, Wanted, content_of
 from pate.data.problems import Problems
@@ -89,6 +90,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
         y_test=y_test,
         features=format.feature_names,
         gaps=format.missing == "keep",
+        columns=columns_for_card(format),
         remarks=remarks,
     )
 

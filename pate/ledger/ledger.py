@@ -89,8 +89,15 @@ class SharedBudget:
     @property
     def rdp(self) -> float:
         """The Rényi cost that (epsilon, delta) allows at the order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
-        conversion = math.log1p(-1 / self.order) - math.log(self.delta * self.order) / (self.order - 1)
-        return self.epsilon - conversion
+        return self.epsilon - self._conversion
+
+    def epsilon_of(self, rdp: float) -> float:
+        """What a Rényi cost at the order amounts to as ε at `delta`; nothing where nothing was spent."""
+        return max(0.0, rdp + self._conversion) if rdp > 0 else 0.0
+
+    @property
+    def _conversion(self) -> float:
+        return math.log1p(-1 / self.order) - math.log(self.delta * self.order) / (self.order - 1)
 
 
 class Ledger:

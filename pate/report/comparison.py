@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from pate.report.formats import percent, small
 from pate.report.page import paper_point, paper_sources, paper_table_rows
 from pate.report.papers import paper_rows
 from pate.report.plots import Point, accuracy_against_epsilon
+from pate.report.published_config import LEFT_OUT, published_config
 from pate.report.rendering import Plot, Table, inline_svg, render
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
@@ -30,6 +31,7 @@ _MEANING = {
     SANITISED: "bounds the cost of this run's answers; released with noise",
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
+_MOST_TOLD = 4  # settings beside the name of a method
 _NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate")
 
 
@@ -38,6 +40,7 @@ class Entry:
     """One method at one ε: the mean over its seeds.
 
     `added_or_removed` is ε for a record that is added or removed, where `epsilon` is also for one that is changed.
+    `unit` is whom ε protects: one record, or all records of one id.
     """
 
     method: str
@@ -49,6 +52,7 @@ class Entry:
     runs: int
     names: tuple[str, ...]
     added_or_removed: float | None = None
+    unit: str = "record"
 
 
 @dataclass(frozen=True)
@@ -74,19 +78,23 @@ class _Run:
     nonprivate: float | None
     data: str | None
     added_or_removed: float | None = None
+    unit: str = "record"
+    shown: tuple[tuple[str, str], ...] = ()
+    """What of the settings may be published, by key."""
 
 
 def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
     """Read the runs, check that they were tested alike, and put seeds of one method together."""
     runs = [_read(path, with_private) for path in paths]
     _check_same_test(runs)
-    groups: dict[tuple[str, str, float, float], list[_Run]] = {}
+    groups: dict[tuple[str, str, float, float, str], list[_Run]] = {}
     for run in runs:
         for kind, epsilon, delta in run.epsilons:
             worst_or_own = round(epsilon, 9) if kind == WORST_CASE else 0.0  # other kinds differ from seed to seed
-            groups.setdefault((run.settings, kind, worst_or_own, delta), []).append(run)
+            groups.setdefault((run.settings, kind, worst_or_own, delta, run.unit), []).append(run)
+    methods = _told_apart(runs)
     entries = []
-    for (_, kind, _, delta), members in groups.items():
+    for (settings, kind, _, delta, unit), members in groups.items():
         accuracies = [run.accuracy for run in members]
         epsilons = [e for run in members for k, e, d in run.epsilons if (k, d) == (kind, delta)]
         mean = sum(accuracies) / len(accuracies)
@@ -94,9 +102,9 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
         names = tuple(run.name for run in members)
         half = members[0].added_or_removed if kind == WORST_CASE else None
         epsilon = sum(epsilons) / len(epsilons)
-        entries.append(Entry(members[0].method, epsilon, kind, delta, mean, spread, len(members), names, half))
+        entries.append(Entry(methods[settings], epsilon, kind, delta, mean, spread, len(members), names, half, unit))
     order = list(_MEANING)
-    entries.sort(key=lambda entry: (order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
+    entries.sort(key=lambda entry: (entry.unit, order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
     known = [run.nonprivate for run in runs if run.nonprivate is not None]
     nonprivate = sum(known) / len(known) if known else None
     sources = {run.data for run in runs}
@@ -107,13 +115,13 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
 def as_object(comparison: Comparison) -> dict[str, Any]:
     """Plain values, as `pate compare` prints them as JSON."""
     content = asdict(comparison)
-    kinds = {(entry.epsilon_kind, entry.delta) for entry in comparison.entries}
+    kinds = {(entry.unit, entry.epsilon_kind, entry.delta) for entry in comparison.entries}
     return content | {"comparable": len(kinds) == 1}
 
 
 def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Header and rows of the table."""
-    rows: list[tuple[str, ...]] = [("method", "ε", "right", "which ε", "δ", "runs")]
+    rows: list[tuple[str, ...]] = [("method", "ε", "per", "right", "which ε", "δ", "runs")]
     for entry in comparison.entries:
         epsilon = f"{entry.epsilon:.3g}"
         if entry.added_or_removed is not None:
@@ -121,9 +129,9 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         spread = f" ± {100 * entry.deviation:.1f}" if entry.deviation is not None else ""
         shown = f"{percent(entry.accuracy).removesuffix(' %')}{spread} %"
         delta = small(entry.delta)
-        rows.append((entry.method, epsilon, shown, entry.epsilon_kind, delta, str(entry.runs)))
+        rows.append((entry.method, epsilon, entry.unit, shown, entry.epsilon_kind, delta, str(entry.runs)))
     if comparison.nonprivate is not None:
-        rows.append(("without privacy (benchmark)", "∞", percent(comparison.nonprivate), "none", "", ""))
+        rows.append(("without privacy (benchmark)", "∞", "", percent(comparison.nonprivate), "none", "", ""))
     return rows
 
 
@@ -131,7 +139,7 @@ def draw(comparison: Comparison) -> Figure:
     """Accuracy against ε; marks of data-dependent ε are hollow."""
     points = [
         Point(
-            f"{entry.method}, δ = {small(entry.delta)}",
+            f"{entry.method}, δ = {small(entry.delta)}" + (", per id" if entry.unit == "id" else ""),
             entry.epsilon,
             entry.accuracy,
             entry.epsilon_kind,
@@ -149,7 +157,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
     """One self-contained page; `svg` is the file of the plot that `draw` made."""
     header, *rows = table_rows(comparison)
     papers = paper_rows(comparison.data)
-    shown = rows + [(*row, "") for row in paper_table_rows(papers)]
+    shown = rows + [(*row[:2], "record", *row[2:], "") for row in paper_table_rows(papers)]
     best = max(comparison.entries, key=lambda entry: entry.accuracy)
     alternative = f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}."
     return render(
@@ -205,6 +213,8 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             nonprivate=(report.get("benchmark") or {}).get("nonprivate_accuracy"),
             data=report.get("data"),
             added_or_removed=privacy.get("epsilon_added_or_removed"),
+            unit=str(privacy.get("unit", "record")),
+            shown=tuple(_flat(published_config(settings))),
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None
@@ -222,6 +232,33 @@ def method_name(report: dict[str, Any]) -> str:
     if name == "dp_sgd" and method.get("model") == "linear":  # one layer on what is public: no network of its own
         name, told = "DP linear probe", ("prepare", "features")
     return ", ".join([name, *(_shown(method[key]) for key in told if method.get(key))])
+
+
+def _told_apart(runs: Sequence[_Run]) -> dict[str, str]:
+    """A name for the method of each group of settings: where several are called alike, with what differs."""
+    named: dict[str, dict[str, _Run]] = {}
+    for run in runs:
+        named.setdefault(run.method, {}).setdefault(run.settings, run)
+    found = {}
+    for method, alike in named.items():
+        values = {settings: dict(run.shown) for settings, run in alike.items()}
+        keys = sorted({key for shown in values.values() for key in shown})
+        differ = [key for key in keys if len({shown.get(key) for shown in values.values()}) > 1]
+        for settings, shown in values.items():
+            told = [f"{key.removeprefix('student.params.')} {shown.get(key, 'not set')}" for key in differ[:_MOST_TOLD]]
+            if not differ and len(alike) > 1:  # in what is not published
+                told = [Path(alike[settings].name).name]
+            found[settings] = ", ".join([method, *told])
+    return found
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Settings by dotted key; a list is one value."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif value != LEFT_OUT:
+        yield path, _shown(value)
 
 
 def _shown(value: Any) -> str:
@@ -259,6 +296,11 @@ def _notes(entries: Sequence[Entry], runs: Sequence[_Run]) -> tuple[str, ...]:
         notes.append(
             "neighbours: ε is for a record added, removed or changed; in brackets, for one that is added or removed, "
             "which is what the ε of teachers (without ids), DP-SGD and linear probes is for: set those beside it."
+        )
+    if len({entry.unit for entry in entries}) > 1:
+        notes.append(
+            "Some ε protect one record, others all records of one id (say, one person): rows of one unit can be ranked "
+            "by ε, rows of different units cannot."
         )
     if len({entry.delta for entry in entries}) > 1:
         notes.append("δ differs between rows: ε at different δ cannot be ranked without converting one to the other.")

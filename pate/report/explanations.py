@@ -9,9 +9,26 @@ from typing import Any
 from pate.errors import ConfigError
 from pate.mechanisms import Mechanism, build
 from pate.report.formats import percent
-from pate.report.schema import BaselineReport, InWords, Neighbours, Report
+from pate.report.schema import BaselineReport, InWords, Neighbours, Report, Student
 
 AnyReport = Report | BaselineReport
+_FEWEST = 20  # test examples: of fewer, nothing can be told
+_RECOGNISES = 0.1  # beyond one class in all: what a student recognises, on average over classes, that is some good
+
+
+def no_better_than_the_commonest(student: Student) -> bool:
+    """Whether always saying one class would be right as often, as far as so many test examples can tell.
+
+    One that recognises clearly more of the classes than that, on average, pays for it in accuracy: that is no failure.
+    """
+    if student.accuracy is None or student.commonest_share is None or student.test_examples < _FEWEST:
+        return False
+    if student.balanced_accuracy is not None and student.confusion is not None:
+        classes = sum(any(row) for row in student.confusion)
+        if student.balanced_accuracy > 1 / max(1, classes) + _RECOGNISES:
+            return False
+    error = math.sqrt(student.accuracy * (1 - student.accuracy) / student.test_examples)
+    return student.accuracy <= student.commonest_share + error
 
 
 def headline(report: AnyReport) -> str:
@@ -19,8 +36,10 @@ def headline(report: AnyReport) -> str:
     what = "student" if isinstance(report, Report) else "private model"
     if report.student.accuracy is None:
         return f"A {what} with a privacy guarantee of ε = {report.privacy.epsilon:.3g}"
-    right = percent(report.student.accuracy)
-    return f"A {what} that is right on {right} of the test examples, at ε = {report.privacy.epsilon:.3g}"
+    right, epsilon = percent(report.student.accuracy), f"ε = {report.privacy.epsilon:.3g}"
+    if no_better_than_the_commonest(report.student):
+        return f"A {what} that is no better than always saying one class ({right} right), at {epsilon}"
+    return f"A {what} that is right on {right} of the test examples, at {epsilon}"
 
 
 def privacy_statement(epsilon: float, delta: float, unit: str, changed: bool = False) -> str:

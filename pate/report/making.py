@@ -11,13 +11,15 @@ from pate.data.dataset import Dataset, Records
 from pate.mechanisms import UNANSWERED, Mechanism
 from pate.planning.budget import neighbours_cost
 from pate.report.explanations import described, privacy_statement
-from pate.report.figures import confusion_of, data_name, publishable_curves, software, teacher_kinds
+from pate.report.figures import data_name, publishable_curves, software, teacher_kinds
+from pate.report.quality import measured, released_labels, warnings_of
 from pate.report.schema import (
     Benchmark,
     EpsilonCurves,
     Neighbours,
     Privacy,
     Queries,
+    ReleasedLabels,
     Report,
     Sanitised,
     Student,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pate.config import Config, Model
     from pate.console import Console
     from pate.pipeline import Released
+    from pate.students.held_out import HeldOut
 
 
 def report_of_run(
@@ -38,10 +41,13 @@ def report_of_run(
     student: Any,
     pages: bool,
     console: Console,
+    agreement: HeldOut | None = None,
 ) -> Report:
-    """All that a run publishes about itself; the curves are for its pages."""
+    """All that a run publishes about itself; the curves are for its pages.
+
+    `agreement` is that of students with labels that were held out, where there are no test labels.
+    """
     n_classes = len(data.classes)
-    predicted = student.predict(data.X_test) if data.X_test is not None and data.y_test is not None else None
     return described_report(
         config,
         data,
@@ -51,13 +57,8 @@ def report_of_run(
         answered=released.spent.answered if released.labelled is None else _cells(config),
         labelled=None if released.labelled is None else len(np.unique(released.rows)),
         sanitised=None if released.sanitised is None else Sanitised(**released.sanitised),
-        student=Student(
-            name=config.student.name,
-            test_examples=len(data.X_test) if data.X_test is not None else 0,
-            accuracy=None if predicted is None else float((predicted == data.y_test).mean()),
-            test_digest=data.test_digest(),
-            confusion=confusion_of(predicted, data.y_test, n_classes),
-        ),
+        student=measured(config.student.name, student, data, agreement=agreement),
+        labels=released_labels(released.labels, released.labelled, n_classes),
         benchmark=_benchmark(config, data, released, console) if data.benchmark else None,
         curves=publishable_curves(config, mechanism, n_classes) if pages and config.voters == "teachers" else None,
     )
@@ -76,11 +77,12 @@ def described_report(
     curves: EpsilonCurves | None,
     sanitised: Sanitised | None = None,
     labelled: int | None = None,
+    labels: ReleasedLabels | None = None,
 ) -> Report:
     """A report with these figures, and with what config, data and mechanism say of themselves."""
     budget, unit = config.budget, "id" if data.per_person else "record"
     by_records = config.voters == "neighbours"
-    return Report(
+    report = Report(
         name=config.name,
         pate_version=__version__,
         config_digest=config.digest(),
@@ -109,6 +111,7 @@ def described_report(
             sanitised=sanitised,
         ),
         student=student,
+        labels=labels,
         benchmark=benchmark,
         data=data_name(config.data),
         public_examples=len(data.X_public),
@@ -116,6 +119,7 @@ def described_report(
         curves=curves,
         versions=software(),
     )
+    return report.model_copy(update={"warnings": warnings_of(report)})
 
 
 def _cells(config: Config) -> int:

@@ -64,6 +64,10 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         steps=_steps(report),
         released_per_query=mechanism_in_words(report).releases if isinstance(report, Report) else None,
         families=_families(report),
+        warnings=report.warnings,
+        quality=_quality(report),
+        labels=_labels(report),
+        calibration=_calibration(report),
         classes=_classes(report, svg),
         released=_released(report, examples),
         truth_known=examples is not None and examples.truth is not None,
@@ -87,6 +91,53 @@ def _figures(report: AnyReport) -> list[tuple[str, str]]:
     if isinstance(report, Report):
         items += _voters(report)
     return items
+
+
+def _quality(report: AnyReport) -> list[tuple[str, str]]:
+    """How good it is, beyond accuracy: names and values."""
+    student, rows = report.student, []
+    if student.accuracy is not None and student.commonest_share is not None:
+        rows = [
+            ("right on test examples", percent(student.accuracy)),
+            ("always saying the commonest class", percent(student.commonest_share)),
+            ("recognised, mean over classes (balanced accuracy)", percent(student.balanced_accuracy)),
+        ]
+        if student.auc is not None:
+            rows.append(("area under the ROC curve (AUC)", f"{student.auc:.3f}"))
+        if student.calibration is not None:
+            rows.append(("how sure it is, against how often right: off by", percent(student.calibration.error)))
+    if student.agreement is not None:
+        found = student.agreement
+        rows += [
+            (
+                f"agrees with held-out released labels ({found.labels:,})",
+                f"{100 * found.share:.1f} ± {100 * found.error:.1f} %",
+            ),
+            ("the same, mean over classes", percent(found.mean_over_classes)),
+            ("always saying the commonest class agrees with", percent(found.commonest)),
+        ]
+    return rows
+
+
+def _labels(report: AnyReport) -> Table | None:
+    """Released labels of each class, beside what the student says of public examples."""
+    if not isinstance(report, Report) or report.labels is None:
+        return None
+    said = report.student.said_of_public
+    total, all_said = max(1, sum(report.labels.by_class)), max(1, sum(said or ()))
+    rows = []
+    for number, (name, n) in enumerate(zip(report.classes, report.labels.by_class, strict=True)):
+        own = "–" if said is None else percent(said[number] / all_said)
+        rows.append((name, f"{n:,}", percent(n / total), own))
+    return Table(("class", "released labels", "share of them", "the student says, of public examples"), rows)
+
+
+def _calibration(report: AnyReport) -> Table | None:
+    found = report.student.calibration
+    if found is None:
+        return None
+    rows = [(percent(sure), percent(right), f"{n:,}") for sure, right, n in found.bins]
+    return Table(("how sure on average", "right", "test examples"), rows)
 
 
 def _voters(report: Report) -> list[tuple[str, str]]:

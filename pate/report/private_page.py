@@ -17,6 +17,7 @@ from pate.report.rendering import Plot, Table, inline_svg, render
 from pate.report.schema import EpsilonCurves, Report
 from pate.runs.files import RunFiles
 
+_RARE = 0.5  # of the share of its votes: a class that is first less often is outvoted
 WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
 
 
@@ -36,6 +37,8 @@ def render_private_page(report: Report, run: RunFiles) -> str | None:
         cost_by_queries=_cost_by_queries(report, costs.get("by_rdp_after")),
         agreement=_agreement(top, gaps),
         gaps=_gaps(gaps, int(counts[0].sum())),
+        classes=_classes(report, counts),
+        rare=_rare(report, counts),
         teachers=_teachers(_read(run.evaluation_file), _read(run.failures_file)),
         seconds=[(stage, f"{value:.1f} s") for stage, value in _read(run.seconds_file).items()],
     )
@@ -90,6 +93,45 @@ def _agreement(top: NDArray[np.int64], gaps: NDArray[np.int64]) -> Table:
         for name, values in (("votes of the first", top), ("gap to the second", gaps))
     ]
     return Table(("in votes", "least", "¼", "½", "¾", "most"), rows)
+
+
+def _classes(report: Report, counts: NDArray[np.int64]) -> Table:
+    """What teachers think of each class: how often it is first or second, and how many votes it ever has."""
+    order = np.argsort(-counts, axis=1, kind="stable")
+    released = None if report.labels is None else report.labels.by_class
+    rows = []
+    for number, name in enumerate(report.classes):
+        own = counts[:, number]
+        rows.append(
+            (
+                name,
+                percent(own.sum() / max(1, counts.sum())),
+                f"{int((order[:, 0] == number).sum()):,}",
+                f"{int((order[:, 1] == number).sum()):,}",
+                f"{np.median(own):.0f}",
+                f"{own.max()}",
+                "–" if released is None else f"{released[number]:,}",
+            )
+        )
+    header = ("class", "of all votes", "first in", "second in", "votes, median", "votes, most", "labels released")
+    return Table(header, rows)
+
+
+def _rare(report: Report, counts: NDArray[np.int64]) -> str | None:
+    """A remark in words where some class hardly ever wins though it has votes."""
+    first = np.bincount(counts.argmax(axis=1), minlength=len(report.classes))
+    shares = counts.sum(axis=0) / max(1, counts.sum())
+    lost = [
+        name for name, n, share in zip(report.classes, first, shares, strict=True) if n < _RARE * share * len(counts)
+    ]
+    if not lost:
+        return None
+    shown = ", ".join(map(repr, lost[:5]))
+    return (
+        f"{shown}: first far less often than votes for it would suggest. Teachers see it and are outvoted, as each of "
+        "them goes by how frequent classes are in its part. Teachers that weigh classes evenly (`class_weight: "
+        "balanced`, or the teacher `balanced`) let it win where it is likely; see docs/students.md."
+    )
 
 
 def _gaps(gaps: NDArray[np.int64], teachers: int) -> Plot:

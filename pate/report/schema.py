@@ -60,6 +60,32 @@ class Privacy(_Section):
     )
 
 
+class Agreement(_Section):
+    """With released labels that a student was not taught, where there are no test labels."""
+
+    share: float = Field(description="of held-out released labels, agreed with; wrong labels lower it")
+    error: float = Field(description="standard error of that share")
+    mean_over_classes: float = Field(description="mean over the classes of the share of their labels")
+    commonest: float = Field(description="share that always saying the commonest label would agree with")
+    labels: int = Field(description="labels that were held out, each from one of the students tried")
+
+
+class Calibration(_Section):
+    """How sure the model is on test examples beside how often it is right."""
+
+    error: float = Field(description="mean distance between the two, over examples")
+    bins: tuple[tuple[float, float, int], ...] = Field(
+        description="in tenths of sureness: how sure on average, share that is right, examples"
+    )
+
+
+class ReleasedLabels(_Section):
+    """The labels that a run released; of examples with several, the likeliest."""
+
+    by_class: tuple[int, ...] = Field(description="how many say each class, in the order of `classes`")
+    commonest_share: float = Field(description="share of the commonest class among them")
+
+
 class Student(_Section):
     """The model that may leave."""
 
@@ -70,6 +96,20 @@ class Student(_Section):
     confusion: tuple[tuple[int, ...], ...] | None = Field(
         default=None, description="test examples by true class (rows) and predicted class (columns)"
     )
+    balanced_accuracy: float | None = Field(
+        default=None, description="mean over classes of the share of their test examples that it recognises"
+    )
+    commonest_share: float | None = Field(
+        default=None, description="share of test examples that always saying the commonest class is right on"
+    )
+    auc: float | None = Field(
+        default=None, description="area under the ROC curve; mean over classes, each against the rest"
+    )
+    calibration: Calibration | None = None
+    said_of_public: tuple[int, ...] | None = Field(
+        default=None, description="how many of up to 2,000 public examples it gives each class"
+    )
+    agreement: Agreement | None = Field(default=None, description="only where there are no test labels")
 
 
 class TeacherKind(_Section):
@@ -136,6 +176,8 @@ class Report(_Section):
     queries: Queries
     privacy: Privacy
     student: Student
+    labels: ReleasedLabels | None = None
+    warnings: tuple[str, ...] = Field(default=(), description="what to know before using the student, in words")
     benchmark: Benchmark | None
     data: str | None = Field(default=None, description="name of the data source")
     public_examples: int | None = Field(default=None, description="public examples, asked about or not")
@@ -157,6 +199,7 @@ class BaselineReport(_Section):
     planned: Params = Field(description="noise, sampling rate and steps, worked out before training")
     privacy: Privacy
     student: Student = Field(description="the released model")
+    warnings: tuple[str, ...] = Field(default=(), description="what to know before using the model, in words")
     benchmark: Benchmark | None
     data: str | None = Field(default=None, description="name of the data source")
     versions: dict[str, str] = Field(default={}, description="software that the run was made with")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pate.report.formats import percent
-from pate.report.schema import BaselineReport, Report
+from pate.report.schema import BaselineReport, ReleasedLabels, Report, Student
 
 Row = tuple[str, str]
+_FEW_CLASSES = 6
 
 
 def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row]:
@@ -16,6 +17,7 @@ def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row
         ("model", f"{percent(report.student.accuracy)} right on {report.student.test_examples} test examples"),
     ]
     rows = [row for row in rows if row[1]]
+    rows += _how_good(report)
     if report.benchmark is not None and report.benchmark.public_accuracy is not None:
         rows.append(("public examples (benchmark)", f"{percent(report.benchmark.public_accuracy)} right"))
     if report.benchmark is not None and report.benchmark.nonprivate_accuracy is not None:
@@ -38,6 +40,45 @@ def _voters(report: Report) -> list[Row]:
     ]
 
 
+def labels_in_words(labels: ReleasedLabels, classes: tuple[str, ...]) -> str:
+    """How many labels each class has, in a line.
+
+    >>> labels_in_words(ReleasedLabels(by_class=(170, 30), commonest_share=0.85), ("no", "yes"))
+    "no 170, yes 30; 85.0 % are 'no'"
+    """
+    if len(classes) > _FEW_CLASSES:
+        return f"{min(labels.by_class):,} to {max(labels.by_class):,} for each of {len(classes)} classes"
+    counts = ", ".join(f"{name} {n:,}" for name, n in zip(classes, labels.by_class, strict=True))
+    common = classes[labels.by_class.index(max(labels.by_class))]
+    return f"{counts}; {percent(labels.commonest_share)} are {common!r}"
+
+
+def _without_test_labels(student: Student) -> str:
+    found = student.agreement
+    if found is None:
+        return "trained; no test labels to measure it by"
+    agrees = f"agrees with {100 * found.share:.1f} ± {100 * found.error:.1f} % of {found.labels:,} released labels"
+    return f"{agrees} that it was not taught; always saying the commonest class with {percent(found.commonest)}"
+
+
+def _how_good(report: Report | BaselineReport) -> list[Row]:
+    """Beyond accuracy: labels by class, recall, AUC, calibration, and warnings in words."""
+    rows, student = [], report.student
+    if isinstance(report, Report) and report.labels is not None:
+        rows.append(("released labels", labels_in_words(report.labels, report.classes)))
+    if student.balanced_accuracy is not None:
+        area = "" if student.auc is None else f", AUC {student.auc:.3f}"
+        commonest = f"; always saying the commonest class is right on {percent(student.commonest_share)}"
+        rows.append(("mean over classes", f"{percent(student.balanced_accuracy)} recognised{area}{commonest}"))
+    if student.confusion is not None and len(report.classes) <= _FEW_CLASSES:
+        lines = zip(report.classes, student.confusion, range(len(report.classes)), strict=True)
+        shares = [f"{name} {percent(row[i] / sum(row))}" for name, row, i in lines if sum(row)]
+        rows.append(("recognised", ", ".join(shares)))
+    if student.calibration is not None:
+        rows.append(("how sure it is", f"off by {percent(student.calibration.error)} on average"))
+    return rows + [("WARNING", text) for text in report.warnings]
+
+
 def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
     """What the terminal shows at the end of a run."""
     benchmark = report.benchmark
@@ -49,7 +90,8 @@ def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
         ),
     ]
     if report.student.accuracy is None:
-        rows[-1] = ("student", "trained; no test labels to measure it by")
+        rows[-1] = ("student", _without_test_labels(report.student))
+    rows += _how_good(report)
     if benchmark is not None:
         if benchmark.label_accuracy is not None:
             rows.append(("labels (benchmark)", f"{percent(benchmark.label_accuracy)} of the released ones are right"))

@@ -10,6 +10,7 @@ REPORT, PAGE, STATEMENT = "report.json", "report.html", "privacy.txt"
 PLOTS, EXAMPLES = "plots", "examples.npz"
 LABELS = "labels.npz"
 STUDENT, STUDENT_CARD = "student", "student.json"
+STUDENTS = "students"  # further ones, each in a folder of its own
 MODEL, MODEL_CARD = "model", "model.json"  # of a baseline
 TENSORS, OBJECT = "model.safetensors", "model.skops"  # the weights of either
 LEDGER = "ledger.db"
@@ -24,14 +25,16 @@ VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.jso
 CELLS, FEATURES = "cells", "features"  # for records that vote near themselves
 TEACHER_ROUND = "round-{}"  # teachers of the second round and later, and the student between
 STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released"
-SECONDS = "seconds.json"
+SECONDS, SEALS, HELD_OUT = "seconds.json", "seals.json", "held_out"
 
-MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, MODEL)
+MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, STUDENTS, MODEL)
 """What may leave a run, files and folders; of a folder, only the files that pate writes there (see `may_leave`)."""
 
+_OF_STUDENT = "|".join(map(re.escape, (STUDENT_CARD, TENSORS, OBJECT)))
 _IN_FOLDERS = {
     PLOTS: rf"\w+\.(svg|png)|{re.escape(EXAMPLES)}",
-    STUDENT: "|".join(map(re.escape, (STUDENT_CARD, TENSORS, OBJECT))),
+    STUDENT: _OF_STUDENT,
+    STUDENTS: rf"[A-Za-z0-9_-]+/({_OF_STUDENT})",
     MODEL: "|".join(map(re.escape, (MODEL_CARD, TENSORS))),
 }
 _LEAVES = re.compile(
@@ -90,6 +93,11 @@ class RunFiles:
     @property
     def student_card(self) -> Path:
         return self.student_folder / STUDENT_CARD
+
+    @property
+    def students_folder(self) -> Path:
+        """Further students of the same labels, each in a folder of its own."""
+        return self.path / STUDENTS
 
     @property
     def model_folder(self) -> Path:
@@ -187,6 +195,11 @@ class RunFiles:
     def student_checkpoint(self) -> Path:
         """What a student that is being trained goes on from."""
         return self.private / STUDENT_CHECKPOINT
+
+    @property
+    def held_out_folder(self) -> Path:
+        """What students said about labels that they were not taught."""
+        return self.private / HELD_OUT
 
     @property
     def baseline_state(self) -> Path:

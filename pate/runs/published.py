@@ -32,15 +32,21 @@ class Labels(NamedTuple):
     rows: NDArray[np.int64]
     pin: Pin
     weights: NDArray[np.float64] | None = None
+    cells: NDArray[np.int64] | None = None
+    """Which cell of public examples each label is from, where whole cells were labelled."""
 
     def examples(self, data: Dataset) -> NDArray:
         """The public examples that were labelled."""
+        return data.X_public[self.places(data)]
+
+    def places(self, data: Dataset) -> NDArray[np.int64]:
+        """Where among the public examples those are that were labelled."""
         numbers = np.arange(len(data.X_public)) if data.public_rows is None else data.public_rows
         order = np.argsort(numbers)
         places = order[np.searchsorted(numbers[order], self.rows).clip(max=len(order) - 1)]
         if not np.array_equal(numbers[places], self.rows):
             raise RunError(f"{LABELS}: names public examples that are not there; put back what the run published")
-        return data.X_public[places]
+        return places
 
 
 def write_labels(path: Path, content: Labels, classes: tuple[str, ...]) -> None:
@@ -57,6 +63,8 @@ def write_labels(path: Path, content: Labels, classes: tuple[str, ...]) -> None:
         }
         if content.weights is not None:
             arrays["weights"] = content.weights
+        if content.cells is not None:
+            arrays["cells"] = content.cells
         with partial.open("wb") as file:
             np.savez(file, **arrays)
 
@@ -69,6 +77,7 @@ def read_labels(path: Path) -> Labels | None:
         with np.load(path, allow_pickle=False) as archive:
             labels, rows = archive["labels"].astype(np.int64), archive["rows"].astype(np.int64)
             weights = archive["weights"].astype(np.float64) if "weights" in archive.files else None
+            cells = archive["cells"].astype(np.int64) if "cells" in archive.files else None
             pin = from_letters({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
     except FileNotFoundError:
         return None
@@ -76,7 +85,7 @@ def read_labels(path: Path) -> Labels | None:
         pin = None
     if pin is None or labels.ndim != 1 or labels.shape != rows.shape:
         raise RunError(f"{path}: is damaged, or of another pate; put back what the run published")
-    return Labels(labels, rows, pin, weights)
+    return Labels(labels, rows, pin, weights, cells)
 
 
 def published_pins(run: Path) -> dict[str, Pin]:

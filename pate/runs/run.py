@@ -110,6 +110,7 @@ class Run(RunFiles):
                 run._make_private()
                 stack.enter_context(locked(run.lock_file, wait=False))
                 run._prepare(config, resume)
+                run._adopt(config)
             except BlockingIOError:
                 raise RunError(f"{path}: another pate is at work there; wait for it or choose another place") from None
             except OSError as error:
@@ -139,6 +140,7 @@ class Run(RunFiles):
                 if not storage.create(name, (folder / name).read_bytes()):
                     raise RunError(f"{storage.url}: another run was begun there this moment; choose another place")
             run._remember()
+            run._adopt(config)
             yield run
 
     def close(self) -> None:
@@ -182,10 +184,18 @@ class Run(RunFiles):
         return read_labels(self.labels_file)
 
     def student(self, trust: Iterable[str] = ()) -> Any:
-        """The run's student, ready to predict; `trust` names what its files may import beside our own classes."""
-        from pate.students.saving import load_student
+        """The run's student, ready to predict: whatever it is made of, if the run itself wrote it.
 
-        return load_student(self.student_folder, trust)
+        Else `trust` names what its files may import beside our own classes.
+        """
+        return self.student_in(self.student_folder, trust)
+
+    def student_in(self, folder: Path, trust: Iterable[str] = ()) -> Any:
+        """The same of a student in some folder of the run."""
+        from pate.students.saving import load_own_student, load_student
+
+        own = load_own_student(self, folder, self.places[1])
+        return load_student(folder, trust) if own is None else own
 
     def model(self, trust: Iterable[str] = ()) -> Any:
         """A baseline's model, ready to predict; `trust` as for a student."""
@@ -193,11 +203,11 @@ class Run(RunFiles):
 
         return load_model(self.model_folder, trust)
 
-    def predictor(self, trust: Iterable[str] = ()) -> Predictor:
-        """What the run has learned, a student or a baseline's model, and its card."""
+    def predictor(self, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
+        """What the run has learned, a student or a baseline's model, and its card; or a further `student` by name."""
         from pate.runs.predictor import load_predictor
 
-        return load_predictor(self, trust)
+        return load_predictor(self, trust, student)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: accuracy, ε, and how often each class was released."""
@@ -317,17 +327,34 @@ class Run(RunFiles):
             write_atomically(key, lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
         write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
 
+    def _adopt(self, config: RunConfig) -> None:
+        """Take over settings that release nothing new; a student of other settings is made anew from the same labels.
+
+        The student goes first: whatever a crash leaves, no student is there that the config does not describe.
+        """
+        stored = settings_from(read_yaml(self.config_file), type(config))
+        if config.digest() == stored.digest():
+            return
+        if isinstance(config, Config) and isinstance(stored, Config) and config.student != stored.student:
+            self.student_card.unlink(missing_ok=True)
+            for folder in (self.student_folder, self.student_checkpoint):
+                shutil.rmtree(folder, ignore_errors=True)
+        write_atomically(self.config_file, lambda path: path.write_text(config.to_yaml()), mode=0o644)
+
     def _not_empty(self) -> RunError:
         text = f"{self.place}: is not empty; add {{resume}} to go on with that run, or choose another {{out}}"
         return RunError(text, resume=True, out=None)
 
 
 def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:
-    if config.digest() == stored.digest():
+    if config.release_digest() == stored.release_digest():
         return
     ours, theirs = config.model_dump(mode="json"), stored.model_dump(mode="json")
-    key = next(key for key in ours if key not in ("ray", "backend") and ours[key] != theirs[key])
+    free = {"ray", "backend", *config.releasing_nothing}
+    key = next(key for key in ours if key not in free and ours[key] != theirs[key])
     unlike = f"{key} is {theirs[key]!r} there, {ours[key]!r} here"
+    if key == "student":
+        unlike = f"another student, which has a say in what is asked: {unlike}"
     if key == "data":  # file names of another run have no place in a log
         names = sorted({*ours[key], *theirs[key]})
         unlike = f"other {', '.join(f'data.{n}' for n in names if ours[key].get(n) != theirs[key].get(n))}"

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import numpy as np
 
 from pate.errors import NotTrusted, RunError, first_line
 from pate.mechanisms import UNANSWERED
-from pate.naming import importing_only, must_be_trusted, nearest, not_trusted
-from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS
+from pate.naming import importing_only, make_importable, must_be_trusted, nearest, not_trusted
+from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS, RunFiles
+from pate.runs.seals import is_sealed, read_student
 from pate.storage.files import read_model_card, regular_file, sizes, write_atomically
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
@@ -28,7 +31,7 @@ from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
 
 _WRAPPER_OF_TORCH = "sklearn.externals.array_api_compat.torch"
-_HARMLESS = frozenset(
+_HARMLESS = frozenset({"pate.teachers.balanced.Balanced"}) | frozenset(
     f"sklearn.{name}"
     for name in (
         "calibration._CalibratedClassifier",
@@ -41,8 +44,8 @@ _HARMLESS = frozenset(
         "neural_network._stochastic_optimizers.SGDOptimizer",
     )
 )
-"""Plain Python classes of scikit-learn that classifiers hold and skops does not list as known. Trees are not among
-them: their compiled code does not check a file's node numbers, and may crash on crafted ones."""
+"""Plain Python classes, ours and scikit-learn's, that classifiers hold and skops does not list as known. Trees are not
+among them: their compiled code does not check a file's node numbers, and may crash on crafted ones."""
 
 
 def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
@@ -60,12 +63,33 @@ def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
     sizes are checked before memory is taken. `trust` names what else may be imported ("module.Class"): a student,
     network or estimator class of somebody's own, or a further type in a skops file.
     """
-    folder = Path(folder)
-    card = load_card(folder)
-    trusted = frozenset(trust)
+    return _loaded(Path(folder), frozenset(trust))
+
+
+def load_own_student(run: RunFiles, folder: Path, config_dir: Path = Path()) -> Any:
+    """The student in `folder`, whatever it is made of, if it is the one that this run wrote; else None.
+
+    Classes of the user's own may be in files beside the config, in `config_dir`.
+    """
+    content = read_student(folder)
+    if not is_sealed(run, folder, content):
+        return None
+    make_importable(config_dir)
+    with tempfile.TemporaryDirectory(prefix="pate-") as copy:  # of what the seal was checked of
+        for name, data in content.items():
+            (Path(copy) / name).write_bytes(data)
+        return _loaded(Path(copy), None, folder)
+
+
+def _loaded(place: Path, trusted: frozenset[str] | None, folder: Path | None = None) -> Any:
+    """The student in `place`, of which errors say that it is in `folder`.
+
+    `trusted` is None for what a run has written itself: then whatever it names is imported.
+    """
+    card, folder = load_card(place), folder or place
     try:
-        with importing_only(trusted):
-            student = _restored(card, folder, trusted)
+        with importing_only(trusted) if trusted is not None else nullcontext():
+            student = _restored(card, place, trusted)
             _check_labels(student, card)
             return student
     except NotTrusted as error:
@@ -111,7 +135,7 @@ def _write_weights(student: Any, folder: Path) -> dict[str, Any]:
     return {"present": present}
 
 
-def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> Any:
+def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str] | None) -> Any:
     name = card["student"]
     if name not in own_students():
         if not isinstance(name, str) or "." not in name:
@@ -135,7 +159,7 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> An
     return student
 
 
-def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path, trusted: frozenset[str]) -> Any:
+def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path, trusted: frozenset[str] | None) -> Any:
     """The classifier within a supervised student; None where it saw one class only."""
     fresh: Any = build_estimator(student.estimator, student.params or {}, student.random_state, "params.estimator")
     if len(card["present"]) < 2:
@@ -175,6 +199,7 @@ def _save_tensors(tensors: dict[str, Any], folder: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(tensors, folder / TENSORS)
+    (folder / TENSORS).chmod(0o644)  # like the card beside it
 
 
 def _load_tensors(folder: Path) -> dict[str, Any]:
@@ -204,14 +229,15 @@ def imported_skops() -> Any:
 
 def _save_object(thing: Any, folder: Path) -> None:
     imported_skops().dump(thing, folder / OBJECT)
+    (folder / OBJECT).chmod(0o644)
 
 
-def _load_object(folder: Path, trusted: frozenset[str]) -> Any:
+def _load_object(folder: Path, trusted: frozenset[str] | None) -> Any:
     skops = imported_skops()
     path = regular_file(folder / OBJECT)
     _refuse_archive_bombs(path)
     unknown = set(skops.get_untrusted_types(file=path)) - _HARMLESS
-    if unknown - trusted:
+    if trusted is not None and unknown - trusted:
         raise not_trusted(unknown - trusted, OBJECT)
     return skops.load(path, trusted=sorted(unknown | _HARMLESS))
 

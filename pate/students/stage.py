@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,12 +45,13 @@ def train_student(
 
     `labels` are those of the first public examples, in order, unless `labelled` says which ones, with weights.
     """
-    from pate.students.saving import load_student, save_student
+    from pate.runs.seals import seal
+    from pate.students.saving import save_student
 
     places = np.arange(len(labels)) if labelled is None else labelled.rows
     rows = places if data.public_rows is None else data.public_rows[places]
-    weights = None if labelled is None else labelled.weights
-    write_labels(directory.labels_file, Labels(labels, rows, head, weights), data.classes)
+    weights, cells = (None, None) if labelled is None else (labelled.weights, labelled.cells)
+    write_labels(directory.labels_file, Labels(labels, rows, head, weights, cells), data.classes)
     if len(labels) == 0:
         raise RunError(
             "no cell has a majority of neighbours.least_share, so no public example has a label to learn from. What "
@@ -63,11 +64,14 @@ def train_student(
         )
     if directory.student_card.exists():
         try:
-            return load_student(directory.student_folder, trust=dotted_names(config.student.model_dump()))
+            return directory.student(trust=dotted_names(config.student.model_dump()))
         except PateError as error:
             console.say(f"the stored student is trained again, since it cannot be used as it is: {error}")
-    student = _trained(config, data, labels, labelled, directory, console)
+    seen = seen_by_student(config, data.X_public, console)
+    bare = taught(config, seen, labels, labelled, len(data.classes), directory.student_checkpoint, console)
+    student = whole_student(config, bare)
     save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
+    seal(directory, directory.student_folder)
     return student
 
 
@@ -78,6 +82,7 @@ def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
         "input": data.input,
         "shape": list(data.X_public.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
+        "columns": None if data.columns is None else dict(data.columns),
         "epsilon": epsilon,
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),
@@ -112,35 +117,51 @@ def few_and_many_of(X_public: NDArray, labelled: Labelled) -> Given:
     return given, {"sample_weight": labelled.weights[counts]}
 
 
-def _trained(
+def seen_by_student(config: Config, X_public: NDArray, console: Console) -> NDArray:
+    """Public examples after the student's own transforms, which see them once, whatever is learned from them."""
+    student = new_student(config)
+    if not getattr(student, "prepare", None):
+        return X_public
+    with console.working("working out what the student sees"):
+        seen: NDArray = student.transforms().transform(X_public)
+    return seen
+
+
+def taught(
     config: Config,
-    data: Dataset,
+    seen: NDArray,
     labels: NDArray[np.int64],
     labelled: Labelled | None,
-    directory: Run,
+    n_classes: int,
+    checkpoint: Path,
     console: Console,
 ) -> Any:
-    """A student of all labels. Transforms of its own see the public examples once, whatever is learned from them.
+    """A student, without its transforms, of the labels of the examples that it has `seen` (see `seen_by_student`).
 
     With `neighbours.refine`, the last of so many further students, each of them told by the one before which examples
     of a cell have which share of its classes.
     """
-    from pate.students.supervised import Supervised
-
-    student = new_student(config)
-    prepared = isinstance(student, Supervised) and bool(student.prepare)
-    with console.working("working out what the student sees") if prepared else nullcontext():
-        X_public = student.transforms().transform(data.X_public) if prepared else data.X_public
-    bare = student.bare() if prepared else student
-    given = few_and_many(X_public, labels) if labelled is None else few_and_many_of(X_public, labelled)
-    _fit(bare, given, directory.student_checkpoint, console)
-    guesses = np.zeros((len(X_public), len(data.classes)))
+    student = _bare(config)
+    given = few_and_many(seen, labels) if labelled is None else few_and_many_of(seen, labelled)
+    _fit(student, given, checkpoint, console)
+    guesses = np.zeros((len(seen), n_classes))
     for _ in range(config.neighbours.refine if config.neighbours is not None else 0):
         assert labelled is not None  # where records voted
-        guesses[:, bare.classes_] = bare.predict_proba(X_public)
-        bare = student.bare() if prepared else new_student(config)
-        _fit(bare, few_and_many_of(X_public, labelled.refined(guesses)), directory.student_checkpoint, console)
-    return student.learned_by(bare) if prepared else bare
+        guesses[:, student.classes_] = student.predict_proba(seen)
+        student = _bare(config)
+        _fit(student, few_and_many_of(seen, labelled.refined(guesses)), checkpoint, console)
+    return student
+
+
+def whole_student(config: Config, bare: Any) -> Any:
+    """What was `taught`, with the transforms before it."""
+    student = new_student(config)
+    return student.learned_by(bare) if getattr(student, "prepare", None) else bare
+
+
+def _bare(config: Config) -> Any:
+    student = new_student(config)
+    return student.bare() if getattr(student, "prepare", None) else student
 
 
 def _fit(student: Any, given: Given, checkpoint: Path, console: Console) -> None:
@@ -171,7 +192,7 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
     except Exception as error:
         raise RunError(
             f"{what} failed ({type(error).__name__}: {first_line(error)}). The labels are paid for and kept in {out}: "
-            "go on with {resume} when that is mended, it costs nothing more",
+            "go on with {resume} when that is mended, or with another student in the config; it costs nothing more",
             resume=True,
         ) from error
 

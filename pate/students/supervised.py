@@ -120,9 +120,18 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
         """Probabilities, a column for each of `classes_`; all on the prediction where the estimator gives none."""
-        adapter = self.classifier_
         if self.prepare and len(X):
             X = self.prepared_.transform(X)
+        return self._shares(X)
+
+    def answers(self, X: NDArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Classes and probabilities, with the transforms worked out once."""
+        if self.prepare and len(X):
+            X = self.prepared_.transform(X)
+        return self._predict(X), self._shares(X)
+
+    def _shares(self, X: NDArray) -> NDArray[np.float64]:
+        adapter = self.classifier_
         if len(self.classes_) >= 2 and hasattr(adapter.estimator, "predict_proba") and len(X):
             shares = np.asarray(adapter.estimator.predict_proba(adapter._shaped(X)), dtype=np.float64)
             return np.where(np.isfinite(shares), shares, 1 / len(self.classes_))  # a spread that no label reached

@@ -67,6 +67,12 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     total = json.loads(in_process("ledger", "show", str(tmp_path / "one"), "--json").stdout)
     assert 100 < sum(charge["asked"] for charge in total["charges"]) < 200
     assert len(total["runs"]) == 2
+    spent = total["epsilon"]
+    assert 0 < spent["left"] < 0.2 < spent["spent"] < spent["budget"] == 3.2
+    assert spent["spent"] + spent["left"] == pytest.approx(3.2)
+    own, shared = (in_process("ledger", "show", place).stdout for place in (tmp_path / "one", named["path"]))
+    assert own == shared
+    assert f"spent by all runs: ε {spent['spent']:.4g}; left: ε {spent['left']:.4g}" in shared
     with pytest.raises(PateError, match="budget"):
         run("three", 2)
     assert in_process("ledger", "verify", str(tmp_path / "two")).returncode == 0

@@ -98,3 +98,37 @@ def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_pro
     assert low < 0.05
     assert high > 8
     assert {"0.05", "0.1", "1", "5"} <= {label.get_text() for label in axes.get_xticklabels()}
+
+
+def per(folder: Path, unit: str, config: str = "student: {name: supervised}") -> Path:
+    report = json.loads((finished(folder, config) / "report.json").read_text())
+    report["privacy"] = {"epsilon": 3.0, "delta": 1e-5, "unit": unit}
+    (folder / "report.json").write_text(json.dumps(report))
+    return folder
+
+
+def test_per_visit_and_per_patient_stay_apart(tmp_path: Path) -> None:
+    """The same config on data with and without ids: one row each, and no ranking of one against the other."""
+    both = compare_runs([per(tmp_path / "visit", "record"), per(tmp_path / "patient", "id")])
+    assert [(entry.unit, entry.runs) for entry in both.entries] == [("id", 1), ("record", 1)]
+    assert not as_object(both)["comparable"]
+    assert any("all records of one id" in note for note in both.notes)
+    assert {row[2] for row in table_rows(both)} == {"per", "id", "record"}
+    alike = compare_runs([per(tmp_path / "a", "id"), per(tmp_path / "b", "id")])
+    assert as_object(alike)["comparable"]
+    assert not any("one id" in note for note in alike.notes)
+
+
+def test_rows_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    runs = [
+        per(tmp_path / "a", "record", "student: {name: gan}\nn_teachers: 9"),
+        per(tmp_path / "b", "record", "student: {name: mixmatch}\nn_teachers: 9"),
+    ]
+    methods = [entry.method for entry in compare_runs(runs).entries]
+    assert methods == ["PATE, gnmax, 9 teachers, student.name gan", "PATE, gnmax, 9 teachers, student.name mixmatch"]
+    hidden = [
+        per(tmp_path / name, "record", f"data: {{source: csv, private: {name}.csv}}") for name in ("anna", "berta")
+    ]
+    methods = [entry.method for entry in compare_runs(hidden).entries]
+    assert methods == ["PATE, gnmax, 9 teachers, anna", "PATE, gnmax, 9 teachers, berta"]
+    assert ".csv" not in "".join(methods)

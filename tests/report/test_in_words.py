@@ -134,6 +134,8 @@ def test_class_names_are_text_wherever_the_page_shows_them() -> None:
         name=name,
         warning=WARNING,
         gaps=gaps,
+        classes=Table(("a",), [(name,)]),
+        rare=name,
         teachers=[(name, name)],
         seconds=[(name, "1 s")],
         **private,

@@ -105,19 +105,20 @@ def test_what_a_run_holds_is_read_by_type(stores: dict[str, Path]) -> None:
             assert len(run.labels.labels) == 60
             assert run.key == (stores["run"] / "private" / "key").read_bytes()
             X = load(run.config.data, None, Path()).X_test
-            np.testing.assert_array_equal(run.student().predict(X), run.predictor().predict(X))
+            names = np.array(run.report.classes)
+            np.testing.assert_array_equal(names[run.student().predict(X)], run.predictor().predict(X))
     with Run.load(url(stores["erm"])) as run:
         assert isinstance(run.config, BaselineConfig)
         assert isinstance(run.report, BaselineReport)
         assert run.labels is None
         predicted = run.predictor().predict(X)
-        np.testing.assert_array_equal(predicted, run.model().predict(X.reshape(len(X), -1)))
+        np.testing.assert_array_equal(predicted, names[run.model().predict(X.reshape(len(X), -1))])
         assert run.predictor().predict_proba(X) is None
 
 
 def test_what_may_leave_is_known_by_name(stores: dict[str, Path]) -> None:
     leaves = Run(stores["run"]).may_leave()
-    assert {name.split("/")[0] for name in leaves} == {*files.MAY_LEAVE} - {files.MODEL}
+    assert {name.split("/")[0] for name in leaves} == {*files.MAY_LEAVE} - {files.MODEL, files.STUDENTS}
     assert {"model/model.json", "model/model.safetensors"} <= set(Run(stores["erm"]).may_leave())
     everything = {path.relative_to(stores["run"]).as_posix() for path in stores["run"].rglob("*") if path.is_file()}
     stays = everything - set(leaves)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,8 @@ KINDS = [
     ("sklearn.linear_model.LogisticRegression", {}),
     ("sklearn.ensemble.ExtraTreesClassifier", {"n_estimators": 5}),
     ("sklearn.naive_bayes.GaussianNB", {}),
+    ("balanced", {}),
+    ("balanced", {"estimator": "sklearn.tree.DecisionTreeClassifier", "params": {"max_depth": 3}}),
     ("network", {"architecture": "mlp", "steps": 10}),
     ("network", {"architecture": "cnn", "steps": 6, "channels": 4}),
     ("network", {"architecture": "cnn", "steps": 6, "channels": 4, "batch_norm": True, "shift": 1, "turn": 10}),
@@ -195,3 +199,32 @@ def test_a_part_that_lacks_classes_votes_for_those_it_has() -> None:
     X, y = np.arange(6.0)[:, None], np.array([2, 5, 2, 7, 5, 7])
     teacher = PartClassifier(build_estimator("sklearn.neighbors.KNeighborsClassifier", {"n_neighbors": 1}, 0, "key"))
     np.testing.assert_array_equal(teacher.fit(X, y).predict(X), y)
+
+
+def test_balanced_teachers_see_evenly_many_of_each_class_of_their_own_part() -> None:
+    """One in eight is of the rare class; where both are as likely by their looks, half of them are said to be."""
+    rng = np.random.default_rng(0)
+    y = (np.arange(800) % 8 == 0).astype(np.int64)
+    X = (rng.normal(size=(800, 1)) + y[:, None]).astype(np.float32)
+    plain, even = (
+        PartClassifier(build_estimator(name, {}, 0, "k")).fit(X, y)
+        for name in ("sklearn.linear_model.LogisticRegression", "balanced")
+    )
+    shown = np.array([[0.4], [0.6]], dtype=np.float32)  # the middle of both classes is at a half
+    assert plain.predict(shown).tolist() == [0, 0]
+    assert even.predict(shown).tolist() == [0, 1]
+    recall = [(teacher.predict(X)[y == 1] == 1).mean() for teacher in (plain, even)]
+    assert recall[0] < 0.2 < 0.6 < recall[1]
+
+
+def test_a_balanced_student_can_be_stored_by_anybody(tmp_path: Path) -> None:
+    from pate.students import build_student
+    from pate.students.saving import load_student, save_student
+
+    X, y = part(60, 3)
+    params = {"estimator": "balanced", "params": {"estimator": "sklearn.svm.SVC", "params": {"probability": True}}}
+    student = build_student("supervised", params, 0).fit(X, y)
+    save_student(student, tmp_path / "student", {"classes": ["a", "b", "c"]})
+    again = load_student(tmp_path / "student")
+    np.testing.assert_array_equal(again.predict(X), student.predict(X))
+    np.testing.assert_allclose(again.predict_proba(X), student.predict_proba(X))

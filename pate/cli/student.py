@@ -1,0 +1,105 @@
+"""pate student: further students on labels that are paid for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pate.further import Trials, Tried
+
+
+def student(
+    run: Annotated[str, typer.Argument(help="directory or URL of a `pate run` that has released its labels")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="student.key=value, for example student.name=mixmatch")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="take the section `student` of this YAML file")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Train another student on the labels of a run, and say which one agrees most with labels it was not taught.
+
+    Nothing is asked and nothing charged: ε stays what it is.
+    """
+    from pate.config import read_yaml
+    from pate.further import further_student
+
+    section: Any = None
+    if config is not None:
+        section = read_yaml(config).get("student")
+        if not isinstance(section, dict):
+            raise ConfigError(f"{config}: has no section `student`; add one, as in the config of a run")
+    trials = further_student(run, set_ or (), student=section, data_dir=data_dir)
+    if as_json:
+        print(json.dumps(_as_object(trials)))
+    else:
+        _print(trials, run)
+
+
+def _print(trials: Trials, run: str) -> None:
+    from pate.cli.tables import print_table
+    from pate.report.formats import percent
+
+    rows = [("student", "agrees with held-out labels", "mean over classes", "where")]
+    for one in trials.students:
+        found = one.agreement
+        shown = "too few labels to tell" if found is None else f"{_plain(found.share)} ± {100 * found.error:.1f} %"
+        rows.append((one.name, shown, "" if found is None else percent(found.balanced), _where(one)))
+    print_table(rows)
+    best = trials.best
+    if best is not None and best.agreement is not None:
+        commonest = percent(best.agreement.commonest)
+        print(f"always saying the commonest class agrees with {commonest}; ± is one standard error")
+        alike = trials.as_good()
+        if alike:
+            print(f"best: {best.name}, though chance may explain its lead over {', '.join(a.name for a in alike)}")
+        else:
+            print(f"best: {best.name}")
+        if not best.own:
+            print("to make it the run's own student, with report and all: the same command as for the run, with that")
+            print(f"student in the config, and --out {run} --resume; it costs nothing more")
+    print(f"ε stays {trials.epsilon:.3g} at δ = {trials.delta:g}: no label was asked for")
+
+
+def _where(one: Tried) -> str:
+    return "student/ (the run's own)" if one.own else f"students/{one.folder.name}/"
+
+
+def _plain(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _as_object(trials: Trials) -> dict[str, Any]:
+    students = [
+        {
+            "name": one.name,
+            "settings": one.settings,
+            "own": one.own,
+            "folder": "student" if one.own else f"students/{one.folder.name}",
+            "agreement": None
+            if one.agreement is None
+            else {
+                "share": one.agreement.share,
+                "error": one.agreement.error,
+                "mean_over_classes": one.agreement.balanced,
+                "commonest": one.agreement.commonest,
+                "labels": len(one.agreement.labels),
+            },
+        }
+        for one in trials.students
+    ]
+    best = None if trials.best is None else trials.best.name
+    as_good = [one.name for one in trials.as_good()]
+    return {
+        "students": students,
+        "best": best,
+        "as_good": as_good,
+        "epsilon": trials.epsilon,
+        "delta": trials.delta,
+    }

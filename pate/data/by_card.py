@@ -1,0 +1,144 @@
+"""Examples as people have them (csv, parquet, data frames) → what a student takes, as its card says.
+
+A card tells how columns become features: their names, categories, dates, and what stands for gaps. All of it comes from
+the configuration and the public file. A card may come from anybody: it is data, checked before it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.data.columns import SECONDS_PER_YEAR, Column
+from pate.data.formats import Columns, Dialect, Wanted, array_column
+from pate.data.frames import cell_text
+from pate.data.records import Format, Table, features_of, read_table
+from pate.data.settings import Missing
+from pate.errors import DataError
+
+_YEAR_2000 = np.datetime64("2000-01-01", "us")
+_MOST_FEATURES = 1_000_000
+
+
+def columns_for_card(format: Format) -> dict[str, Any] | None:
+    """How files become features, for a student's card; None where they hold arrays of numbers.
+
+    Neither the column of ids nor columns that are ignored are named.
+    """
+    if format.source == "npz":
+        return None
+    return {
+        "label": format.label,
+        "features": list(format.features),
+        "categories": {name: [str(value) for value in values] for name, values in format.categories},
+        "dates": dict(format.dates),
+        "missing": format.missing,
+        "medians": dict(format.medians),
+        "indicators": list(format.indicators),
+        "csv": asdict(format.dialect),
+    }
+
+
+def format_of_card(card: dict[str, Any]) -> Format:
+    """What `columns_for_card` wrote; ValueError if it is anything else, or has no columns."""
+    columns, shape = card.get("columns"), tuple(card.get("shape") or ())
+    if not isinstance(columns, dict):
+        raise ValueError("does not say how columns become features: give its examples as an array, .npz or .npy")
+    features, categories = _names(columns.get("features")), _mapping(columns.get("categories"), list)
+    dates, medians = _mapping(columns.get("dates"), str), _mapping(columns.get("medians"), float, int)
+    indicators, written = _names(columns.get("indicators")), _mapping(columns.get("csv"), str)
+    missing: Any = columns.get("missing")
+    if missing not in get_args(Missing) or not written.keys() <= {"delimiter", "decimal", "encoding"}:
+        raise ValueError("says nothing that is known about gaps, or about csv files")
+    if not {*categories, *dates, *medians, *indicators} <= set(features):
+        raise ValueError("speaks of columns that are not among its features")
+    try:
+        "".encode(written.get("encoding", "utf-8"))
+    except (LookupError, UnicodeError):
+        raise ValueError("names an encoding that is not known") from None
+    if len(written.get("delimiter", ",")) != 1:
+        raise ValueError("names a delimiter that is not one sign")
+    found = Format(
+        source="csv",
+        classes=tuple(card.get("classes") or ()),
+        shape=shape,
+        label=str(columns.get("label")),
+        features=features,
+        categories=tuple((name, tuple(_names(values))) for name, values in categories.items()),
+        dates=tuple(dates.items()),
+        dialect=Dialect(**written),
+        missing=missing,
+        medians=tuple((name, float(value)) for name, value in medians.items()),
+        indicators=indicators,
+    )
+    if shape != (len(found.feature_names or ()),):
+        raise ValueError(f"has columns for {len(found.feature_names or ())} features, and a student of shape {shape}")
+    return found
+
+
+def table_in(path: Path, format: Format) -> Table:
+    """The columns of a csv or parquet file; those that no student needs are read too."""
+    source = "parquet" if _is_parquet(path) else "csv"
+    return read_table(str(path), source, Wanted({}, ("",), format.features), format.dialect)
+
+
+def table_of(frame: Any) -> Table:
+    """The columns of a data frame."""
+    names = [str(name) for name in frame.columns]
+    where = "the data frame"
+    return Table(where, {str(name): _frame_column(frame[name], f"{where}: column {str(name)!r}") for name in names})
+
+
+def examples_of(table: Table, format: Format) -> NDArray[np.float32]:
+    """The features of every row, as the student takes them."""
+    absent = [name for name in format.features if name not in table.columns]
+    if absent:
+        shown = ", ".join(map(repr, absent[:9]))
+        raise DataError(f"{table.where}: lacks the columns {shown}, which this student takes")
+    return features_of(table, format)
+
+
+def texts_of(columns: Columns, name: str, where: str) -> list[str]:
+    """A column as it stands, to be written beside the answers."""
+    if name not in columns:
+        raise DataError(f"{where}: no column {name!r} to keep")
+    return columns[name].texts()
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError:
+        return False  # which reading it tells
+
+
+def _frame_column(values: Any, where: str) -> Column:
+    """Numbers as numbers, dates as dates, and everything else as text."""
+    kind = getattr(values.dtype, "kind", "O")
+    array = np.asarray(values)
+    if kind == "M" and array.dtype.kind == "M":
+        years = (array.astype("datetime64[us]") - _YEAR_2000) / np.timedelta64(1, "s") / SECONDS_PER_YEAR
+        return Column(where, "date", str(values.dtype), years, np.isnat(array))
+    if array.dtype.kind in "iufb":
+        return array_column(array, where)
+    return Column(where, "text", str(values.dtype), [cell_text(value).strip() for value in array.tolist()])
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError("has columns that are not listed by name")
+    if len(values) > _MOST_FEATURES or len(set(values)) < len(values):
+        raise ValueError("names a column twice")
+    return tuple(values)
+
+
+def _mapping(values: Any, *kinds: type) -> dict[str, Any]:
+    plain = isinstance(values, dict) and all(isinstance(value, kinds) for value in values.values())
+    if not plain or any(isinstance(value, bool) for value in values.values()):
+        raise ValueError("has columns of which it says nothing that is known")
+    return dict(values)

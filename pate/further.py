@@ -1,0 +1,177 @@
+"""Further students of labels that a run has released and paid for: nothing is asked, nothing charged, ε stays.
+
+A student sees released labels and public examples alone. So any number of them may be tried, compared by their
+agreement with released labels that they were not taught, and published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pate.config import Config
+from pate.config.loading import overridden
+from pate.console import Console
+from pate.data.dataset import Dataset
+from pate.data.sources import load
+from pate.errors import ConfigError, RunError
+from pate.forget import remembered
+from pate.learning import with_learned_features
+from pate.naming import make_importable
+from pate.neighbours.posterior import Labelled
+from pate.planning.budget import publishable_epsilon
+from pate.runs.files import STUDENT_CARD
+from pate.runs.published import in_letters
+from pate.runs.run import Run
+from pate.runs.seals import seal
+from pate.students.held_out import HeldOut, held_out, student_name
+from pate.students.saving import load_card, save_student
+from pate.students.stage import labels_are_kept, model_card, seen_by_student, taught, whole_student
+from pate.trying import try_student
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A student of the run's labels: its name, where it is stored, and what it says about labels it was not taught."""
+
+    name: str
+    folder: Path
+    settings: dict[str, Any]
+    agreement: HeldOut | None
+    own: bool
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The run's own student and all further ones, the ones that agree most first; ε and δ of every one of them."""
+
+    students: tuple[Tried, ...]
+    epsilon: float
+    delta: float
+
+    @property
+    def best(self) -> Tried | None:
+        """The one that agrees most with held-out labels; None where there are too few to tell."""
+        return self.students[0] if self.students and self.students[0].agreement is not None else None
+
+    def as_good(self) -> tuple[Tried, ...]:
+        """Those whose distance to the best is not more than chance explains."""
+        best = self.best
+        if best is None or best.agreement is None:
+            return ()
+        others = [one for one in self.students[1:] if one.agreement is not None]
+        return tuple(one for one in others if not best.agreement.is_better_than(one.agreement))  # type: ignore[arg-type]
+
+
+def further_student(
+    place: Path | str,
+    overrides: Sequence[str] = (),
+    *,
+    student: Mapping[str, Any] | None = None,
+    data_dir: Path | None = None,
+    console: Console | None = None,
+    data: Dataset | None = None,
+) -> Trials:
+    """Train the student that the run's config describes with `overrides` (`student.…=value`), store it below
+    `students/`, and compare it with the run's own and with all that were tried before.
+
+    `student` is a whole section, as in a config, in place of the run's. `data` is the run's data, where it is in
+    memory; else it is read from where the run found it.
+    """
+    console = console or Console()
+    with Run.load(place) as found:
+        known_data_dir, config_dir = found.places
+        config = found.config
+    if not isinstance(config, Config):
+        raise RunError(f"{place}: is a run of `pate baseline`, which has no labels for a student")
+    make_importable(config_dir)
+    wanted = with_student(config, overrides, student)
+    with Run.create(place, config, resume=True) as run:
+        by_workers, by_records = config.backend == "ray", config.voters == "neighbours"
+        data = data or load(config.data, data_dir or known_data_dir, config_dir, by_workers, by_records)
+        data = remembered(data, run)
+        labels, labelled, data = _released(run, data)
+        wanted = with_learned_features(wanted, data.X_public)
+        trials = _Trials(run, data, labels, labelled, console)
+        if wanted.student != config.student:
+            try_student(wanted, data, may_decline=True)
+        with labels_are_kept("the student", place):
+            if wanted.student != config.student:
+                trials.train(wanted)
+            trials.train(config, own=True)
+            return trials.compared(config)
+
+
+def with_student(config: Config, overrides: Sequence[str], student: Mapping[str, Any] | None = None) -> Config:
+    """The config with another student; only keys of the student may differ."""
+    for text in overrides:
+        if text.partition("=")[0].split(".")[0] != "student":
+            raise ConfigError(
+                "{overrides}: only the student may differ, as in student.name=mixmatch; what was released stays",
+                overrides=text,
+            )
+    section = dict(config.student.model_dump(mode="json") if student is None else student)
+    named = [text.partition("=")[2] for text in overrides if text.startswith("student.name=")]
+    if named and named[-1] != section.get("name"):
+        section = {"name": named[-1]}  # another kind has parameters of its own
+    return overridden(config, {"student": section}, overrides)
+
+
+@dataclass(frozen=True)
+class _Trials:
+    run: Run
+    data: Dataset
+    labels: Any
+    labelled: Labelled | None
+    console: Console
+
+    def train(self, config: Config, own: bool = False) -> None:
+        """Hold out, then train on all labels and store, whatever of it was not done before."""
+        held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
+        folder = self.run.students_folder / student_name(config)
+        if own or (folder / STUDENT_CARD).exists():
+            return
+        seen = seen_by_student(config, self.data.X_public, self.console)
+        checkpoint = self.run.student_checkpoint
+        bare = taught(config, seen, self.labels, self.labelled, len(self.data.classes), checkpoint, self.console)
+        published = self.run.labels
+        assert published is not None
+        card = model_card(config, self.data, self.epsilon(config)) | {"ledger": in_letters(published.pin)}
+        folder.parent.mkdir(exist_ok=True)
+        save_student(whole_student(config, bare), folder, card | {"settings": config.student.model_dump(mode="json")})
+        seal(self.run, folder)
+        self.run.sync()
+
+    def compared(self, config: Config) -> Trials:
+        """The run's own student and every further one, best first."""
+        found = [self._tried(config, self.run.student_folder, own=True)]
+        for card in sorted(self.run.students_folder.glob(f"*/{STUDENT_CARD}")):
+            settings = load_card(card.parent).get("settings")
+            if isinstance(settings, dict):
+                other = overridden(config, {"student": settings}, ())
+                found.append(self._tried(other, card.parent, own=False))
+        unique = {one.name: one for one in reversed(found)}  # the run's own, where it was tried before it became that
+        order = sorted(unique.values(), key=lambda one: -(one.agreement.share if one.agreement else -1.0))
+        self.run.sync()
+        return Trials(tuple(order), self.epsilon(config), config.budget.delta)
+
+    def epsilon(self, config: Config) -> float:
+        """That of the labels; further students add nothing to it."""
+        return publishable_epsilon(config, config.build_mechanism(), len(self.data.classes))
+
+    def _tried(self, config: Config, folder: Path, own: bool) -> Tried:
+        agreement = held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
+        return Tried(student_name(config), folder, config.student.model_dump(mode="json"), agreement, own)
+
+
+def _released(run: Run, data: Dataset) -> tuple[Any, Labelled | None, Dataset]:
+    """Labels as the run's own student was given them, and the data with the examples that have them first."""
+    published = run.labels
+    if published is None:
+        raise RunError(f"{run.place}: has released no labels yet; go on with it, or name a run that has")
+    places = published.places(data)
+    if published.weights is not None:
+        return published.labels, Labelled(places, published.labels, published.weights, published.cells), data
+    return published.labels, None, data.asked_first(places)

@@ -1,0 +1,190 @@
+"""Whether a student is any good, from what may be published: released labels, test examples, public examples.
+
+Accuracy alone deceives where classes are skewed: always saying the commonest is right on most of them. So beside it
+stand what that would be right on, the recall of every class, and words where a student or its labels have collapsed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.mechanisms import UNANSWERED
+from pate.report.explanations import no_better_than_the_commonest
+from pate.report.figures import confusion_of
+from pate.report.formats import percent
+from pate.report.schema import Agreement, Calibration, ReleasedLabels, Report, Student
+
+if TYPE_CHECKING:
+    from pate.data.dataset import Dataset
+    from pate.neighbours.posterior import Labelled
+    from pate.report.schema import BaselineReport
+    from pate.students.held_out import HeldOut
+
+_BINS = 10
+_ONE_CLASS = 0.95  # of the labels: a student of these can hardly learn another
+_ALL_ONE_CLASS = 0.99  # of the examples, by the student
+_PUBLIC = 2_000  # examples that the student is asked about, at most
+_FEWEST = 20  # labels or examples: of fewer, one class may have them all by chance
+
+
+def measured(
+    name: str, model: Any, data: Dataset, *, agreement: HeldOut | None = None, shaped: Any = lambda X: X
+) -> Student:
+    """The figures of a model on test examples, where there are labels, and what it says of public ones.
+
+    `agreement` is what was found of labels that were held out, and `shaped` makes examples what the model takes.
+    """
+    n_classes, X, y = len(data.classes), data.X_test, data.y_test
+    some = data.X_public[:: -(-len(data.X_public) // _PUBLIC)]
+    said = tuple(int(n) for n in np.bincount(model.predict(shaped(some)), minlength=n_classes))
+    found = Student(
+        name=name,
+        test_examples=len(X) if X is not None else 0,
+        accuracy=None,
+        said_of_public=said,
+        agreement=None if agreement is None else _agreement(agreement),
+    )
+    if X is None or y is None or not len(X):
+        return found
+    predicted, shares = _answers(model, shaped(X), n_classes)
+    confusion = confusion_of(predicted, y, n_classes)
+    assert confusion is not None
+    figures = {
+        "accuracy": float((predicted == y).mean()),
+        "test_digest": data.test_digest(),
+        "confusion": confusion,
+        "balanced_accuracy": balanced_accuracy(np.array(confusion)),
+        "commonest_share": float(np.bincount(y, minlength=n_classes).max() / len(y)),
+        "auc": None if shares is None else area_under_curve(shares, y),
+        "calibration": None if shares is None else calibration(shares, predicted == y),
+    }
+    return found.model_copy(update=figures)
+
+
+def balanced_accuracy(confusion: NDArray[np.int64]) -> float:
+    """The mean over the classes that occur of the share that is recognised.
+
+    >>> balanced_accuracy(np.array([[90, 0], [5, 5]]))
+    0.75
+    """
+    there = confusion.sum(axis=1) > 0
+    return float((np.diag(confusion)[there] / confusion.sum(axis=1)[there]).mean())
+
+
+def area_under_curve(shares: NDArray[np.float64], y: NDArray[np.int64]) -> float | None:
+    """The probability that an example of a class has a larger share of it than one of another class; of several
+    classes, their mean. None where only one class occurs.
+
+    >>> area_under_curve(np.array([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0.2, 0.8]]), np.array([0, 0, 1, 1]))
+    0.75
+    """
+    from scipy.stats import rankdata
+
+    areas = []
+    for label in range(shares.shape[1]):
+        own = int((y == label).sum())
+        if 0 < own < len(y):
+            ranks = rankdata(shares[:, label])[y == label].sum()
+            areas.append((ranks - own * (own + 1) / 2) / (own * (len(y) - own)))
+    return float(np.mean(areas)) if areas else None
+
+
+def calibration(shares: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
+    """How sure the model is of its answers, in tenths, beside how often it is right."""
+    sure = shares.max(axis=1)
+    which = np.minimum((sure * _BINS).astype(int), _BINS - 1)
+    bins = [
+        (float(sure[which == b].mean()), float(right[which == b].mean()), int((which == b).sum()))
+        for b in range(_BINS)
+        if (which == b).any()
+    ]
+    error = sum(n * abs(said - was) for said, was, n in bins) / len(sure)
+    return Calibration(error=float(error), bins=tuple(bins))
+
+
+def released_labels(labels: NDArray[np.int64], labelled: Labelled | None, n_classes: int) -> ReleasedLabels:
+    """How many labels each class has; of examples that have several, the likeliest counts."""
+    if labelled is not None:
+        order = np.lexsort((-labelled.weights, labelled.rows))
+        first = np.unique(labelled.rows[order], return_index=True)[1]
+        labels = labelled.labels[order][first]
+    answered = labels[labels != UNANSWERED]
+    counts = np.bincount(answered, minlength=n_classes)
+    return ReleasedLabels(
+        by_class=tuple(int(n) for n in counts), commonest_share=float(counts.max() / max(1, counts.sum()))
+    )
+
+
+def warnings_of(report: Report | BaselineReport) -> tuple[str, ...]:
+    """What people should know before they use the student, in words; most serious first."""
+    names, student, found = report.classes, report.student, []
+    if student.accuracy is not None and student.confusion is not None and no_better_than_the_commonest(student):
+        common = names[int(np.array(student.confusion).sum(axis=1).argmax())]
+        found.append(
+            f"It is right on {percent(student.accuracy)} of the test examples, and always saying {common!r} would be "
+            f"right on {percent(student.commonest_share)}."
+        )
+    found += _collapsed(student.said_of_public, names)
+    if isinstance(report, Report) and report.labels is not None:
+        found += _one_sided(report.labels, names)
+    agreement = student.agreement
+    if agreement is not None and agreement.share <= agreement.commonest:
+        found.append(
+            f"It agrees with {percent(agreement.share)} of the released labels that it was not taught, and always "
+            f"saying the commonest class would agree with {percent(agreement.commonest)}."
+        )
+    return tuple(found)
+
+
+def _collapsed(said: tuple[int, ...] | None, names: tuple[str, ...]) -> list[str]:
+    total = sum(said or ())
+    if said is None or total < _FEWEST or max(said) < _ALL_ONE_CLASS * total:
+        return []
+    return [
+        f"The student says {names[said.index(max(said))]!r} of {max(said):,} of {total:,} public examples: it has "
+        "collapsed to one class."
+    ]
+
+
+def _one_sided(labels: ReleasedLabels, names: tuple[str, ...]) -> list[str]:
+    counts, total = labels.by_class, sum(labels.by_class)
+    if total >= _FEWEST and max(counts) >= _ONE_CLASS * total:
+        common = names[counts.index(max(counts))]
+        return [
+            f"{max(counts):,} of {total:,} released labels say {common!r}: there is little else to learn from them."
+        ]
+    absent = [name for name, n in zip(names, counts, strict=True) if n == 0]
+    if not absent or total < _FEWEST:
+        return []
+    shown = ", ".join(map(repr, absent[:5])) + (" and others" if len(absent) > 5 else "")
+    return [f"No released label says {shown}: the student cannot know of it."]
+
+
+def _answers(model: Any, X: NDArray, n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+    """Classes, and a column of probabilities for each class; None where the model gives none."""
+    if hasattr(model, "answers"):
+        predicted, found = model.answers(X)
+    else:
+        predicted = model.predict(X)
+        if not hasattr(model, "predict_proba"):
+            return predicted, None
+        found = model.predict_proba(X)
+    found, shares = np.asarray(found, dtype=np.float64), np.zeros((len(X), n_classes))
+    known = np.asarray(getattr(model, "classes_", np.arange(n_classes)), dtype=np.int64)
+    if found.shape != (len(X), len(known)) or not np.isfinite(found).all():
+        return predicted, None
+    shares[:, known] = found
+    return predicted, shares
+
+
+def _agreement(found: HeldOut) -> Agreement:
+    return Agreement(
+        share=found.share,
+        error=found.error,
+        mean_over_classes=found.balanced,
+        commonest=found.commonest,
+        labels=len(found.labels),
+    )

@@ -1,0 +1,174 @@
+"""How well a student agrees with released labels that it was not taught: what can be told without any test label.
+
+All labels are released, so it costs no privacy. Labels that are wrong lower the agreement of all students alike. Labels
+of one cell, or of examples that are equal, were given together: they are held out together, and count as one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.config import Config
+from pate.console import Console, Quiet
+from pate.mechanisms import UNANSWERED
+from pate.neighbours.posterior import Labelled
+from pate.runs.run import Run
+from pate.storage.files import write_atomically
+from pate.students.stage import new_student, seen_by_student, taught
+
+if TYPE_CHECKING:
+    from pate.data.dataset import Dataset
+
+FOLDS = 3
+_FEWEST = 9  # groups of labels: with fewer, no share means anything
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What students said about each label that they were not taught, beside the label and how much it counts."""
+
+    predicted: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    groups: NDArray[np.int64]
+
+    @property
+    def share(self) -> float:
+        """The share of the labels, by weight, that they agree with."""
+        return float((self.weights * self._right).sum() / self.weights.sum())
+
+    @property
+    def error(self) -> float:
+        """The standard error of `share`, group by group."""
+        return self._error_of(self._right - self.share)
+
+    @property
+    def balanced(self) -> float:
+        """The mean over classes of the share of their labels."""
+        shares = [
+            (self.weights * self._right)[own].sum() / self.weights[own].sum()
+            for own in (self.labels == label for label in np.unique(self.labels))
+            if self.weights[own].sum() > 0
+        ]
+        return float(np.mean(shares))
+
+    @property
+    def commonest(self) -> float:
+        """The share that always saying the commonest label would agree with."""
+        return float(np.bincount(self.labels, self.weights).max() / self.weights.sum())
+
+    def is_better_than(self, other: HeldOut) -> bool:
+        """Whether the difference to another student on the same labels is more than two standard errors of it."""
+        ahead = self._right.astype(np.float64) - other._right
+        mean = float((self.weights * ahead).sum() / self.weights.sum())
+        return mean > 2 * self._error_of(ahead - mean)
+
+    @property
+    def _right(self) -> NDArray[np.bool_]:
+        return self.predicted == self.labels
+
+    def _error_of(self, residuals: NDArray) -> float:
+        sums = np.bincount(self.groups, self.weights * residuals)
+        return float(np.sqrt((sums**2).sum()) / self.weights.sum())
+
+
+def student_name(config: Config) -> str:
+    """A name for a student: what it is, and a digest of all that makes it differ from others.
+
+    >>> from pate.config import load_config
+    >>> student_name(load_config(None, ["student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]))[:4]
+    'SVC-'
+    """
+    given = config.student
+    kind = str(given.params.get("estimator", given.name) if given.name == "supervised" else given.name)
+    refined = config.neighbours.refine if config.neighbours is not None else 0
+    content = json.dumps([given.model_dump(mode="json"), config.seed, refined], sort_keys=True, default=str)
+    short = re.sub(r"[^A-Za-z0-9_-]", "", kind.rpartition(".")[2])[:40] or "student"
+    return f"{short}-{blake2b(content.encode(), digest_size=4).hexdigest()}"
+
+
+def held_out(
+    config: Config,
+    data: Dataset,
+    labels: NDArray[np.int64],
+    labelled: Labelled | None,
+    run: Run,
+    console: Console,
+    tries: int = FOLDS,
+) -> HeldOut | None:
+    """Of students of all but a third of the labels, for the first `tries` thirds; None where there are too few labels.
+
+    `labels` and `labelled` as for `train_student`. What was found is kept, and not worked out again.
+    """
+    places = np.arange(len(labels)) if labelled is None else labelled.rows
+    counts = labels != UNANSWERED if labelled is None else labelled.weights > 0
+    groups = _groups(data.X_public[places], None if labelled is None else labelled.cells)
+    fold = np.random.default_rng(config.seed).permutation(groups.max(initial=-1) + 1)[groups] % FOLDS
+    if len(np.unique(groups[counts])) < _FEWEST:
+        return None
+    path = run.held_out_folder / f"{student_name(config)}-{tries}.npz"
+    predicted = _kept(path, len(labels))
+    if predicted is None:
+        seen = seen_by_student(config, data.X_public, console)
+        predicted = np.full(len(labels), UNANSWERED, dtype=np.int64)
+        with console.track("students without a third of the labels", tries) as update:
+            for number in range(tries):
+                back = fold == number
+                rest = _without(labels, labelled, back)
+                student = taught(config, seen, *rest, len(data.classes), run.student_checkpoint, Quiet())
+                predicted[back] = student.predict(seen[places[back]])
+                update(number + 1)
+        _keep(path, predicted)
+    weights = np.ones(len(labels)) if labelled is None else labelled.weights
+    counts &= predicted != UNANSWERED
+    return HeldOut(predicted[counts], labels[counts], weights[counts], groups[counts])
+
+
+def tries_of_a_run(config: Config) -> int:
+    """How many thirds a run itself holds out: one where a student takes many steps of training, else all."""
+    return 1 if hasattr(new_student(config), "steps") else FOLDS
+
+
+def _without(
+    labels: NDArray[np.int64], labelled: Labelled | None, back: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], Labelled | None]:
+    """The labels but those that are held back, whose examples count as unlabelled."""
+    if labelled is None:
+        return np.where(back, UNANSWERED, labels), None
+    cells = None if labelled.cells is None else labelled.cells[~back]
+    rest = Labelled(labelled.rows[~back], labelled.labels[~back], labelled.weights[~back], cells)
+    return rest.labels, rest
+
+
+def _groups(X: NDArray, cells: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """The number of the group of each label: its cell, or its example."""
+    if cells is not None:
+        return np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    digests = [blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X)]
+    return np.unique(np.array(digests, dtype="V16"), return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _kept(path: Path, n: int) -> NDArray[np.int64] | None:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            predicted: NDArray[np.int64] = archive["predicted"]
+    except Exception:  # not there, or damaged: it can be worked out again
+        return None
+    return predicted if predicted.shape == (n,) else None
+
+
+def _keep(path: Path, predicted: NDArray[np.int64]) -> None:
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:
+            np.savez(file, predicted=predicted)
+
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    write_atomically(path, write)

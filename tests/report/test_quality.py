@@ -1,0 +1,172 @@
+"""Whether a student is any good: figures against scikit-learn's, and words where it has collapsed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from pate import pipeline
+from pate.config import Config, parse_config
+from pate.console import Quiet
+from pate.data.dataset import Dataset, Votes
+from pate.report.explanations import headline
+from pate.report.figures import confusion_of
+from pate.report.quality import area_under_curve, balanced_accuracy, calibration, released_labels
+from pate.report.schema import Report
+from pate.report.terminal import summary_rows
+from pate.runs.files import RunFiles
+
+RNG = np.random.default_rng(0)
+TEACHERS = 50
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_figures_are_scikit_learns(n_classes: int) -> None:
+    y = RNG.integers(0, n_classes, 300)
+    shares = RNG.dirichlet(np.ones(n_classes), 300) + 0.3 * np.eye(n_classes)[y]
+    shares = (shares / shares.sum(axis=1, keepdims=True)).round(2)  # with ties
+    predicted = shares.argmax(axis=1)
+    ours = balanced_accuracy(np.array(confusion_of(predicted, y, n_classes)))
+    assert ours == pytest.approx(balanced_accuracy_score(y, predicted))
+    areas = [roc_auc_score(y == label, shares[:, label]) for label in range(n_classes)]
+    assert area_under_curve(shares, y) == pytest.approx(np.mean(areas))
+
+
+def test_one_class_has_no_area() -> None:
+    assert area_under_curve(np.full((5, 2), 0.5), np.zeros(5, dtype=np.int64)) is None
+
+
+def test_calibration_is_the_mean_distance_of_sure_and_right() -> None:
+    shares = np.array([[0.95, 0.05]] * 10 + [[0.55, 0.45]] * 10)
+    right = np.array([True] * 9 + [False] + [True] * 5 + [False] * 5)
+    found = calibration(shares, right)
+    assert found.error == pytest.approx((0.05 + 0.05) / 2)
+    assert [n for *_, n in found.bins] == [10, 10]
+
+
+def test_of_several_labels_of_an_example_the_likeliest_counts() -> None:
+    from pate.neighbours.posterior import Labelled
+
+    given = Labelled(np.array([0, 0, 4, 4]), np.array([0, 1, 0, 1]), np.array([0.2, 0.8, 0.1, 0.9]))
+    assert released_labels(given.labels, given, 2).by_class == (0, 2)
+    assert released_labels(np.array([1, 0, -1, 1]), None, 2).by_class == (1, 2)
+
+
+# Runs whose teachers' votes are made up.
+
+
+def table(rare: float, n: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    y = (RNG.random(n) < rare).astype(np.int64)
+    return (RNG.normal(size=(n, 3)) + 2.5 * y[:, None]).astype(np.float32), y
+
+
+def config(**changes: Any) -> Config:
+    student = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
+    content = {
+        "name": "quality",
+        "n_teachers": TEACHERS,
+        "data": {"source": "arrays"},
+        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+        "mechanism": {"name": "gnmax", "sigma": 6},
+        "budget": {"asked": 200},
+        "student": student,
+        "backend": "local",
+    }
+    return parse_config(content | changes)
+
+
+def report_of(out: Path, said: np.ndarray, X: np.ndarray, test: tuple[np.ndarray, np.ndarray] | None) -> Report:
+    """A run in which every teacher says `said` of the public examples `X`."""
+    counts = TEACHERS * np.eye(2, dtype=np.int64)[said]
+    data = Dataset(Votes(counts), X, ("no", "yes"))
+    if test is not None:
+        data = replace(data, X_test=test[0], y_test=test[1])
+    return pipeline.run(config(), out, data=data, console=Quiet()).report
+
+
+def test_a_good_student_has_no_warning(tmp_path: Path) -> None:
+    X, y = table(0.3)
+    report = report_of(tmp_path / "run", y, X, table(0.3))
+    assert report.warnings == ()
+    assert report.labels is not None
+    assert sum(report.labels.by_class) == 200
+    student = report.student
+    assert student.agreement is None
+    assert student.auc is not None
+    assert student.balanced_accuracy is not None
+    assert min(student.auc, student.balanced_accuracy, student.accuracy or 0) > 0.9
+    assert student.calibration is not None
+    told = dict(summary_rows(report, {}))
+    assert told["released labels"].startswith("no ")
+    assert "AUC 0.9" in told["mean over classes"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Is it any good?" in page
+    assert 'class="warning"' not in page
+
+
+def test_a_student_that_says_one_class_is_called_that(tmp_path: Path) -> None:
+    """As seen: 199 of 200 labels of one class, and a headline that was the majority."""
+    X, y = table(0.15)
+    said = np.zeros_like(y)
+    said[7] = 1
+    report = report_of(tmp_path / "run", said, X, table(0.15))
+    assert "no better than always saying one class" in headline(report)
+    right, collapsed, labels = report.warnings
+    assert "always saying 'no' would be right on" in right
+    assert "it has collapsed to one class" in collapsed
+    assert "of 200 released labels say 'no'" in labels
+    assert [text for name, text in summary_rows(report, {}) if name == "WARNING"] == list(report.warnings)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count('class="warning"') == 3
+    assert "right on" not in headline(report)
+
+
+def test_without_test_labels_agreement_with_held_out_labels_is_told(tmp_path: Path) -> None:
+    X, y = table(0.3)
+    report = report_of(tmp_path / "run", y, X, None)
+    found = report.student.agreement
+    assert found is not None
+    assert report.student.accuracy is None
+    assert found.labels == 200
+    assert found.share > 0.9 > found.commonest
+    assert 0 < found.error < 0.05
+    assert "released labels that it was not taught" in dict(summary_rows(report, {}))["student"]
+    assert "There are no test labels." in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_owner_is_told_what_teachers_think_of_rare_classes(tmp_path: Path) -> None:
+    """Of every example two fifths of the teachers say yes: it has 40 % of the votes, and never wins."""
+    X, _ = table(0.5)
+    counts = np.tile([30, 20], (len(X), 1))
+    pipeline.run(config(), tmp_path / "run", data=Dataset(Votes(counts), X, ("no", "yes")), console=Quiet())
+    page = RunFiles(tmp_path / "run").private_page.read_text()
+    assert "What teachers think of each class" in page
+    assert "40.0 %" in page
+    assert "&#39;yes&#39;: first far less often" in page
+    for name in ("report.html", "report.json", "privacy.txt"):
+        assert "40.0 %" not in (tmp_path / "run" / name).read_text()
+
+
+def test_recognising_rare_classes_at_the_cost_of_accuracy_is_no_collapse() -> None:
+    from pate.report.explanations import no_better_than_the_commonest
+    from pate.report.schema import Student
+
+    def student(confusion: tuple[tuple[int, ...], ...]) -> Student:
+        counts = np.array(confusion)
+        return Student(
+            name="s",
+            test_examples=int(counts.sum()),
+            accuracy=float(np.trace(counts) / counts.sum()),
+            confusion=confusion,
+            balanced_accuracy=balanced_accuracy(counts),
+            commonest_share=float(counts.sum(axis=1).max() / counts.sum()),
+        )
+
+    assert no_better_than_the_commonest(student(((850, 0), (150, 0))))
+    assert no_better_than_the_commonest(student(((845, 5), (145, 5))))
+    assert not no_better_than_the_commonest(student(((720, 130), (40, 110))))  # right on less, and far better
