@@ -146,10 +146,11 @@ class Mechanism(ABC):
     def noise_draws(self, n_classes: int) -> int:
         """The most random draws that one query takes; the accountant charges their sampling error to δ."""
 
-    def rdp_per_query(self, order: float) -> tuple[float, float] | None:
+    def rdp_per_query(self, order: float, asked: int = 1, answered: int = 1) -> tuple[float, float] | None:
         """Rényi cost of each query asked, and what an answer adds, for a shared ledger; None if there is no such cost.
 
-        Where every query is answered, its whole cost is the answer's.
+        Where every query is answered, its whole cost is the answer's. A mechanism whose test and answer have a joint
+        cost chooses what suits the limits best; it must not take the test's own cost off a joint one.
         """
         asked, answered = self.worst_case(1, 0), self.worst_case(1, 1)
         if not isinstance(asked, RdpGuarantee) or not isinstance(answered, RdpGuarantee):

@@ -167,7 +167,7 @@ def ledger_opener(
     if config.voters == "neighbours":
         limits = replace(limits, rdp_answered=_dearest_round(config, joint.order))
     else:
-        cost = mechanism.rdp_per_query(joint.order)
+        cost = mechanism.rdp_per_query(joint.order, limits.asked, limits.answered)
         if cost is None:
             raise ConfigError(
                 f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger"
