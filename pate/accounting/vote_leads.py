@@ -1,8 +1,8 @@
 """The largest moment of a noisy argmax over all histograms whose plurality leads every other class by some votes.
 
 Words and notation are those of `vote_plane`, which treats all histograms alike. Here the class with most votes
-leads each other one by at least L ≥ 1 votes, and stays ahead when one vote moves; docs/proofs.md has the proof.
-A vote moves from a to b, so there are three kinds of moves:
+leads each other one by at least L votes before a vote moves from a to b; docs/proofs.md has the proof. There are three
+kinds of moves:
 
 - the plurality loses a vote: it is a, and x − y ≥ L whatever the rival does;
 - it gains one: it is b, and y − x ≥ L;
@@ -15,7 +15,7 @@ All tables are indexed by L = 0, 1, 2 …, do not rise, and end where they chang
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from pate.accounting.vote_plane import (
     threshold_excesses,
     two_class_excesses,
 )
-
-if TYPE_CHECKING:
-    from pate.noise.integer import IntegerNoise
 
 Score = Callable[[Ints, Floats], Floats]
 """Score(leads, excess): how much an excess matters that occurs at these leads, increasing in both."""
@@ -57,9 +54,7 @@ def moves_of_the_plurality(plane: Plane, gains: bool, largest: float, score: Sco
     return np.minimum(plane.with_slack(np.maximum(found, test)), largest)
 
 
-def _search_leads(
-    plane: Plane, outcomes: _Outcomes, sign: int, score: Score, matters: float, found: Floats
-) -> None:
+def _search_leads(plane: Plane, outcomes: _Outcomes, sign: int, score: Score, matters: float, found: Floats) -> None:
     """Branch and bound as in `vote_plane`; every block's last bound is entered in `found` at its largest lead."""
     size = plane.first_size
     x, y = _first_blocks(plane, size)
@@ -87,32 +82,77 @@ def _search_leads(
 def moves_among_others(plane: Plane, largest: float, size: int) -> Floats:
     """The excess where the plurality neither loses nor gains a vote, by its lead: upper bounds, from blocks of `size`.
 
-    With s the most that x and y can be, and f(s) the largest excess for x, y ≤ s, it is E f(−L − Z) at most.
+    With s the most that x and y can be, and f(s) the largest excess for x, y ≤ s, it is E f(−L − Z) at most. For a
+    geometric tail Z = G − G′ and the rival's noisy count is counted without its G, so it is E f(−L + G′).
     """
     f, lowest = largest_below(plane, largest, size)
-    reach = plane.noise.half_width()
-    mass = np.exp(plane.noise.log_pmf(np.arange(-reach, reach + 1)))
-    above = float(-np.expm1(np.log(mass.sum()))) if mass.sum() < 1 else 0.0  # what lies outside counts as the largest
+    reach, ratio = plane.noise.half_width(), plane.noise.tail_ratio
+    noise = np.arange(-reach, reach + 1)
+    mass = np.exp(plane.noise.log_pmf(noise))
+    if ratio:
+        mass = np.where(noise <= 0, (1 - ratio) * ratio ** np.maximum(-noise, 0.0), 0.0)
     ends = reach - lowest + 1
     s = np.arange(-ends - reach, reach + 1)
     values = f[np.clip(s - lowest, 0, len(f) - 1)]
     average = np.convolve(values, mass, mode="valid")[::-1]  # at L = 0 … ends
-    return np.minimum(plane.with_slack(average + (above + 1e-12) * largest), largest)
+    missing = max(0.0, 1 - float(mass.sum())) + 1e-12  # noise further out: as if it were the worst
+    return np.minimum(plane.with_slack(average + missing * largest), largest)
 
 
 def largest_below(plane: Plane, largest: float, size: int) -> tuple[Floats, int]:
     """f(s) for s from the second result on: the largest excess where x ≤ s and y ≤ s; above its end it is `largest`."""
+    first, table = tabulated(plane, size)
     lowest = plane.lowest - 2 * plane.radius
-    found = np.zeros(plane.far + 2 * plane.radius + 2 * size + 4 - lowest)
-    for loses_ties in (True, False):
-        x, y = _first_blocks(plane, size)
-        bound, _ = _block_bounds(plane, _Outcomes(plane, loses_ties), x, y, size)
-        np.maximum.at(found, np.maximum(x, y) - lowest, bound)
-    found[plane.far - lowest :] = largest  # also where the rival is so low that it does not matter
-    test = threshold_excesses(plane.noise, -lowest + 1, plane.order)  # of noise ≥ k, from k = lowest − 1 on
-    s = np.arange(lowest, lowest + len(found))
-    # y out of play: a needs noise of −x ≥ −s; x out of play: b does, and gains, which is a test of 1 − k
-    far_y = np.maximum.accumulate(test[::-1])[::-1][np.clip(-s - lowest + 1, 0, len(test) - 1)]
-    far_x = np.maximum.accumulate(test)[np.clip(1 + s - lowest + 1, 0, len(test) - 1)]
-    found = np.maximum.accumulate(np.maximum(found, np.maximum(far_x, far_y)))
+    s = np.arange(lowest, plane.far + 1)
+    corner = first + size * np.arange(len(table))
+    highest = np.maximum(corner[:, None], corner[None, :])
+    inside = np.zeros(len(s))
+    np.maximum.at(inside, np.minimum(highest, s[-1]) - lowest, table)
+    inside = np.maximum.accumulate(inside)
+    inside[-1] = largest  # from `far` on, where also the rival may be so low that it does not matter
+    tests = tests_below(plane, s)
+    found = np.maximum(inside, tests)
+    if plane.noise.tail_ratio:  # below 0 it is a mixture of x = 0, in that share, and of x out of play
+        found[s < 0] = plane.noise.tail_ratio ** -s[s < 0] * largest + tests[s < 0]
     return np.minimum(found, largest), lowest
+
+
+def tests_below(plane: Plane, most: Ints) -> Floats:
+    """The excess where one class is out of play, and the other has at most so many votes more than the rival."""
+    radius = int(np.abs(most).max()) + 2 + plane.drop
+    test = threshold_excesses(plane.noise, radius, plane.order)  # of noise ≥ k, from k = −radius on
+    loses = np.maximum.accumulate(test[::-1])[::-1]  # k ≥ −most, less what a geometric rival is above its least
+    gains = np.maximum.accumulate(test)  # as a test of 1 − k
+    return np.maximum(loses[radius - most], _smoothed(plane, gains, radius + 1 + most, -1))
+
+
+def tests_above(plane: Plane, gains: bool, least: Ints) -> Floats:
+    """The excess where the other class is out of play, and the one that loses or `gains` has at least so many votes."""
+    radius = int(np.abs(least).max()) + 2 + plane.drop
+    test = threshold_excesses(plane.noise, radius, plane.order)
+    if gains:
+        return _smoothed(plane, np.maximum.accumulate(test[::-1])[::-1], radius + least, -1)
+    return _smoothed(plane, np.maximum.accumulate(test), radius + 1 - least, 1)
+
+
+def _smoothed(plane: Plane, values: Floats, places: Ints, sign: int) -> Floats:
+    """E values[place ± G], G being how far the rival is above its least; 0 for Gaussian noise."""
+    above = np.arange(plane.drop + 1)
+    ratio = plane.noise.tail_ratio
+    mass = (1 - ratio) * ratio**above
+    mass[-1] = ratio**plane.drop  # what lies further out is part of the slack
+    result: Floats = values[np.clip(places[:, None] + sign * above, 0, len(values) - 1)] @ mass
+    return result
+
+
+@lru_cache(maxsize=4)
+def tabulated(plane: Plane, size: int) -> tuple[int, Floats]:
+    """The part of the plane that is searched, in blocks: its first x and y, and the largest excess of each, [x, y]."""
+    x, y = _first_blocks(plane, size)
+    first = int(min(x.min(), y.min()))
+    n = (max(int(x.max()), int(y.max())) - first) // size + 1
+    table = np.zeros((n, n))
+    for loses_ties in (True, False):
+        bound, _ = _block_bounds(plane, _Outcomes(plane, loses_ties), x, y, size)
+        np.maximum.at(table, ((x - first) // size, (y - first) // size), bound)
+    return first, table

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ _LARGEST_EXPONENT = 300.0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+AnyFloat = TypeVar("AnyFloat", float, Floats)
 
 
 @lru_cache(maxsize=256)
@@ -183,7 +184,7 @@ class Plane:
             return 3 * tail
         return 3 * tail + math.exp(2 * self._log_moment + (self.drop + 1) * math.log(self.noise.tail_ratio))
 
-    def with_slack(self, excess: float) -> float:
+    def with_slack(self, excess: AnyFloat) -> AnyFloat:
         """(1 + excess)·(1 − slack)^(1 − order) + order·slack, less 1."""
         shrink = math.expm1((1 - self.order) * math.log1p(-self.slack))
         return excess + (1 + excess) * shrink + self.order * self.slack

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import gaussian_rdp
 from pate.accounting.known_teachers import Question, log_test
-from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost
+from pate.accounting.smooth_sensitivity import PrivateCost, realised_cost
 from pate.accounting.worst_case import (
     WorstCaseGuarantee,
     confident_cost,
@@ -40,6 +40,7 @@ class ConfidentGNMax(Mechanism):
 
     name: ClassVar[str] = "confident_gnmax"
     may_decline: ClassVar[bool] = True
+    has_sanitised_cost: ClassVar[bool] = True
     free_parameter: ClassVar[str | None] = "sigma2"
     threshold: float = parameter("votes the noisy plurality needs")
     sigma1: float = parameter("noise of the test, a standard deviation in votes")
@@ -103,7 +104,9 @@ class ConfidentGNMax(Mechanism):
 
     def rdp_per_query(self, order: float, asked: int = 1, answered: int = 1) -> tuple[float, float]:
         if self.n_teachers is None:
-            return threshold_test_rdp(DiscreteGaussian(self.sigma1), order), worst_case_rdp(DiscreteGaussian(self.sigma2), order)
+            return threshold_test_rdp(DiscreteGaussian(self.sigma1), order), worst_case_rdp(
+                DiscreteGaussian(self.sigma2), order
+            )
         return confident_price(self._question(self.n_teachers), order, asked, answered)
 
     def _question(self, n_teachers: int) -> Question:
@@ -116,12 +119,9 @@ class ConfidentGNMax(Mechanism):
         """Papernot et al. 2018, as their program counts it: an answer by the probability that there is one."""
         return bounds.confident_gnmax_expected_rdp(counts, self.threshold, self.sigma1, self.sigma2, orders)
 
-    @property
-    def sanitised_noise(self) -> float:
-        return min(self.sigma1, self.sigma2)
-
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
-        return confident_gnmax_cost(counts, answered, self.threshold, self.sigma1, self.sigma2, order)
+        noises = DiscreteGaussian(self.sigma1), DiscreteGaussian(self.sigma2)
+        return realised_cost(counts, answered, self.threshold, *noises, order)
 
     def expected_answered(self, counts: Counts) -> float:
         return float(np.exp(self.log_test(counts.max(axis=1))[0]).sum())

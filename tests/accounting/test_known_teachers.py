@@ -169,7 +169,7 @@ def test_the_tables_cover_every_point_of_the_plane(noise: IntegerNoise, order: f
             ahead = lead >= 0
             at = np.minimum(lead[ahead], len(tables[gains]) - 1)
             assert (excess[ahead] <= tables[gains][at] * (1 + 1e-9)).all()
-        assert (excess <= below[np.maximum(x, y) - lowest] * (1 + 1e-9)).all()
+        assert (excess <= below[np.minimum(np.maximum(x, y) - lowest, len(below) - 1)] * (1 + 1e-9)).all()
     for table in (*tables.values(), moves_among_others(plane, largest, 1)):
         assert (np.diff(table) <= 0).all()
         assert table[0] <= largest
