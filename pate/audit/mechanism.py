@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainccinv, betaincinv
 
 from pate.accounting import parameters
+from pate.audit.bounds import clopper_pearson_lower, clopper_pearson_upper
 from pate.mechanisms.base import Counts, Mechanism
 from pate.noise.integer import Entropy
 
@@ -114,18 +114,6 @@ def encode_outcomes(
     codes = codes.reshape(-1)
     codes_a, codes_b = codes[: len(rows_a)], codes[len(rows_a) :]
     return outcomes, np.array_split(codes_a, 2), np.array_split(codes_b, 2)
-
-
-def clopper_pearson_lower(hits: NDArray[np.int64], runs: int, miss: float) -> NDArray[np.float64]:
-    """The probability is at least this, but for a chance of `miss`."""
-    positive = np.maximum(hits, 1)
-    return np.where(hits == 0, 0.0, betaincinv(positive, runs - positive + 1, miss))
-
-
-def clopper_pearson_upper(hits: NDArray[np.int64], runs: int, miss: float) -> NDArray[np.float64]:
-    """The probability is at most this, but for a chance of `miss`."""
-    short = np.minimum(hits, runs - 1)
-    return np.where(hits == runs, 1.0, betainccinv(short + 1, runs - short, miss))
 
 
 def _tallies(codes_a: NDArray[np.int64], codes_b: NDArray[np.int64], n_outcomes: int) -> tuple[_Tally, _Tally]:
