@@ -156,13 +156,16 @@ def _subjects(
             if other.config.data != run.config.data:
                 raise RunError(f"{other.place}: is about other data than {run.place}; an audit compares on the same")
             subjects.append(subject_of(other, data))
+    named = next((subject for subject in subjects if subject.config.nonprivate is not None), subjects[0])
+    subjects = [replace(subject, reference=named.reference) for subject in subjects]
     with options.console.working("training a model without privacy, for comparison"):
         subjects.append(without_privacy(subjects[0], options.records, options.seed))
-    named: list[Subject] = []
-    for subject in subjects:
-        same = sum(subject.name == other.name for other in subjects[: len(named)])
-        named.append(replace(subject, name=f"{subject.name} ({same + 1})") if same else subject)
-    return named
+    return [_named_apart(subject, subjects[:place]) for place, subject in enumerate(subjects)]
+
+
+def _named_apart(subject: Subject, before: Sequence[Subject]) -> Subject:
+    same = sum(subject.name == other.name for other in before)
+    return replace(subject, name=f"{subject.name} ({same + 1})") if same else subject
 
 
 def _attacked(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pate.audit.findings import Options
 from pate.audit.learners import Trainer
 from pate.audit.membership import Asked, Scores, confidence
-from pate.audit.subject import Subject, nonprivate_trainer
+from pate.audit.subject import Subject
 from pate.boundary import guarded
 from pate.storage.files import write_atomically
 
@@ -60,11 +60,9 @@ class _Task:
 def shadows_for(subject: Subject, asked: Asked, options: Options) -> Shadows:
     """Shadow models of the kind of the model under attack; for a student, and where it must be quick, of the kind
     without privacy."""
-    trainer, own_kind = subject.trainer, subject.kind != "student"
-    if options.quick and subject.kind == "baseline":
-        trainer, own_kind = nonprivate_trainer(subject.config, subject.data), False
-    n_examples = len(asked.X)
-    inside = halves(options.shadows, n_examples, options.seed)
+    own_kind = subject.kind == "without privacy" or (subject.kind == "baseline" and not options.quick)
+    trainer: Trainer = subject.trainer if own_kind else subject.reference
+    inside = halves(options.shadows, len(asked.X), options.seed)
     task = _Task(trainer, options.seed + 1_000)
     with _folder(options.work, _digest(task, asked, options)) as folder:
         missing = [n for n in range(options.shadows) if not _file(folder, n).exists()]

@@ -47,8 +47,8 @@ class Examples:
 
 @dataclass(frozen=True)
 class Subject:
-    """A trained model under attack. `trainer` trains shadow models for it: of its own kind where that is meaningful,
-    else of the kind without privacy, which is what somebody with data of the same source would train.
+    """A trained model under attack. `trainer` trains models of its own kind, for shadow models where that makes sense;
+    `reference` trains models without privacy, which is what somebody with data of the same source would compare with.
 
     `epsilon` is what it claims for a record added or removed; None where it claims nothing.
     """
@@ -58,6 +58,7 @@ class Subject:
     method: str
     model: Scorer
     trainer: Trainer
+    reference: WithoutPrivacy
     members: Examples
     outsiders: Examples
     data: Dataset
@@ -114,6 +115,7 @@ def subject_of(run: Run, data: Dataset) -> Subject:
         method=_method(config),
         model=Fitted(predictor.model, len(data.classes), flat),
         trainer=_trainer(config, data),
+        reference=nonprivate_trainer(config, data),
         members=members,
         outsiders=outsiders,
         data=data,
@@ -130,13 +132,14 @@ def without_privacy(of: Subject, records: int, seed: int = 0) -> Subject:
 
     Records that it was not trained on are no members of it.
     """
-    trainer, members = nonprivate_trainer(of.config, of.data), of.members.some(records, seed)
+    trainer, members = of.reference, of.members.some(records, seed)
     return Subject(
         name="without privacy",
         kind="without privacy",
         method=trainer.in_words,
         model=trainer.train(members.X, members.y, seed),
         trainer=trainer,
+        reference=trainer,
         members=members,
         outsiders=of.outsiders,
         data=of.data,
