@@ -26,8 +26,8 @@ if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is 
 
 # Files that share something costly, or ports, and run in one process; the slowest first, so that all end together.
 _TOGETHER = {
-    "a Ray": "test_membership test_pool test_electorate test_chaos test_own_teachers test_classifier test_reproduce test_shards"
-    " test_nothing_leaks",
+    "a Ray": "test_pool test_electorate test_chaos test_own_teachers test_classifier test_reproduce test_shards"
+    " test_nothing_leaks test_membership",
     "the embedded run": "test_cli test_cli_ledger",
     "the cluster's own ports": "test_jobs test_node_loss test_many_nodes test_launcher test_hosts_cut_off",
     "the small run": "test_auditing test_report_files test_report_in_browser test_published_config",
