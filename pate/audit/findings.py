@@ -13,6 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pate.console import Console, Quiet
+from pate.errors import PateError
+
+
+class NotApplicable(PateError):
+    """The attack is for other models or data than these; the text says for which."""
 
 
 @dataclass(frozen=True)

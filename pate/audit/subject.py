@@ -6,7 +6,6 @@ the run has learned from. Public examples are neither: a student has seen them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -38,10 +37,11 @@ class Examples:
         return len(self.X)
 
     def some(self, most: int, seed: int) -> Examples:
-        """At most so many of them, chosen by the seed alone."""
+        """At most so many of them, chosen by seed and row alone: fewer are always among more."""
         if len(self) <= most:
             return self
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(self))[:most])
+        drawn = np.random.default_rng(seed).random(int(self.rows.max()) + 1)[self.rows]
+        chosen = np.sort(np.argsort(drawn, kind="stable")[:most])
         return Examples(self.X[chosen], self.y[chosen], self.rows[chosen])
 
 
@@ -87,13 +87,16 @@ class Subject:
         return self.trainer.train(X, y, seed)
 
 
-def subject_of(run: Run, data: Dataset, config_dir: Path = Path()) -> Subject:
-    """What the run has released, ready to be attacked; `data` is the run's own, in the order of its config.
+def subject_of(run: Run, data: Dataset) -> Subject:
+    """What the run has released, ready to be attacked; `data` is the run's own.
 
     Refused in one line: a run without a student or a model, data without private records or labelled test examples,
     other data than the run was made with.
     """
+    from pate.pipeline import in_asking_order
+
     config, report = run.config, _finished(run)
+    data = in_asking_order(data, config) if isinstance(config, Config) else data
     members, outsiders = _members(run, data), _outsiders(run, data)
     if report.student.test_digest not in (None, data.test_digest()):
         raise _other_data(run)
@@ -117,7 +120,7 @@ def subject_of(run: Run, data: Dataset, config_dir: Path = Path()) -> Subject:
         config=config,
         epsilon=changed_or_not,
         delta=privacy.delta,
-        config_dir=config_dir,
+        config_dir=run.places[1],
         run=run,
     )
 
@@ -144,13 +147,9 @@ def without_privacy(of: Subject, records: int, seed: int = 0) -> Subject:
     )
 
 
-def data_of(run: Run, data_dir: Path | None = None, fallback: Sequence[Path | None] = ()) -> tuple[Dataset, Path]:
-    """The run's data, read again from where the run found it, and the folder of its config.
-
-    `data_dir` is where the user says that it is; `fallback` where it may be if the run does not know.
-    """
+def data_of(run: Run, data_dir: Path | None = None) -> Dataset:
+    """The run's data, read again from where the run found it, or from where the user says that it is."""
     from pate.data.sources import load
-    from pate.pipeline import in_asking_order
 
     config = run.config
     known, config_dir = run.places
@@ -162,15 +161,13 @@ def data_of(run: Run, data_dir: Path | None = None, fallback: Sequence[Path | No
     if config.data.source == "votes":
         raise RunError(f"{run.place}: was made from stored votes: there are no private records to attack with")
     by_records = isinstance(config, Config) and config.voters == "neighbours"
-    place = next((folder for folder in (data_dir, known, *fallback) if folder is not None), None)
     try:
-        data = load(config.data, place, config_dir, keep_missing=by_records)
+        return load(config.data, data_dir or known, config_dir, keep_missing=by_records)
     except DataError as error:
         raise DataError(
             f"{run.place}: its private data is not at hand ({error.text()}); name its folder with {{data_dir}}",
             data_dir=None,
         ) from None
-    return (in_asking_order(data, config) if isinstance(config, Config) else data), config_dir
 
 
 def nonprivate_trainer(config: Config | BaselineConfig, data: Dataset) -> WithoutPrivacy:
