@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,17 +150,24 @@ def _of_neighbours(
 
 def _in_cells(config: Config, data: Dataset, most: int, changed: bool, seed: int) -> Canaries:
     """A canary for each cell and class, or pair of classes, of the first round; no more than `most`, chosen by seed."""
-    assert config.neighbours is not None
-    rounds = config.build_rounds()
-    with scratch_folder() as folder:
-        stage = Rounds(config.neighbours, rounds, config.seed, folder / "cells")
-        seen = stage._features(None)(data.X_public)
-        cells = stage._cells(1, rounds[0], seen)
+    election = first_election(config, data)
+    seen, cells = election.features(data.X_public), election.cells
     nearest, step = cells.nearest_examples(seen), 2 if changed else 1
     places = [(row, label) for row in nearest.tolist() for label in range(0, len(data.classes) - step + 1, step)]
     chosen = np.random.default_rng(seed).permutation(len(places))[:most]
     rows, labels = np.array(places, dtype=np.int64)[chosen].T
     return Canaries(data.X_public[rows], labels, np.arange(len(rows)), labels + 1 if changed else None)
+
+
+def first_election(config: Config, data: Dataset) -> Election:
+    """The first round, with the cells that a run makes: they follow from public examples and the config."""
+    assert config.neighbours is not None
+    rounds = config.build_rounds()
+    with scratch_folder() as folder:
+        stage = Rounds(config.neighbours, rounds, config.seed, folder / "cells")
+        features = stage._features(None)
+        cells = stage._cells(1, rounds[0], features(data.X_public))
+    return Election(features, cells, config.neighbours.votes, len(data.classes))
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,7 @@ def _of_teachers(
     config: Config, data: Dataset, most: int, config_dir: Path, seed: int
 ) -> tuple[Scores, NDArray[np.bool_]]:
     config = with_learned_features(config, data.X_public)
-    data = _fewer_records(data, _RECORDS_PER_PART * config.n_teachers, seed)
+    data = fewer_records(data, _RECORDS_PER_PART * config.n_teachers, seed)
     asked = min(config.budget.asked, len(data.X_public))
     rng = np.random.default_rng(seed)
     n_classes, n = len(data.classes), max(2, min(most, config.n_teachers))
@@ -267,9 +274,8 @@ def _of_teachers(
     return scores | {"student": student}, coins
 
 
-def _fewer_records(data: Dataset, most: int, seed: int) -> Dataset:
-    from dataclasses import replace
-
+def fewer_records(data: Dataset, most: int, seed: int) -> Dataset:
+    """At most so many of the private records, chosen by the seed alone."""
     keep = np.zeros(len(data.records), dtype=bool)
     keep[np.random.default_rng(seed).permutation(len(keep))[:most]] = True
     return replace(data, private=data.records.only(keep))

@@ -43,13 +43,18 @@ class Pair:
 
 
 def worst_pair(
-    mechanism: Mechanism, n_teachers: int, delta: float, single: bool = False, draws: int | None = None
+    mechanism: Mechanism,
+    n_teachers: int,
+    delta: float,
+    single: bool = False,
+    draws: int | None = None,
+    moved: int | None = None,
 ) -> Pair:
     """The pair with the largest exact ε at `delta`; given `draws`, the one that so many draws of each show most of.
 
-    `single`: one count grows by 1, instead of votes moving.
+    `single`: one count grows by 1, instead of votes moving. `moved`: so many votes, instead of `votes_per_record`.
     """
-    counts, neighbours, ours, theirs = _candidates(mechanism, n_teachers, single)
+    counts, neighbours, ours, theirs = _candidates(mechanism, n_teachers, single, moved)
     found = []
     for first, second, p, q in ((counts, neighbours, ours, theirs), (neighbours, counts, theirs, ours)):
         order = np.argsort(-_ratio(p, q), axis=1, kind="stable")
@@ -84,10 +89,10 @@ def log_excess(likely: Floats, unlikely: Floats, delta: float) -> Floats:
 
 @lru_cache(maxsize=16)
 def _candidates(
-    mechanism: Mechanism, n_teachers: int, single: bool
+    mechanism: Mechanism, n_teachers: int, single: bool, votes_moved: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
     """Histograms, their neighbours, and how probable every outcome is of either."""
-    moved = 1 if single else mechanism.votes_per_record
+    moved = 1 if single else votes_moved or mechanism.votes_per_record
     votes = max(n_teachers, _OUT_OF_REACH * (mechanism.teachers_needed(_SURE) or 0), 2 * moved)
     rows = []
     for total in (votes, votes + 1):  # both parities of the gap
