@@ -25,7 +25,7 @@ from pate.naming import nearest, short_names
 from pate.runs.run import Run
 from pate.storage.files import write_atomically
 
-_ORDER = ("threshold", "correctness", "label-only", "lira", "rmia", "attribute", "one-run", "mechanism")
+_ORDER = ("threshold", "correctness", "label-only", "lira", "rmia", "attribute", "one-run", "mechanism", "sensitivity")
 
 
 @dataclass(frozen=True)
@@ -172,17 +172,21 @@ def _attacked(
     subjects: Sequence[Subject], chosen: dict[str, ModuleType], by_name: bool, options: Options
 ) -> tuple[list[Finding], list[str]]:
     """Every finding, model by model; an attack that was asked for by name and applies to no model is an error."""
-    findings, left_out = [], []
+    findings: list[Finding] = []
+    left_out: list[str] = []
     for name, module in chosen.items():
         applied = False
         for subject in subjects:
             try:
                 with options.console.working(f"{name} against {subject.name}"):
-                    findings += module.attack(subject, options)
-                applied = True
+                    found = module.attack(subject, options)
+                reason = NotApplicable(f"{name}: is not for a model of this kind")
             except NotApplicable as error:
-                reason = error
-                left_out.append(f"{subject.name}: {error.text()}")
+                found, reason = [], error
+            findings += found
+            applied |= bool(found)
+            if not found:
+                left_out.append(f"{subject.name}: {reason.text()}")
         if by_name and not applied:
             raise reason
     order = {subject.name: place for place, subject in enumerate(subjects)}

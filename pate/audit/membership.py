@@ -138,6 +138,16 @@ def epsilon_shown(members: Scores, outsiders: Scores, delta: float, confidence: 
     return shown(test_in, test_out, best)
 
 
+def most_that_can_be_shown(outsiders: int, delta: float, confidence: float) -> float:
+    """The most that membership inference can show: it is always right on as many members as outsiders.
+
+    >>> round(most_that_can_be_shown(200, 1e-5, 0.95), 2)
+    3.28
+    """
+    tested = outsiders // 2  # the other half chooses the threshold
+    return epsilon_from_rates(tested, tested, 0, tested, delta, confidence) if tested else 0.0
+
+
 def auc_error(auc: float, members: int, outsiders: int) -> float:
     """Standard error of an AUC (Hanley and McNeil 1982); at 0.5 it is that of the rank test, ties apart.
 

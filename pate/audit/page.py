@@ -38,6 +38,8 @@ EXPLAINED = {
     "once and guesses how each coin fell. It tests the whole way from records to student.",
     "mechanism": "Asks the noisy vote many times on two vote counts that one record tells apart, and looks at how "
     "different the answers are. It tests the program that draws the noise.",
+    "sensitivity": "Changes one record, counts all votes again by the real program, and looks whether more moved than "
+    "the proof allows.",
 }
 _NOT_PROVED = (
     "That an attack gained nothing does not prove that nothing leaks: a better attack may exist. Only the claimed ε, "

@@ -40,6 +40,9 @@ def audit(
     from pate.console import Console, Quiet
 
     parameters.open_probability(confidence, "confidence")
+    if plan:
+        _plan(run, confidence, as_json)
+        return
     names = [name.strip() for name in attacks.split(",") if name.strip()]
     console = Quiet() if as_json else Console()
     options = Options.of(quick, confidence=confidence, sensitive=tuple(sensitive or ()), console=console)
@@ -54,6 +57,36 @@ def audit(
         print(json.dumps({**found.to_json(), "run": run}))
         return
     _show(found, run)
+
+
+_CANARIES = (100, 300, 1_000, 3_000, 10_000)
+
+
+def _plan(place: str, confidence: float, as_json: bool) -> None:
+    """What bounds can at best be shown of the run's ε: from public figures, before anything is attacked."""
+    from pate.audit.findings import Options
+    from pate.audit.membership import most_that_can_be_shown
+    from pate.audit.one_run import plan
+    from pate.runs.run import Run
+
+    with Run.load(place, inside=False) as run:
+        report = run.report
+    privacy = report.privacy
+    claimed = privacy.epsilon if privacy.epsilon_added_or_removed is None else privacy.epsilon_added_or_removed
+    rows = plan(_CANARIES, privacy.delta, confidence, claimed)
+    outsiders = min(report.student.test_examples, Options().examples)
+    by_membership = most_that_can_be_shown(outsiders, privacy.delta, confidence)
+    if as_json:
+        content = {"epsilon": claimed, "delta": privacy.delta, "confidence": confidence, "outsiders": outsiders}
+        canaries = [{"canaries": p.canaries, "at_best": p.at_best, "expected": p.expected} for p in rows]
+        print(json.dumps({**content, "membership_at_best": by_membership, "one_run": canaries}))
+        return
+    sure = f"each bound with confidence {confidence:g}"
+    print(f"claimed: ε = {claimed:.3g} at δ = {privacy.delta:g}, for a record added or removed; {sure}")
+    print(f"membership inference, {outsiders} records outside: ε ≥ {by_membership:.2f} at best")
+    for p in rows:
+        told = "" if p.expected is None else f", about {p.expected:.2f} if all of the claimed ε leaks"
+        print(f"one run, {p.canaries:,} canaries: ε ≥ {p.at_best:.2f} at best{told}")
 
 
 def _show(found: Audit, run: str) -> None:
