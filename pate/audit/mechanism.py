@@ -1,12 +1,12 @@
 """The mechanism itself: millions of draws through the real aggregator, on the histograms it tells apart best.
 
 Draws go through an `Aggregator` with a ledger of its own, its stream, sampler and entropy; some of them the whole way,
-collected, charged, stored and read back. Three things are tried, and the confidence is shared between them:
+collected, charged, stored and read back. Three things are tried, and what may go wrong is shared between them:
 
 * the worst pair of neighbouring histograms and its event, both from exact probabilities: how close to the claim the
   real sampler comes (nine tenths of what may go wrong);
-* the same pair between every class and the next, with an event that half of the draws choose: a bug that only some
-  outcomes show;
+* other pairs, with answers that are more probable, and of every class against all others: bugs that the worst pair
+  does not show;
 * whether noise repeats: in a second aggregator, or in a copy of the process. Noise that can be drawn again can be
   subtracted, so no ε holds.
 
@@ -31,10 +31,11 @@ from scipy.stats import binom
 from pate.accounting import parameters
 from pate.aggregator import Aggregator
 from pate.audit.bounds import epsilon_from_rates
-from pate.audit.findings import Finding
-from pate.audit.samples import audit, audit_tallies, sample_answers
+from pate.audit.findings import Finding, NotApplicable
+from pate.audit.samples import audit, sample_answers
 from pate.audit.scratch import answers, scratch_aggregator
-from pate.audit.worst_pair import Pair, tied, worst_pair
+from pate.audit.worst_pair import Pair, other_pairs, tied, worst_pair
+from pate.config import Config
 from pate.mechanisms import Mechanism
 from pate.neighbours.rounds import Round, guarantee
 
@@ -46,6 +47,7 @@ DRAWS, FEW_DRAWS = 50_000_000, 2_000_000
 _AT_ONCE = 1 << 18
 _WHOLE_WAY = 400  # queries that are collected, charged, stored and read back, in each of three ledgers
 _ALIKE = 0.99  # beyond, no answer is left to chance, and nothing can be told from answers that are alike
+_MOST_OTHERS = 3_000_000  # draws from pairs that are not the worst
 _STREAM_RUNS = 4_000
 _STREAM_QUERIES = 3
 _FOR_THE_WORST_PAIR, _FOR_OTHER_PAIRS, _FOR_REPEATS = 0.9, 0.05, 0.05  # shares of 1 − confidence
@@ -72,12 +74,10 @@ class MechanismAudit:
 
 
 def attack(subject: Subject, options: Options) -> list[Finding]:
-    """One finding for each mechanism that the run's config names; none for a baseline, which has no votes."""
-    from pate.config import Config
-
+    """One finding for each mechanism that the run's config names."""
     config = subject.config
     if not isinstance(config, Config) or subject.kind != "student":
-        return []
+        raise NotApplicable("mechanism: is about the votes of PATE")
     by_records = config.voters == "neighbours"
     configured = [one.mechanism for one in config.build_rounds()] if by_records else [config.build_mechanism()]
     draws = FEW_DRAWS if options.quick else DRAWS
@@ -123,15 +123,17 @@ def audit_mechanism(
         exact, shown = _of_a_count(mechanism, n_classes, delta, miss * (1 - _FOR_REPEATS), draws // 2)
     else:
         exact = worst_pair(mechanism, n_teachers, delta, single).epsilon
-        each, others = int(0.45 * draws), int(0.05 * draws / n_classes)
-        pair = worst_pair(mechanism, n_teachers, delta, single, each)
+        nearer, level = other_pairs(mechanism, n_teachers, n_classes, single)
+        of_nearer = min(2 * draws // 5, _MOST_OTHERS) // (2 * len(nearer))
+        of_level = min(draws // 5, _MOST_OTHERS) // (2 * len(level))
+        of_worst = draws // 2 - len(nearer) * of_nearer - len(level) * of_level
+        pair = worst_pair(mechanism, n_teachers, delta, single, of_worst)
+        share = miss * _FOR_OTHER_PAIRS / (len(nearer) + len(level))
         with scratch_aggregator(mechanism, 1, 1) as door:
             shown = max(
-                _of_event(door, pair, delta, miss * _FOR_THE_WORST_PAIR, each),
-                *(
-                    _of_halves(door, one, delta, miss * _FOR_OTHER_PAIRS / n_classes, others)
-                    for one in (pair.rotated(by, n_classes) for by in range(n_classes))
-                ),
+                _of_event(door, pair, delta, miss * _FOR_THE_WORST_PAIR, of_worst),
+                *(_of_event(door, one, delta, share, of_nearer) for one in nearer),
+                *(_of_event(door, one, delta, share, of_level) for one in level),
             )
     return MechanismAudit(
         mechanism=mechanism,
@@ -194,13 +196,6 @@ def _of_event(door: Aggregator, pair: Pair, delta: float, miss: float, draws: in
     """What an event that was fixed beforehand shows."""
     ours, theirs = (_tally(door, counts, draws)[pair.event].sum() for counts in (pair.counts, pair.neighbour))
     return epsilon_from_rates(int(ours), draws, int(theirs), draws, delta, 1 - miss)
-
-
-def _of_halves(door: Aggregator, pair: Pair, delta: float, miss: float, draws: int) -> float:
-    """What an event shows that half of the draws chose."""
-    outcomes = np.arange(len(pair.counts) + 1)[:, None]
-    halves = [[_tally(door, c, max(draws // 2, 1)) for _ in range(2)] for c in (pair.counts, pair.neighbour)]
-    return audit_tallies(outcomes, halves[0], halves[1], delta, miss).epsilon_lower_bound
 
 
 def _tally(door: Aggregator, counts: NDArray[np.int64], draws: int) -> NDArray[np.int64]:

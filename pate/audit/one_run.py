@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pate.audit.bounds import best_one_run_epsilon, expected_one_run_epsilon
-from pate.audit.findings import Finding
+from pate.audit.findings import Finding, NotApplicable
 from pate.config import BaselineConfig, Config
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def plan(
 
 
 def attack(subject: Subject, options: Options) -> list[Finding]:
-    """One finding for each kind of canary; none for a model without a promise."""
+    """One finding for each kind of canary."""
     if subject.kind == "without privacy":
-        return []
+        raise NotApplicable("one-run: a model without privacy promises nothing")
     config = subject.config
     steps = _of_pate(subject, config, options) if isinstance(config, Config) else _of_baseline(subject, config, options)
     found = []
@@ -139,7 +139,7 @@ def _of_baseline(subject: Subject, config: BaselineConfig, options: Options) -> 
             lambda: of.audit_gradients(model, canaries=options.canaries, confidence=sure, most_steps=most),
         ),
         *steps,
-        ("clipping", "many", lambda: of.audit_clipping(model, runs=runs, confidence=sure)),
+        ("clipping", "everything", lambda: of.audit_clipping(model)),
         ("sampling", "many", lambda: of.audit_sampling(model, runs=runs, confidence=sure)),
     ]
 

@@ -5,9 +5,9 @@ gradient canaries of an audit are records with one feature of their own each, in
 orthogonal, clipped to the full norm, and what a step releases along one of them tells of that canary alone. Input
 canaries go through the network of the config, and the attacker sees what is published at the end.
 
-One run hides what many canaries do to each other. So short runs with a single canary follow: against a record
-whose gradient is the opposite (is every gradient clipped by itself?), and with hardly any noise (is a record left out
-of all lots as often as Poisson sampling leaves it out?). Their bounds are at larger δ, where claims are small.
+One run hides what many canaries do to each other. So short runs with a single canary and hardly any noise follow: how
+far does a record move the sum of gradients (is every gradient clipped by itself?), and is it left out of all lots as
+often as Poisson sampling leaves it out?
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.sgd_accounting import epsilon_of
 
 _EXACT = 1e-3  # of a clipped gradient: noise comes that near to it by chance once in a thousand steps
-_LOUD = 10.0  # a feature this large makes any gradient as long as it may be
+_LOUD = 1000.0  # a feature this large makes any gradient as long as it may be, and all of it the feature's own
+_NO_NOISE = 1e-6
 _STILL = 1e-9  # a learning rate at which the network stays as it is; it has no part in the promise
 
 Params = dict[str, Any]
@@ -137,14 +138,28 @@ def spikes(shape: Sequence[int], n: int, height: float = 100.0) -> NDArray[np.fl
     return (height * np.eye(size, dtype=np.float32)[chosen]).reshape(-1, *shape)
 
 
-def audit_clipping(model: DPSGDClassifier, *, runs: int, confidence: float) -> OneRun:
-    """Short runs, half of them with a canary whose gradient is far longer than that of a record against it.
+def audit_clipping(model: DPSGDClassifier, *, confidence: float = 1.0) -> OneRun:
+    """One step on all records with hardly any noise, with and without a record: how far it moves the sum of gradients.
 
-    One step on all records with noise 1: if each gradient is clipped by itself the canary moves the sum by one clipping
-    norm, else by up to two. At δ = 0.1, where the claim is 1.2.
+    It may move it by one clipping norm. The record's gradient is far longer than that, and others pull along with it,
+    against it, or not at all. If it moves the sum by k norms, then the noise is k times too small: `epsilon_lower` is
+    the ε of the model's own steps with noise σ/k. No chance is in it, so no false alarms.
     """
-    claimed = epsilon_of([(1.0, 1.0, 1)], 0.1, "prv")
-    return _short_runs(model, runs, confidence, sigma=1.0, lots=1, rivals=1, delta=0.1, claimed=claimed)
+    loud, moved = _LOUD * max(1.0, model.clip_norm), 0.0
+    for others in ((), (0,), (1,), (1, 1)):
+        sums: list[NDArray[np.float64]] = []
+        for inside in (False, True):
+            watched = _watched(model, sums.append, sigma=_NO_NOISE, lot_size=1, n_records=1, epochs=1, accountant="rdp")
+            X = np.array([loud] * len(others) + [1000 * loud] * inside, dtype=np.float32).reshape(-1, 1)
+            with _quiet():
+                watched.fit(X, np.array([*others, *[0] * inside], dtype=np.int64))
+        moved = max(moved, float(np.linalg.norm(sums[1] - sums[0])) / model.clip_norm)
+    with _quiet():
+        sigma, rate, steps, _ = model.plan()
+    beyond = max(1.0, round(moved, 3))
+    shown, claimed = (epsilon_of([(s, rate, steps)], model.delta, model.accountant) for s in (sigma / beyond, sigma))
+    guessed = Guessed(1, 1, 1, shown, f"a record moved the sum by {moved:.3f} clipping norms", 1.0)
+    return OneRun(guessed, claimed, model.delta, confidence, "a record added or removed")
 
 
 def audit_sampling(model: DPSGDClassifier, *, runs: int, confidence: float) -> OneRun:
@@ -152,38 +167,22 @@ def audit_sampling(model: DPSGDClassifier, *, runs: int, confidence: float) -> O
     with probability 0.9¹⁰, and then nothing is released about it: at δ = 1 − 0.9¹⁰ = 0.65 the claim is ε = 0, whatever
     the noise. A record that is shuffled is in one of the ten lots for sure.
     """
-    return _short_runs(model, runs, confidence, sigma=0.1, lots=10, rivals=0, delta=1 - 0.9**10, claimed=0.0)
-
-
-def _short_runs(
-    model: DPSGDClassifier,
-    runs: int,
-    confidence: float,
-    *,
-    sigma: float,
-    lots: int,
-    rivals: int,
-    delta: float,
-    claimed: float,
-) -> OneRun:
-    clip = model.clip_norm
+    sigma, lots = 0.1, 10
+    delta = 1 - (1 - 1 / lots) ** lots
     seen: list[float] = []
 
     def watch(released: NDArray[np.float64]) -> None:
-        seen.append(float(_log_ratio(_along(released, 1, clip) + rivals, sigma, 1 / lots)[0]))
+        seen.append(float(_log_ratio(_along(released, 1, model.clip_norm), sigma, 1 / lots)[0]))
 
     watched = _watched(model, watch, sigma=sigma, lot_size=1, n_records=lots, epochs=1, delta=delta, accountant="rdp")
-    loud = _LOUD * max(1.0, clip)
-    coins = fair_coins(runs)
+    loud, coins = _LOUD * max(1.0, model.clip_norm), fair_coins(runs)
     said = np.zeros(runs, dtype=bool)
     for i, inside in enumerate(coins):
         seen.clear()
-        X = np.array([[loud]] * rivals + [[1000 * loud]] * bool(inside), dtype=np.float32).reshape(-1, 1)
-        y = np.array([1] * rivals + [0] * bool(inside), dtype=np.int64)
         with _quiet():
-            watched.fit(X, y)
+            watched.fit(np.full((int(inside), 1), loud, dtype=np.float32), np.zeros(int(inside), dtype=np.int64))
         said[i] = sum(seen) > 0
-    return _of_many(said, coins, claimed, delta, confidence, "a record added or removed")
+    return _of_many(said, coins, 0.0, delta, confidence, "a record added or removed")
 
 
 def _of_many(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,21 +77,7 @@ def audit(sample_a: LabelSamples, sample_b: LabelSamples, delta: float, false_al
     parameters.delta_or_zero(delta)
     parameters.open_probability(false_alarm, "false_alarm")
     outcomes, codes_a, codes_b = encode_outcomes(sample_a, sample_b)
-    halves_a, halves_b = (
-        [np.bincount(half, minlength=len(outcomes)) for half in codes] for codes in (codes_a, codes_b)
-    )
-    return audit_tallies(outcomes, halves_a, halves_b, delta, false_alarm)
-
-
-def audit_tallies(
-    outcomes: LabelSamples,
-    halves_a: Sequence[NDArray[np.int64]],
-    halves_b: Sequence[NDArray[np.int64]],
-    delta: float,
-    false_alarm: float,
-) -> AuditResult:
-    """`audit` of samples too large to keep: how often each of `outcomes` came up in either half of either sample."""
-    choose, test = (_tallies(halves_a[i], halves_b[i]) for i in (0, 1))
+    choose, test = (_tallies(codes_a[i], codes_b[i], len(outcomes)) for i in (0, 1))
     best = max(range(2), key=lambda side: _best_event(choose[side], delta, false_alarm)[0])
     _, chosen = _best_event(choose[best], delta, false_alarm)
     often, seldom = (np.array([counts[chosen].sum()]) for counts in (test[best].often, test[best].seldom))
@@ -131,10 +116,10 @@ def encode_outcomes(
     return outcomes, np.array_split(codes_a, 2), np.array_split(codes_b, 2)
 
 
-def _tallies(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[_Tally, _Tally]:
+def _tallies(codes_a: NDArray[np.int64], codes_b: NDArray[np.int64], n_outcomes: int) -> tuple[_Tally, _Tally]:
     """One with a as the likelier samples, one with b."""
-    runs_a, runs_b = int(a.sum()), int(b.sum())
-    return _Tally(a, b, runs_a, runs_b), _Tally(b, a, runs_b, runs_a)
+    a, b = (np.bincount(codes, minlength=n_outcomes) for codes in (codes_a, codes_b))
+    return _Tally(a, b, len(codes_a), len(codes_b)), _Tally(b, a, len(codes_b), len(codes_a))
 
 
 def _best_event(tally: _Tally, delta: float, miss: float) -> tuple[float, NDArray[np.int64]]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.aggregator import Aggregator, query_ids
-from pate.audit.findings import Finding
+from pate.audit.findings import Finding, NotApplicable
 from pate.audit.one_run_pate import fewer_records, first_election
 from pate.audit.scratch import scratch_folder
 from pate.audit.worst_pair import worst_pair
@@ -68,10 +68,10 @@ class Sensitivity:
 
 
 def attack(subject: Subject, options: Options) -> list[Finding]:
-    """One finding for a run of PATE; none for a baseline, which has no votes."""
+    """One finding for a run of PATE."""
     config = subject.config
     if not isinstance(config, Config) or subject.kind != "student":
-        return []
+        raise NotApplicable("sensitivity: is about the votes of PATE")
     started = time.perf_counter()
     with options.console.working("counting votes again with one record changed"):
         tries = _FEW_TRIES if options.quick else _TRIES

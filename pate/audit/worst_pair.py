@@ -20,6 +20,7 @@ from pate.mechanisms import Mechanism
 _MOST_CANDIDATES = 600
 _OUT_OF_REACH = 4  # times the votes that are sure to win: classes without votes then play no part
 _SURE = 0.999
+_LEVELS = (0.5, 0.25, 0.1, 0.01)  # how probable the answer is that a moved vote makes less so
 
 Floats = NDArray[np.float64]
 
@@ -36,10 +37,34 @@ class Pair:
     epsilon: float
     """Exact: ln((likely − δ)/unlikely)."""
 
-    def rotated(self, by: int, n_classes: int) -> Pair:
-        """The same histograms among `n_classes`, from class `by` on; its event is left out: others can do better."""
-        ours, theirs = (np.roll(np.pad(c, (0, n_classes - len(c))), by) for c in (self.counts, self.neighbour))
-        return Pair(ours, theirs, np.zeros(0, dtype=np.int64), self.likely, self.unlikely, self.epsilon)
+
+def other_pairs(mechanism: Mechanism, n_teachers: int, n_classes: int, single: bool) -> tuple[list[Pair], list[Pair]]:
+    """Neighbouring histograms for bugs that the worst pair does not show; the event is the answer of one class.
+
+    The first are of two classes, the answer being more or less probable: too little noise may make the worst pair's
+    event so rare that it is never seen. The others are of each class against all others, which are level: an answer
+    that depends on the noise of every class.
+    """
+    counts, neighbours, ours, theirs = _candidates(mechanism, n_teachers, single)
+    behind = np.flatnonzero(counts[:, 0] <= counts[:, 1])
+    rows = [behind[int(np.argmin(np.abs(ours[behind, 0] - level)))] for level in _LEVELS]
+    nearer = [_pair(counts[row], neighbours[row], 0, float(ours[row, 0]), float(theirs[row, 0])) for row in rows]
+    moved = 1 if single else mechanism.votes_per_record
+    scale = float(getattr(getattr(mechanism, "noise", None), "scale", 1.0))
+    level = []
+    for less in (0, max(1, round(scale / 2))):
+        fewer = np.full(n_classes, int(counts[0].sum()), dtype=np.int64)
+        fewer[0] -= less
+        step = np.zeros(n_classes, dtype=np.int64)
+        step[:2] = (moved, 0) if single else (moved, -moved)
+        level += [_pair(np.roll(fewer + step, by), np.roll(fewer, by), by) for by in range(n_classes)]
+    return nearer, level
+
+
+def _pair(
+    counts: NDArray[np.int64], neighbour: NDArray[np.int64], label: int, p: float = math.nan, q: float = math.nan
+) -> Pair:
+    return Pair(counts, neighbour, np.array([label]), p, q, math.nan)
 
 
 def worst_pair(
