@@ -43,6 +43,8 @@ _MADE_FROM_TEACHERS = (
     files.FAILURES,
     files.PAGE,
     f"{files.PAGE}.partial",
+    files.AUDIT,
+    files.AUDIT_PAGE,
 )
 
 
@@ -139,6 +141,7 @@ def _erase(directory: Run, parts: Sequence[int]) -> None:
     for name in _MADE_FROM_TEACHERS:
         (directory.private / name).unlink(missing_ok=True)
     shutil.rmtree(directory.features_folder, ignore_errors=True)
+    shutil.rmtree(directory.attacks_folder, ignore_errors=True)
 
 
 def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:

@@ -206,6 +206,14 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             blocks = [self.network_(block).argmax(1).numpy() for block in inputs.split(1024)]
         return self.classes_[np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)]
 
+    def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
+        """Probabilities, a column for each of `classes_`."""
+        self.network_.eval()
+        inputs = self._inputs(self._prepared(np.asarray(X)))
+        with torch.no_grad():
+            blocks = [self.network_(block).double().softmax(1).numpy() for block in inputs.split(1024)]
+        return np.concatenate(blocks) if blocks else np.zeros((0, len(self.classes_)))
+
     def weights(self) -> dict[str, torch.Tensor]:
         """What is released: the network's tensors and, if there is one, the projection."""
         tensors = {f"w.{name}": tensor.contiguous() for name, tensor in self.network_.state_dict().items()}

@@ -20,7 +20,7 @@ from pate.boundary import guarded, is_ours, silenced
 from pate.config import BaselineConfig
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.data.sources import load
+from pate.data.sources import data_root, load
 from pate.errors import ConfigError, DataError
 from pate.learning import with_learned_preparation
 from pate.naming import dotted_names
@@ -30,7 +30,7 @@ from pate.report.figures import data_name, software
 from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Benchmark, Privacy
 from pate.report.writing import store_report, write_pages
-from pate.runs.files import SECONDS, TENSORS
+from pate.runs.files import PLACES, SECONDS, TENSORS
 from pate.runs.run import Run
 
 _SECONDS_BETWEEN_COPIES = 10.0
@@ -68,6 +68,9 @@ def run_baseline(
     with Run.create(out, given, resume) as directory:
         if directory.report_file.exists():
             return BaselineOutcome(BaselineReport.model_validate_json(directory.report_file.read_text()), out)
+        root = data_root(data_dir)
+        places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
+        directory.note(PLACES, places)
         started = time.perf_counter()
         if data.benchmark:
             _fit(model, data, directory, console)

@@ -14,6 +14,7 @@ from pate import __version__
 from pate.boundary import kind_of, place_of
 from pate.cli import ledger
 from pate.cli.accounting import account, plan
+from pate.cli.audit import audit
 from pate.cli.baseline import baseline
 from pate.cli.compare import compare
 from pate.cli.doctor import doctor
@@ -49,7 +50,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-_LOCAL = (run, student, predict, report, baseline, compare, reproduce, forget)
+_LOCAL = (run, student, predict, report, baseline, compare, audit, reproduce, forget)
 _ELSEWHERE = (submit, jobs, logs, stop, fetch, doctor)
 for command in _LOCAL + _ELSEWHERE:
     app.command()(command)

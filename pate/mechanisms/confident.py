@@ -127,8 +127,8 @@ class ConfidentGNMax(Mechanism):
     def check(self, asked: int, delta: float, n_teachers: int) -> None:
         if n_teachers and self.threshold > n_teachers + 2 * self.sigma1:  # the papers have 300 of 250, with σ₁ = 200
             raise ConfigError(
-                f"mechanism.threshold = {self.threshold:g}: so many more votes than the {n_teachers} teachers have that "
-                f"nothing but luck is answered; about {round(0.7 * n_teachers)} is usual"
+                f"mechanism.threshold = {self.threshold:g}: so many more votes than the {n_teachers} teachers have "
+                f"that nothing but luck is answered; about {round(0.7 * n_teachers)} is usual"
             )
 
     def expected_answered(self, counts: Counts) -> float:

@@ -196,6 +196,46 @@ def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, 
     return figure
 
 
+def roc_curves(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], private: bool) -> Figure:
+    """True against false positives, both logarithmic: a privacy leak is a curve that is high where few are accused."""
+    least = min((false for _, points in curves for false, _ in points if false > 0), default=1e-3) / 2
+    figure, axes = _empty(3.3 + 0.21 * len(curves))
+    styles = ("-", "--", ":", "-.")
+    for number, (name, points) in enumerate(curves):
+        false, true = np.maximum(np.array(points, dtype=np.float64).T, least)
+        axes.step(
+            false, true, styles[number % 4], where="post", color=SERIES[number % 4], linewidth=2, label=plain(name)
+        )
+    axes.plot([least, 1], [least, 1], color=MUTED, linewidth=1, label="guessing")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set(xlabel="false positives", ylabel="true positives", xlim=(least, 1), ylim=(least, 1.05))
+    axes.minorticks_off()
+    axes.grid(color=LINE)
+    _legend(figure, axes)
+    if private:
+        axes.set_title("private: do not publish", color=SERIES[1])
+    return figure
+
+
+def claimed_and_shown(rows: Sequence[tuple[str, float | None, float]], private: bool) -> Figure:
+    """For each model the ε that it claims (a hollow mark; none where it claims nothing) and the most that was shown."""
+    figure, axes = _empty(1.3 + 0.3 * len(rows))
+    for place, (_, claimed, shown) in enumerate(rows):
+        axes.plot([0, shown], [place, place], color=SERIES[1], alpha=0.45, linewidth=3)
+        axes.plot(shown, place, "s", color=SERIES[1], markersize=7, clip_on=False, label="shown by the best attack")
+        if claimed is not None:
+            axes.plot(claimed, place, "o", color=SERIES[0], markerfacecolor="none", markersize=9, label="claimed")
+    axes.set_yticks(range(len(rows)), [plain(name) for name, _, _ in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set(xlabel="ε", xlim=(0, None))
+    axes.grid(axis="x", color=LINE)
+    _legend(figure, axes)
+    if private:
+        axes.set_title("private: do not publish", color=SERIES[1])
+    return figure
+
+
 def example_grid(images: NDArray[np.uint8], labels: Sequence[int], classes: Sequence[str]) -> Figure:
     """Public examples with what was released about them."""
     from matplotlib.figure import Figure

@@ -8,6 +8,7 @@ from pathlib import Path
 CONFIG = "config.yaml"
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "privacy.txt"
 PLOTS, EXAMPLES = "plots", "examples.npz"
+AUDIT, AUDIT_PAGE = "audit.json", "audit.html"  # below private/; of a benchmark also beside it
 LABELS = "labels.npz"
 STUDENT, STUDENT_CARD = "student", "student.json"
 STUDENTS = "students"  # further ones, each in a folder of its own
@@ -26,8 +27,9 @@ CELLS, FEATURES = "cells", "features"  # for records that vote near themselves
 TEACHER_ROUND = "round-{}"  # teachers of the second round and later, and the student between
 STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released"
 SECONDS, SEALS, HELD_OUT = "seconds.json", "seals.json", "held_out"
+ATTACKS = "attacks"  # shadow models and the like, kept so that an audit can go on
 
-MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, STUDENTS, MODEL)
+MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, STUDENTS, MODEL, AUDIT, AUDIT_PAGE)
 """What may leave a run, files and folders; of a folder, only the files that pate writes there (see `may_leave`)."""
 
 _OF_STUDENT = "|".join(map(re.escape, (STUDENT_CARD, TENSORS, OBJECT)))
@@ -215,6 +217,29 @@ class RunFiles:
     def private_page(self) -> Path:
         """The report for the operator only."""
         return self.private / PAGE
+
+    @property
+    def audit_file(self) -> Path:
+        """What attacks found, without single records: of a benchmark only."""
+        return self.path / AUDIT
+
+    @property
+    def audit_page(self) -> Path:
+        return self.path / AUDIT_PAGE
+
+    @property
+    def private_audit_file(self) -> Path:
+        """What attacks found about the private records."""
+        return self.private / AUDIT
+
+    @property
+    def private_audit_page(self) -> Path:
+        return self.private / AUDIT_PAGE
+
+    @property
+    def attacks_folder(self) -> Path:
+        """What an audit goes on from: how sure shadow models are of private records."""
+        return self.private / ATTACKS
 
     def may_leave(self) -> list[str]:
         """The files there that may leave the run, by name from its directory on; nothing that a link leads to."""

@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from pate.audit.mechanism import (
-    audit,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-    encode_outcomes,
-    sample_answers,
-)
+from pate.audit.bounds import clopper_pearson_lower, clopper_pearson_upper
+from pate.audit.samples import audit, encode_outcomes, sample_answers
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, MSamp, MStab, MSvec
 from pate.mechanisms.stability import stable_moves
 from pate.noise.integer import DiscreteLaplace

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pate.audit.mechanism import audit
+from pate.audit.samples import audit
 from pate.mechanisms import Histogram
 from pate.neighbours.cells import Cells, Space
 from pate.neighbours.rounds import Round, cost_of

@@ -118,7 +118,8 @@ def test_what_a_run_holds_is_read_by_type(stores: dict[str, Path]) -> None:
 
 def test_what_may_leave_is_known_by_name(stores: dict[str, Path]) -> None:
     leaves = Run(stores["run"]).may_leave()
-    assert {name.split("/")[0] for name in leaves} == {*files.MAY_LEAVE} - {files.MODEL, files.STUDENTS}
+    absent = {files.MODEL, files.STUDENTS, files.AUDIT, files.AUDIT_PAGE}
+    assert {name.split("/")[0] for name in leaves} == {*files.MAY_LEAVE} - absent
     assert {"model/model.json", "model/model.safetensors"} <= set(Run(stores["erm"]).may_leave())
     everything = {path.relative_to(stores["run"]).as_posix() for path in stores["run"].rglob("*") if path.is_file()}
     stays = everything - set(leaves)

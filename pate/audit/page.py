@@ -1,0 +1,270 @@
+"""`private/audit.html`, and its public copy on benchmark data: what was tried, what was gained, what is not proved.
+
+For people who decide about data, not for specialists: every figure comes with a sentence that says what it means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pate.audit.findings import Finding
+from pate.report import plots
+from pate.report.formats import percent, small
+from pate.report.rendering import Plot, Table, inline_svg, png_address, render
+
+if TYPE_CHECKING:
+    from pate.audit.auditing import Audit, Audited
+    from pate.audit.subject import Subject
+
+WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
+PUBLIC = "Public data plays private here; of private data this page would stay below private/."
+
+EXPLAINED = {
+    "loss threshold": "Says 'member' of records that the model is surest of. The simplest attack.",
+    "correctness gap": "Says 'member' of records that the model gets right. It gains exactly what the model is better "
+    "on its own records than on others: overfitting.",
+    "label-only": "Changes a record a little, by noise or by shifting an image, and watches when the model's answer "
+    "changes. It works where a model shows labels only.",
+    "LiRA": "Trains models of its own on similar data, with and without the record, and asks which of them the model "
+    "looks like. The strongest attack on single records.",
+    "RMIA": "Also trains models of its own, and compares how much likelier the model makes this record than others "
+    "that were certainly outside.",
+    "attribute": "Knows all columns of a record but one, and lets the model help to guess that one. Only what the "
+    "model adds for its own records, beyond public knowledge, counts.",
+    "one run": "Puts records of its own making ('canaries') into the data, each by the toss of a coin, runs everything "
+    "once and guesses how each coin fell. It tests the whole way from records to student.",
+    "mechanism": "Asks the noisy vote many times on two vote counts that one record tells apart, and looks at how "
+    "different the answers are. It tests the program that draws the noise.",
+    "sensitivity": "Changes one record, counts all votes again by the real program, and looks whether more moved than "
+    "the proof allows.",
+}
+_NOT_PROVED = (
+    "That an attack gained nothing does not prove that nothing leaks: a better attack may exist. Only the claimed ε, "
+    "which is a proof, holds against every attack.",
+    "An ε that was shown is a lower bound: the true one lies between it and the claim.",
+    "Each bound may be too high by chance, with the probability stated. Where many are shown, one of them may be.",
+    "Members are private records, and records outside are test examples. Were they of different kinds, an attack "
+    "could tell them apart without any leak.",
+)
+_OTHERS = ("one run", "mechanism", "sensitivity")
+"""Kinds of attacks that are not membership inference: their claims may be about a part of the run."""
+_MOST_SHOWN = 12
+
+
+def render_audit(found: Audit, subject: Subject | None = None) -> str:
+    """The page as HTML text; with `subject`, also which of its records are most at risk: for its owner only."""
+    private = subject is not None
+    own = found.models[0]
+    return render(
+        "audit.html.j2",
+        name=found.name,
+        warning=WARNING if private else None,
+        benchmark=PUBLIC if found.benchmark else None,
+        lead=_lead(found),
+        figures=_tiles(found),
+        models=_models(found.models),
+        gained=_gained(found.findings),
+        curves=_curves(found, private),
+        bounds=_bounds(found, private),
+        tried=_tried(found.findings),
+        assumed=_assumed(found.findings),
+        attributes=[f for f in found.findings if f.attack.startswith("attribute")],
+        left_out=found.left_out,
+        not_proved=_NOT_PROVED,
+        at_risk=None if subject is None else _at_risk(found, subject),
+        own=own,
+        version=found.pate_version,
+    )
+
+
+def strongest(findings: Sequence[Finding], model: str) -> Finding | None:
+    """The membership attack with the largest AUC against a model."""
+    known = [f for f in findings if f.model == model and f.auc is not None and f.members is not None]
+    return max(known, key=lambda finding: finding.auc or 0.0, default=None)
+
+
+def most_shown(findings: Sequence[Finding], model: str) -> Finding | None:
+    """The membership attack with the largest lower bound on a model's ε."""
+    known = [f for f in findings if f.model == model and f.epsilon_lower is not None and f.members is not None]
+    return max(known, key=lambda finding: finding.epsilon_lower or 0.0, default=None)
+
+
+def bounds_by_kind(findings: Sequence[Finding]) -> list[tuple[str, Finding]]:
+    """For each model and kind of attack the finding with the largest bound: each is set beside its own claim."""
+    best: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.epsilon_lower is not None:
+            kind = next((kind for kind in _OTHERS if finding.attack.startswith(kind)), "membership")
+            name = f"{finding.model}: {kind}"
+            if name not in best or finding.epsilon_lower > (best[name].epsilon_lower or 0.0):
+                best[name] = finding
+    return list(best.items())
+
+
+def _lead(found: Audit) -> str:
+    """One paragraph that says what an attacker gained against the run's own model."""
+    own = found.models[0]
+    best, shown = strongest(found.findings, own.name), most_shown(found.findings, own.name)
+    told = []
+    if best is not None and best.auc is not None:
+        error = best.auc_error or 0.0
+        chance = abs(best.auc - 0.5) <= 3 * error  # the best of several attacks
+        told.append(
+            f"Given one record of the training data and one from outside, the best attack ({best.attack}) tells which "
+            f"is which in {percent(best.auc)} of cases; guessing gets 50 %."
+            + (" The difference is within what chance explains." if chance else "")
+        )
+    refuted = [finding for finding in found.findings if finding.refutes]
+    if refuted:
+        names = ", ".join(sorted({f"{finding.model} ({finding.attack})" for finding in refuted}))
+        told.append(f"A claimed ε was contradicted: {names}. Look for a bug before anything is published.")
+    elif shown is not None and own.epsilon is not None:
+        told.append(
+            f"The most that membership inference showed of this model's ε is {shown.epsilon_lower:.2g}, below the "
+            f"{own.epsilon:.3g} that it claims. No claim was contradicted."
+        )
+    return " ".join(told) or "No attack on single records was tried."
+
+
+def _tiles(found: Audit) -> list[tuple[str, str]]:
+    own = found.models[0]
+    best, shown = strongest(found.findings, own.name), most_shown(found.findings, own.name)
+    tiles = []
+    if best is not None and best.auc is not None:
+        tiles.append(("best attack's AUC (0.5 is guessing)", f"{best.auc:.3f}"))
+    if shown is not None:
+        tiles.append(("largest ε shown", f"{shown.epsilon_lower:.2g}"))
+    tiles.append((f"ε claimed, δ = {small(own.delta)}", "none" if own.epsilon is None else f"{own.epsilon:.3g}"))
+    tiles.append(("attacks tried on it", str(sum(finding.model == own.name for finding in found.findings))))
+    return tiles
+
+
+def _models(models: Sequence[Audited]) -> Table:
+    rows = [
+        (
+            model.name,
+            model.method,
+            "none" if model.epsilon is None else f"{model.epsilon:.3g}",
+            percent(model.right_on_members),
+            percent(model.right_on_outsiders),
+            f"{100 * (model.right_on_members - model.right_on_outsiders):.1f}",
+        )
+        for model in models
+    ]
+    header = ("model", "kind", "ε claimed", "right on its records", "right on others", "gap, points")
+    return Table(header, rows, own=1)
+
+
+def _gained(findings: Sequence[Finding]) -> Table:
+    def share(value: float | None) -> str:
+        return "–" if value is None else f"{100 * value:.1f} %"
+
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:.2f}"
+
+    rows = [
+        (
+            finding.model,
+            finding.attack,
+            "–" if finding.auc is None else f"{finding.auc:.3f} ± {finding.auc_error or 0.0:.3f}",
+            share(finding.tpr_at_0_1_percent),
+            share(finding.tpr_at_1_percent),
+            share(finding.advantage),
+            number(finding.epsilon_lower),
+            number(finding.epsilon_claimed),
+        )
+        for finding in findings
+    ]
+    header = (
+        "model",
+        "attack",
+        "AUC",
+        "found at 0.1 %",
+        "at 1 %",
+        "advantage",
+        "ε shown",
+        "ε claimed",
+    )
+    return Table(header, rows)
+
+
+def _curves(found: Audit, private: bool) -> Plot | None:
+    best = [strongest([f for f in found.findings if f.curve], model.name) for model in found.models]
+    known = [finding for finding in best if finding is not None]
+    if not known:
+        return None
+    figure = plots.roc_curves([(f"{f.model}: {f.attack}", f.curve) for f in known], private)
+    at = (0.001, 0.01, 0.1)
+    rows = [
+        (f.model, f.attack, *(f"{100 * max((t for x, t in f.curve if x <= most), default=0.0):.1f}" for most in at))
+        for f in known
+    ]
+    alternative = "ROC curves of the strongest attack on each model; the line of guessing is the diagonal."
+    return Plot(
+        inline_svg(plots.as_svg(figure, "audit-roc"), "audit-roc", alternative),
+        "The attack with the largest AUC on each model. What counts is the left side: how many members are found while "
+        "few others are accused.",
+        Table(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
+    )
+
+
+def _bounds(found: Audit, private: bool) -> Plot | None:
+    rows = bounds_by_kind(found.findings)
+    if not rows:
+        return None
+    cells = []
+    for name, finding in rows:
+        claimed = "none" if finding.epsilon_claimed is None else f"{finding.epsilon_claimed:.3g}"
+        sure = "" if finding.confidence is None else f"{finding.confidence:g}"
+        by = finding.attack if finding.epsilon_lower else "no attack"
+        cells.append((name, claimed, f"{finding.epsilon_lower:.3g}", by, finding.relation, sure))
+    alternative = "; ".join(f"{name}: claimed {claimed}, shown {shown}" for name, claimed, shown, *_ in cells)
+    known = [e for _, f in rows for e in (f.epsilon_claimed, f.epsilon_lower) if e is not None and math.isfinite(e)]
+    most = 1.2 * max(known, default=1.0)  # where a bound is infinite, to the edge
+    drawn = [(name, f.epsilon_claimed, min(f.epsilon_lower or 0.0, most)) for name, f in rows]
+    figure = plots.claimed_and_shown(drawn, private)
+    return Plot(
+        inline_svg(plots.as_svg(figure, "audit-epsilon"), "audit-epsilon", alternative),
+        "Each bound beside the ε that is claimed for what was attacked: the whole run, or one query or round of it. "
+        "A mark shown to the right of the claimed one would contradict the claim.",
+        Table(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
+    )
+
+
+def _tried(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    names = dict.fromkeys(finding.attack for finding in findings)
+    kinds = dict.fromkeys(kind for name in names for kind in EXPLAINED if name.startswith(kind))
+    return [(kind, EXPLAINED[kind]) for kind in kinds]
+
+
+def _assumed(findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
+    """Each attack once, with what it assumes and remarks."""
+    seen: dict[str, tuple[str, str, str]] = {}
+    for finding in findings:
+        remark = "" if finding.attack.startswith("attribute") else finding.remark
+        seen.setdefault(finding.attack, (finding.attack, finding.assumes, remark))
+    return list(seen.values())
+
+
+def _at_risk(found: Audit, subject: Subject) -> dict[str, Any] | None:
+    """The records that the strongest attack is surest of: pictures where they are images, else rows and classes."""
+    best = strongest([finding for finding in found.findings if finding.at_risk], subject.name)
+    if best is None:
+        return None
+    places = {int(row): place for place, row in enumerate(subject.members.rows)}
+    shown = [(row, score) for row, score in best.at_risk[:_MOST_SHOWN] if row in places]
+    members, classes = subject.members, subject.data.classes
+    pictures = []
+    if members.X.ndim > 2:
+        for row, score in shown:
+            pixels = np.clip(255 * members.X[places[row]], 0, 255).astype(np.uint8)
+            address = png_address(plots.png_of(pixels))
+            pictures.append(
+                {"row": row, "said": classes[members.y[places[row]]], "score": f"{score:.2f}", "src": address}
+            )
+    rows = [(str(row), str(classes[members.y[places[row]]]), f"{score:.3f}") for row, score in shown]
+    return {"attack": best.attack, "table": Table(("row", "class", "score"), rows), "pictures": pictures}

@@ -1,0 +1,126 @@
+"""pate audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pate.audit.auditing import Audit
+    from pate.audit.findings import Finding
+
+
+def audit(
+    run: Annotated[str, typer.Argument(help="directory or URL of a finished `pate run` or `pate baseline`")],
+    attacks: Annotated[str, typer.Option(help="attacks to try, with commas between; all if not given")] = "",
+    against: Annotated[
+        list[str] | None, typer.Option(help="another run or baseline on the same data, to show beside; may be repeated")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer examples and shadow models")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="say what bounds on ε can at best be shown, and end")] = False,
+    sensitive: Annotated[
+        list[str] | None, typer.Option(help="column that attribute inference guesses; may be repeated")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="of each lower bound on ε")] = 0.95,
+    data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster that trains shadow models; local processes if not given")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+) -> None:
+    """Attack what a run published, and measure how much it leaks: private/audit.html. Costs no privacy."""
+    from contextlib import ExitStack
+
+    from pate.accounting import parameters
+    from pate.audit import auditing
+    from pate.audit.findings import Options
+    from pate.console import Console, Quiet
+
+    parameters.open_probability(confidence, "confidence")
+    if plan:
+        _plan(run, confidence, as_json)
+        return
+    names = [name.strip() for name in attacks.split(",") if name.strip()]
+    console = Quiet() if as_json else Console()
+    options = Options.of(quick, confidence=confidence, sensitive=tuple(sensitive or ()), console=console)
+    with ExitStack() as stack:
+        if address is not None:
+            from pate.cluster.session import ray_session
+            from pate.config import RaySettings
+
+            stack.enter_context(ray_session(address, RaySettings()))
+        found = auditing.audit(run, against or (), names, options, data_dir=data_dir)
+    if as_json:
+        print(json.dumps({**found.to_json(), "run": run}))
+        return
+    _show(found, run)
+
+
+_CANARIES = (100, 300, 1_000, 3_000, 10_000)
+
+
+def _plan(place: str, confidence: float, as_json: bool) -> None:
+    """What bounds can at best be shown of the run's ε: from public figures, before anything is attacked."""
+    from pate.audit.findings import Options
+    from pate.audit.membership import most_that_can_be_shown
+    from pate.audit.one_run import plan
+    from pate.runs.run import Run
+
+    with Run.load(place, inside=False) as run:
+        report = run.report
+    privacy = report.privacy
+    claimed = privacy.epsilon if privacy.epsilon_added_or_removed is None else privacy.epsilon_added_or_removed
+    rows = plan(_CANARIES, privacy.delta, confidence, claimed)
+    outsiders = min(report.student.test_examples, Options().examples)
+    by_membership = most_that_can_be_shown(outsiders, privacy.delta, confidence)
+    if as_json:
+        content = {"epsilon": claimed, "delta": privacy.delta, "confidence": confidence, "outsiders": outsiders}
+        canaries = [{"canaries": p.canaries, "at_best": p.at_best, "expected": p.expected} for p in rows]
+        print(json.dumps({**content, "membership_at_best": by_membership, "one_run": canaries}))
+        return
+    sure = f"each bound with confidence {confidence:g}"
+    print(f"claimed: ε = {claimed:.3g} at δ = {privacy.delta:g}, for a record added or removed; {sure}")
+    print(f"membership inference, {outsiders} records outside: ε ≥ {by_membership:.2f} at best")
+    for p in rows:
+        told = "" if p.expected is None else f", about {p.expected:.2f} if all of the claimed ε leaks"
+        print(f"one run, {p.canaries:,} canaries: ε ≥ {p.at_best:.2f} at best{told}")
+
+
+def _show(found: Audit, run: str) -> None:
+    header = ("model", "attack", "AUC", "TPR at 0.1 %", "at 1 %", "advantage", "ε shown", "ε claimed")
+    rows = [header, *(_row(finding) for finding in found.findings)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for finding in found.findings:
+        if finding.attack.startswith("attribute"):
+            print(f"* {finding.model}, {finding.attack}: {finding.remark}")
+    for note in found.left_out:
+        print(f"* not tried on {note}")
+    refuted = [finding for finding in found.findings if finding.refutes]
+    for finding in refuted:
+        print(f"CONTRADICTED: {finding.attack} shows ε ≥ {finding.epsilon_lower:.3g} of {finding.model}")
+    if not refuted:
+        print("No bound is above what was claimed. That is no proof: better attacks may exist.")
+    place = run.rstrip("/")
+    print(f"private: do not publish: {place}/private/audit.html, audit.json")
+    if found.benchmark:
+        print(f"written (benchmark data): {place}/audit.html, audit.json")
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    from pate.report.formats import percent
+
+    def share(value: float | None) -> str:
+        return "–" if value is None else percent(value)
+
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:.3g}"
+
+    auc = "–" if finding.auc is None else f"{finding.auc:.3f} ± {finding.auc_error or 0:.3f}"
+    rates = (finding.tpr_at_0_1_percent, finding.tpr_at_1_percent, finding.advantage)
+    bounds = (finding.epsilon_lower, finding.epsilon_claimed)
+    return (finding.model, finding.attack, auc, *map(share, rates), *map(number, bounds))
