@@ -114,6 +114,22 @@ def make_importable(folder: Path) -> None:
         return
     if str(folder.resolve()) not in sys.path:
         sys.path.append(str(folder.resolve()))
+    remember_folder(folder)
+
+
+_FOLDERS: list[Path] = []
+
+
+def remember_folder(folder: Path) -> None:
+    """Let `found_file` look there first: it is the folder of the config that is being used."""
+    folder = folder.resolve()
+    _FOLDERS[:] = [known for known in _FOLDERS if known != folder] + [folder]
+
+
+def found_file(name: str) -> Path | None:
+    """A file that a config names, beside the config or else in the working directory; None if it is in neither."""
+    places = [folder / name for folder in reversed(_FOLDERS)] + [Path(name)]
+    return next((place.resolve() for place in places if place.is_file()), None)
 
 
 def import_dotted(path: str, key: str) -> object:

@@ -28,6 +28,7 @@ from pate.baselines.sgd_accounting import History, epsilon_of, noise_for, steps_
 from pate.boundary import worded_by_us
 from pate.errors import ConfigError, RunError
 from pate.features import Features, build_features
+from pate.naming import found_file
 from pate.networks.stored import check_values, check_weights
 from pate.networks.tensors import example_tensor
 from pate.noise.continuous import Entropy, bernoulli, gaussians
@@ -61,8 +62,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     The learning rate goes in a straight line from `learning_rate` to `learning_rate_end` (None: it stays).
     Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
-    `checkpoint` is a safetensors file of weights pre-trained on public data. `state` in `fit` is a file that an
-    interrupted run goes on from, with the accountant's history in it.
+    `checkpoint` is a safetensors file, beside the config, of weights pre-trained on public data. `state` in `fit` is a
+    file that an interrupted run goes on from, with the accountant's history in it.
     """
 
     accepts_images = True
@@ -408,7 +409,7 @@ def _load_state(path: Path, digest: str) -> tuple[dict[str, torch.Tensor], int, 
 def _load_checkpoint(network: torch.nn.Module, path: str) -> None:
     """Weights that public data gave; safetensors holds no code."""
     try:
-        network.load_state_dict(load_file(path))
+        network.load_state_dict(load_file(found_file(path) or path))
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"checkpoint = {path!r}: cannot be read ({error})") from None
     except RuntimeError as error:

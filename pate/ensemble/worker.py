@@ -26,6 +26,7 @@ from pate.boundary import guarded_class, kind_of, silence, worded_by_us
 from pate.config import Config
 from pate.errors import ConfigError, RunError
 from pate.features import Features, Transform
+from pate.naming import make_importable
 from pate.networks.threads import hold_to_one_thread, hold_torch_to_one_thread
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
@@ -137,7 +138,8 @@ class Worker:
             hold_to_one_thread()
         if hide_gpus:  # Ray leaves those visible that it gave to nobody
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        sys.path.extend(folder for folder in teaching.search_path if folder not in sys.path)
+        for folder in teaching.search_path:
+            make_importable(Path(folder))
         self._kinds, self._n_classes, self._seed = teaching.kinds, teaching.n_classes, teaching.seed
         self._first = teaching.first
         self._teachers: dict[int, tuple[int, PartClassifier]] = {}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import ConfigError, DataError, first_line
-from pate.naming import import_dotted
+from pate.naming import found_file, import_dotted
 
 _BLOCK = 128
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as torchvision's networks expect
@@ -21,7 +20,8 @@ Channels = float | Sequence[float]
 
 class Pretrained:
     """`network` is a torchvision model, or any nn.Module by the dotted path of its class or of a function that makes it
-    with `network_params`; `weights` is a safetensors file of its state, trained on public data.
+    with `network_params`; `weights` is a safetensors file of its state, trained on public data, looked for beside the
+    config, then in the working directory.
 
     Images are resized to `size` pixels, grey ones repeated to three planes; `mean` is taken off and they are divided by
     `deviation`, numbers for pixels from 0 to 1. What comes out is what the module `layer` would get: if none is
@@ -43,8 +43,12 @@ class Pretrained:
         self.mean, self.deviation = _channels(mean, "mean"), _channels(deviation, "deviation")
         if not (self.deviation > 0).all():
             raise ValueError(f"deviation = {deviation}: must be above 0")
-        if not Path(weights).is_file():
-            raise ConfigError(f"features: weights = {weights!r}: no such file; give a safetensors file of {network}")
+        self._file = found_file(weights)
+        if self._file is None:
+            raise ConfigError(
+                f"features: weights = {weights!r}: no such file beside the config, nor in the working directory; "
+                f"give a safetensors file of {network}"
+            )
         self.weights = weights
         self.network = network
         self.size = size
@@ -119,7 +123,7 @@ class Pretrained:
         if not isinstance(model, nn.Module):
             raise ConfigError(f"features: {self.network}: makes a {type(model).__name__}, not an nn.Module")
         try:
-            model.load_state_dict(load_file(self.weights))
+            model.load_state_dict(load_file(self._file))
         except Exception as error:
             raise ConfigError(f"features: {self.weights}: does not fit {self.network} ({_shortly(error)})") from None
         return model

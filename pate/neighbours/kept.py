@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import __version__
+from pate.naming import found_file
 from pate.neighbours.features import RecordFeatures
 from pate.storage.files import write_atomically
 
@@ -65,7 +66,8 @@ def _digest(steps: Sequence[Mapping[str, Any]], X: NDArray) -> str:
     digest = blake2b(digest_size=16)
     digest.update(json.dumps([__version__, list(steps), X.shape, X.dtype.str], default=str, sort_keys=True).encode())
     for value in (value for step in steps for value in step.get("params", {}).values()):
-        if isinstance(value, str) and Path(value).is_file():
-            digest.update(blake2b(Path(value).read_bytes()).digest())
+        file = found_file(value) if isinstance(value, str) else None
+        if file is not None:
+            digest.update(blake2b(file.read_bytes()).digest())
     digest.update(np.ascontiguousarray(X).data)
     return digest.hexdigest()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pate.config.neighbours import NeighbourSettings
 from pate.mechanisms import Mechanism
+from pate.naming import found_file
 from pate.neighbours import posterior
 from pate.neighbours.cells import Cells, Space
 from pate.neighbours.features import RecordFeatures
@@ -61,7 +62,7 @@ class Rounds:
 
     def _features(self, student: Any) -> RecordFeatures | KeptFeatures:
         """A student's own features are those of one round, and are not kept."""
-        steps = [step.model_dump() for step in self.settings.features]
+        steps = [_by_full_path(step.model_dump()) for step in self.settings.features]
         features = RecordFeatures(steps, student)
         return features if student is not None or self.kept is None or not steps else KeptFeatures(features, self.kept)
 
@@ -79,6 +80,13 @@ class Rounds:
         self.folder.mkdir(exist_ok=True)
         write_atomically(path, write)
         return cells
+
+
+def _by_full_path(step: dict[str, Any]) -> dict[str, Any]:
+    """The step with its weights by their full path: whoever counts elsewhere does not know the config's folder."""
+    weights = step["params"].get("weights")
+    file = found_file(weights) if isinstance(weights, str) else None
+    return step if file is None else step | {"params": {**step["params"], "weights": str(file)}}
 
 
 def labels_of(

@@ -13,6 +13,7 @@ from pate.config.components import listed
 from pate.errors import ConfigError
 from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
+from pate.students import shares
 from pate.teachers import build_estimator
 from pate.teachers.part import PartClassifier
 
@@ -141,5 +142,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         inner = build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")
         if weights is not None and not has_fit_parameter(inner, "sample_weight"):
             raise ConfigError(f"student.params.estimator = {self.estimator!r}: takes no weights; use one that does")
-        self.classifier_ = PartClassifier(inner).fit(X, y, weights)
+        learner = shares.ByShares(inner) if weights is not None and shares.suits(inner) else inner
+        self.classifier_ = PartClassifier(learner).fit(X, y, weights)
+        self.classifier_.estimator = inner
         self.classes_ = self.classifier_.present_

@@ -13,11 +13,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from pate.config.neighbours import NeighbourSettings
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
 from pate.features.pretrained import Pretrained
-from pate.naming import importing_only
+from pate.naming import found_file, importing_only, make_importable
 from pate.neighbours.features import transformed
+from pate.neighbours.kept import KeptFeatures, _digest
+from pate.neighbours.stage import Rounds
 from pate.networks.folding import folded
 
 MODULE = "somebodys_small_network"
@@ -183,3 +186,45 @@ def test_grey_images_are_three_equal_planes(network: nn.Module, tmp_path: Path) 
     colour = np.repeat(X[..., None], 3, axis=3)
     np.testing.assert_allclose(chain.transform(X), chain.transform(colour), rtol=1e-5, atol=1e-6)
     assert Pretrained(**step(tmp_path)["params"]).mean.tolist() == pytest.approx([0.485, 0.456, 0.406])
+
+
+@pytest.mark.usefixtures("network")
+def test_weights_are_looked_for_beside_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As data and classes are, wherever the command is given; then in the working directory."""
+    elsewhere, other = tmp_path / "elsewhere", tmp_path / "other"
+    elsewhere.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr("pate.naming._FOLDERS", [])
+    relative = step(tmp_path, weights="weights.safetensors")
+    with pytest.raises(ConfigError, match="no such file beside the config, nor in the working directory"):
+        build_features([relative], "k")
+    make_importable(tmp_path)
+    expected = build_features([step(tmp_path)], "k").transform(images(2, 12, 12, 3))
+    np.testing.assert_array_equal(build_features([relative], "k").transform(images(2, 12, 12, 3)), expected)
+    (other / "weights.safetensors").write_bytes(b"of another config")
+    make_importable(other)
+    make_importable(tmp_path)  # the config that is used now
+    np.testing.assert_array_equal(build_features([relative], "k").transform(images(2, 12, 12, 3)), expected)
+    assert found_file("weights.safetensors") == tmp_path / "weights.safetensors"
+    make_importable(other)
+    assert found_file("weights.safetensors") == other / "weights.safetensors"
+    monkeypatch.setattr("pate.naming._FOLDERS", [])
+    monkeypatch.chdir(tmp_path)
+    assert found_file("weights.safetensors") == tmp_path / "weights.safetensors"
+    assert found_file("none.safetensors") is None
+
+
+@pytest.mark.usefixtures("network")
+def test_who_counts_elsewhere_is_told_the_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is kept of features knows the weights' content, so that other weights are not taken for them."""
+    monkeypatch.setattr("pate.naming._FOLDERS", [tmp_path])
+    relative = step(tmp_path, weights="weights.safetensors")
+    settings = NeighbourSettings.model_validate({"queries": 3, "features": [relative]})
+    rounds = Rounds(settings, (), 0, tmp_path, tmp_path / "kept")
+    found = rounds._features(None)
+    assert isinstance(found, KeptFeatures)
+    assert found.features.steps[0]["params"]["weights"] == str(tmp_path / "weights.safetensors")
+    before = _digest([relative], images(2, 12, 12, 3))
+    (tmp_path / "weights.safetensors").write_bytes(b"others")
+    assert _digest([relative], images(2, 12, 12, 3)) != before
