@@ -38,7 +38,7 @@ from pate.features import build_features
 from pate.networks.threads import one_thread
 
 SETS = ("mnist", "svhn", "adult")
-RECORDS, ASKED, SHADOWS = 3_000, 2_000, 32
+RECORDS, ASKED, SHADOWS = 3_000, 2_000, 16
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 NETWORK = {"architecture": "mlp", "hidden": 128, "steps": 1500, "batch_size": 64, "learning_rate": 2e-3}
 ATTACKS = ("threshold", "correctness", "label-only", "lira", "rmia")

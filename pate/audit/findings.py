@@ -89,8 +89,8 @@ class Finding:
         return lower is not None and claimed is not None and lower > claimed
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what JSON cannot hold, as an infinite ε, is None."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        """Plain values; what JSON cannot hold, as an infinite ε, is None. `refutes` is there for who reads the file."""
+        return {name: _plain(value) for name, value in asdict(self).items()} | {"refutes": self.refutes}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Finding:

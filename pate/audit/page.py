@@ -5,6 +5,7 @@ For people who decide about data, not for specialists: every figure comes with a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ EXPLAINED = {
     "that were certainly outside.",
     "attribute": "Knows all columns of a record but one, and lets the model help to guess that one. Only what the "
     "model adds for its own records, beyond public knowledge, counts.",
-    "one-run": "Puts records of its own making ('canaries') into the data, each by the toss of a coin, runs everything "
+    "one run": "Puts records of its own making ('canaries') into the data, each by the toss of a coin, runs everything "
     "once and guesses how each coin fell. It tests the whole way from records to student.",
     "mechanism": "Asks the noisy vote many times on two vote counts that one record tells apart, and looks at how "
     "different the answers are. It tests the program that draws the noise.",
@@ -49,6 +50,8 @@ _NOT_PROVED = (
     "Members are private records, and records outside are test examples. Were they of different kinds, an attack "
     "could tell them apart without any leak.",
 )
+_OTHERS = ("one run", "mechanism", "sensitivity")
+"""Kinds of attacks that are not membership inference: their claims may be about a part of the run."""
 _MOST_SHOWN = 12
 
 
@@ -80,14 +83,26 @@ def render_audit(found: Audit, subject: Subject | None = None) -> str:
 
 def strongest(findings: Sequence[Finding], model: str) -> Finding | None:
     """The membership attack with the largest AUC against a model."""
-    known = [finding for finding in findings if finding.model == model and finding.auc is not None]
+    known = [f for f in findings if f.model == model and f.auc is not None and f.members is not None]
     return max(known, key=lambda finding: finding.auc or 0.0, default=None)
 
 
 def most_shown(findings: Sequence[Finding], model: str) -> Finding | None:
-    """The finding with the largest lower bound on a model's ε."""
-    known = [finding for finding in findings if finding.model == model and finding.epsilon_lower is not None]
+    """The membership attack with the largest lower bound on a model's ε."""
+    known = [f for f in findings if f.model == model and f.epsilon_lower is not None and f.members is not None]
     return max(known, key=lambda finding: finding.epsilon_lower or 0.0, default=None)
+
+
+def bounds_by_kind(findings: Sequence[Finding]) -> list[tuple[str, Finding]]:
+    """For each model and kind of attack the finding with the largest bound: each is set beside its own claim."""
+    best: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.epsilon_lower is not None:
+            kind = next((kind for kind in _OTHERS if finding.attack.startswith(kind)), "membership")
+            name = f"{finding.model}: {kind}"
+            if name not in best or finding.epsilon_lower > (best[name].epsilon_lower or 0.0):
+                best[name] = finding
+    return list(best.items())
 
 
 def _lead(found: Audit) -> str:
@@ -109,8 +124,8 @@ def _lead(found: Audit) -> str:
         told.append(f"A claimed ε was contradicted: {names}. Look for a bug before anything is published.")
     elif shown is not None and own.epsilon is not None:
         told.append(
-            f"The most that any attack showed of this model's ε is {shown.epsilon_lower:.2g}, below the "
-            f"{own.epsilon:.3g} that it claims."
+            f"The most that membership inference showed of this model's ε is {shown.epsilon_lower:.2g}, below the "
+            f"{own.epsilon:.3g} that it claims. No claim was contradicted."
         )
     return " ".join(told) or "No attack on single records was tried."
 
@@ -198,24 +213,25 @@ def _curves(found: Audit, private: bool) -> Plot | None:
 
 
 def _bounds(found: Audit, private: bool) -> Plot | None:
-    rows: list[tuple[str, float | None, float]] = []
-    cells = []
-    for model in found.models:
-        shown = most_shown(found.findings, model.name)
-        if shown is not None and shown.epsilon_lower is not None:
-            rows.append((model.name, model.epsilon, shown.epsilon_lower))
-            claimed = "none" if model.epsilon is None else f"{model.epsilon:.3g}"
-            sure = "" if shown.confidence is None else percent(shown.confidence)
-            by = shown.attack if shown.epsilon_lower > 0 else "no attack"
-            cells.append((model.name, claimed, f"{shown.epsilon_lower:.3g}", by, sure))
+    rows = bounds_by_kind(found.findings)
     if not rows:
         return None
-    alternative = "; ".join(f"{name}: claimed {claimed}, shown {shown}" for name, claimed, shown, _, _ in cells)
-    figure = plots.claimed_and_shown(rows, private)
+    cells = []
+    for name, finding in rows:
+        claimed = "none" if finding.epsilon_claimed is None else f"{finding.epsilon_claimed:.3g}"
+        sure = "" if finding.confidence is None else f"{finding.confidence:g}"
+        by = finding.attack if finding.epsilon_lower else "no attack"
+        cells.append((name, claimed, f"{finding.epsilon_lower:.3g}", by, finding.relation, sure))
+    alternative = "; ".join(f"{name}: claimed {claimed}, shown {shown}" for name, claimed, shown, *_ in cells)
+    known = [e for _, f in rows for e in (f.epsilon_claimed, f.epsilon_lower) if e is not None and math.isfinite(e)]
+    most = 1.2 * max(known, default=1.0)  # where a bound is infinite, to the edge
+    drawn = [(name, f.epsilon_claimed, min(f.epsilon_lower or 0.0, most)) for name, f in rows]
+    figure = plots.claimed_and_shown(drawn, private)
     return Plot(
         inline_svg(plots.as_svg(figure, "audit-epsilon"), "audit-epsilon", alternative),
+        "Each bound beside the ε that is claimed for what was attacked: the whole run, or one query or round of it. "
         "A mark shown to the right of the claimed one would contradict the claim.",
-        Table(("model", "ε claimed", "ε shown", "by", "confidence"), cells),
+        Table(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
     )
 
 

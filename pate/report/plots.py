@@ -220,13 +220,13 @@ def roc_curves(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], priv
 
 def claimed_and_shown(rows: Sequence[tuple[str, float | None, float]], private: bool) -> Figure:
     """For each model the ε that it claims (a hollow mark; none where it claims nothing) and the most that was shown."""
-    figure, axes = _empty(1.3 + 0.36 * len(rows))
+    figure, axes = _empty(1.3 + 0.3 * len(rows))
     for place, (_, claimed, shown) in enumerate(rows):
         axes.plot([0, shown], [place, place], color=SERIES[1], alpha=0.45, linewidth=3)
         axes.plot(shown, place, "s", color=SERIES[1], markersize=7, clip_on=False, label="shown by the best attack")
         if claimed is not None:
             axes.plot(claimed, place, "o", color=SERIES[0], markerfacecolor="none", markersize=9, label="claimed")
-    axes.set_yticks(range(len(rows)), _short([name for name, _, _ in rows]))
+    axes.set_yticks(range(len(rows)), [plain(name) for name, _, _ in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set(xlabel="ε", xlim=(0, None))
     axes.grid(axis="x", color=LINE)

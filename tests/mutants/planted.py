@@ -32,6 +32,7 @@ PARTS = (
     "privacy_core",
     "partition",
     "neighbours",
+    "audit",
     "ledger",
     "aggregator",
     "leaks",
