@@ -20,6 +20,7 @@ import numpy as np
 
 from pate.audit.bounds import best_one_run_epsilon, expected_one_run_epsilon
 from pate.audit.findings import Finding, NotApplicable
+from pate.audit.membership import auc_error
 from pate.config import BaselineConfig, Config
 
 if TYPE_CHECKING:
@@ -161,17 +162,21 @@ def _model(config: BaselineConfig, subject: Subject) -> Any:
 
 def _finding(model: str, kind: str, knows: str, shown: OneRun, seconds: float) -> Finding:
     guessed = shown.guessed
+    by_scores = knows != "many" and shown.confidence < 1
     return Finding(
         attack=f"one run: {kind}",
         model=model,
         assumes=_ASSUMES[knows],
         relation=shown.relation,
         canaries=guessed.canaries,
-        auc=guessed.auc,
-        epsilon_lower=guessed.epsilon_lower,
+        auc=guessed.auc if by_scores else None,
+        auc_error=auc_error(guessed.auc, guessed.canaries // 2, -(-guessed.canaries // 2)) if by_scores else None,
+        epsilon_lower=None if shown.confidence == 1 and not shown.refutes else guessed.epsilon_lower,
         confidence=shown.confidence,
         delta=shown.delta,
         epsilon_claimed=shown.epsilon_claimed,
         seconds=seconds,
-        remark=f"{guessed.correct} of {guessed.guesses} guesses right, by: {guessed.score}",
+        remark=guessed.score
+        if shown.confidence == 1
+        else f"{guessed.correct} of {guessed.guesses} guesses right, by: {guessed.score}",
     )

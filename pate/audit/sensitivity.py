@@ -5,8 +5,9 @@ time, the real partition, teachers or cells and the real aggregator count again,
 teachers as many votes may move in a query as the mechanism's `votes_per_record` says: one; with neighbours as many
 counts may change by 1 as a record has votes, twice as many if it was changed.
 
-`epsilon_lower` is what a query (a round) of the mechanism would cost if a record moved as much as was seen, the other
-votes being as bad as they can be. It is exact, not a matter of chance; but only the records that were tried are known.
+Where a record moved more than it may, `epsilon_lower` is what a query (a round) of the mechanism costs if a record
+moves that much and the other votes are as bad as they can be: exact, not a matter of chance. Where none did there is no
+such figure, and only the records that were tried are known.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def attack(subject: Subject, options: Options) -> list[Finding]:
             model=subject.name,
             assumes="the attacker knows all records but one, and the other votes are as bad as they can be; no chance",
             relation=f"a record {found.change}",
-            epsilon_lower=found.epsilon_shown,
+            epsilon_lower=found.epsilon_shown if found.refutes else None,
             confidence=1.0,
             delta=subject.delta,
             epsilon_claimed=found.epsilon_claimed,
