@@ -170,7 +170,7 @@ def _gained(findings: Sequence[Finding]) -> Table:
         (
             finding.model,
             finding.attack,
-            "–" if finding.auc is None else f"{finding.auc:.3f} ± {finding.auc_error or 0.0:.3f}",
+            finding.auc_in_words,
             share(finding.tpr_at_0_1_percent),
             share(finding.tpr_at_1_percent),
             share(finding.advantage),

@@ -14,6 +14,7 @@ from pate.audit.canaries import Canaries, fair_coins, guess
 from pate.audit.findings import Options
 from pate.audit.one_run import plan
 from pate.audit.one_run_baselines import audit_erm, audit_gradients, spikes
+from pate.audit.one_run_pate import _alone
 from pate.audit.sensitivity import audit_sensitivity
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
@@ -130,6 +131,14 @@ def test_a_run_is_audited_by_runs_of_its_own(chosen: Config, tmp_path: Path):
         else:
             assert "it may move" in finding.remark
     assert any("promises nothing" in note for note in found.left_out)
+
+
+def test_an_audit_has_no_part_in_a_shared_ledger():
+    ledger = {"path": "shared", "id": "a" * 32}
+    shared = TEACHERS.model_copy(update={"budget": TEACHERS.budget.model_copy(update={"ledger": ledger})})
+    alone = _alone(shared)
+    assert alone.budget.ledger is None
+    assert alone.model_copy(update={"budget": TEACHERS.budget}) == TEACHERS
 
 
 def test_persons_and_subsamples_move_no_more_votes_than_they_may():
