@@ -264,7 +264,8 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             asked = min(n_public, _QUERIES if self.queries is None else self.queries)
             mechanism = self._mechanism(asked, n_classes)
             content["budget"]["asked"] = asked
-        content["mechanism"] = {"name": mechanism.name, **asdict(mechanism)}  # type: ignore[call-overload]
+        given = asdict(mechanism)  # type: ignore[call-overload]
+        content["mechanism"] = {"name": mechanism.name} | {k: v for k, v in given.items() if v is not None}
         return parse_config(content)
 
     def _of_voters(self) -> dict[str, Any]:

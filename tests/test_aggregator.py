@@ -163,7 +163,7 @@ def test_a_sanitised_figure_is_released_once_through_the_ledger(tmp_path: Path) 
     other = make(narrow, GNMax(0.05))
     other.collect(examples(2), vote)
     other.label(examples(2))
-    with pytest.raises(RunError, match="too narrow"):
+    with pytest.raises(RunError, match="too large to sanitise"):
         other.sanitise(examples(2), settings, 1e-5)
     assert verify(narrow / "ledger.db", KEY, narrow / "ledger.head") == 3
 

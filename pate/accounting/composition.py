@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
+from pate.noise.integer import TV_ERROR_PER_DRAW
 
 Orders = NDArray[np.float64]
 
@@ -157,6 +158,11 @@ def epsilon_by_order(orders: Orders, rdp: NDArray[np.float64], delta: float) -> 
     return epsilons
 
 
+def epsilon_of_rdp(rdp: float, order: float, delta: float) -> float:
+    """The ε that follows from the cost at one order, by the same conversion; may be below 0."""
+    return rdp + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+
+
 def gaussian_rdp(sensitivity: float, sigma: float, orders: Orders) -> NDArray[np.float64]:
     """Gaussian noise, discrete or continuous: order·Δ²/(2σ²)."""
     parameters.positive(sigma, "sigma")
@@ -187,6 +193,16 @@ def with_sampling_error(
     error = parameters.number(draws, "draws", least=0) * tv_error_per_draw
     for share in SAMPLER_SHARES:
         epsilon = epsilon_at(delta * (1 - share))
-        if epsilon < 700 and (1 + math.exp(epsilon)) * error <= share * delta:
+        if _covers(share, epsilon, delta, error):
             return epsilon
     return math.inf
+
+
+def sampler_share(epsilon: float, delta: float, draws: int) -> float | None:
+    """The share of `delta` to set aside for the error of so many draws of integer noise; None if none covers it."""
+    covering = (share for share in SAMPLER_SHARES if _covers(share, epsilon, delta, draws * TV_ERROR_PER_DRAW))
+    return next(covering, None)
+
+
+def _covers(share: float, epsilon: float, delta: float, error: float) -> bool:
+    return epsilon < 700 and (1 + math.exp(epsilon)) * error <= share * delta

@@ -22,6 +22,7 @@ MOST_QUERIES = 10**9
 MOST_TEACHERS = 10**6
 """Votes in a histogram; what an accountant tabulates grows with their number."""
 
+MOST_CLASSES = MOST_TEACHERS
 MOST_EPSILON = 1e6
 LEAST_DELTA = 1e-100  # far below the error of any sampler; what is smaller cannot be divided by
 MOST_SEED = 2**32 - 1
@@ -177,7 +178,7 @@ def teachers(value: object, key: str = "n_teachers") -> int:
 
 def classes(value: object, key: str = "n_classes") -> int:
     """How many classes there are to choose from."""
-    return whole(value, key, least=2, most=MOST_TEACHERS)
+    return whole(value, key, least=2, most=MOST_CLASSES)
 
 
 def histograms(counts: Any, key: str = "counts") -> NDArray[np.int64]:

@@ -1,6 +1,8 @@
 """Publishing a data-dependent ε: Gaussian noise scaled by smooth sensitivity, shifted up to stay a bound.
 
-The mechanism is GNSS of Papernot et al. 2018 (arXiv:1802.08908, appendix B), with two changes.
+The mechanism is GNSS of Papernot et al. 2018 (arXiv:1802.08908, appendix B), with three changes.
+
+- What is released is a bound on the exact cost of integer noise (`smooth_sensitivity`), not the published bound.
 
 - The RDP that its Theorem 23 states (order exp(2 beta) / sigma² + …) is smaller than the Rényi divergence of
   two normal distributions that its premises allow: 0.686 against 1.216 at order 14, beta = 0.4/14, sigma = 5.
@@ -13,7 +15,7 @@ which queries were answered, the figure eps(o)), for every data set D, neighbour
 
     Pr[o(D) in E] <= integral over E of exp(eps(o)) dPr[o(D') = o] + delta.
 
-It holds in both directions although the published bounds are one-sided, because eps(o) is part of the output.
+It holds in both directions although costs are one-sided, because eps(o) is part of the output.
 Order, beta, sigma_ss, delta and failure must be chosen without looking at the votes, and each call of
 `epsilon_sanitised` for the same labels is a further release: publish one.
 """
@@ -29,10 +31,11 @@ from fractions import Fraction
 import numpy as np
 
 from pate.accounting import parameters
-from pate.accounting.composition import Guarantee, RdpGuarantee, rdp_epsilon
+from pate.accounting.composition import Guarantee, RdpGuarantee, epsilon_of_rdp, rdp_epsilon
 from pate.accounting.normal import ndtri
 from pate.accounting.smooth_sensitivity import PrivateCost
 from pate.accounting.worst_case import WorstCaseGuarantee
+from pate.noise.integer import TV_ERROR_PER_DRAW
 
 Entropy = Callable[[int], bytes]
 
@@ -40,8 +43,8 @@ ROUNDING = 1e-9  # charged for floating point: far above the error of any cost o
 GRID = Fraction(1, 1000)  # what is released is a multiple of this
 _SAMPLER_ERROR = 2.0**-200  # total variation between the sampler and a rounded normal, see standard_normal
 _FRACTION_BITS = 256
-SMALLEST_SIGMA = 5.0
-"""Votes. Below about 3 the exact cost of integer noise was seen to exceed the published bound; see docs/proofs.md."""
+FAILURE_SHARE = 0.1
+"""The share of δ that is spent on the released bound being too low."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +92,19 @@ def epsilon_sanitised(
 ) -> SanitisedEpsilon:
     """Release an upper bound on the ε of the labels and of this release together.
 
-    `failure` is the part of `delta` spent on the bound being too low (half unless told). The figure is
+    `failure` is the part of `delta` spent on the bound being too low (a tenth unless told). The figure is
     clipped at the public worst case and at zero, and rounded up to a multiple of `GRID`.
     """
-    _check_noise(cost.smallest_sigma)
     delta = parameters.delta(delta)
-    lost = delta / 2 if failure is None else parameters.number(failure, "failure", above=0, below=delta)
+    lost = FAILURE_SHARE * delta if failure is None else parameters.number(failure, "failure", above=0, below=delta)
     quantile = -ndtri(lost)
     own = release_rdp(cost.order, beta + ROUNDING, sigma_ss, quantile)
-    left = _delta_left(delta - lost, cost.worst_case_rdp, cost.order, own)
+    left = _delta_left(delta - lost, cost.worst_case_rdp, cost.order, own, cost.label_draws)
     scale = Fraction(cost.smooth_sensitivity(beta) + ROUNDING) * Fraction(sigma_ss)
     noisy = Fraction(cost.rdp) + scale * (Fraction(quantile) + standard_normal(entropy))
     bound = min(float(max(math.ceil(noisy / GRID), 0) * GRID), cost.worst_case_rdp)
     return SanitisedEpsilon(
-        epsilon=bound + own + math.log(1 / left) / (cost.order - 1),
+        epsilon=max(0.0, epsilon_of_rdp(bound + own, cost.order, left)),
         delta=delta,
         order=cost.order,
         rdp_bound=bound,
@@ -120,8 +122,8 @@ class WithRelease(Guarantee):
 
     @classmethod
     def of(cls, labels: WorstCaseGuarantee, order: float, beta: float, sigma_ss: float, delta: float) -> WithRelease:
-        """With the figure released at `delta`, half of it for the chance that the figure is too low."""
-        return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(delta / 2)))
+        """With the figure released at `delta`, the usual share of it for the chance that the figure is too low."""
+        return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(FAILURE_SHARE * delta)))
 
     def epsilon(self, delta: float) -> float:
         total = np.array([self.labels.rdp_at(self.order) + self.release])
@@ -129,26 +131,18 @@ class WithRelease(Guarantee):
 
 
 def check_release(
-    labels: RdpGuarantee, smallest_sigma: float, order: float, beta: float, sigma_ss: float, delta: float
+    labels: RdpGuarantee, order: float, beta: float, sigma_ss: float, delta: float, label_draws: int
 ) -> None:
     """Raise where `epsilon_sanitised` would, once all of the budget is spent: before any of it is."""
-    _check_noise(smallest_sigma)
-    own = release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(parameters.delta(delta) / 2))
-    _delta_left(delta / 2, float(labels.rdp(np.array([order]))[0]), order, own)
+    own = release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(FAILURE_SHARE * parameters.delta(delta)))
+    _delta_left((1 - FAILURE_SHARE) * delta, float(labels.rdp(np.array([order]))[0]), order, own, label_draws)
 
 
-def _check_noise(smallest_sigma: float) -> None:
-    if smallest_sigma < SMALLEST_SIGMA:
-        raise ValueError(
-            f"noise of {smallest_sigma:g} votes is too narrow to sanitise: the published bound is for continuous "
-            f"noise, and integer noise keeps to it from {SMALLEST_SIGMA:g} votes on"
-        )
-
-
-def _delta_left(delta: float, worst_case_rdp: float, order: float, own: float) -> float:
-    """What the sampler's error, weighed by exp(largest ε), leaves of delta for the conversion from RDP."""
+def _delta_left(delta: float, worst_case_rdp: float, order: float, own: float, label_draws: int) -> float:
+    """What the samplers' errors, weighed by exp(largest ε), leave of delta for the conversion from RDP."""
+    error = _SAMPLER_ERROR + parameters.number(label_draws, "label_draws", least=0) * TV_ERROR_PER_DRAW
     largest = worst_case_rdp + own + math.log(2 / delta) / (order - 1)
-    charged = (1 + math.exp(min(largest, 700.0))) * _SAMPLER_ERROR
+    charged = (1 + math.exp(min(largest, 700.0))) * error
     if charged > delta / 2:
         raise ValueError(f"the worst case, ε = {largest:.4g}, is too large to sanitise; answer fewer queries")
     return delta - charged

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ _LARGEST_EXPONENT = 300.0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+AnyFloat = TypeVar("AnyFloat", float, Floats)
 
 
 @lru_cache(maxsize=256)
@@ -79,19 +80,32 @@ def _scaled_excess(log_q: Floats, log_ratio: Floats, order: float) -> Floats:
 
 def threshold_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
     """The largest moment, less 1, of one threshold test at each order; by symmetry for both directions."""
-    needed = np.arange(-radius, radius + 1)
-    passes, passes_after = noise.log_sf(needed), noise.log_sf(needed + 1)
-    fails, fails_after = noise.log_cdf(needed - 1), noise.log_cdf(needed)
-    both = (_excess(passes, passes_after, a) + _excess(fails, fails_after, a) for a in orders)
-    return np.array([excess.max() for excess in both])
+    return np.array([threshold_excesses(noise, radius, order).max() for order in orders])
+
+
+def threshold_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
+    """That moment where noise of at least −radius … radius is needed, and one more after the move."""
+    passes, fails = _log_test(noise, radius)
+    return _excess(passes[:-1], passes[1:], order) + _excess(fails[:-1], fails[1:], order)
+
+
+@lru_cache(maxsize=16)
+def _log_test(noise: IntegerNoise, radius: int) -> tuple[Floats, Floats]:
+    """log P(noise of at least −radius … radius + 1), and log P(less)."""
+    needed = np.arange(-radius, radius + 2)
+    return noise.log_sf(needed), noise.log_cdf(needed - 1)
 
 
 def two_class_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
     """The largest moment, less 1, of argmax over two classes, at each order."""
+    return np.array([two_class_excesses(noise, radius, order).max() for order in orders])
+
+
+def two_class_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
+    """That moment where the class that loses the vote leads by −2·radius … 2·radius + 2 before."""
     log_win = _log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
-    lose = log_win[::-1]
-    both = (_excess(log_win[2:], log_win[:-2], a) + _excess(lose[2:], lose[:-2], a) for a in orders)
-    return np.array([excess.max() for excess in both])
+    log_lose = log_win[::-1]
+    return _excess(log_win[2:], log_win[:-2], order) + _excess(log_lose[2:], log_lose[:-2], order)
 
 
 @lru_cache(maxsize=16)
@@ -170,7 +184,7 @@ class Plane:
             return 3 * tail
         return 3 * tail + math.exp(2 * self._log_moment + (self.drop + 1) * math.log(self.noise.tail_ratio))
 
-    def with_slack(self, excess: float) -> float:
+    def with_slack(self, excess: AnyFloat) -> AnyFloat:
         """(1 + excess)·(1 − slack)^(1 − order) + order·slack, less 1."""
         shrink = math.expm1((1 - self.order) * math.log1p(-self.slack))
         return excess + (1 + excess) * shrink + self.order * self.slack

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
+from pate.accounting.known_teachers import Question, approximate_rdp, moves
 from pate.accounting.moved_votes import on_all_cores
 from pate.accounting.vote_plane import (
     Plane,
@@ -112,6 +113,42 @@ def threshold_test_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) 
         lambda orders: _where_usable(threshold_excess, noise, orders, closed_form(orders)),
         lambda order: threshold_test_rdp(noise, order),
     )
+
+
+def confident_cost(question: Question, asked: int, answered: int, tests: Cost, answers: Cost) -> Cost:
+    """`tests` and `answers` of one mechanism, or less: a query as a whole where the number of votes is known."""
+
+    def closed_form(orders: Orders) -> NDArray[np.float64]:
+        return tests.times * tests.closed_form(orders) + answers.times * answers.closed_form(orders)
+
+    def approximate(orders: Orders) -> NDArray[np.float64]:
+        apart = tests.times * tests.approximate(orders) + answers.times * answers.approximate(orders)
+        return np.minimum(apart, asked * approximate_rdp(question, orders)) if _searched(question) else apart
+
+    def proven(order: float) -> float:
+        each, more = confident_price(question, order, asked, answered)
+        return asked * each + answered * more
+
+    return Cost(1, closed_form, approximate, proven, slow=answers.slow)
+
+
+def confident_price(question: Question, order: float, asked: int, answered: int) -> tuple[float, float]:
+    """What a query costs at `order`, and what an answer adds, so that the limits cost least.
+
+    Either the test and the answer each at its own worst, or both together (`known_teachers`), answered or not. What
+    the test alone costs must not be taken off the second: then ⊥ would not be paid for.
+    """
+    answer = worst_case_rdp(question.answer_noise, order)
+    apart = threshold_test_rdp(question.test_noise, order), answer
+    found = moves(question, order, answer) if _searched(question) else None
+    if found is None:
+        return apart
+    together = found.rdp(order), 0.0
+    return min(apart, together, key=lambda price: asked * price[0] + answered * price[1])
+
+
+def _searched(question: Question) -> bool:
+    return question.answer_noise.scale <= LARGEST_SCALE and question.test_noise.scale <= LARGEST_TEST_SCALE
 
 
 @dataclass(frozen=True)

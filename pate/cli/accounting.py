@@ -257,7 +257,7 @@ def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
 
 
 def _print_plan(result: dict[str, Any]) -> None:
-    parameters = ", ".join(f"{k} {v:g}" for k, v in result["mechanism"].items() if k != "name")
+    parameters = ", ".join(f"{k} {v:g}" for k, v in result["mechanism"].items() if k != "name" and v is not None)
     limit = f", at most {result['answered_limit']} answered" if result["answered_limit"] else ""
     print(f"{result['mechanism']['name']} ({parameters}), {result['queries']} queries{limit}")
     if result["epsilon"] is None:

@@ -305,12 +305,17 @@ class Config(RunConfig):
             from pate.accounting.composition import RdpGuarantee
             from pate.accounting.sanitise import check_release
 
-            sanitise, noise = budget.sanitise, mechanism.sanitised_noise
+            sanitise = budget.sanitise
             labels = mechanism.worst_case(budget.asked, budget.most_answered)
-            if noise is None or not isinstance(labels, RdpGuarantee):
-                raise ConfigError(f"budget.sanitise: there is none for {mechanism.name}, only for (confident_)gnmax")
+            if not mechanism.has_sanitised_cost or not isinstance(labels, RdpGuarantee):
+                raise ConfigError(
+                    f"budget.sanitise: there is none for {mechanism.name}, only for lnmax and (confident_)gnmax"
+                )
             try:
-                check_release(labels, noise, sanitise.order, sanitise.beta, sanitise.sigma_ss, budget.delta)
+                draws = budget.asked * mechanism.noise_draws(
+                    parameters.MOST_CLASSES
+                )  # how many there are is known later
+                check_release(labels, sanitise.order, sanitise.beta, sanitise.sigma_ss, budget.delta, draws)
             except parameters.ParameterError as error:
                 raise error.under("budget.sanitise") from None
             except ValueError as error:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pate.accounting import parameters
+from pate.accounting.composition import epsilon_of_rdp, sampler_share
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import schema
 from pate.ledger.anchor import conflict, open_anchor
@@ -42,6 +43,12 @@ from pate.ledger.chain import (
 from pate.storage.files import create_key, locked, read_key, write_atomically
 
 _SECONDS_TO_WAIT = 30  # for another run that holds the ledger
+
+DRAWS_PER_RUN = 2**40
+"""The most noise draws that a run may take if it shares its ledger: their sampling error is charged to the joint δ."""
+
+RUNS_SHARING = 2**10
+"""The most runs that may share a ledger."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class SharedBudget:
-    """A Rényi filter over all runs on the same data: one order, fixed when the ledger is made."""
+    """A Rényi filter over all runs on the same data: one order, fixed when the ledger is made.
+
+    A share of `delta` is set aside for the sampling error of all noise that the runs can draw.
+    """
 
     order: float
     epsilon: float
@@ -88,9 +98,12 @@ class SharedBudget:
 
     @property
     def rdp(self) -> float:
-        """The Rényi cost that (epsilon, delta) allows at the order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
-        conversion = math.log1p(-1 / self.order) - math.log(self.delta * self.order) / (self.order - 1)
-        return self.epsilon - conversion
+        """The Rényi cost that (epsilon, delta) allows at the order (Canonne, Kamath, Steinke 2020, Prop. 12).
+
+        Not above 0 where nothing is left of them.
+        """
+        share = sampler_share(self.epsilon, self.delta, RUNS_SHARING * DRAWS_PER_RUN)
+        return 0.0 if share is None else self.epsilon - epsilon_of_rdp(0.0, self.order, self.delta * (1 - share))
 
 
 class Ledger:
@@ -277,6 +290,8 @@ class Ledger:
         columns = "asked, answered, mechanism, rdp_asked, rdp_answered"
         row = self._db.execute(f"SELECT run, {columns} FROM runs WHERE name = ?", (name,)).fetchone()
         if row is None:
+            if self.shared is not None and self._db.execute("SELECT COUNT(*) FROM runs").fetchone()[0] >= RUNS_SHARING:
+                raise RunError(f"{self.path}: {RUNS_SHARING:,} runs share it, and its δ allows for no more")
             values = (name, *astuple(self.limits), now())
             run = self._db.execute(
                 f"INSERT INTO runs (name, {columns}, at) VALUES (?, ?, ?, ?, ?, ?, ?)", values

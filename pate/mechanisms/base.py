@@ -101,6 +101,8 @@ class Mechanism(ABC):
     free_is_noise: ClassVar[bool] = True
     """Whether more of the free parameter is more privacy, as with noise, or less, as with an ε."""
 
+    has_sanitised_cost: ClassVar[bool] = False
+    """Whether there is a `sanitised_cost`."""
     releases_counts: ClassVar[bool] = False
     """Whether `release_counts` gives all noisy counts; a label is then made of them."""
 
@@ -146,16 +148,16 @@ class Mechanism(ABC):
     def noise_draws(self, n_classes: int) -> int:
         """The most random draws that one query takes; the accountant charges their sampling error to δ."""
 
-    def rdp_per_query(self, order: float) -> tuple[float, float] | None:
+    def rdp_per_query(self, order: float, asked: int = 1, answered: int = 1) -> tuple[float, float] | None:
         """Rényi cost of each query asked, and what an answer adds, for a shared ledger; None if there is no such cost.
 
-        Where every query is answered, its whole cost is the answer's.
+        Where every query is answered, its whole cost is the answer's; where one may be declined, ⊥ costs as much as an
+        answer. A mechanism that knows better, for limits on both, says so.
         """
-        asked, answered = self.worst_case(1, 0), self.worst_case(1, 1)
-        if not isinstance(asked, RdpGuarantee) or not isinstance(answered, RdpGuarantee):
+        whole = self.worst_case(1, 1)
+        if not isinstance(whole, RdpGuarantee):
             return None
-        test = asked.rdp_at(order) if self.may_decline else 0.0
-        return test, answered.rdp_at(order) - test
+        return (whole.rdp_at(order), 0.0) if self.may_decline else (0.0, whole.rdp_at(order))
 
     def count_cost(self) -> CountCost | None:
         """What it costs that one count changes by 1, for records that vote near themselves; None where unproven."""
@@ -180,14 +182,9 @@ class Mechanism(ABC):
         totals = np.cumsum(rdp, axis=0)[at - 1]
         return np.array([bounds.epsilon_from_rdp(bounds.DEFAULT_ORDERS, total, delta)[0] for total in totals])
 
-    @property
-    def sanitised_noise(self) -> float | None:
-        """The narrowest Gaussian noise behind `sanitised_cost`, in votes; None where there is no such figure."""
-        return None
-
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
         """The data-dependent cost that `budget.sanitise` releases a bound on; private."""
-        raise ConfigError(f"budget.sanitise: there is none for {self.name}, only for (confident_)gnmax")
+        raise ConfigError(f"budget.sanitise: there is none for {self.name}, only for lnmax and (confident_)gnmax")
 
     # what it can be asked
 

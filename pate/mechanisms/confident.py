@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,8 +11,16 @@ from numpy.typing import NDArray
 
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import gaussian_rdp
-from pate.accounting.smooth_sensitivity import PrivateCost, confident_gnmax_cost
-from pate.accounting.worst_case import WorstCaseGuarantee, threshold_test_cost
+from pate.accounting.known_teachers import Question, log_test
+from pate.accounting.smooth_sensitivity import PrivateCost, realised_cost
+from pate.accounting.worst_case import (
+    WorstCaseGuarantee,
+    confident_cost,
+    confident_price,
+    threshold_test_cost,
+    threshold_test_rdp,
+    worst_case_rdp,
+)
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, parameter
 from pate.mechanisms.noisy_max import GNMax
 from pate.mechanisms.win_probabilities import Indices, move_votes
@@ -27,29 +34,41 @@ class ConfidentGNMax(Mechanism):
     Neighbouring relation: one vote moves. Sensitivity: 1 for the largest count, L2 = √2 for the vector.
     Guarantee: Rényi DP order/(2·sigma1²) for every query asked, and order/sigma2² more for every one answered.
     The limits on both are fixed beforehand; whatever order the answers come in, the composed cost at each Rényi
-    order never exceeds the cost of the limits. `threshold_test_rdp` and `worst_case_rdp` are tighter still.
+    order never exceeds the cost of the limits. `threshold_test_rdp` and `worst_case_rdp` are tighter still, and where
+    `n_teachers` is known so is what both cost together, `confident_price`: no histogram has the worst of both.
     """
 
     name: ClassVar[str] = "confident_gnmax"
     may_decline: ClassVar[bool] = True
+    has_sanitised_cost: ClassVar[bool] = True
     free_parameter: ClassVar[str | None] = "sigma2"
     threshold: float = parameter("votes the noisy plurality needs")
     sigma1: float = parameter("noise of the test, a standard deviation in votes")
     sigma2: float = parameter("noise of the answer, a standard deviation in votes")
+    n_teachers: int | None = parameter("number of votes in every histogram", default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.n_teachers is not None:
+            object.__setattr__(self, "n_teachers", parameters.teachers(self.n_teachers))
         object.__setattr__(self, "threshold", parameters.threshold(self.threshold))
         for name in ("sigma1", "sigma2"):
             object.__setattr__(self, name, parameters.noise(getattr(self, name), name))
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
-        counts = parameters.histograms(counts)
+        counts = self._counted(counts)
         noisy_max = counts.max(axis=1) + DiscreteGaussian(self.sigma1).sample((len(counts),), entropy)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         confident = noisy_max >= self.threshold
         if confident.any():
             labels[confident] = GNMax(self.sigma2).release(counts[confident], entropy)
         return labels
+
+    def _counted(self, counts: Counts) -> NDArray[np.int64]:
+        """The histograms, each with as many votes as the cost was worked out for."""
+        votes = parameters.histograms(counts)
+        if self.n_teachers is not None and (votes.sum(axis=1) != self.n_teachers).any():
+            raise parameters.VotesError(f"counts: a row does not hold the votes of {self.n_teachers:,} teachers")
+        return votes
 
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
         return self._behind_test(counts.max(axis=1), GNMax(self.sigma2).log_outcomes(counts))
@@ -71,16 +90,27 @@ class ConfidentGNMax(Mechanism):
 
     def log_test(self, largest: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log-probabilities that a largest count passes the noisy test, and that it does not."""
-        needed = math.ceil(self.threshold) - largest  # the noise that passes the test
-        test = DiscreteGaussian(self.sigma1)
-        return test.log_sf(needed), test.log_cdf(needed - 1)
+        return log_test(DiscreteGaussian(self.sigma1), self.threshold, largest)
 
     def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
         asked, answered = parameters.limits(asked, answered)
         tests = threshold_test_cost(
             DiscreteGaussian(self.sigma1), asked, lambda orders: gaussian_rdp(1.0, self.sigma1, orders)
         )
-        return WorstCaseGuarantee.of(tests, GNMax(self.sigma2).answer_cost(answered))
+        answers = GNMax(self.sigma2).answer_cost(answered)
+        if self.n_teachers is None:
+            return WorstCaseGuarantee.of(tests, answers)
+        return WorstCaseGuarantee.of(confident_cost(self._question(self.n_teachers), asked, answered, tests, answers))
+
+    def rdp_per_query(self, order: float, asked: int = 1, answered: int = 1) -> tuple[float, float]:
+        if self.n_teachers is None:
+            return threshold_test_rdp(DiscreteGaussian(self.sigma1), order), worst_case_rdp(
+                DiscreteGaussian(self.sigma2), order
+            )
+        return confident_price(self._question(self.n_teachers), order, asked, answered)
+
+    def _question(self, n_teachers: int) -> Question:
+        return Question(DiscreteGaussian(self.sigma1), DiscreteGaussian(self.sigma2), self.threshold, n_teachers)
 
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 2
@@ -89,12 +119,9 @@ class ConfidentGNMax(Mechanism):
         """Papernot et al. 2018, as their program counts it: an answer by the probability that there is one."""
         return bounds.confident_gnmax_expected_rdp(counts, self.threshold, self.sigma1, self.sigma2, orders)
 
-    @property
-    def sanitised_noise(self) -> float:
-        return min(self.sigma1, self.sigma2)
-
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
-        return confident_gnmax_cost(counts, answered, self.threshold, self.sigma1, self.sigma2, order)
+        noises = DiscreteGaussian(self.sigma1), DiscreteGaussian(self.sigma2)
+        return realised_cost(counts, answered, self.threshold, *noises, order)
 
     def expected_answered(self, counts: Counts) -> float:
         return float(np.exp(self.log_test(counts.max(axis=1))[0]).sum())

@@ -29,6 +29,7 @@ class Histogram(LNMax):
 
     name: ClassVar[str] = "histogram"
     releases_counts: ClassVar[bool] = True
+    has_sanitised_cost: ClassVar[bool] = False  # that of LNMax is for the argmax alone
     scale: float = parameter("Laplace scale in votes")
 
     def release_counts(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:

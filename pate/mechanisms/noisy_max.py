@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
 from pate.accounting.single_counts import CountCost, GaussianCount, PureCount
-from pate.accounting.smooth_sensitivity import PrivateCost, gnmax_cost
+from pate.accounting.smooth_sensitivity import PrivateCost, answers_cost
 from pate.accounting.worst_case import Cost, WorstCaseGuarantee, argmax_cost
 from pate.mechanisms.base import Counts, Mechanism, parameter
 from pate.mechanisms.win_probabilities import Indices, log_wins, log_wins_after_moves, move_votes
@@ -25,6 +25,8 @@ _FINE = 200.0  # votes; wider noise is scaled down to this for a probability
 
 class NoisyMax(Mechanism):
     """argmax(counts + independent integer noise), ties broken uniformly at random."""
+
+    has_sanitised_cost: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -52,6 +54,11 @@ class NoisyMax(Mechanism):
         if wins is None:
             return self.log_outcomes(move_votes(votes, rows, sources, targets))
         return never_declined(wins)
+
+    def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
+        if not self.has_sanitised_cost:
+            return super().sanitised_cost(counts, answered, order)
+        return answers_cost(counts, self.noise, order)
 
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 1  # a draw per class, and one to break a tie
@@ -142,13 +149,6 @@ class GNMax(NoisyMax):
     def published_rdp(self, counts: Counts, orders: Orders) -> NDArray[np.float64]:
         """Papernot et al. 2018, Theorem 6 and Proposition 10."""
         return bounds.gnmax_rdp(counts, self.sigma, orders)
-
-    @property
-    def sanitised_noise(self) -> float:
-        return self.sigma
-
-    def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
-        return gnmax_cost(counts, self.sigma, order)
 
     def in_words(self) -> str:
         return (

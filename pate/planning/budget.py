@@ -17,6 +17,7 @@ from pate.config import Config
 from pate.data.partition import keyed_digest
 from pate.errors import ConfigError
 from pate.ledger import Ledger, Limits
+from pate.ledger.ledger import DRAWS_PER_RUN
 from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
@@ -31,6 +32,7 @@ from pate.storage import is_url
 def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) -> float:
     """ε of the limits, which holds for every data set; refused if it exceeds `budget.epsilon`."""
     budget = config.budget
+    _check_draws(config, mechanism, n_classes)
     if config.voters == "neighbours":
         return _epsilon_of_rounds(config, n_classes)
 
@@ -60,6 +62,18 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
         f"budget.epsilon = {budget.epsilon:g}: {budget.asked} queries cost {epsilon:.3g} with {mechanism}; "
         f"{fits} would fit: lower budget.asked, add noise, or raise it"
     )
+
+
+def _check_draws(config: Config, mechanism: Mechanism, n_classes: int) -> None:
+    """Raise ConfigError where a shared ledger has not set enough of its δ aside for the noise of this run."""
+    if config.voters == "neighbours":
+        draws = sum(one.queries * one.mechanism.noise_draws(n_classes) for one in config.build_rounds())
+    else:
+        draws = config.budget.asked * mechanism.noise_draws(n_classes)
+    if config.budget.ledger is not None and draws > DRAWS_PER_RUN:
+        raise ConfigError(
+            f"budget.ledger: this run draws noise {draws:,} times, of a shared ledger {DRAWS_PER_RUN:,}; ask fewer"
+        )
 
 
 def neighbours_cost(config: Config, n_classes: int) -> Cost:
@@ -167,7 +181,7 @@ def ledger_opener(
     if config.voters == "neighbours":
         limits = replace(limits, rdp_answered=_dearest_round(config, joint.order))
     else:
-        cost = mechanism.rdp_per_query(joint.order)
+        cost = mechanism.rdp_per_query(joint.order, limits.asked, limits.answered)
         if cost is None:
             raise ConfigError(
                 f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.special import log_ndtr, logsumexp, ndtri
+from scipy.special import logsumexp, ndtri
 from scipy.stats import binomtest, kstest, norm
 
 from pate.accounting import sanitise
-from pate.accounting.composition import rdp_epsilon
+from pate.accounting.composition import epsilon_of_rdp, rdp_epsilon
 from pate.accounting.sanitise import WithRelease, epsilon_sanitised, release_rdp, standard_normal
-from pate.accounting.smooth_sensitivity import PrivateCost, gnmax_cost
+from pate.accounting.smooth_sensitivity import PrivateCost, answers_cost
 from pate.mechanisms import GNMax
+from pate.noise.integer import TV_ERROR_PER_DRAW, DiscreteGaussian
 
 FALSE_ALARM = 1e-6
 
@@ -80,7 +82,7 @@ def test_exact_coins() -> None:
 
 
 def private_cost() -> PrivateCost:
-    return gnmax_cost([[40, 5, 5], [34, 10, 6]] * 10, 5.0, 5.0)
+    return answers_cost([[30, 12, 8], [28, 12, 10]] * 10, DiscreteGaussian(5.0), 5.0)
 
 
 def test_figure_is_an_upper_bound_except_with_the_failure_probability() -> None:
@@ -91,7 +93,7 @@ def test_figure_is_an_upper_bound_except_with_the_failure_probability() -> None:
         released = epsilon_sanitised(cost, beta=0.02, sigma_ss=4.0, delta=0.3, failure=failure, entropy=entropy)
         low += released.rdp_bound < cost.rdp
         assert released.rdp_bound <= cost.worst_case_rdp
-        assert released.epsilon == pytest.approx(released.rdp_bound + own + math.log(1 / 0.1) / 4)
+        assert released.epsilon == pytest.approx(epsilon_of_rdp(released.rdp_bound + own, 5.0, 0.1))
     assert binomtest(low, draws, failure, alternative="greater").pvalue > FALSE_ALARM
     assert low > draws * failure / 2  # rounding up and the clip take little
 
@@ -104,13 +106,13 @@ def test_releases_lie_on_a_public_grid() -> None:
 
 
 def test_guarantee_end_to_end() -> None:
-    """Pr[privacy loss of label and figure > ε(o)] <= delta for all neighbours, by quadrature."""
+    """E[1 - exp(ε(o) - privacy loss of label and figure)]+ <= delta for all neighbours, by quadrature."""
     n_teachers, sigma, order, beta, sigma_ss, failure, left = 12, 2.0, 3.0, 0.05, 1.5, 0.02, 0.03
     quantile = float(-ndtri(failure))
     own = release_rdp(order, beta, sigma_ss, quantile)
     noise = np.linspace(-9, 9, 20_001)
     weight = norm.pdf(noise) / norm.pdf(noise).sum()
-    figures = [gnmax_cost([[c, n_teachers - c]], sigma, order) for c in range(n_teachers + 1)]
+    figures = [answers_cost([[c, n_teachers - c]], DiscreteGaussian(sigma), order) for c in range(n_teachers + 1)]
     scales = [sigma_ss * figure.smooth_sensitivity(beta) for figure in figures]
     worst_excess = 0.0
     for c, step in itertools.product(range(n_teachers + 1), (-1, 1)):
@@ -120,12 +122,14 @@ def test_guarantee_end_to_end() -> None:
         released = figures[here].rdp + scales[here] * (quantile + noise)
         shifted = (released - figures[there].rdp) / scales[there] - quantile
         loss = norm.logpdf(noise) - math.log(scales[here]) - norm.logpdf(shifted) + math.log(scales[there])
-        epsilon = np.minimum(released, order / sigma**2) + own + math.log(1 / left) / (order - 1)
+        bound = np.minimum(released, figures[here].worst_case_rdp)
+        epsilon = epsilon_of_rdp(0.0, order, left) + bound + own
         too_large = 0.0
         for sign in (-1, 1):
-            votes = [sign * (2 * count - n_teachers) / (math.sqrt(2) * sigma) for count in (here, there)]
-            label_loss = log_ndtr(votes[0]) - log_ndtr(votes[1])
-            too_large += math.exp(log_ndtr(votes[0])) * weight[loss + label_loss > epsilon].sum()
+            votes = [(count, n_teachers - count)[::sign] for count in (here, there)]
+            log_p, log_q = GNMax(sigma).log_outcomes(np.array(votes))[:, 0]
+            excess = -np.expm1(np.minimum(epsilon - loss - log_p + log_q, 0.0))
+            too_large += math.exp(log_p) * float(weight @ excess)
         worst_excess = max(worst_excess, too_large)
     assert worst_excess <= failure + left
 
@@ -137,12 +141,24 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"sigma_ss = 0\.0: must be"):
         release_rdp(5.0, 0.02, 0.0)
     with pytest.raises(ValueError, match="too large to sanitise"):
-        epsilon_sanitised(gnmax_cost([[9, 1]] * 20_000, 5.0, 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5)
+        epsilon_sanitised(
+            answers_cost([[9, 1]] * 20_000, DiscreteGaussian(5.0), 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5
+        )
 
 
-def test_noise_too_narrow_for_the_published_bound_is_refused() -> None:
-    with pytest.raises(ValueError, match="too narrow"):
-        epsilon_sanitised(gnmax_cost([[9, 1]], 1.0, 3.0), beta=0.02, sigma_ss=4.0, delta=1e-5)
+def test_the_error_of_the_labels_noise_is_charged_to_delta() -> None:
+    """(1 + e^ε)·τ for each draw, ε the largest there can be: off δ, or refused where nothing is left."""
+    few, many = (
+        epsilon_sanitised(
+            replace(private_cost(), label_draws=draws), beta=0.02, sigma_ss=4.0, delta=1e-5, entropy=seeded(6)
+        )
+        for draws in (0, 2**60)
+    )
+    largest = many.release_rdp + private_cost().worst_case_rdp + math.log(2 / 9e-6) / 4
+    left = 9e-6 - (1 + math.exp(largest)) * 2**60 * TV_ERROR_PER_DRAW
+    assert few.epsilon < many.epsilon == pytest.approx(epsilon_of_rdp(many.rdp_bound + many.release_rdp, 5.0, left))
+    with pytest.raises(ValueError, match="too large to sanitise"):
+        epsilon_sanitised(replace(private_cost(), label_draws=2**85), beta=0.02, sigma_ss=4.0, delta=1e-5)
 
 
 def test_default_entropy_is_the_operating_systems() -> None:
@@ -167,16 +183,16 @@ def test_the_figure_is_the_noisy_cost_shifted_and_rounded_up() -> None:
 
 
 def test_the_budget_counts_what_the_figure_costs() -> None:
-    """Labels and figure together, at the figure's order, with the shift of a figure that fails with half of δ."""
+    """Labels and figure together, at the figure's order, with the shift of a figure that fails with a tenth of δ."""
     labels, delta = GNMax(20.0).worst_case(50, 50), 1e-5
     together = WithRelease.of(labels, 8.0, 0.02, 4.0, delta)
-    own = release_rdp(8.0, 0.02 + sanitise.ROUNDING, 4.0, float(-ndtri(delta / 2)))
+    own = release_rdp(8.0, 0.02 + sanitise.ROUNDING, 4.0, float(-ndtri(delta / 10)))
     assert own > release_rdp(8.0, 0.02 + sanitise.ROUNDING, 4.0, 0.0)
     expected = rdp_epsilon(np.array([8.0]), np.array([labels.rdp_at(8.0) + own]), delta)[0]
     assert together.epsilon(delta) == pytest.approx(expected, rel=1e-12)
 
 
-def test_half_of_delta_is_left_for_the_conversion() -> None:
+def test_nine_tenths_of_delta_are_left_for_the_conversion() -> None:
     released = epsilon_sanitised(private_cost(), beta=0.02, sigma_ss=4.0, delta=1e-5)
-    expected = released.rdp_bound + released.release_rdp + math.log(2e5) / 4
+    expected = epsilon_of_rdp(released.rdp_bound + released.release_rdp, 5.0, 9e-6)
     assert released.epsilon == pytest.approx(expected, rel=1e-9)

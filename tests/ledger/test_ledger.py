@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -17,10 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 from support.ledgers import LIMITS, check, opened, pay, tampered
 
-from pate.errors import BudgetExceeded, RunError
+from pate.accounting.composition import SAMPLER_SHARES
+from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
 from pate.ledger.chain import verify
+from pate.ledger.ledger import DRAWS_PER_RUN, RUNS_SHARING
 from pate.ledger.shared import create
+from pate.noise.integer import TV_ERROR_PER_DRAW
 
 
 def test_answers_and_charges_come_back(tmp_path: Path) -> None:
@@ -256,7 +260,34 @@ def test_the_filter_matches_dp_accountings_conversion() -> None:
     from dp_accounting.rdp import compute_epsilon
 
     shared = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-    assert compute_epsilon([8.0], [shared.rdp], 1e-5)[0] == pytest.approx(3.0, rel=1e-12)
+    assert compute_epsilon([8.0], [shared.rdp], 1e-5 * (1 - SAMPLER_SHARES[0]))[0] == pytest.approx(3.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(3.0, 1e-5), (12.0, 1e-7), (20.0, 1e-5)])
+def test_the_joint_delta_covers_the_noise_that_all_runs_can_draw(epsilon: float, delta: float) -> None:
+    """(ε, δ₀)-DP of ideal noise, and (1 + e^ε)·τ for each of 2⁵⁰ draws, come to δ at most."""
+    shared = SharedBudget(order=8.0, epsilon=epsilon, delta=delta)
+    log_left = (math.log1p(-1 / 8) - (epsilon - shared.rdp)) * 7 - math.log(8)  # δ₀ of the conversion
+    sampler = (1 + math.exp(epsilon)) * RUNS_SHARING * DRAWS_PER_RUN * TV_ERROR_PER_DRAW
+    assert math.exp(log_left) + sampler <= delta * (1 + 1e-12)
+
+
+def test_a_joint_budget_that_no_sampler_covers_allows_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing is left"):
+        create(tmp_path / "shared", SharedBudget(order=8.0, epsilon=60.0, delta=1e-5))
+
+
+def test_a_shared_ledger_takes_no_more_runs_than_its_delta_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pate.ledger.ledger.RUNS_SHARING", 2)
+    budget = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
+    shared = create(tmp_path / "shared", budget)
+    limits = Limits(100, 100, "m", rdp_asked=0.0, rdp_answered=0.01)
+    for name in ("one", "two", "one"):
+        Ledger(shared.db, shared.key, shared.head, name, limits, budget).close()
+    with pytest.raises(RunError, match="2 runs share it"):
+        Ledger(shared.db, shared.key, shared.head, "three", limits, budget)
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -182,6 +182,8 @@ def test_what_a_query_costs_in_a_shared_ledger() -> None:
     assert test + answer == pytest.approx(confident.worst_case(1, 1).rdp_at(order), rel=1e-12)
     assert answer == pytest.approx(GNMax(1.0).worst_case(1, 1).rdp_at(order), rel=1e-12)
     assert GNMax(1.0).rdp_per_query(order) == (0.0, GNMax(1.0).worst_case(1, 1).rdp_at(order))
+    by_default = Mechanism.rdp_per_query(confident, order)
+    assert by_default == (confident.worst_case(1, 1).rdp_at(order), 0.0), "⊥ of a mechanism that says no more"
     for without in (MStab(1.0, 0.3), MSvec(8.0, 0.3, 1, 3)):
         assert without.rdp_per_query(order) is None
 
@@ -198,11 +200,13 @@ def test_which_mechanisms_have_an_exact_cost() -> None:
     assert [type(m).__name__ for m in EVERY if not m.has_exact_cost] == ["MSamp", "MSvec"]
 
 
-def test_the_narrowest_noise_decides_whether_a_figure_can_be_sanitised() -> None:
-    assert ConfidentGNMax(threshold=4, sigma1=9.0, sigma2=2.0).sanitised_noise == 2.0
-    assert ConfidentGNMax(threshold=4, sigma1=2.0, sigma2=9.0).sanitised_noise == 2.0
-    assert GNMax(3.0).sanitised_noise == 3.0
-    assert LNMax(3.0).sanitised_noise is None
+def test_which_mechanisms_have_a_sanitised_cost() -> None:
+    having = {type(m).__name__ for m in EVERY if m.has_sanitised_cost}
+    assert having == {"LNMax", "GNMax", "ConfidentGNMax"}
+    for mechanism in EVERY:
+        if not mechanism.has_sanitised_cost:
+            with pytest.raises(ConfigError, match="only for lnmax"):
+                mechanism.sanitised_cost(np.array([[3, 1]]), np.array([True]), 4.0)
 
 
 def test_records_of_msamp_are_in_at_most_kappa_parts() -> None:

@@ -84,11 +84,20 @@ def test_a_budget_is_kept_and_says_how_many_queries_fit() -> None:
 
 
 def test_a_shared_ledger_charges_tests_and_answers(tmp_path: Path) -> None:
-    shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=50.0, delta=1e-5))
+    shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
     config = config_of(_MECHANISMS[2], ledger={"path": "joint", "id": shared.id})
     mechanism = config.build_mechanism()
     with Run.create(tmp_path / "run", config, resume=False) as directory:
         ledger = ledger_opener(config, mechanism, directory, tmp_path)()
-        assert (ledger.limits.rdp_asked, ledger.limits.rdp_answered) == mechanism.rdp_per_query(8.0)
+        assert (ledger.limits.rdp_asked, ledger.limits.rdp_answered) == mechanism.rdp_per_query(8.0, 40, 30)
         assert ledger.limits.rdp_asked > 0
         ledger.close()
+
+
+def test_a_shared_ledger_has_set_delta_aside_for_so_much_noise_only(tmp_path: Path) -> None:
+    shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
+    config = config_of({"name": "gnmax", "sigma": 9}, ledger={"path": "joint", "id": shared.id})
+    mechanism = config.build_mechanism()
+    assert publishable_epsilon(config, mechanism, 10) > 0
+    with pytest.raises(ConfigError, match=r"budget\.ledger: this run draws noise"):
+        publishable_epsilon(config, mechanism, 2**40 // 40)

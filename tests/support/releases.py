@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np  # noqa: E402
 
 from pate.accounting.sanitise import epsilon_sanitised  # noqa: E402
-from pate.accounting.smooth_sensitivity import gnmax_cost  # noqa: E402
+from pate.accounting.smooth_sensitivity import answers_cost  # noqa: E402
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, mechanism_classes  # noqa: E402
 from pate.mechanisms.histogram import Histogram  # noqa: E402
 from pate.mechanisms.permute_and_flip import PermuteAndFlip  # noqa: E402
@@ -60,7 +60,7 @@ def _from_aggregator(folder: Path) -> Any:
 
 
 def _sanitised(_: Path) -> Any:
-    cost = gnmax_cost([[40, 5, 5], [34, 10, 6]] * 10, 5.0, 5.0)
+    cost = answers_cost([[30, 12, 8], [28, 12, 10]] * 10, DiscreteGaussian(5.0), 5.0)
     released = (epsilon_sanitised(cost, beta=0.02, sigma_ss=1.5, delta=0.3, failure=0.2) for _ in range(20))
     return [figure.rdp_bound for figure in released]
 
