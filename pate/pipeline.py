@@ -129,6 +129,8 @@ def run(
     for remark in data.remarks:
         console.say(f"note: {remark}")
     tell = console.say if data.benchmark else console.say_privately
+    for remark in data.private.remarks if isinstance(data.private, Records) else ():
+        tell(remark)
     check_sizes(config, data, force, tell)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)

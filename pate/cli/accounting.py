@@ -42,7 +42,7 @@ _OPTIONS = {"asked": "queries", "n_teachers": "teachers", "n_classes": "classes"
 
 
 @contextmanager
-def _naming_options() -> Iterator[None]:
+def naming_options() -> Iterator[None]:
     """A parameter with an impossible value is named as the option it came from."""
     from pate.accounting.parameters import ParameterError, shown
 
@@ -54,7 +54,7 @@ def _naming_options() -> Iterator[None]:
         raise ConfigError(f"--{option} {shown(error.value)}: {error.wanted}") from None
 
 
-@_naming_options()
+@naming_options()
 def account(
     ctx: typer.Context,
     votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row per query, one column per class")],
@@ -90,7 +90,7 @@ def account(
         _print_summary(chosen, summary)
 
 
-@_naming_options()
+@naming_options()
 def plan(
     ctx: typer.Context,
     config: Annotated[Path | None, typer.Argument(help="take mechanism, budget and teachers from this config")] = None,

@@ -178,11 +178,14 @@ def _teachers(
 
 
 def _neighbours(records: int, n_classes: int, target: float, delta: float, n_public: int | None) -> Choice | None:
-    """As many cells as have votes enough; None where there would be no two of them."""
+    """As many cells as have votes enough; None where there would be too few."""
     from pate.mechanisms.histogram import Histogram
     from pate.neighbours.rounds import Round
 
-    rounds = with_target([Round(100, Histogram(1.0))], 1, target, delta, n_classes)
+    try:
+        rounds = with_target([Round(100, Histogram(1.0))], 1, target, delta, n_classes)
+    except ConfigError:  # more noise than is allowed
+        return None
     scale = _three_digits(rounds[0].mechanism.scale, up=True)  # type: ignore[attr-defined]
     plan = plan_of_rounds([Round(100, Histogram(scale))], 1, delta, n_classes)
     lead = plan["rounds"][0]["lead_needed"]
