@@ -18,10 +18,13 @@ Update = Callable[..., None]
 
 
 def plain_console(stderr: bool = False) -> RichConsole:
-    """The one way to print through rich: text is shown as it is, whatever brackets, colons or numbers it holds."""
+    """The one way to print through rich: text is shown as it is, whatever brackets, colons or numbers it holds.
+
+    A notebook is no terminal: what is printed there is saved with it, and may be passed on.
+    """
     from rich.console import Console as RichConsole
 
-    return RichConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
+    return RichConsole(stderr=stderr, markup=False, emoji=False, highlight=False, force_jupyter=False)
 
 
 def printable(text: str) -> str:

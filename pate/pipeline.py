@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredV
 from pate.asking import ask, ask_in_rounds
 from pate.cluster.metrics import Metrics
 from pate.cluster.session import check_address, check_workers, ray_session
-from pate.config import Config
+from pate.config import Config, load_config, parse_config
 from pate.console import Console
 from pate.data.dataset import Dataset, Records, Shards, Votes
 from pate.data.sources import data_root, load
@@ -42,6 +43,7 @@ from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledg
 from pate.report.figures import save_examples
 from pate.report.making import report_of_run
 from pate.report.schema import Report
+from pate.report.terminal import summary_rows
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.beginning import undone_if_nothing_came
@@ -72,6 +74,12 @@ class Outcome:
     seconds: dict[str, float]
     private_figures: dict[str, Any] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: publishable figures alone, since notebooks are passed on."""
+        rows = summary_rows(self.report, self.seconds)
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+        return f"<table>{cells}</table><p>{escape(str(self.path))}</p>"
+
 
 @dataclass(frozen=True)
 class Released:
@@ -89,7 +97,7 @@ class Released:
 
 
 def run(
-    config: Config,
+    config: Config | Mapping[str, Any] | Path | str,
     out: Path | str,
     *,
     data_dir: Path | None = None,
@@ -105,7 +113,8 @@ def run(
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
-    `resume` goes on with a run that is in `out`. `data_dir` is where data files are, `config_dir` the config's
+    `config` may also be a YAML file, beside which other files are then looked for, or plain values as such a file
+    holds. `resume` goes on with a run that is in `out`. `data_dir` is where data files are, `config_dir` the config's
     own folder, where other files that it names are, and `address` a Ray cluster to join. `force` trains even
     where parts are too small to learn from. `anchor` is a file or URL where the ledger's links are also kept. `data`
     is the data, if it is in memory or was loaded before. Without `pages`, what is for people to look at is left out:
@@ -113,6 +122,11 @@ def run(
     data share the public features of records that vote themselves; else they are kept until the votes are counted.
     """
     console = console or Console()
+    if isinstance(config, Path | str):
+        config_dir = Path(config).parent if config_dir == Path() else config_dir
+        config = load_config(config)
+    elif not isinstance(config, Config):
+        config = parse_config(config)
     mechanism = config.build_mechanism()
     _check_components(config, config_dir)
     by_workers = config.backend == "ray"

@@ -36,7 +36,7 @@ from pate.networks.threads import wait_without_burning
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
 app = typer.Typer(
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,12 +14,21 @@ from pate.errors import RunError
 def report(
     run: Annotated[str, typer.Argument(help="directory or URL of a finished `pate run` or `pate baseline`")],
     open_: Annotated[bool, typer.Option("--open", help="show the page in a browser")] = False,
+    mlflow: Annotated[
+        Path | None, typer.Option(help="add the run's publishable figures and files to the MLflow file store there")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print the publishable figures as one flat JSON object and nothing else")
+    ] = False,
 ) -> None:
-    """Make the HTML page, the privacy statement and the plots again, from what the run has stored."""
+    """Make the HTML page, the privacy statement and the plots again, from what the run has stored; or export it."""
     from pate.report.writing import write_pages
     from pate.runs.run import Run
 
     with Run.load(run) as found:
+        if mlflow is not None or as_json:
+            _export(found.path, mlflow, as_json)
+            return
         if open_ and found.storage is not None:
             raise RunError(f"{run}: a page in storage cannot be shown; copy it to this machine")
         write_pages(found.path)
@@ -32,3 +43,15 @@ def report(
 
             if not webbrowser.open(found.page.resolve().as_uri()):
                 print("no browser was found; open the page by hand")
+
+
+def _export(path: Path, mlflow: Path | None, as_json: bool) -> None:
+    from pate.report import tracking
+
+    if mlflow is not None:
+        folder = tracking.write_mlflow(path, mlflow)
+        if not as_json:
+            print(f"written: {folder}; look at it with:")
+            print(f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {mlflow}")
+    if as_json:
+        print(json.dumps(tracking.as_object(path)))

@@ -1,0 +1,5 @@
+"""`python -m pate` is `pate`."""
+
+from pate.cli import main
+
+main()

@@ -1,0 +1,147 @@
+"""A run's publishable figures for experiment trackers: flat names and values, and MLflow's file store.
+
+All of it comes from `report.json`, the published part of the config and the files that may leave the run. Nothing of a
+tracker is imported, and nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pate.config import read_yaml
+from pate.report.explanations import AnyReport
+from pate.report.published_config import LEFT_OUT, published_config
+from pate.report.schema import Report
+from pate.report.writing import read_report
+from pate.runs.files import RunFiles
+
+_MOST_TEXT = 500  # signs of a parameter's value: the least that MLflow's stores take
+_FINISHED, _LOCAL = 3, 4  # MLflow's numbers for the status of a run and for where its code is
+
+
+def figures(report: AnyReport) -> dict[str, float]:
+    """Numbers to plot and compare, by name."""
+    student, privacy = report.student, report.privacy
+    found: dict[str, float | None] = {
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "accuracy": student.accuracy,
+        "balanced_accuracy": student.balanced_accuracy,
+        "auc": student.auc,
+        "commonest_share": student.commonest_share,
+        "calibration_error": None if student.calibration is None else student.calibration.error,
+        "agreement": None if student.agreement is None else student.agreement.share,
+        "agreement_error": None if student.agreement is None else student.agreement.error,
+        "epsilon_sanitised": None if privacy.sanitised is None else privacy.sanitised.epsilon,
+    }
+    for name, row, i in zip(report.classes, student.confusion or (), range(len(report.classes)), strict=False):
+        found[f"recall/{name}"] = row[i] / sum(row) if sum(row) else None
+    if report.benchmark is not None:
+        found["benchmark/label_accuracy"] = report.benchmark.label_accuracy
+        found["benchmark/nonprivate_accuracy"] = report.benchmark.nonprivate_accuracy
+    if isinstance(report, Report):
+        found |= {"queries_asked": report.queries.asked, "queries_answered": report.queries.answered}
+        if report.labels is not None:
+            found |= {f"labels/{name}": n for name, n in zip(report.classes, report.labels.by_class, strict=True)}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def settings(run: RunFiles) -> dict[str, Any]:
+    """The published part of the config by dotted key."""
+    return dict(_flat(published_config(read_yaml(run.config_file))))
+
+
+def as_object(path: Path) -> dict[str, Any]:
+    """One flat object for trackers that take JSON: `config`, `summary`, and the report as it is."""
+    report, run = read_report(path), RunFiles(path)
+    return {
+        "name": report.name,
+        "config": settings(run),
+        "summary": figures(report),
+        "warnings": list(report.warnings),
+        "report": report.model_dump(mode="json"),
+    }
+
+
+def write_mlflow(path: Path, store: Path) -> Path:
+    """Add the run to an MLflow file store (`mlflow ui --backend-store-uri DIR`); the folder that it has there.
+
+    The experiment is the config's name. The same run is written to the same place again.
+    """
+    report, run = read_report(path), RunFiles(path)
+    content = run.report_file.read_bytes()
+    experiment = str(int.from_bytes(blake2b(report.name.encode(), digest_size=7).digest(), "big") + 10**17)
+    number = blake2b(content + str(path.resolve()).encode(), digest_size=16).hexdigest()
+    home, folder = store / experiment, store / experiment / number
+    begun, ended = (int(1000 * file.stat().st_mtime) for file in (run.config_file, run.report_file))
+    if not (home / "meta.yaml").exists():
+        times = {"creation_time": begun, "last_update_time": ended}
+        names = {"experiment_id": experiment, "name": report.name, "lifecycle_stage": "active"}
+        _write_meta(home, names | times | {"artifact_location": home.resolve().as_uri()})
+    shutil.rmtree(folder, ignore_errors=True)
+    about: dict[str, Any] = {
+        "artifact_uri": (folder / "artifacts").resolve().as_uri(),
+        "end_time": ended,
+        "entry_point_name": "",
+        "experiment_id": experiment,
+        "lifecycle_stage": "active",
+        "run_id": number,
+        "run_name": path.resolve().name,
+        "run_uuid": number,
+        "source_name": "pate",
+        "source_type": _LOCAL,
+        "source_version": report.pate_version,
+        "start_time": begun,
+        "status": _FINISHED,
+        "tags": [],
+        "user_id": "",
+    }
+    _write_meta(folder, about)
+    entries: dict[str, dict[str, str]] = {
+        "metrics": {name: f"{ended} {value!r} 0\n" for name, value in figures(report).items()},
+        "params": {name: _text(value) for name, value in settings(run).items()},
+        "tags": {"mlflow.runName": about["run_name"], "mlflow.source.name": "pate", "pate.unit": report.privacy.unit},
+    }
+    for kind, values in entries.items():
+        (folder / kind).mkdir()
+        for name, value in values.items():
+            file = folder / kind / _allowed(name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(str(value), encoding="utf-8")
+    for name in run.may_leave():
+        copy = folder / "artifacts" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path / name, copy)
+    return folder
+
+
+def _write_meta(folder: Path, content: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "meta.yaml").write_text(yaml.safe_dump(dict(content)), encoding="utf-8")
+
+
+def _allowed(name: str) -> str:
+    """A name that trackers take: letters, digits and a few signs; a slash makes a group."""
+    parts = [re.sub(r"[^A-Za-z0-9_. -]", "_", part).strip(". ") or "_" for part in name.split("/")]
+    return "/".join([parts[0], "_".join(parts[1:])] if len(parts) > 1 else parts)[:200]
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif value != LEFT_OUT:
+        yield path, value

@@ -1,0 +1,65 @@
+"""What people's fingers expect: -h, python -m pate, completion, and a run in a notebook."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import rich.console
+from support.command_line import in_process
+
+import pate
+from pate.console import Console, Quiet, plain_console
+
+SMALL = {
+    "name": "notebook",
+    "n_teachers": 8,
+    "data": {"source": "digits"},
+    "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+    "mechanism": {"name": "gnmax", "sigma": 4},
+    "budget": {"asked": 40},
+    "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
+    "backend": "local",
+}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-h"], ["run", "-h"], ["ledger", "-h"], ["ledger", "show", "-h"], ["plan", "-h"]]
+)
+def test_a_short_h_helps(arguments: list[str]) -> None:
+    shown = in_process(*arguments)
+    assert (shown.returncode, shown.stdout.startswith("Usage: ")) == (0, True)
+
+
+def test_python_m_pate_is_pate() -> None:
+    shown = subprocess.run([sys.executable, "-m", "pate", "--version"], capture_output=True, text=True, timeout=60)
+    assert shown.stdout == f"{pate.__version__}\n"
+
+
+def test_shells_complete_commands() -> None:
+    program = str(Path(sys.executable).parent / "pate")
+    words = {"COMP_WORDS": "pate pre", "COMP_CWORD": "1", "_PATE_COMPLETE": "complete_bash"}
+    shown = subprocess.run([program], capture_output=True, text=True, timeout=60, env=os.environ | words)
+    assert shown.stdout.split() == ["predict"]
+
+
+def test_a_notebook_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed in one is saved with it: nothing private is."""
+    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+    assert not plain_console().is_jupyter
+    Console().say_privately("17 records have no valid id")
+    assert "17" not in "".join(capsys.readouterr())
+
+
+def test_a_run_from_plain_values_or_a_file_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    outcome = pate.run(SMALL, tmp_path / "run", console=Quiet(), pages=False, force=True)
+    shown = outcome._repr_html_()
+    assert shown.startswith("<table>")
+    assert f"{outcome.report.privacy.epsilon:.3g}" in shown
+    assert "private" not in shown
+    (tmp_path / "my.yaml").write_text(pate.load_config().to_yaml().replace("n_teachers: 80", "n_teachers: 1"))
+    with pytest.raises(pate.PateError, match="n_teachers"):
+        pate.run(tmp_path / "my.yaml", tmp_path / "other")
