@@ -238,6 +238,7 @@ def test_a_record_whose_features_cannot_be_worked_out_casts_no_vote(value: float
     expected = election.count(X[others], y[others])
     assert expected.sum() == 3
     np.testing.assert_array_equal(election.count(X, y), expected)
+    assert election.count(X[2:3], y[2:3]).sum() == 0
     ids = ["a", "b", "c", "d"]
     np.testing.assert_array_equal(election.count_persons(X, y, ids, ranks(X, y, KEY)), expected)
 
