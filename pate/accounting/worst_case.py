@@ -214,9 +214,18 @@ def _where_usable(
     closed_form: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """The cost by `excess` at orders up to a few times the noise's scale, and the closed form elsewhere."""
-    usable = (orders < 8 * noise.scale) & (noise.scale <= LARGEST_SCALE)
-    result = closed_form.copy()
+    places = np.minimum(np.searchsorted(ORDERS, orders), len(ORDERS) - 1)
+    return np.minimum(closed_form, _by_excess(excess, noise)[places])
+
+
+@lru_cache(maxsize=64)
+def _by_excess(
+    excess: Callable[[IntegerNoise, int, Orders], NDArray[np.float64]], noise: IntegerNoise
+) -> NDArray[np.float64]:
+    """The cost by `excess` at each of `ORDERS`; infinite where it is not used. Searches ask for it many times."""
+    usable = (8 * noise.scale > ORDERS) & (noise.scale <= LARGEST_SCALE)
+    result = np.full(len(ORDERS), np.inf)
     if usable.any():
-        tight = np.log1p(excess(noise, math.ceil(12 * noise.scale), orders[usable])) / (orders[usable] - 1)
-        result[usable] = np.minimum(result[usable], tight)
+        orders = ORDERS[usable]
+        result[usable] = np.log1p(excess(noise, math.ceil(12 * noise.scale), orders)) / (orders - 1)
     return result
