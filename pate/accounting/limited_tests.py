@@ -44,6 +44,7 @@ _LEAST_ORDER = 1.02  # where a search for the best one begins
 _THIN_FROM = 25.0  # a search looks at about so many scores per noise scale; what is proven at all of them
 _TRIED = (-2, 0, 2)  # orders round the best one found, in steps of `ORDERS`
 _MOST_PLD_POINTS = 4000
+_MOST_PLD_SCORES = 3000  # with more of them the curve would take seconds
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class NoisyTest:
 
     def log_probabilities(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log-probabilities to pass and to fail of the scores `most`, …, 0."""
-        missing = np.arange(self.threshold - self.most, self.threshold + 1)
-        return self.noise.log_sf(missing), self.noise.log_cdf(missing - 1)
+        return _log_probabilities(self)
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,12 @@ class Limits:
         if x > y:
             return passes * x + min(failures, self.tests - passes) * y
         return failures * y + min(passes, self.tests - failures) * x
+
+
+@lru_cache(maxsize=16)
+def _log_probabilities(test: NoisyTest) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    missing = np.arange(test.threshold - test.most, test.threshold + 1)
+    return test.noise.log_sf(missing), test.noise.log_cdf(missing - 1)
 
 
 @lru_cache(maxsize=8192)
@@ -190,7 +196,7 @@ class LimitedTests(Guarantee):
         """ε of all tests by the hockey-stick curve that is the largest of any neighbouring scores' at each ε."""
         if self.limits.tests == 0:
             return 0.0
-        if self.lost >= delta:
+        if self.lost >= delta or self.test.most > _MOST_PLD_SCORES:
             return math.inf
         guess = self.quick_epsilon(delta)
         log_pass, log_fail = self.test.log_probabilities()

@@ -147,7 +147,8 @@ class MSvec(StabilityTest):
         """How many histograms of a stream get a label, on average: exact, by how likely each threshold is by then."""
         values, log_fresh = self.design.threshold_values()
         fresh = np.exp(log_fresh)
-        likely = np.zeros((self.unstable, len(values)))  # how many ⊥ so far, and the threshold's noise
+        most = min(self.unstable, len(counts) + 1)
+        likely = np.zeros((most, len(values)))  # how many ⊥ so far, and the threshold's noise
         likely[0] = fresh
         answered = 0.0
         for score in self.design.scores(plurality_gap(counts))[: self.max_queries]:
