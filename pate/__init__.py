@@ -18,7 +18,20 @@ if TYPE_CHECKING:
     from pate.config import load_config
     from pate.errors import BudgetExceeded, PateError
     from pate.ledger import Charge, Ledger, Limits
-    from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, Histogram, LNMax, MSamp, MStab, MSvec, PermuteAndFlip
+    from pate.mechanisms import (
+        UNANSWERED,
+        ConfidentGNMax,
+        GaussianMSamp,
+        GaussianMStab,
+        GNMax,
+        Histogram,
+        LectureMSvec,
+        LNMax,
+        MSamp,
+        MStab,
+        MSvec,
+        PermuteAndFlip,
+    )
     from pate.pipeline import run
     from pate.planning.costs import worst_case_epsilon
     from pate.runs.predictor import load
@@ -32,8 +45,11 @@ _HOMES = {
     "Charge": "pate.ledger",
     "ConfidentGNMax": "pate.mechanisms",
     "GNMax": "pate.mechanisms",
+    "GaussianMSamp": "pate.mechanisms",
+    "GaussianMStab": "pate.mechanisms",
     "Histogram": "pate.mechanisms",
     "LNMax": "pate.mechanisms",
+    "LectureMSvec": "pate.mechanisms",
     "Ledger": "pate.ledger",
     "Limits": "pate.ledger",
     "MSamp": "pate.mechanisms",
@@ -58,8 +74,11 @@ __all__ = [
     "Charge",
     "ConfidentGNMax",
     "GNMax",
+    "GaussianMSamp",
+    "GaussianMStab",
     "Histogram",
     "LNMax",
+    "LectureMSvec",
     "Ledger",
     "Limits",
     "MSamp",

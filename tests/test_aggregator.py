@@ -20,7 +20,7 @@ from pate.ensemble.worker import PartialCounts
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge
 from pate.ledger.chain import verify
-from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, MSvec
+from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, LectureMSvec, MSvec
 
 
 def test_labels_are_stored_and_free_the_second_time(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_examples_without_votes_are_refused(tmp_path: Path) -> None:
     assert aggregator.spent() == Charge(0, 0)
 
 
-SVEC = MSvec(epsilon=500.0, delta=0.01, unstable=3, max_queries=40)  # so much ε that 20 teachers can be answered
+SVEC = LectureMSvec(epsilon=500.0, delta=0.01, unstable=3, max_queries=40)  # so much ε that 20 teachers can be answered
 
 
 def unsure(X: np.ndarray) -> list[PartialCounts]:
@@ -135,6 +135,18 @@ def test_a_restart_costs_msvec_one_unstable_answer_and_stores_no_threshold(tmp_p
     third = make(tmp_path, SVEC, asked=40, answered=40)
     assert third.room() == 0
     assert b"threshold" not in (tmp_path / "ledger.db").read_bytes().lower()
+
+
+def test_a_restart_of_msvec_with_a_fixed_threshold_is_free_and_its_limit_holds_over_all_of_them(tmp_path: Path) -> None:
+    steady = MSvec(epsilon=500.0, delta=0.01, unstable=8, max_queries=40)
+    assert steady.design.threshold_noise is None
+    for first in range(0, 32, 8):  # two ties in each eight
+        aggregator = make(tmp_path, steady, asked=40, answered=40)
+        if first == 0:
+            aggregator.collect(examples(40), unsure)
+        aggregator.label(examples(first + 8))
+    assert aggregator.spent() == Charge(32, 24, 8)
+    assert aggregator.room() == 0
 
 
 def test_the_data_dependent_figure_stays_under_private(tmp_path: Path) -> None:

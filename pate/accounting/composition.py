@@ -34,6 +34,10 @@ class Guarantee(ABC):
         """About `epsilon`, for searches; proves nothing."""
         return self.epsilon(delta)
 
+    def by_method(self, delta: float) -> dict[str, float]:
+        """ε by each method that is proven for it, for people to compare; empty where there is one alone."""
+        return {}
+
 
 @dataclass(frozen=True)
 class RdpGuarantee(Guarantee):
@@ -89,6 +93,20 @@ class RepeatedGuarantee(Guarantee):
         if lost > delta:
             return math.inf
         return min(self.times * self.each_epsilon, self._composed((delta - lost) / (1 - lost)))
+
+    def by_method(self, delta: float) -> dict[str, float]:
+        from pate.accounting.calculators import compose_advanced  # which is written in terms of this class
+
+        lost = self.times * self.each_delta
+        simple = self.times * self.each_epsilon if lost <= delta else math.inf
+        advanced = math.inf
+        if self.times and lost < delta:
+            advanced = compose_advanced(self.each_epsilon, self.each_delta, self.times, delta - lost).epsilon
+        return {
+            "optimal composition": self.epsilon(delta),
+            "advanced composition": advanced,
+            "simple composition": simple,
+        }
 
     def _composed(self, delta: float) -> float:
         """ε at `delta` of the finite losses, of which a binomial number is positive.

@@ -270,7 +270,9 @@ def _plan_object(
         "answered_limit": workload.answered,
         "delta": workload.delta,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "epsilon_by_method": planning.epsilon_by_method(mechanism, workload),
         "one_more_query": planning.one_more_query(mechanism, workload),
+        "remark": mechanism.remark,
         "unanimous": dataclasses.asdict(planning.answerable(mechanism, teachers, workload.n_classes)),
         "expected": None if expected is None else dataclasses.asdict(expected),
         "expected_is_private": private,
@@ -305,6 +307,10 @@ def _print_plan(result: dict[str, Any]) -> None:
         print(f"  ε to publish       none at δ = {result['delta']:g}: add noise, ask fewer, or lower the δ per query")
     else:
         print(f"  ε to publish       {result['epsilon']:.4g} at δ = {result['delta']:g}")
+    for method, epsilon in result["epsilon_by_method"].items():
+        print(f"    {epsilon:<10.4g} {method}")
+    if result["remark"]:
+        print(f"  {result['remark']}")
     for number, one in enumerate(result.get("rounds", ()), start=1):
         by = "teachers that see by the student so far" if one["features"] == "student" else "teachers"
         print(f"  round {number}            {one['asked']:,} queries, {by}")

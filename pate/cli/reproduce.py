@@ -16,6 +16,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
     seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,
+    rows: Annotated[str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250")] = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="else runs/reproduce-DATA; what is there is not run again")
     ] = None,
@@ -31,6 +32,8 @@ def reproduce(
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
     chosen = study(data, votes, quick)
+    if rows is not None:
+        chosen = chosen.only([name.strip() for name in rows.split(",")])
     out = run_dir or Path("runs") / f"reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
     console = Console()
     try:

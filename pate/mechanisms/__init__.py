@@ -11,10 +11,11 @@ from pate.accounting import parameters
 from pate.errors import ConfigError
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream
 from pate.mechanisms.confident import ConfidentGNMax
+from pate.mechanisms.gaussian_stability import GaussianMSamp, GaussianMStab
 from pate.mechanisms.histogram import Histogram
 from pate.mechanisms.noisy_max import GNMax, LNMax
 from pate.mechanisms.permute_and_flip import PermuteAndFlip
-from pate.mechanisms.sparse_vector import MSvec
+from pate.mechanisms.sparse_vector import LectureMSvec, MSvec
 from pate.mechanisms.stability import MSamp, MStab
 from pate.naming import classes_in, dotted, nearest, resolve, shown
 
@@ -23,8 +24,11 @@ __all__ = [
     "ConfidentGNMax",
     "Counts",
     "GNMax",
+    "GaussianMSamp",
+    "GaussianMStab",
     "Histogram",
     "LNMax",
+    "LectureMSvec",
     "MSamp",
     "MStab",
     "MSvec",

@@ -229,6 +229,11 @@ class Mechanism(ABC):
         """Its name as its paper writes it."""
         return type(self).__name__
 
+    @property
+    def remark(self) -> str:
+        """What follows from its parameters and people may want to know before they use it; empty if nothing does."""
+        return ""
+
     def in_words(self) -> str:
         """What a query releases, for the report and the privacy statement: public parameters only."""
         return f"what the mechanism {self.name} releases"

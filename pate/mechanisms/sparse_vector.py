@@ -1,12 +1,12 @@
-"""MSvec: many stable queries for the price of a few unstable ones."""
+"""MSvec: many stable queries for the price of a few unstable ones, with the least noise that a named ε needs."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, ClassVar, NoReturn
 
@@ -14,41 +14,51 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
-from pate.accounting.composition import FixedGuarantee, Guarantee, RepeatedGuarantee
+from pate.accounting.composition import Guarantee
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms.base import FEW_QUERIES, UNANSWERED, Counts, Stream, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
+from pate.mechanisms.sparse_vector_design import Design, calibrated, guarantee_of
 from pate.mechanisms.stability import (
     StabilityTest,
     check_noise,
     log_plurality_shares,
     plurality_gap,
-    stable_moves,
 )
 from pate.noise.integer import DiscreteLaplace, Entropy
 
 _MOST_JOINT_QUERIES = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MSvec(StabilityTest):
-    """The plurality if d + Lap(2λ) > T + Lap(λ), else ⊥, the noise on T being drawn again after each ⊥ only.
+    """The plurality if d and noise reach a threshold, else ⊥; d is `stable_moves`. Ends after `unstable` times ⊥.
 
-    λ = √(32·unstable·ln(2/delta))/epsilon and T = 2λ·ln(2·max_queries/delta); d is `stable_moves`. The
-    stream stops after `unstable` times ⊥ or `max_queries` queries, both fixed beforehand.
+    Or after `max_queries` queries; both are fixed beforehand. `epsilon` and `delta` are named, and noise and threshold
+    are the lowest of two designs whose proven cost is that:
+
+    * Gaussian noise on d, drawn anew for every query, and a fixed threshold (where more than a few may be unstable);
+    * Laplace noise of scale 2λ on d and λ on the threshold, which is drawn again after each ⊥ only.
 
     Neighbouring relation: one vote moves in every query. Sensitivity: each d changes by at most 1.
-    Guarantee: (epsilon, delta)-DP for the whole stream, queries chosen adaptively. Proof for integer noise.
-    Call the queries under one noisy threshold, up to its ⊥, an epoch. (1) As in AboveThreshold, shifting the
-    threshold by 1 and the noise of the one ⊥ by 2 turns a run on one data set into the same run on its
-    neighbour: an epoch's bits are (2/λ)-DP. (2) Call a query bad if its plurality differs between the
-    neighbours; then d = 0 on both. Of the bad queries in an epoch the first is answered or ends it, so an
-    epoch answers one with probability at most P(Lap(2λ) + Lap(λ) > T) < delta/(2·max_queries), and is (2/λ,
-    that)-DP. (3) At most `unstable` epochs compose: to 2·unstable/λ, which is at most epsilon if unstable ≤
-    8·ln(2/delta); else by advanced composition with delta/2, whose second term is at most epsilon/2 unless
-    epsilon is far too large to be of use. The constructor checks that.
-    Source: Bassily, Thakkar, Thakurta 2018, Algorithm 2; sparse vector, Dwork, Roth 2014, Section 3.6, with
-    above and below exchanged, since here the queries below the threshold are the few.
+    Guarantee: (epsilon, delta)-DP for the whole stream, queries chosen adaptively. Call a query bad if d = 0 on both of
+    two neighbours: then ⊥ is equally likely on both. Otherwise both have the same unique plurality, and the answer is
+    a function of the test. Proof for integer noise:
+
+    *Gaussian.* A bad query is answered with probability at most b, by noise of its own. If none of the first
+    `unstable` bad ones is answered they end the stream. So an answer to a bad query has a probability of at most
+    1 − (1 − b)^unstable, which is charged to δ. All other streams of answers have the probabilities of a stream of
+    tests, times (1 − b)^(bad queries) on both sides; `accounting.limited_tests` bounds their Rényi divergence by
+    charges for at most `unstable` failures and `max_queries` tests.
+
+    *Laplace.* Call the queries under one noisy threshold, up to its ⊥, an epoch. (1) As in AboveThreshold, shifting the
+    threshold by 1 and the noise of the one ⊥ by 2 turns a run on one data set into the same run on its neighbour: an
+    epoch's bits are (2/λ)-DP. (2) Of the bad queries in an epoch the first is answered or ends it, so an epoch answers
+    one with probability at most b = P(Lap(2λ) + Lap(λ) ≥ threshold), and is (2/λ, b)-DP. (3) At most `unstable` epochs
+    compose, optimally (`RepeatedGuarantee`).
+
+    Source: Bassily, Thakkar, Thakurta 2018, Algorithm 2; sparse vector, Dwork, Roth 2014, Section 3.6, with above and
+    below exchanged, since here the queries below the threshold are the few. `LectureMSvec` has their noise.
     """
 
     name: ClassVar[str] = "msvec"
@@ -66,54 +76,28 @@ class MSvec(StabilityTest):
         if self.unstable > self.max_queries:
             wanted = f"must not exceed max_queries = {self.max_queries}"
             raise parameters.ParameterError("unstable", self.unstable, wanted)
-        for scale in (self.noise_scale, 2 * self.noise_scale):  # of the threshold, and of a query
-            check_noise(scale, self.epsilon)
-        if not (self._composes_simply or self._second_order_term <= self.epsilon / 2):
-            raise parameters.ParameterError("epsilon", self.epsilon, "too large for msvec's bound to hold; lower it")
+        self.design  # noqa: B018 - an ε that no noise gives is refused here
 
-    @property
-    def noise_scale(self) -> float:
-        """λ, in votes: the threshold has noise of this scale, a query of twice this."""
-        return math.sqrt(32 * self.unstable * math.log(2 / self.delta)) / self.epsilon
+    def __repr__(self) -> str:
+        """With the noise, so that a ledger knows a stream by it."""
+        named = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        return f"{type(self).__name__}({named}: {self.design})"
+
+    @cached_property
+    def design(self) -> Design:
+        """Noise and threshold, which are public."""
+        return calibrated(self.epsilon, self.delta, self.unstable, self.max_queries)
 
     @property
     def votes_to_pass(self) -> int:
-        """The least integer above T: a query passes if d and noise reach this and the threshold's noise."""
-        return math.floor(2 * self.noise_scale * math.log(2 * self.max_queries / self.delta)) + 1
-
-    @property
-    def exact_delta(self) -> float:
-        """The δ that the proof needs at `epsilon`: below `delta`, and far below if few are unstable."""
-        return self.unstable * self._bad_answer + (0 if self._composes_simply else self.delta / 2)
-
-    @property
-    def _bad_answer(self) -> float:
-        return self._pass_probability(0)
-
-    @property
-    def _composes_simply(self) -> bool:
-        return self.unstable <= 8 * math.log(2 / self.delta)
-
-    @property
-    def _second_order_term(self) -> float:
-        each = 2 / self.noise_scale
-        return self.unstable * each * math.expm1(each)
+        """A query passes if d and its noise reach this and the threshold's noise."""
+        return self.design.votes_to_pass
 
     def worst_case(self, asked: int, answered: int) -> Guarantee:
-        asked, _ = parameters.limits(asked, answered)
+        asked, answered = parameters.limits(asked, answered)
         if asked > self.max_queries:
-            raise BudgetExceeded(f"{asked} queries are more than msvec's max_queries = {self.max_queries}")
-        return FixedGuarantee(self.epsilon, self.exact_delta) if asked else FixedGuarantee(0.0, 0.0)
-
-    def optimal_case(self) -> Guarantee:
-        """The same stream by optimal composition of its epochs, which gives an ε below `epsilon`."""
-        return RepeatedGuarantee(2 / self.noise_scale, self._bad_answer, self.unstable)
-
-    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
-        return self.epsilon if delta >= self.delta else math.inf
-
-    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.full(len(at), self.published_epsilon(counts, delta))
+            raise BudgetExceeded(f"{asked} queries are more than {self.name}'s max_queries = {self.max_queries}")
+        return guarantee_of(self.design, asked, answered, min(asked, self.unstable))
 
     def check(self, asked: int, delta: float, n_teachers: int) -> None:
         if asked > self.max_queries:
@@ -126,20 +110,25 @@ class MSvec(StabilityTest):
         asked: int = settings.get("max_queries", FEW_QUERIES)
         return asked
 
+    @property
+    def remark(self) -> str:
+        return f"{self.design}; a lead of {self.gap_needed(0.5)} votes is answered every second time"
+
     def in_words(self) -> str:
         return "the class with most votes, if its lead passes a noisy threshold (sparse vector), else nothing (⊥)"
 
     def noise_draws(self, n_classes: int) -> int:
-        return 3  # the query, its threshold if there is none yet, and one to break a tie
+        noisy_threshold = self.design.threshold_noise is not None
+        return 2 + noisy_threshold  # the query, one to break a tie, and its threshold if there is none yet
 
     def begin(self, unstable: int = 0, asked: int = 0) -> MSvecStream:
         """The stream from its beginning or, after the program has stopped, from what the ledger holds.
 
-        Its threshold was lost then, so going on begins a new epoch and costs one of `unstable`.
+        A noisy threshold was lost then, so going on begins a new epoch and costs one of `unstable`.
         `unstable` is `MSvecStream.unstable` as stored with the last label, which counts earlier resumptions.
         """
         unstable, asked = parameters.queries(unstable, "unstable"), parameters.queries(asked, "asked")
-        resumed = unstable > 0 or asked > 0
+        resumed = self.design.threshold_noise is not None and (unstable > 0 or asked > 0)
         return MSvecStream(self, min(self.unstable, unstable + resumed), asked)
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
@@ -152,19 +141,18 @@ class MSvec(StabilityTest):
 
     def log_pass(self, gap: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """For one query under a threshold of its own."""
-        missing = self.votes_to_pass - stable_moves(gap)
-        return _log_tail(self.noise_scale, missing), _log_tail(self.noise_scale, 1 - missing)
+        return self.design.log_pass(self.design.scores(gap))
 
     def expected_answered(self, counts: Counts) -> float:
         """How many histograms of a stream get a label, on average: exact, by how likely each threshold is by then."""
-        threshold, test = DiscreteLaplace(self.noise_scale), DiscreteLaplace(2 * self.noise_scale)
-        values = np.arange(-threshold.half_width(), threshold.half_width() + 1)
-        fresh = np.exp(threshold.log_pmf(values))
-        likely = np.zeros((self.unstable, len(values)))  # how many ⊥ so far, and the threshold's noise
+        values, log_fresh = self.design.threshold_values()
+        fresh = np.exp(log_fresh)
+        most = min(self.unstable, len(counts) + 1)
+        likely = np.zeros((most, len(values)))  # how many ⊥ so far, and the threshold's noise
         likely[0] = fresh
         answered = 0.0
-        for moves in stable_moves(plurality_gap(counts))[: self.max_queries]:
-            passes = np.exp(test.log_sf(self.votes_to_pass + values - moves))
+        for score in self.design.scores(plurality_gap(counts))[: self.max_queries]:
+            passes = np.exp(self.design.noise.log_sf(self.votes_to_pass + values - score))
             before = likely.sum(axis=1)
             likely = likely * passes
             after = likely.sum(axis=1)
@@ -183,9 +171,9 @@ class MSvec(StabilityTest):
         declined = np.append(np.full(n_classes, -np.inf), 0.0)
         answered = np.column_stack([log_plurality_shares(counts), np.full(n_queries, -np.inf)])
         total = np.full((n_classes + 1,) * n_queries, -np.inf)
-        moves = tuple(stable_moves(plurality_gap(counts)).tolist())
+        scores = tuple(self.design.scores(plurality_gap(counts)).tolist())
         for bits in product((True, False), repeat=n_queries):
-            joint = np.asarray(_log_bits(self, moves, bits))
+            joint = np.asarray(_log_bits(self, scores, bits))
             for i, bit in enumerate(bits):
                 joint = np.add.outer(joint, answered[i] if bit else declined)
             total = np.logaddexp(total, joint)
@@ -219,8 +207,8 @@ class MSvecStream(Stream):
         """Answers to the histograms in turn; fewer than there are histograms if a ⊥ ends the stream."""
         counts = parameters.histograms(counts)
         self._refuse_beyond_limits(len(counts))
-        test = DiscreteLaplace(2 * self._mechanism.noise_scale)
-        noisy = stable_moves(plurality_gap(counts)) + test.sample((len(counts),), entropy)
+        design = self._mechanism.design
+        noisy = design.scores(plurality_gap(counts)) + design.noise.sample((len(counts),), entropy)
         labels = argmax_with_random_ties(counts, entropy)
         for i in range(len(counts)):
             self.asked += 1
@@ -234,8 +222,9 @@ class MSvecStream(Stream):
 
     def _noisy_threshold(self, entropy: Entropy) -> int:
         if self._threshold is None:
-            noise = DiscreteLaplace(self._mechanism.noise_scale).sample((1,), entropy)
-            self._threshold = self._mechanism.votes_to_pass + int(noise[0])
+            design = self._mechanism.design
+            noise = 0 if design.threshold_noise is None else int(design.threshold_noise.sample((1,), entropy)[0])
+            self._threshold = design.votes_to_pass + noise
         return self._threshold
 
     def _refuse_beyond_limits(self, n_queries: int) -> None:
@@ -246,36 +235,74 @@ class MSvecStream(Stream):
             raise BudgetExceeded(f"{n_queries} queries do not fit: {max(0, left)} of max_queries are left")
 
 
+@dataclass(frozen=True, repr=False)
+class LectureMSvec(MSvec):
+    """MSvec with the noise of the lecture: λ = √(32·unstable·ln(2/delta))/epsilon, T = 2λ·ln(2·max_queries/delta).
+
+    The plurality if d + Lap(2λ) > T + Lap(λ), else ⊥, the noise on T being drawn again after each ⊥ only.
+
+    Guarantee: (epsilon, delta)-DP for the whole stream, as for MSvec with Laplace noise. Its epochs compose to
+    2·unstable/λ, which is at most epsilon if unstable ≤ 8·ln(2/delta); else by advanced composition with delta/2, whose
+    second term is at most epsilon/2 unless epsilon is far too large to be of use. The constructor checks that. What
+    is published is the optimal composition of the epochs, several times less. Kept for comparison.
+    """
+
+    name: ClassVar[str] = "lecture_msvec"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self._composes_simply or self._second_order_term <= self.epsilon / 2):
+            wanted = "too large for the lecture's bound to hold; lower it"
+            raise parameters.ParameterError("epsilon", self.epsilon, wanted)
+
+    @property
+    def noise_scale(self) -> float:
+        """λ, in votes: the threshold has noise of this scale, a query of twice this."""
+        return math.sqrt(32 * self.unstable * math.log(2 / self.delta)) / self.epsilon
+
+    @cached_property
+    def design(self) -> Design:
+        for scale in (self.noise_scale, 2 * self.noise_scale):  # of the threshold, and of a query
+            check_noise(scale, self.epsilon)
+        above = math.floor(2 * self.noise_scale * math.log(2 * self.max_queries / self.delta)) + 1
+        return Design(DiscreteLaplace(2 * self.noise_scale), DiscreteLaplace(self.noise_scale), above)
+
+    @property
+    def exact_delta(self) -> float:
+        """The δ that the lecture's proof needs at `epsilon`: below `delta`, and far below if few are unstable."""
+        return self.unstable * self.design.bad_answer() + (0 if self._composes_simply else self.delta / 2)
+
+    @property
+    def _composes_simply(self) -> bool:
+        return self.unstable <= 8 * math.log(2 / self.delta)
+
+    @property
+    def _second_order_term(self) -> float:
+        each = 2 / self.noise_scale
+        return self.unstable * each * math.expm1(each)
+
+    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
+        return self.epsilon if delta >= self.delta else math.inf
+
+    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.full(len(at), self.published_epsilon(counts, delta))
+
+
 @lru_cache(maxsize=4096)
-def _log_bits(mechanism: MSvec, moves: tuple[int, ...], bits: tuple[bool, ...]) -> float:
+def _log_bits(mechanism: MSvec, scores: tuple[int, ...], bits: tuple[bool, ...]) -> float:
     """log-probability that just these queries are answered: a sum over each epoch's threshold noise."""
     from scipy.special import logsumexp  # costs 0.3 s: import where used
 
-    scale = mechanism.noise_scale
-    threshold, test = DiscreteLaplace(scale), DiscreteLaplace(2 * scale)
-    values = np.arange(-threshold.half_width(), threshold.half_width() + 1)
-    log_epoch, unstable = threshold.log_pmf(values), 0
+    test = mechanism.design.noise
+    values, log_fresh = mechanism.design.threshold_values()
+    log_epoch, unstable = log_fresh, 0
     for i, bit in enumerate(bits):
         if unstable == mechanism.unstable or i == mechanism.max_queries:
             return -np.inf if any(bits[i:]) else float(logsumexp(log_epoch))
-        missing = mechanism.votes_to_pass + values - moves[i]
+        missing = mechanism.votes_to_pass + values - scores[i]
         if bit:
             log_epoch = log_epoch + test.log_sf(missing)
         else:
-            log_epoch = threshold.log_pmf(values) + logsumexp(log_epoch + test.log_cdf(missing - 1))
+            log_epoch = log_fresh + logsumexp(log_epoch + test.log_cdf(missing - 1))
             unstable += 1
     return float(logsumexp(log_epoch))
-
-
-def _log_tail(scale: float, least: NDArray[np.int64]) -> NDArray[np.float64]:
-    """log P(X + Y ≥ least) for discrete Laplace X of scale 2·scale and Y of `scale`.
-
-    With p = exp(−1/(2·scale)), X weighs k by p^|k| and Y by p^(2|k|). Partial fractions of the product of
-    their generating functions give, for k ≥ 1, P(X + Y ≥ k) = p^k·(1 + p)/(1 + p + p²)·(1 − p^(k+1)/((1 +
-    p)(1 + p²))), without cancellation; the rest is symmetry.
-    """
-    p = math.exp(-1 / (2 * scale))
-    k = np.where(least >= 1, least, 1 - least)
-    log_upper = -k / (2 * scale) + math.log((1 + p) / (1 + p + p * p))
-    log_upper = log_upper + np.log1p(-np.exp(-(k + 1) / (2 * scale)) / ((1 + p) * (1 + p * p)))
-    return np.where(least >= 1, log_upper, np.log1p(-np.exp(log_upper)))

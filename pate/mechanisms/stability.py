@@ -1,4 +1,4 @@
-"""MStab and MSamp: the plurality itself, released only where one record could not change it.
+"""MStab and MSamp: the plurality itself, released only where one record could not change it; with Laplace noise.
 
 Both follow Bassily, Thakkar, Thakurta 2018, "Model-agnostic private learning", which builds on the distance
 to instability of Smith and Thakurta 2013. No noise is added to the answer; noise is added to how far the
@@ -12,6 +12,7 @@ import math
 import os
 from abc import abstractmethod
 from bisect import bisect_left
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,7 +24,12 @@ from pate.accounting.calculators import compose_advanced
 from pate.accounting.composition import Guarantee, RepeatedGuarantee
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
-from pate.noise.integer import DiscreteLaplace, Entropy
+from pate.noise.integer import DiscreteLaplace, Entropy, IntegerNoise
+
+RATE_IN_WORDS = "share of the records each teacher sees; the largest that leaves clear votes answered if left out"
+
+CLEAR_LEAD = 0.75
+"""The lead, as a share of the teachers, for which a sampling rate is chosen."""
 
 
 def plurality_gap(counts: Counts) -> NDArray[np.int64]:
@@ -35,16 +41,17 @@ def plurality_gap(counts: Counts) -> NDArray[np.int64]:
     return top[:, -1] - top[:, -2]
 
 
-def stable_moves(gap: ArrayLike) -> NDArray[np.int64]:
-    """d = max(0, ⌈gap/2⌉ − 1): how many votes may move, in any way, while the plurality stays the same.
+def stable_moves(gap: ArrayLike, votes_per_record: int = 1) -> NDArray[np.int64]:
+    """How many records may change, in any way, while the plurality stays the same; κ = `votes_per_record`.
 
-    d moves take at most 2d from the gap, and 2d < gap; d + 1 moves can close it. Moving one vote changes d
-    by at most 1, while the raw gap changes by up to 2.
+    d = max(0, ⌈gap/2κ⌉ − 1): d records take at most 2κd from the gap, and 2κd < gap. One record changes the gap by
+    at most 2κ, and so d by at most 1. With κ = 1, d + 1 moved votes can close the gap.
 
     >>> stable_moves([0, 1, 2, 3, 4, 5]).tolist()
     [0, 0, 0, 1, 1, 2]
     """
-    return np.maximum(0, (np.asarray(gap, dtype=np.int64) + 1) // 2 - 1)
+    per_record = 2 * votes_per_record
+    return np.maximum(0, (np.asarray(gap, dtype=np.int64) + per_record - 1) // per_record - 1)
 
 
 def log_plurality_shares(counts: Counts) -> NDArray[np.float64]:
@@ -91,20 +98,19 @@ class StabilityTest(Mechanism):
 
 
 class SingleStabilityTest(StabilityTest):
-    """One noisy test per query, independent of every other; (`epsilon`, `query_delta`)-DP per query."""
+    """One noisy test per query, independent of every other."""
 
-    epsilon: float
     query_delta: float
 
     @property
     @abstractmethod
-    def noise(self) -> DiscreteLaplace:
-        """The noise on the tested number of votes."""
+    def noise(self) -> IntegerNoise:
+        """The noise on the tested number."""
 
     @property
     @abstractmethod
     def exact_delta(self) -> float:
-        """The probability of an answer where the plurality could change, which is below `query_delta`."""
+        """The probability of an answer where the plurality could change, which is at most `query_delta`."""
 
     @abstractmethod
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
@@ -119,16 +125,124 @@ class SingleStabilityTest(StabilityTest):
         missing = self.missing_noise(gap)
         return self.noise.log_sf(missing), self.noise.log_cdf(missing - 1)
 
-    def worst_case(self, asked: int, answered: int) -> Guarantee:
-        asked, _ = parameters.limits(asked, answered)
-        return RepeatedGuarantee(self.epsilon, self.exact_delta, asked)
-
     def noise_draws(self, n_classes: int) -> int:
         return 2  # the test, and one to break a tie
 
 
+class LaplaceStabilityTest(SingleStabilityTest):
+    """A test with Laplace noise; (`epsilon`, `query_delta`)-DP per query."""
+
+    epsilon: float
+
+    def worst_case(self, asked: int, answered: int) -> Guarantee:
+        asked, _ = parameters.limits(asked, answered)
+        return RepeatedGuarantee(self.epsilon, self.exact_delta, asked)
+
+    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
+        """By simple or advanced composition of (epsilon, query_delta), whichever is less."""
+        slack = delta - len(counts) * self.query_delta
+        if slack <= 0:
+            return math.inf
+        advanced = compose_advanced(self.epsilon, self.query_delta, len(counts), slack).epsilon
+        return min(advanced, len(counts) * self.epsilon)
+
+    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.array([self.published_epsilon(counts[:n], delta) for n in at])
+
+
+class Subsampling(SingleStabilityTest):
+    """What MSamp's tests share: teachers on Poisson subsamples of the records, and how large those are.
+
+    A record is in each subsample with probability `sampling_rate`, but in at most κ = `votes_per_record` =
+    ⌊2·sampling_rate·n_teachers⌋ (at least 1) of them, by a rule local to the record. So κ votes move at most.
+    """
+
+    sampling_rate: float | None
+    n_teachers: int | None
+
+    @property
+    def votes_per_record(self) -> int:
+        assert self.sampling_rate is not None
+        assert self.n_teachers is not None
+        return max(1, math.floor(2 * parameters.as_written(self.sampling_rate) * self.n_teachers))
+
+    def split(self, n_teachers: int) -> Split:
+        """Poisson subsamples, a record in at most κ of them."""
+        return Split(n_teachers, self.sampling_rate, self.votes_per_record)
+
+    def check_subsampling(self) -> None:
+        """Settle the number of teachers and the rate: the one that was given, or else the one of `largest_rate`."""
+        if self.n_teachers is None:
+            raise parameters.ParameterError("n_teachers", None, f"{self.name} has to know the number of teachers")
+        object.__setattr__(self, "n_teachers", parameters.teachers(self.n_teachers))
+        if self.sampling_rate is None:
+            object.__setattr__(self, "sampling_rate", _rate_for(1, self.n_teachers))
+            object.__setattr__(self, "sampling_rate", self._largest_rate())
+        object.__setattr__(self, "sampling_rate", parameters.probability(self.sampling_rate, "sampling_rate"))
+
+    def _largest_rate(self) -> float:
+        """The largest rate at which a lead of `CLEAR_LEAD` of the teachers is answered with a probability of 99 %.
+
+        Of public parameters alone. More records make better teachers, but a record then has more votes. If even κ = 1
+        is out of reach, that is the rate.
+        """
+        assert self.n_teachers is not None
+        lead, most = math.floor(CLEAR_LEAD * self.n_teachers), max(1, self.n_teachers // 2)
+
+        def too_large(kappa: int) -> bool:
+            tried = copy(self)  # without a second `__post_init__`, which leads here
+            object.__setattr__(tried, "sampling_rate", _rate_for(kappa, self.n_teachers))
+            try:
+                return tried._pass_probability(lead) < 0.99
+            except ValueError:  # more noise than can be drawn
+                return True
+
+        return _rate_for(max(1, bisect_left(range(1, most + 1), True, key=too_large)), self.n_teachers)
+
+    def subsamples_in_words(self) -> str:
+        """Rate and κ, for people."""
+        return f"each teacher sees {self.sampling_rate:.3%} of the records, a record has {self.votes_per_record} votes"
+
+    def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
+        return replace(self, n_teachers=n_teachers)._pass_probability(n_teachers)  # type: ignore[type-var]
+
+    def teachers_needed(self, probability: float, n_classes: int = 2) -> int | None:
+        """The fewest teachers at this sampling rate; more of them may fail again, since κ grows with them.
+
+        The gap needed is proportional to κ, but ⌊2·rate·n⌋ = κ holds for n below (κ + 1)/(2·rate): relative
+        to the gap, κ = 1 has the most room. The next few are tried because both are rounded to whole votes.
+        """
+        assert self.sampling_rate is not None
+        rate = parameters.as_written(self.sampling_rate)
+        for kappa in range(1, 9):
+            fewest = 1 if kappa == 1 else math.ceil(kappa / (2 * rate))
+            most = math.ceil((kappa + 1) / (2 * rate)) - 1
+            needed = max(fewest, replace(self, n_teachers=fewest).gap_needed(probability))  # type: ignore[type-var]
+            if needed <= most:
+                return needed
+        return None
+
+
+def _rate_for(kappa: int, n_teachers: int | None) -> float:
+    """Nearly the largest rate with ⌊2·rate·n_teachers⌋ = κ, in four digits; never above 1."""
+    assert n_teachers is not None
+    exact = (kappa + 0.9) / (2 * n_teachers)
+    unit = 10.0 ** (math.floor(math.log10(exact)) - 3)
+    return min(1.0, round(math.floor(exact / unit) * unit, 12))
+
+
+def lecture_sampling_rate(epsilon: float, query_delta: float) -> float:
+    """ε/(32·ln(1/δ)), at which ln(n/δ)/rate² teachers are to be had (Smith, Thakurta 2013; n records).
+
+    >>> round(lecture_sampling_rate(1.0, 1e-5), 5)
+    0.00271
+    """
+    rate = parameters.epsilon(epsilon) / (32 * math.log(1 / parameters.delta(query_delta, "query_delta")))
+    return min(1.0, rate)
+
+
 @dataclass(frozen=True)
-class MStab(SingleStabilityTest):
+class MStab(LaplaceStabilityTest):
     """The plurality if d + Lap(1/epsilon) > ln(1/query_delta)/epsilon, else ⊥; d is `stable_moves`.
 
     Neighbouring relation: one vote moves. Sensitivity: d changes by at most 1.
@@ -164,27 +278,16 @@ class MStab(SingleStabilityTest):
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
         return math.floor(-math.log(self.query_delta) / self.epsilon) + 1 - stable_moves(gap)
 
-    def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
-        """By simple or advanced composition of (epsilon, query_delta), whichever is less."""
-        slack = delta - len(counts) * self.query_delta
-        if slack <= 0:
-            return math.inf
-        advanced = compose_advanced(self.epsilon, self.query_delta, len(counts), slack).epsilon
-        return min(advanced, len(counts) * self.epsilon)
-
-    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.array([self.published_epsilon(counts[:n], delta) for n in at])
-
     def in_words(self) -> str:
         return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
 
 
 @dataclass(frozen=True)
-class MSamp(SingleStabilityTest):
+class MSamp(LaplaceStabilityTest, Subsampling):
     """The plurality if gap + Lap(2κ/epsilon) > 2κ·(1 + ln(1/query_delta)/epsilon), else ⊥.
 
-    For teachers on Poisson subsamples of the records (`split`), in which one record is in at most
-    κ = `votes_per_record` = ⌊2·sampling_rate·n_teachers⌋ (at least 1) of them.
+    For teachers on Poisson subsamples of the records (`Subsampling`), where a record has at most κ =
+    `votes_per_record` votes. The rate may be left out: see `Subsampling` for the one that is taken then.
 
     Neighbouring relation: up to κ votes move. Sensitivity: the gap changes by at most 2κ.
     Guarantee: (epsilon, query_delta)-DP per query. If the gap of either of two neighbours is above 2κ, both
@@ -197,19 +300,14 @@ class MSamp(SingleStabilityTest):
     name: ClassVar[str] = "msamp"
     epsilon: float = parameter("ε per query")
     query_delta: float = parameter("δ per query")
-    sampling_rate: float = parameter("share of the records each teacher sees")
-    n_teachers: int = parameter("number of teachers")
+    sampling_rate: float | None = parameter(RATE_IN_WORDS, default=None)
+    n_teachers: int | None = parameter("number of teachers", default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
         object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
-        object.__setattr__(self, "sampling_rate", parameters.probability(self.sampling_rate, "sampling_rate"))
-        object.__setattr__(self, "n_teachers", parameters.teachers(self.n_teachers))
+        self.check_subsampling()
         check_noise(2 * self.votes_per_record / self.epsilon, self.epsilon)
-
-    @property
-    def votes_per_record(self) -> int:
-        return max(1, math.floor(2 * parameters.as_written(self.sampling_rate) * self.n_teachers))
 
     @property
     def noise(self) -> DiscreteLaplace:
@@ -223,30 +321,13 @@ class MSamp(SingleStabilityTest):
         threshold = 2 * self.votes_per_record * (1 - math.log(self.query_delta) / self.epsilon)
         return math.floor(threshold) + 1 - np.asarray(gap, dtype=np.int64)
 
-    def split(self, n_teachers: int) -> Split:
-        """Poisson subsamples, a record in at most κ of them."""
-        return Split(n_teachers, self.sampling_rate, self.votes_per_record)
+    @property
+    def remark(self) -> str:
+        by_lecture = lecture_sampling_rate(self.epsilon, self.query_delta)
+        return f"{self.subsamples_in_words()}; by the lecture's rule the rate would be {by_lecture:.3%}"
 
     def in_words(self) -> str:
         return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"
-
-    def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
-        return replace(self, n_teachers=n_teachers)._pass_probability(n_teachers)
-
-    def teachers_needed(self, probability: float, n_classes: int = 2) -> int | None:
-        """The fewest teachers at this sampling rate; more of them may fail again, since κ grows with them.
-
-        The gap needed is proportional to κ, but ⌊2·rate·n⌋ = κ holds for n below (κ + 1)/(2·rate): relative
-        to the gap, κ = 1 has the most room. The next few are tried because both are rounded to whole votes.
-        """
-        rate = parameters.as_written(self.sampling_rate)
-        for kappa in range(1, 9):
-            fewest = 1 if kappa == 1 else math.ceil(kappa / (2 * rate))
-            most = math.ceil((kappa + 1) / (2 * rate)) - 1
-            needed = max(fewest, replace(self, n_teachers=fewest).gap_needed(probability))
-            if needed <= most:
-                return needed
-        return None
 
 
 def check_noise(scale: float, epsilon: float) -> None:

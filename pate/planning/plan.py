@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pate.accounting import parameters
+from pate.accounting.composition import SAMPLER_SHARES
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import Counts, Mechanism, build, mechanism_class
 from pate.planning.costs import worst_case_epsilon
@@ -143,14 +144,33 @@ def one_more_query(mechanism: Mechanism, workload: Workload) -> float | None:
 
 def expect(mechanism: Mechanism, counts: Counts, weights: np.ndarray | None, asked: int) -> Expected:
     """Answers to `asked` queries whose histograms are like `counts`, with shares `weights` if they are assumed."""
-    if mechanism.charged_as_stream:
-        return Expected(mechanism.expected_answered(counts), None)
     shares = np.full(len(counts), 1 / len(counts)) if weights is None else weights / weights.sum()
+    if mechanism.charged_as_stream:  # the order matters: assumed shares are spread evenly over the stream
+        stream = counts[:asked] if weights is None else counts[_spread(shares, asked)]
+        return Expected(mechanism.expected_answered(stream), None)
     outcomes = mechanism.log_outcomes(counts)
     answered = -np.expm1(outcomes[:, -1])
     right = np.exp(outcomes[np.arange(len(counts)), counts.argmax(axis=1)])
     expected = float((shares * answered).sum())
     return Expected(asked * expected, float((shares * right).sum()) / expected if expected > 0 else None)
+
+
+def _spread(shares: np.ndarray, n: int) -> np.ndarray:
+    """n indices of which each comes up as often as its share says, as evenly as can be: always the one most behind."""
+    owed, chosen = np.zeros(len(shares)), np.empty(n, dtype=np.int64)
+    for place in range(n):
+        owed += shares
+        chosen[place] = np.argmax(owed)
+        owed[chosen[place]] -= 1
+    return chosen
+
+
+def epsilon_by_method(mechanism: Mechanism, workload: Workload) -> dict[str, float]:
+    """The publishable ε of `workload` by each method that is proven for it; empty where there is one alone."""
+    answered = workload.asked if workload.answered is None else workload.answered
+    guarantee = mechanism.worst_case(workload.asked, answered)
+    by_method = guarantee.by_method(workload.delta * (1 - SAMPLER_SHARES[0]))
+    return {method: epsilon for method, epsilon in by_method.items() if math.isfinite(epsilon)}
 
 
 def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> Answerable:

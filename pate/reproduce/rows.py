@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ class Study:
     def teachers(self, n_teachers: int, seed: int) -> Config:
         """The ensemble of another size, for the figures."""
         return parse_config(self.base | {"n_teachers": n_teachers, "seed": seed})
+
+    def only(self, names: Sequence[str]) -> Study:
+        """The same with some of its rows, and without what they do not need: other ensembles, a model to compare."""
+        known = {row.name: row for row in self.rows}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{{rows}}: {self.data} has no such row here; {nearest(name, known)}", rows=name)
+        return replace(self, rows=tuple(known[name] for name in names), figure_teachers=(), nonprivate=None)
 
 
 def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS, _PAPERS)) -> Study:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,17 @@ class _Session:
             self._up = True
 
 
+class _Ensemble(NamedTuple):
+    """Which teachers voted: how many, and the share of the records that each saw if they were sampled."""
+
+    n_teachers: int
+    rate: float | None = None
+
+
+def _ensemble(config: Config) -> _Ensemble:
+    return _Ensemble(config.n_teachers, config.build_mechanism().split(config.n_teachers).rate)
+
+
 class _Votes:
     """The votes of one seed's teachers on every example that some row asks about."""
 
@@ -99,24 +110,28 @@ class _Votes:
         self._study, self._data, self._seed = study, data, seed
         self._private, self._session = private, session
         self._asked: dict[str, NDArray[np.int64]] = {}
-        self._wanted: dict[int, NDArray[np.int64]] = {}
+        self._wanted: dict[_Ensemble, NDArray[np.int64]] = {}
+        self._taught: dict[_Ensemble, Config] = {}
         first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
         for config in (row.config(seed) for row in study.rows if not row.by_records):
             order = pipeline.in_asking_order(_numbered(data), config).public_rows
             assert order is not None
             self._asked[config.name] = order[: config.budget.asked]
-            before = self._wanted.get(config.n_teachers, first)
-            self._wanted[config.n_teachers] = np.union1d(before, self._asked[config.name])
+            ensemble = _ensemble(config)
+            before = self._wanted.get(ensemble, first)
+            self._wanted[ensemble] = np.union1d(before, self._asked[config.name])
+            self._taught[ensemble] = study.teachers(config.n_teachers, seed) if ensemble.rate is None else config
         for n_teachers in study.figure_teachers if seed == 0 else ():  # ensembles that only the figures need
-            self._wanted.setdefault(n_teachers, first)
+            self._wanted.setdefault(_Ensemble(n_teachers), first)
+            self._taught.setdefault(_Ensemble(n_teachers), study.teachers(n_teachers, seed))
 
     def on_data(self, config: Config) -> Dataset:
         """The data with votes of the config's teachers; those that no row asks about stay empty."""
         if isinstance(self._data.private, Votes):
             return self._data
-        rows = self._wanted[config.n_teachers]
+        rows = self._wanted[_ensemble(config)]
         votes = np.zeros((len(self._data.X_public), len(self._data.classes)), dtype=np.int64)
-        votes[rows] = self._count(config.n_teachers)[0]
+        votes[rows] = self._count(_ensemble(config))[0]
         return replace(self._data, private=Votes(votes))
 
     def asked(self, config: Config, most: int) -> NDArray[np.int64]:
@@ -124,7 +139,7 @@ class _Votes:
         return self._asked[config.name][:most]
 
     def seconds(self, config: Config) -> dict[str, float]:
-        return {} if isinstance(self._data.private, Votes) else self._count(config.n_teachers)[1]
+        return {} if isinstance(self._data.private, Votes) else self._count(_ensemble(config))[1]
 
     def figures(self) -> list[dict[str, Any]]:
         """Figures 2 and 3 on the first public examples, for each size of ensemble."""
@@ -135,12 +150,12 @@ class _Votes:
         if isinstance(self._data.private, Votes):
             return [figures.vote_figures(self._data.private.counts[:first], y[:first])] if self._seed == 0 else []
         return [
-            {"seed": self._seed, **figures.vote_figures(self._count(n)[0][:first], y[:first])}
-            for n in sorted(self._wanted)
+            {"seed": self._seed, **figures.vote_figures(self._count(ensemble)[0][:first], y[:first])}
+            for ensemble in sorted(one for one in self._wanted if one.rate is None)
         ]  # the first rows of the union are the first examples
 
-    def _count(self, n_teachers: int) -> tuple[NDArray[np.int64], dict[str, float]]:
-        config, rows = self._study.teachers(n_teachers, self._seed), self._wanted[n_teachers]
+    def _count(self, ensemble: _Ensemble) -> tuple[NDArray[np.int64], dict[str, float]]:
+        config, rows = self._taught[ensemble], self._wanted[ensemble]
         return votes_of(config, self._data, rows, self._private, self._session.start, self._session.console)
 
 

@@ -52,6 +52,8 @@ def votes_of(
 
 def _digest(config: Config, rows: NDArray[np.int64]) -> str:
     content = config.model_dump(mode="json", include={"data", "teachers", "n_teachers", "seed"})
+    if (split := config.build_mechanism().split(config.n_teachers)).rate is not None:  # records are sampled
+        content["split"] = [split.rate, split.most_parts]
     text = json.dumps(content, sort_keys=True).encode()
     return hashlib.sha256(text + rows.astype("<i8").tobytes()).hexdigest()[:12]
 

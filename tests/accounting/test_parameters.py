@@ -35,8 +35,11 @@ from pate.errors import PateError
 from pate.ledger import Limits, SharedBudget
 from pate.mechanisms import (
     ConfidentGNMax,
+    GaussianMSamp,
+    GaussianMStab,
     GNMax,
     Histogram,
+    LectureMSvec,
     LNMax,
     Mechanism,
     MSamp,
@@ -81,6 +84,9 @@ SANE: dict[str, dict[str, Any]] = {
     "mstab": {"epsilon": 0.5, "query_delta": 1e-7},
     "msamp": {"epsilon": 0.5, "query_delta": 1e-7, "sampling_rate": 0.05, "n_teachers": 250},
     "msvec": {"epsilon": 1.0, "delta": 1e-5, "unstable": 5, "max_queries": 100},
+    "lecture_msvec": {"epsilon": 1.0, "delta": 1e-5, "unstable": 5, "max_queries": 100},
+    "gaussian_mstab": {"sigma": 20.0, "query_delta": 1e-7},
+    "gaussian_msamp": {"sigma": 20.0, "query_delta": 1e-7, "sampling_rate": 0.05, "n_teachers": 250},
 }
 NONSENSE = {
     "scale": NO_NOISE,
@@ -91,7 +97,7 @@ NONSENSE = {
     "epsilon": NO_EPSILON,
     "query_delta": NO_DELTA,
     "delta": NO_DELTA,
-    "sampling_rate": NO_RATE,
+    "sampling_rate": [rate for rate in NO_RATE if rate is not None],  # left out, it is chosen
     "n_teachers": [*NO_COUNT, 0],
     "unstable": [*NO_COUNT, 0],
     "max_queries": [*NO_COUNT, 0],
@@ -361,6 +367,9 @@ def with_noise(name: str, noise: float) -> Mechanism:
         "confident_gnmax": lambda: ConfidentGNMax(40.0, noise, noise / 2),
         "mstab": lambda: MStab(1 / noise, 1e-9),
         "msvec": lambda: MSvec(1 / noise, 1e-6, 3, 4000),
+        "lecture_msvec": lambda: LectureMSvec(1 / noise, 1e-6, 3, 4000),
+        "gaussian_mstab": lambda: GaussianMStab(noise, 1e-10),
+        "gaussian_msamp": lambda: GaussianMSamp(noise, 1e-10, 0.01, 250),
         "msamp": lambda: MSamp(1 / noise, 1e-9, 0.01, 250),
     }[name]()
 
@@ -387,7 +396,7 @@ def test_more_noise_never_costs_more(name: str, noise: float, factor: float, ask
 
 @pytest.mark.parametrize("name", sorted(SANE))
 def test_the_most_noise_and_the_fewest_queries_still_cost(name: str) -> None:
-    widest = {"mstab": 9000.0, "msamp": 900.0, "msvec": 100.0}.get(name, 10_000.0)
+    widest = {"mstab": 9000.0, "msamp": 900.0, "msvec": 100.0, "lecture_msvec": 100.0}.get(name, 10_000.0)
     assert priced(with_noise(name, widest), 1, 1) > 0
     assert priced(with_noise(name, widest), 1, 0) > 0
 

@@ -11,7 +11,17 @@ from scipy.stats import binom, binomtest
 
 from pate.audit.bounds import clopper_pearson_lower, clopper_pearson_upper
 from pate.audit.samples import audit, encode_outcomes, sample_answers
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, MSamp, MStab, MSvec
+from pate.mechanisms import (
+    ConfidentGNMax,
+    GaussianMSamp,
+    GaussianMStab,
+    GNMax,
+    LectureMSvec,
+    LNMax,
+    MSamp,
+    MStab,
+    MSvec,
+)
 from pate.mechanisms.stability import stable_moves
 from pate.noise.integer import DiscreteLaplace
 
@@ -49,8 +59,13 @@ HONEST = [
     (MStab(0.5, 0.3), (3, 3, 2), 0.3),
     (MSamp(4.0, 0.2, 2.5 / 12, 6), (6, 0), 0.2),
     (MSamp(2.0, 0.1, 1.5 / 12, 6), (5, 1), 0.1),
-    (MSvec(12.0, 0.5, 3, 3), [(16, 3), (18, 3), (6, 5)], 0.5),
-    (MSvec(8.0, 0.3, 1, 3), [(2, 1), (3, 2), (2, 1)], 0.3),
+    (GaussianMStab(2.0, 0.02), (13, 4), 0.05),
+    (GaussianMStab(1.0, 0.05), [(2, 1), (5, 1)], 0.2),
+    (GaussianMSamp(1.0, 0.05, 2.5 / 12, 6), (6, 0), 0.2),
+    (LectureMSvec(12.0, 0.5, 3, 3), [(16, 3), (18, 3), (6, 5)], 0.5),
+    (LectureMSvec(8.0, 0.3, 1, 3), [(2, 1), (3, 2), (2, 1)], 0.3),
+    (MSvec(1.0, 0.3, 3, 3), [(16, 3), (18, 3), (6, 5)], 0.3),
+    (MSvec(2.5, 0.2, 2, 3), [(5, 1), (6, 1), (2, 1)], 0.2),
 ]
 
 
@@ -115,7 +130,7 @@ def test_broken_mechanisms_are_caught(broken, counts, delta):
     assert result.epsilon_lower_bound > 1.15, result
 
 
-SVEC = MSvec(epsilon=4.9, delta=0.1, unstable=1, max_queries=400)  # λ is 2 votes
+SVEC = LectureMSvec(epsilon=4.9, delta=0.1, unstable=1, max_queries=400)  # λ is 2 votes
 HALF = SVEC.max_queries // 2
 
 

@@ -29,6 +29,9 @@ OPTIONS = {
     "mstab": {"epsilon": 0.5, "query-delta": 1e-7},
     "msamp": {"epsilon": 0.5, "query-delta": 1e-7, "sampling-rate": 0.05, "teachers": 250},
     "msvec": {"epsilon": 1.0, "unstable": 2, "max-queries": 100},
+    "lecture-msvec": {"epsilon": 1.0, "unstable": 2, "max-queries": 100},
+    "gaussian-mstab": {"sigma": 12.0, "query-delta": 1e-7},
+    "gaussian-msamp": {"sigma": 12.0, "query-delta": 1e-7, "sampling-rate": 0.05, "teachers": 250},
 }
 SANE = {"delta": 1e-5, "queries": 2, "answered": 2, "moments": 8, "classes": 3, "teachers": 100, "target-epsilon": 2.0}
 EXTRA = {
@@ -122,8 +125,9 @@ def options(draw: st.DrawFn, command: str) -> list[str]:
             given[extra] = SANE[extra]
     if command == "account":
         given = {key: value for key, value in given.items() if key not in ("sampling-rate", "teachers")}
-    if name != "msvec" and "target-epsilon" in given:
-        given.pop({"lnmax": "scale", "gnmax": "sigma", "confident-gnmax": "sigma2"}.get(name, "epsilon"), None)
+    if not name.endswith("msvec") and "target-epsilon" in given:
+        free = {"lnmax": "scale", "confident-gnmax": "sigma2", "mstab": "epsilon", "msamp": "epsilon"}
+        given.pop(free.get(name, "sigma"), None)
     shown: dict[str, str | None] = {key: repr(value) for key, value in given.items()}
     for _ in range(draw(st.integers(0, 3))):
         key = draw(st.sampled_from([*sorted(shown), "scale", "mechanism"]))

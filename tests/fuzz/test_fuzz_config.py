@@ -41,6 +41,8 @@ _MECHANISMS: list[dict[str, Any]] = [
     {"name": "mstab", "epsilon": 0.1, "query_delta": 1e-7},
     {"name": "msamp", "epsilon": 0.1, "query_delta": 1e-7, "sampling_rate": 0.1},
     {"name": "msvec", "epsilon": 1, "delta": 1e-6, "unstable": 10, "max_queries": 1000},
+    {"name": "gaussian_mstab", "sigma": 40, "query_delta": 1e-9},
+    {"name": "gaussian_msamp", "sigma": 9, "query_delta": 1e-8},
     {"name": "confident_gnmax", "threshold": 200, "sigma1": 150, "sigma2": 40},
 ]
 _SECTIONS: list[dict[str, Any]] = [

@@ -14,8 +14,11 @@ from pate.errors import ConfigError
 from pate.mechanisms import (
     UNANSWERED,
     ConfidentGNMax,
+    GaussianMSamp,
+    GaussianMStab,
     GNMax,
     Histogram,
+    LectureMSvec,
     LNMax,
     Mechanism,
     MSamp,
@@ -65,7 +68,7 @@ def test_examples_cover_the_folder() -> None:
         for value in vars(importlib.import_module(f"pate.mechanisms.{module}")).values():
             if isinstance(value, type) and issubclass(value, Mechanism) and "name" in vars(value):
                 found.add(value)
-    tested_in_their_own_files = {MStab, MSamp, MSvec}
+    tested_in_their_own_files = {MStab, MSamp, GaussianMStab, GaussianMSamp, MSvec, LectureMSvec}
     assert found == {type(example) for example in EXAMPLES} | tested_in_their_own_files
     for cls in found:
         assert resolve(cls.name, "pate.mechanisms", Mechanism, "mechanism.name") is cls
@@ -155,7 +158,11 @@ EVERY: list[Mechanism] = [
     *EXAMPLES,
     MStab(1.0, 0.3),
     MSamp(1.0, 0.3, 0.1, 20),
+    GaussianMStab(1.5, 0.3),
+    GaussianMSamp(1.5, 0.3, 0.1, 20),
     MSvec(8.0, 0.3, 1, 3),
+    MSvec(2.5, 0.2, 2, 3),
+    LectureMSvec(8.0, 0.3, 1, 3),
 ]
 
 
@@ -184,7 +191,7 @@ def test_what_a_query_costs_in_a_shared_ledger() -> None:
     assert GNMax(1.0).rdp_per_query(order) == (0.0, GNMax(1.0).worst_case(1, 1).rdp_at(order))
     by_default = Mechanism.rdp_per_query(confident, order)
     assert by_default == (confident.worst_case(1, 1).rdp_at(order), 0.0), "⊥ of a mechanism that says no more"
-    for without in (MStab(1.0, 0.3), MSvec(8.0, 0.3, 1, 3)):
+    for without in (MStab(1.0, 0.3), GaussianMStab(1.5, 0.3), MSvec(8.0, 0.3, 1, 3), MSvec(2.5, 0.2, 2, 3)):
         assert without.rdp_per_query(order) is None
 
 
@@ -197,7 +204,8 @@ def test_queries_that_are_not_answered_are_charged() -> None:
 
 
 def test_which_mechanisms_have_an_exact_cost() -> None:
-    assert [type(m).__name__ for m in EVERY if not m.has_exact_cost] == ["MSamp", "MSvec"]
+    without = {type(m).__name__ for m in EVERY if not m.has_exact_cost}
+    assert without == {"MSamp", "GaussianMSamp", "MSvec", "LectureMSvec"}
 
 
 def test_which_mechanisms_have_a_sanitised_cost() -> None:

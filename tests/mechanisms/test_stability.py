@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -12,8 +13,9 @@ from scipy.stats import binomtest
 
 from pate.data.partition import poisson_subsets
 from pate.errors import ConfigError
-from pate.mechanisms import MSamp, MStab, MSvec, build
-from pate.mechanisms.stability import plurality_gap, stable_moves
+from pate.mechanisms import GaussianMSamp, GaussianMStab, LectureMSvec, MSamp, MStab, MSvec, build
+from pate.mechanisms.stability import CLEAR_LEAD, lecture_sampling_rate, plurality_gap, stable_moves
+from pate.planning.costs import worst_case_epsilon
 
 FALSE_ALARM = 1e-6  # of each statistical test, all its comparisons together
 
@@ -23,7 +25,14 @@ MSAMPS = [
     for epsilon, delta in [(1.0, 0.05), (4.0, 0.2), (0.3, 1e-4), (6.0, 0.5)]
     for kappa in (1, 2, 3)
 ]
-EVERY = [*MSTABS[:3], *MSAMPS[:3], MSvec(8.0, 0.3, 1, 3), MSvec(2.0, 1e-5, 10, 1000)]
+GAUSSIAN = [
+    GaussianMStab(1.0, 0.05),
+    GaussianMStab(2.5, 0.1),
+    GaussianMStab(0.6, 1e-3),
+    *(GaussianMSamp(1.0, 0.05, (kappa + 0.5) / 12, 6) for kappa in (1, 2, 3)),
+]
+LECTURES = [LectureMSvec(8.0, 0.3, 1, 3), LectureMSvec(2.0, 1e-5, 10, 1000)]
+EVERY = [*MSTABS[:3], *MSAMPS[:3], *GAUSSIAN, *LECTURES, MSvec(2.5, 0.2, 2, 3)]
 
 
 def histograms(n_teachers, n_classes):
@@ -82,6 +91,58 @@ def test_mstab_promise_does_not_hang_on_the_strictness_of_its_test():
         assert math.exp(MStab(epsilon, delta).noise.log_sf(votes)) < delta
 
 
+@pytest.mark.parametrize("mechanism", GAUSSIAN, ids=str)
+def test_gaussian_tests_keep_their_promise_on_every_small_histogram_once_and_twice(mechanism):
+    """At the ε that is published for one query and for two, which may differ."""
+    wide = [np.column_stack([np.arange(n + 1), n - np.arange(n + 1)]) for n in (12, 25)]
+    for counts in (*SMALL, *wide):
+        log_outcomes = mechanism.log_outcomes(counts)
+        i, j = pairs_within(counts, mechanism.votes_per_record)
+        p, q = np.exp(log_outcomes[i]), np.exp(log_outcomes[j])
+        for delta in (0.2, 0.5):
+            once, twice = (mechanism.worst_case(n, n).epsilon(delta) for n in (1, 2))
+            if once < 100:
+                assert np.maximum(0, p - math.exp(once) * q).sum(axis=1).max() <= delta * (1 + 1e-9)
+            if twice < 100 and len(p) < 400:
+                joint_p = p[:, None, :, None] * p[None, :, None, :]
+                joint_q = q[:, None, :, None] * q[None, :, None, :]
+                worst = np.maximum(0, joint_p - math.exp(twice) * joint_q).sum(axis=(2, 3)).max()
+                assert worst <= delta * (1 + 1e-9)
+    assert mechanism.worst_case(1, 1).epsilon(0.5) < 100
+
+
+@pytest.mark.parametrize("mechanism", GAUSSIAN, ids=str)
+def test_a_gaussian_threshold_is_the_lowest_that_keeps_bad_answers_rare(mechanism):
+    assert mechanism.exact_delta <= mechanism.query_delta
+    assert math.exp(mechanism.noise.log_sf(mechanism.test.threshold - 1)) > mechanism.query_delta
+    tie = np.array([[7, 7, 1]])
+    assert mechanism.log_outcomes(tie)[0, :2] == pytest.approx(math.log(mechanism.exact_delta / 2), rel=1e-9)
+    bad = mechanism.worst_case(3, 3).lost
+    assert bad == pytest.approx(1 - (1 - mechanism.exact_delta) ** 3, rel=1e-9)
+
+
+def test_gaussian_noise_needs_far_fewer_teachers_where_many_queries_are_asked():
+    laplace, gaussian = MStab(0.029, 5e-9), GaussianMStab(31.0, 5e-9)
+    prices = [worst_case_epsilon(m, 1000) for m in (laplace, gaussian)]
+    assert prices[1] < prices[0] < 4.1
+    assert 3.5 * gaussian.teachers_needed(0.99) < laplace.teachers_needed(0.99)
+
+
+def test_a_sampling_rate_that_is_left_out_is_the_largest_that_leaves_clear_votes_answered():
+    for mechanism in (MSamp(1.0, 1e-6, n_teachers=1000), GaussianMSamp(9.5, 5e-8, n_teachers=1000)):
+        kappa, lead = mechanism.votes_per_record, math.floor(CLEAR_LEAD * 1000)
+        votes = np.array([[lead, 0]])
+        assert -np.expm1(mechanism.log_outcomes(votes)[0, -1]) >= 0.99
+        larger = dataclasses.replace(mechanism, sampling_rate=(kappa + 1) / 2000)
+        assert larger.votes_per_record == kappa + 1
+        assert -np.expm1(larger.log_outcomes(votes)[0, -1]) < 0.99
+        assert kappa / 2000 < mechanism.sampling_rate < (kappa + 1) / 2000
+    assert MSamp(0.01, 1e-9, n_teachers=50).votes_per_record == 1, "out of reach: the least there is"
+    assert lecture_sampling_rate(1.0, 1e-6) < MSamp(1.0, 1e-6, n_teachers=1000).sampling_rate / 4
+    with pytest.raises(ConfigError, match="has to know the number of teachers"):
+        MSamp(1.0, 1e-6)
+
+
 def moves_until_unstable(histogram):
     """The least moved votes that end in another plurality or a tie, by breadth first search, less one."""
     seen, shell, steps = {histogram}, {histogram}, 0
@@ -131,7 +192,7 @@ def test_log_outcomes_against_a_plain_sum(histogram):
         np.testing.assert_allclose(np.exp(m.log_outcomes(counts)[0]), expected, rtol=1e-12, atol=1e-300)
 
 
-@pytest.mark.parametrize("mechanism", [*MSTABS[:2], *MSAMPS[3:6]], ids=str)
+@pytest.mark.parametrize("mechanism", [*MSTABS[:2], *MSAMPS[3:6], *GAUSSIAN[1:5]], ids=str)
 def test_samples_follow_log_outcomes(mechanism):
     entropy = np.random.default_rng(20240607).bytes
     cases = [(7, 0, 0), (5, 1, 0), (3, 3, 0), (2, 2, 2), (20, 9, 1)]
@@ -206,8 +267,8 @@ def test_what_can_be_answered():
 
 
 def mechanism_of_size(mechanism, n_teachers):
-    if isinstance(mechanism, MSamp):
-        return MSamp(mechanism.epsilon, mechanism.query_delta, mechanism.sampling_rate, n_teachers)
+    if isinstance(mechanism, (MSamp, GaussianMSamp)):
+        return dataclasses.replace(mechanism, n_teachers=n_teachers)
     return mechanism
 
 
@@ -216,7 +277,8 @@ def test_what_the_design_says_can_be_answered():
     assert MSamp(1.0, 1e-5, 0.01, 250).votes_per_record == 5
     assert MSamp(1.0, 1e-5, 0.01, 250).answer_probability(250) > 0.9999
     assert MSamp(1.0, 1e-5, 0.05, 250).teachers_needed(0.5) is None, "κ outgrows the teachers"
-    assert 4700 < MSvec(1.0, 1e-5, 10, 1000).gap_needed(0.5) < 4900
+    assert 4700 < LectureMSvec(1.0, 1e-5, 10, 1000).gap_needed(0.5) < 4900
+    assert MSvec(1.0, 1e-5, 10, 1000).gap_needed(0.5) < 460, "what Gaussian noise and a tight price make of it"
 
 
 def test_kappa_is_that_of_the_decimal_written():

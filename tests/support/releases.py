@@ -30,7 +30,19 @@ import numpy as np  # noqa: E402
 
 from pate.accounting.sanitise import epsilon_sanitised  # noqa: E402
 from pate.accounting.smooth_sensitivity import answers_cost  # noqa: E402
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec, mechanism_classes  # noqa: E402
+from pate.mechanisms import (  # noqa: E402
+    ConfidentGNMax,
+    GaussianMSamp,
+    GaussianMStab,
+    GNMax,
+    LectureMSvec,
+    LNMax,
+    Mechanism,
+    MSamp,
+    MStab,
+    MSvec,
+    mechanism_classes,
+)
 from pate.mechanisms.histogram import Histogram  # noqa: E402
 from pate.mechanisms.permute_and_flip import PermuteAndFlip  # noqa: E402
 from pate.noise import continuous  # noqa: E402
@@ -41,8 +53,16 @@ N = 100
 """Queries, of which each is answered in one way or another with about even odds: equal by chance once in 2⁵⁰."""
 
 TIED, LEADING = np.tile([10, 10], (N, 1)), np.tile([30, 5], (N, 1))
-_MSVEC = MSvec(1.0, 0.3, 4 * N, 4 * N)
-_BETWEEN = np.tile([_MSVEC.gap_needed(0.5), 0], (4 * N, 1))  # a lucky threshold may hold for many queries
+_MSVEC = LectureMSvec(1.0, 0.3, 4 * N, 4 * N)
+_GAUSSIAN_MSVEC = MSvec(1.0, 0.3, 4 * N, 4 * N)
+
+
+def _gap(mechanism: MSvec) -> np.ndarray:
+    """Votes that are answered every second time; a lucky threshold may hold for many queries."""
+    return np.tile([mechanism.gap_needed(0.5), 0], (4 * N, 1))
+
+
+_BETWEEN = _gap(_MSVEC)
 
 Release = Callable[[Path], Any]
 
@@ -83,8 +103,12 @@ LABELS: dict[str, tuple[Release, int]] = {
     "confident_gnmax, all answered": (_labels(ConfidentGNMax(-1000.0, 20.0, 20.0)), 24 * N),
     "mstab": (_labels(MStab(0.1, 0.3), LEADING), 8 * N),
     "msamp": (_labels(MSamp(1.0, 0.3, 0.2, 35), np.tile([33, 2], (N, 1))), 8 * N),
-    "msvec": (_labels(_MSVEC, _BETWEEN), 8 * len(_BETWEEN)),
-    "msvec, a stream": (lambda _: _MSVEC.begin().answer(_BETWEEN), 8 * len(_BETWEEN)),
+    "gaussian_mstab": (_labels(GaussianMStab(10.0, 0.12), LEADING), 8 * N),
+    "gaussian_msamp": (_labels(GaussianMSamp(10.0, 0.12, 0.025, 35), LEADING), 8 * N),
+    "lecture_msvec": (_labels(_MSVEC, _BETWEEN), 8 * len(_BETWEEN)),
+    "lecture_msvec, a stream": (lambda _: _MSVEC.begin().answer(_BETWEEN), 8 * len(_BETWEEN)),
+    "msvec": (_labels(_GAUSSIAN_MSVEC, _gap(_GAUSSIAN_MSVEC)), 8 * 4 * N),
+    "msvec, a stream": (lambda _: _GAUSSIAN_MSVEC.begin().answer(_gap(_GAUSSIAN_MSVEC)), 8 * 4 * N),
     "sanitised": (_sanitised, 20 * 32),
     "aggregator": (_from_aggregator, 24 * N),
 }
