@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 DRAWS, FEW_DRAWS = 50_000_000, 2_000_000
 _AT_ONCE = 1 << 18
 _WHOLE_WAY = 400  # queries that are collected, charged, stored and read back, in each of three ledgers
+_SECONDS_FOR_A_COPY = 120.0
 _ALIKE = 0.99  # beyond, no answer is left to chance, and nothing can be told from answers that are alike
 _MOST_OTHERS = 3_000_000  # draws from pairs that are not the worst
 _STREAM_RUNS = 4_000
@@ -159,12 +160,12 @@ def noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     queries = np.tile(counts, (_WHOLE_WAY, 1))
     elsewhere = _in_a_copy(lambda: answers(mechanism, queries))
     here, again = answers(mechanism, queries), answers(mechanism, queries)
-    seen = max(int((here == other).sum()) for other in (elsewhere(), again))
+    seen = max(int((here == other).sum()) for other in (elsewhere(), again) if other is not None)
     return bool(2 * binom.sf(seen - 1, _WHOLE_WAY, alike) < miss)
 
 
-def _in_a_copy(work: Callable[[], NDArray[np.int64]]) -> Callable[[], NDArray[np.int64]]:
-    """Begin `work` in a copy of this process as it is now; what is returned waits for the result."""
+def _in_a_copy(work: Callable[[], NDArray[np.int64]]) -> Callable[[], NDArray[np.int64] | None]:
+    """Begin `work` in a copy of this process as it is now; what is returned waits for its result, or None."""
     context: Any = get_context("fork")  # whatever a generator remembers, the copy remembers too
     ours, theirs = context.Pipe(duplex=False)
 
@@ -175,8 +176,12 @@ def _in_a_copy(work: Callable[[], NDArray[np.int64]]) -> Callable[[], NDArray[np
     process.start()
     theirs.close()  # so that reading ends if the copy does
 
-    def result() -> NDArray[np.int64]:
-        found: NDArray[np.int64] = ours.recv()
+    def result() -> NDArray[np.int64] | None:
+        try:
+            found: NDArray[np.int64] | None = ours.recv() if ours.poll(_SECONDS_FOR_A_COPY) else None
+        except EOFError:
+            found = None
+        process.kill()  # done by now, or stuck: a copy of a process with threads may be
         process.join()
         return found
 
