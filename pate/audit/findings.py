@@ -88,6 +88,13 @@ class Finding:
         lower, claimed = self.epsilon_lower, self.epsilon_claimed
         return lower is not None and claimed is not None and lower > claimed
 
+    @property
+    def auc_in_words(self) -> str:
+        """The AUC with its standard error, where that is known."""
+        if self.auc is None:
+            return "–"
+        return f"{self.auc:.3f}" if self.auc_error is None else f"{self.auc:.3f} ± {self.auc_error:.3f}"
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; what JSON cannot hold, as an infinite ε, is None. `refutes` is there for who reads the file."""
         return {name: _plain(value) for name, value in asdict(self).items()} | {"refutes": self.refutes}

@@ -120,7 +120,6 @@ def _row(finding: Finding) -> tuple[str, ...]:
     def number(value: float | None) -> str:
         return "–" if value is None else f"{value:.3g}"
 
-    auc = "–" if finding.auc is None else f"{finding.auc:.3f} ± {finding.auc_error or 0:.3f}"
     rates = (finding.tpr_at_0_1_percent, finding.tpr_at_1_percent, finding.advantage)
     bounds = (finding.epsilon_lower, finding.epsilon_claimed)
-    return (finding.model, finding.attack, auc, *map(share, rates), *map(number, bounds))
+    return (finding.model, finding.attack, finding.auc_in_words, *map(share, rates), *map(number, bounds))
