@@ -199,11 +199,10 @@ def regularised(name: str, folder: Path, console: Console) -> None:
     kinds = {
         "plain": NETWORK,
         "dropout 0.5": dropout,
-        "ℓ2 0.001": {**NETWORK, "weight_decay": 1e-3},
-        "ℓ2 0.01": {**NETWORK, "weight_decay": 1e-2},
-        "dropout 0.5 and ℓ2 0.001": {**dropout, "weight_decay": 1e-3},
+        "ℓ2 0.003": {**NETWORK, "weight_decay": 3e-3},
+        "dropout 0.5 and ℓ2 0.003": {**dropout, "weight_decay": 3e-3},
     }
-    options = Options.of(True, examples=1000, shadows=16, console=console, work=folder / "shadows")
+    options = Options.of(True, examples=1000, shadows=8, processes=1, console=console, work=folder / "shadows")
     for kind, params in kinds.items():
         subject = subject_of(data, 1000, WithoutPrivacy("network", len(data.classes), params))
         subject = replace(subject, outsiders=subject.outsiders.some(1000, 0))

@@ -18,7 +18,7 @@ from typing import Any
 
 from pate import __version__
 from pate.audit.findings import Finding, NotApplicable, Options
-from pate.audit.subject import Subject, data_of, subject_of, without_privacy
+from pate.audit.subject import Subject, control, data_of, subject_of, without_privacy
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, RunError
 from pate.naming import nearest, short_names
@@ -85,7 +85,7 @@ def audit(
     data_dir: Path | None = None,
     data: Dataset | None = None,
 ) -> Audit:
-    """Attack what a finished run released, the runs in `against` on the same data, and a model without privacy.
+    """Attack what a finished run released, the runs in `against` on the same data, one without privacy and a control.
 
     `attacks` are names of files in this folder; all there are if none is given. Written: `private/audit.json`,
     `private/audit.html`, and public copies of a benchmark's. Nothing is spent: what is attacked was released.
@@ -147,7 +147,7 @@ def _subjects(
     data: Dataset | None,
     stack: ExitStack,
 ) -> list[Subject]:
-    """The run's own model, those of other runs on the same data, and one without privacy; each name once."""
+    """The run's own model, those of other runs on the same data, one without privacy and a control; each name once."""
     with options.console.working("reading the run and its data"):
         data = data or data_of(run, data_dir)
         subjects = [subject_of(run, data)]
@@ -158,8 +158,9 @@ def _subjects(
             subjects.append(subject_of(other, data))
     named = next((subject for subject in subjects if subject.config.nonprivate is not None), subjects[0])
     subjects = [replace(subject, reference=named.reference) for subject in subjects]
-    with options.console.working("training a model without privacy, for comparison"):
+    with options.console.working("training a model without privacy, and one that never saw the records"):
         subjects.append(without_privacy(subjects[0], options.records, options.seed))
+        subjects.append(control(subjects[0], options.records, options.seed))
     return [_named_apart(subject, subjects[:place]) for place, subject in enumerate(subjects)]
 
 

@@ -116,7 +116,7 @@ def _lead(found: Audit) -> str:
         told.append(
             f"Given one record of the training data and one from outside, the best attack ({best.attack}) tells which "
             f"is which in {percent(best.auc)} of cases; guessing gets 50 %."
-            + (" The difference is within what chance explains." if chance else "")
+            + (" The difference is within what chance explains." if chance else _by_the_groups(found, best))
         )
     refuted = [finding for finding in found.findings if finding.refutes]
     if refuted:
@@ -128,6 +128,16 @@ def _lead(found: Audit) -> str:
             f"{own.epsilon:.3g} that it claims. No claim was contradicted."
         )
     return " ".join(told) or "No attack on single records was tried."
+
+
+def _by_the_groups(found: Audit, best: Finding) -> str:
+    """What to add where the same attack also tells the groups apart by a model that never saw them."""
+    for finding in found.findings:
+        if finding.model == "control" and finding.attack == best.attack and finding.auc is not None:
+            if finding.auc - 0.5 > 3 * (finding.auc_error or 0.0):
+                return f" A model that never saw the records gives {percent(finding.auc)}: so the groups differ anyway."
+            return " With a model that never saw the records it is no better than guessing."
+    return ""
 
 
 def _tiles(found: Audit) -> list[tuple[str, str]]:
@@ -148,7 +158,7 @@ def _models(models: Sequence[Audited]) -> Table:
         (
             model.name,
             model.method,
-            "none" if model.epsilon is None else f"{model.epsilon:.3g}",
+            "–" if model.epsilon is None else f"{model.epsilon:.3g}",
             percent(model.right_on_members),
             percent(model.right_on_outsiders),
             f"{100 * (model.right_on_members - model.right_on_outsiders):.1f}",
@@ -218,7 +228,7 @@ def _bounds(found: Audit, private: bool) -> Plot | None:
         return None
     cells = []
     for name, finding in rows:
-        claimed = "none" if finding.epsilon_claimed is None else f"{finding.epsilon_claimed:.3g}"
+        claimed = "–" if finding.epsilon_claimed is None else f"{finding.epsilon_claimed:.3g}"
         sure = "" if finding.confidence is None else f"{finding.confidence:g}"
         by = finding.attack if finding.epsilon_lower else "no attack"
         cells.append((name, claimed, f"{finding.epsilon_lower:.3g}", by, finding.relation, sure))

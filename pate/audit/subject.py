@@ -6,7 +6,7 @@ the run has learned from. Public examples are neither: a student has seen them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -147,6 +147,25 @@ def without_privacy(of: Subject, records: int, seed: int = 0) -> Subject:
         epsilon=None,
         delta=of.delta,
         config_dir=of.config_dir,
+    )
+
+
+def control(of: Subject, records: int, seed: int = 0) -> Subject:
+    """A model that has seen neither members nor outsiders: of public examples, with the labels that `of` gives them.
+
+    Whoever tells members from outsiders by it goes by a difference between the two groups, not by a leak.
+    """
+    X = of.data.X_public[np.random.default_rng(seed).permutation(len(of.data.X_public))[:records]]
+    labels = of.predict(X)
+    return replace(
+        of,
+        name="control",
+        kind="without privacy",
+        method=f"{of.reference.in_words} of public examples: never saw the records",
+        model=of.reference.train(X, labels, seed),
+        trainer=of.reference,
+        epsilon=None,
+        run=None,
     )
 
 

@@ -20,6 +20,7 @@ from pate.mechanisms import Mechanism
 _MOST_CANDIDATES = 600
 _OUT_OF_REACH = 4  # times the votes that are sure to win: classes without votes then play no part
 _SURE = 0.999
+_TWO_ERRORS, _OFTEN = 2.0, 100.0
 _LEVELS = (0.5, 0.25, 0.1, 0.01)  # how probable the answer is that a moved vote makes less so
 
 Floats = NDArray[np.float64]
@@ -134,7 +135,10 @@ def _ratio(p: Floats, q: Floats) -> Floats:
 
 
 def _to_be_shown(likely: Floats, unlikely: Floats, delta: float, draws: int) -> Floats:
-    """The bound at 95 % confidence, were each event seen as often as expected."""
-    lower = clopper_pearson_lower(np.floor(likely * draws).clip(0, draws).astype(np.int64), draws, 0.025)
-    upper = clopper_pearson_upper(np.ceil(unlikely * draws).clip(0, draws).astype(np.int64), draws, 0.025)
-    return log_excess(lower, upper, delta)
+    """About the bound at 95 % confidence, were each event seen as often as expected: by pairs, or by rates if rare."""
+    lower = clopper_pearson_lower(np.floor(likely * draws).clip(0, draws).astype(np.int64), draws, 0.01)
+    upper = clopper_pearson_upper(np.ceil(unlikely * draws).clip(0, draws).astype(np.int64), draws, 0.01)
+    by_rates = log_excess(lower, upper, delta)
+    seen = np.maximum(np.minimum(likely, unlikely) * draws, 1e-9)
+    margin = _TWO_ERRORS * np.sqrt(2 / seen)
+    return np.maximum(by_rates, np.where(seen > _OFTEN, log_excess(likely, unlikely, delta) - margin, 0.0))

@@ -203,9 +203,8 @@ def roc_curves(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], priv
     styles = ("-", "--", ":", "-.")
     for number, (name, points) in enumerate(curves):
         false, true = np.maximum(np.array(points, dtype=np.float64).T, least)
-        axes.step(
-            false, true, styles[number % 4], where="post", color=SERIES[number % 4], linewidth=2, label=plain(name)
-        )
+        style, colour = styles[(number + number // 4) % 4], SERIES[number % 4]
+        axes.step(false, true, style, where="post", color=colour, linewidth=2, label=plain(name))
     axes.plot([least, 1], [least, 1], color=MUTED, linewidth=1, label="guessing")
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -84,7 +84,14 @@ def test_all_kinds_of_models_stand_side_by_side(runs: dict[str, Path]) -> None:
     assert "No bound is above what was claimed" in shown
     run = Run.load(runs["digits"])
     found = Audit.from_json(json.loads(run.private_audit_file.read_text()))
-    assert [model.name for model in found.models] == ["digits", "neighbours", "erm", "sgd", "without privacy"]
+    assert [model.name for model in found.models] == [
+        "digits",
+        "neighbours",
+        "erm",
+        "sgd",
+        "without privacy",
+        "control",
+    ]
     claims = {model.name: model.epsilon for model in found.models}
     assert claims["erm"] == 2
     assert claims["neighbours"] == pytest.approx(

@@ -11,6 +11,7 @@ from scipy.stats import binom, binomtest
 
 from pate.audit.bounds import (
     best_one_run_epsilon,
+    epsilon_from_pairs,
     epsilon_from_rates,
     expected_one_run_epsilon,
     one_run_epsilon,
@@ -132,6 +133,29 @@ def test_rates_use_both_directions():
     assert into == pytest.approx(out)
     low = binom.ppf(0.0125, 1000, 0.3) / 1000  # near Clopper and Pearson's limit of the rate that was seen
     assert into == pytest.approx(math.log((low - 1e-5) / (1 - 0.025 ** (1 / 1000))), abs=0.02)
+
+
+def test_pairs_are_narrower_than_rates_and_as_honest():
+    """Two events with p = e^ε·q + δ exactly; as many are accused as stated. False alarm of this test: 1e-6."""
+    rng = np.random.default_rng(4)
+    epsilon, q, delta, n, trials, confidence = 0.1, 0.02, 1e-4, 200_000, 400, 0.9
+    p = math.exp(epsilon) * q + delta
+    x, y, both = (
+        rng.binomial(n, p * (1 - q), trials),
+        rng.binomial(n, q * (1 - p), trials),
+        rng.binomial(n, p * q, trials),
+    )
+    by_pairs, by_rates = [], []
+    for a, b, c in zip(x.tolist(), y.tolist(), both.tolist(), strict=True):
+        by_pairs.append(epsilon_from_pairs(a, b, c, n, delta, confidence))
+        by_rates.append(epsilon_from_rates(a + c, n, b + c, n, delta, confidence))
+    accused = int((np.array(by_pairs) > epsilon).sum())
+    assert binomtest(accused, trials, 1 - confidence, alternative="greater").pvalue > 1e-6
+    assert accused > 0  # and no slack is left
+    assert np.median(by_rates) < np.median(by_pairs) < epsilon
+    assert epsilon_from_pairs(0, 10, 0, 100, 0.0, 0.95) == epsilon_from_pairs(10, 0, 0, 100, 0.0, 0.95) == 0
+    with pytest.raises(ValueError, match="cannot be"):
+        epsilon_from_pairs(5, 5, 5, 10, 0.0, 0.95)
 
 
 def test_what_cannot_be_is_refused():

@@ -46,9 +46,10 @@ def random_examples(n: int, width: int, n_classes: int, seed: int) -> Examples:
 
 def made_subject(members: Examples, outsiders: Examples, model: Any, n_classes: int = 2, **others: Any) -> Subject:
     """A model under attack with these members and outsiders."""
+    shaped = random_examples(50, members.X[0].size, n_classes, 99).X.reshape(50, *members.X.shape[1:])
     data = Dataset(
         private=Records(members.X, members.y),
-        X_public=random_examples(50, members.X.shape[1], n_classes, 99).X,
+        X_public=shaped,
         X_test=outsiders.X,
         y_test=outsiders.y,
         classes=tuple(map(str, range(n_classes))),
