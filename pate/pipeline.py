@@ -24,7 +24,7 @@ from pate.cluster.metrics import Metrics
 from pate.cluster.session import check_address, check_workers, ray_session
 from pate.config import Config, load_config, parse_config
 from pate.console import Console
-from pate.data.dataset import Dataset, Shards, Votes
+from pate.data.dataset import Dataset, Records, Shards, Votes
 from pate.data.sources import data_root, load
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
@@ -141,6 +141,8 @@ def run(
     for remark in data.remarks:
         console.say(f"note: {remark}")
     tell = console.say if data.benchmark else console.say_privately
+    for remark in data.private.remarks if isinstance(data.private, Records) else ():
+        tell(remark)
     check_sizes(config, data, force, tell)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)

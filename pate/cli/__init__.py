@@ -18,6 +18,7 @@ from pate.cli.baseline import baseline
 from pate.cli.compare import compare
 from pate.cli.doctor import doctor
 from pate.cli.forget import forget
+from pate.cli.init import init
 from pate.cli.mechanism_options import MechanismCommand
 from pate.cli.options import as_option
 from pate.cli.predict import predict
@@ -49,7 +50,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-_LOCAL = (run, student, predict, report, baseline, compare, reproduce, forget)
+_LOCAL = (init, run, student, predict, report, baseline, compare, reproduce, forget)
 _ELSEWHERE = (submit, jobs, logs, stop, fetch, doctor)
 for command in _LOCAL + _ELSEWHERE:
     app.command()(command)

@@ -42,7 +42,7 @@ _OPTIONS = {"asked": "queries", "n_teachers": "teachers", "n_classes": "classes"
 
 
 @contextmanager
-def _naming_options() -> Iterator[None]:
+def naming_options() -> Iterator[None]:
     """A parameter with an impossible value is named as the option it came from."""
     from pate.accounting.parameters import ParameterError, shown
 
@@ -54,7 +54,7 @@ def _naming_options() -> Iterator[None]:
         raise ConfigError(f"--{option} {shown(error.value)}: {error.wanted}") from None
 
 
-@_naming_options()
+@naming_options()
 def account(
     ctx: typer.Context,
     votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row per query, one column per class")],
@@ -90,7 +90,7 @@ def account(
         _print_summary(chosen, summary)
 
 
-@_naming_options()
+@naming_options()
 def plan(
     ctx: typer.Context,
     config: Annotated[Path | None, typer.Argument(help="take mechanism, budget and teachers from this config")] = None,
@@ -105,6 +105,10 @@ def plan(
     gaps: Annotated[
         str | None, typer.Option(help="or for assumed leads of the plurality: 240:0.7,100:0.2,10:0.1 (lead:share)")
     ] = None,
+    records: Annotated[
+        int | None, typer.Option(help="recommend everything for so many private records (persons, where ids are)")
+    ] = None,
+    public: Annotated[int | None, typer.Option(help="with --records: how many public examples there are")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="with CONFIG: where data files are")] = None,
     trust: Annotated[
         list[str] | None,
@@ -117,6 +121,9 @@ def plan(
     from pate.naming import importing_only
     from pate.planning import plan as planning
 
+    if records is not None:
+        _recommend(ctx, config, records, classes, target_epsilon, delta, public, as_json)
+        return
     seconds, refused, trusted = None, list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
     if config is not None:
         from pate.config import load_config
@@ -143,6 +150,9 @@ def plan(
     with importing_only(trusted):
         if target_epsilon is None:
             chosen = build(settings, teachers)
+        elif mechanism_class(settings).free_parameter in own_settings(ctx):  # the noise is given: solve for the queries
+            _refuse_both(ctx, queries)
+            chosen, workload = planning.solve_queries(settings, target_epsilon, workload, teachers)
         else:
             chosen = planning.solve_noise(settings, target_epsilon, workload, teachers)
     result = _plan_object(chosen, workload, teachers, counts, weights, votes is not None)
@@ -153,6 +163,37 @@ def plan(
         print(json.dumps(result))
     else:
         _print_plan(result)
+
+
+def _recommend(
+    ctx: typer.Context,
+    config: Path | None,
+    records: int,
+    classes: int,
+    target_epsilon: float | None,
+    delta: float | None,
+    public: int | None,
+    as_json: bool,
+) -> None:
+    from pate.cli.recommending import print_recommendation
+
+    if target_epsilon is None:
+        raise ConfigError("--records: needs --target-epsilon, the ε that may be spent, such as 2")
+    given = ["--mechanism" if ctx.params.get("mechanism") else "", "CONFIG" if config else "", *own_settings(ctx)]
+    for name in filter(None, given):
+        option = name if name in ("--mechanism", "CONFIG") else f"--{name.replace('_', '-')}"
+        raise ConfigError(f"--records: recommends a mechanism itself; leave out {option}, or --records")
+    print_recommendation(records, classes, target_epsilon, delta, public, as_json)
+
+
+def _refuse_both(ctx: typer.Context, queries: int | None) -> None:
+    """With noise and target ε given, the queries follow from them."""
+    if queries is not None:
+        noise = next(iter(own_settings(ctx)))
+        raise ConfigError(
+            f"--queries {queries}: with --{noise} and --target-epsilon, how many can be asked is worked out; leave out "
+            "one of the three"
+        )
 
 
 def _from_config(

@@ -57,7 +57,8 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or first_line(error)
-        raise ConfigError(f"{where}{line}: not valid YAML: {problem[:200]}") from None
+        hint = "; indent by blanks, not by a tab" if "'\\t'" in problem else ""
+        raise ConfigError(f"{where}{line}: not valid YAML: {problem[:200]}{hint}") from None
 
 
 def dump_yaml(content: dict[str, Any]) -> str:

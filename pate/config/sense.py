@@ -34,7 +34,7 @@ def about_records(data: DataSettings) -> int | None:
     return RECORDS_OF.get(data.source, getattr(data, "about_records", None))
 
 
-def check_delta(delta: float, about_records: int | None, allowed: bool = False) -> None:
+def check_delta(delta: float, about_records: int | None, allowed: bool = False, key: str = "budget.delta") -> None:
     """Raise ConfigError where δ is so large that publishing a few records whole would keep to it.
 
     A mechanism that picks one record in n at random and publishes it is (0, 1/n)-DP. So δ is at most one over the
@@ -52,8 +52,8 @@ def check_delta(delta: float, about_records: int | None, allowed: bool = False) 
     if most < MOST_DELTA:
         why = f"more than one over the about {about_records:,} private records"
     raise ConfigError(
-        f"budget.delta = {delta:g}: {why}, so that a record published whole now and then would keep to it; "
-        f"write {_rounded_down(most / 10)} or less, or budget.allow_large_delta: true if you know why"
+        f"{key} = {delta:g}: {why}, so that a record published whole now and then would keep to it; write "
+        f"{_rounded_down(most / 10)} or less, or budget.allow_large_delta: true if you know why"
     )
 
 

@@ -21,13 +21,14 @@ class Records:
     """Private records that were read, with their labels as positions in the list of classes.
 
     Where a person is the unit of privacy, `ids` hold one canonical text per person (see `pate.data.columns`).
-    `left_out` is how many records had no valid id and are not here; that number is private too.
+    `left_out` is how many records had no valid id and are not here; that number is private too, and so are `remarks`.
     """
 
     X: NDArray
     y: NDArray[np.int64]
     ids: Sequence[str] | None = None
     left_out: int = 0
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.X) != len(self.y):

@@ -102,14 +102,16 @@ class Format:
             return self
         medians, gaps, problems, dates = [], [], Problems(), dict(self.dates)
         for name in self.measured:
+            if name not in public.columns:
+                continue  # which is told with all else that is wrong
             with problems.gathered():
-                numbers = _column(public, name).numbers(dates.get(name))
+                numbers = public.columns[name].numbers(dates.get(name), lenient=True)
                 there = numbers[np.isfinite(numbers)]
                 if not len(there):
-                    raise DataError(f"{public.where}: column {name!r} holds no number, so there is no median of it; "
-                                    "add it to data.ignore")  # fmt: skip
+                    text = f"{public.where}: column {name!r} holds no number, so there is no median of it"
+                    raise DataError(f"{text}; add it to data.ignore")
                 medians.append((name, float(np.median(there))))
-                gaps += [name] if len(there) < len(numbers) else []
+                gaps += [name] if np.isnan(numbers).any() else []
         problems.tell()
         indicators = tuple(gaps) if self.missing == "indicator" else ()
         shape = (self.shape[0] + len(indicators),)
@@ -143,6 +145,7 @@ def joined(several: Sequence[Records], format: Format) -> Records:
         np.concatenate([np.empty(0, np.int64), *(records.y for records in several)]),
         None if format.id is None else [i for records in several for i in records.ids or ()],
         sum(records.left_out for records in several),
+        tuple(remark for records in several for remark in records.remarks),
     )
 
 
@@ -287,15 +290,29 @@ def records_of(table: Table, format: Format) -> Records:
     problems.tell()
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
+    remarks = _unlisted(table, format)
     if format.id is None:
-        return Records(X, y, None, 0)
+        return Records(X, y, None, 0, remarks)
     if len(X) != len(ids):
         raise DataError(f"{table.where}: not as many ids as records")
     kept = [i for i in ids if i is not None]
     if len(kept) < len(ids):
         valid = np.array([i is not None for i in ids])
         X, y = X[valid], y[valid]
-    return Records(X, y, kept, len(ids) - len(kept))
+    return Records(X, y, kept, len(ids) - len(kept), remarks)
+
+
+def _unlisted(table: Table, format: Format) -> tuple[str, ...]:
+    """How many records have a category that the config does not list, by column; private."""
+    remarks = []
+    for name, listed in format.categories:
+        known = {"", *(canonical(str(value)) for value in listed)}
+        count = sum(canonical(text) not in known for text in table.columns[name].texts())
+        if count:
+            remarks.append(
+                f"{table.where}: column {name!r} of {count:,} records holds what data.categories does not list"
+            )
+    return tuple(remarks)
 
 
 def _needed(table: Table, name: str) -> Column:

@@ -18,6 +18,8 @@ from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import Counts, Mechanism, build, mechanism_class
 from pate.planning.costs import worst_case_epsilon
 
+_STEPS_TO_QUERIES = 12
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -88,6 +90,40 @@ def solve_noise(
             return found
         high = min(1.002 * high, parameters.MOST_NOISE)
     raise ConfigError("{target_epsilon}: no noise was found that keeps to it", target_epsilon=target_epsilon)
+
+
+def solve_queries(
+    settings: Mapping[str, Any], target_epsilon: float, workload: Workload, n_teachers: int | None = None
+) -> tuple[Mechanism, Workload]:
+    """As many queries as this mechanism can be asked within `target_epsilon`, to about one percent.
+
+    Of `workload`, how many are asked is replaced; a limit on answers stays.
+    """
+    target_epsilon = parameters.epsilon(target_epsilon, "target_epsilon")
+    mechanism = build(settings, n_teachers)
+    if mechanism.charged_as_stream:
+        text = f"{{target_epsilon}}: {mechanism.name} is charged as one stream, whatever is asked; leave it out"
+        raise ConfigError(text, target_epsilon=None)
+
+    def with_asked(asked: int) -> Workload:
+        return dataclasses.replace(workload, asked=asked)
+
+    def quick(asked: int) -> float:
+        answered = asked if workload.answered is None else min(asked, workload.answered)
+        return mechanism.worst_case(asked, answered).quick_epsilon(workload.delta)
+
+    asked = 100
+    for _ in range(_STEPS_TO_QUERIES):  # ε grows as a root of the queries, and in proportion to them in the end
+        better = min(max(1, int(asked * (target_epsilon / quick(asked)) ** 1.7)), parameters.MOST_QUERIES)
+        if better == asked:
+            break
+        asked = better
+    while epsilon_of(mechanism, with_asked(asked)) > target_epsilon:
+        if asked == 1:
+            text = f"{{target_epsilon}}: too small for one query by {mechanism}; add noise, or allow more"
+            raise ConfigError(text, target_epsilon=target_epsilon)
+        asked = max(1, min(asked - 1, int(0.993 * asked)))
+    return mechanism, with_asked(asked)
 
 
 def epsilon_of(mechanism: Mechanism, workload: Workload) -> float:

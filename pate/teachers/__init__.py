@@ -88,7 +88,8 @@ def build_estimator(name: str, params: dict[str, Any], random_state: int, key: s
         raise ConfigError(f"{key} = {name!r}: not a classifier with fit and predict")
     kind = _kind_of(estimator)
     if kind not in (None, "classifier"):
-        raise ConfigError(f"{key} = {name!r}: a {kind.replace('_', ' ')}, not a classifier{_classifier_like(name)}")
+        what = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
+        raise ConfigError(f"{key} = {name!r}: {what}, not a classifier{_classifier_like(name)}")
     if hasattr(estimator, "get_params"):
         unseeded = [
             parameter

@@ -183,6 +183,14 @@ def test_a_category_is_one_whatever_blanks_and_unicode_form_it_is_written_in(tmp
     assert data.X_public[:, 2].tolist() == [1, 1]
 
 
+def test_private_categories_that_are_not_listed_are_counted_for_the_holder(tmp_path: Path) -> None:
+    data = loaded(tmp_path, [*PRIVATE, "di,1990-01-01,1,x,no", "ed,1990-01-01,1,,no"])
+    (remark,) = data.records.remarks
+    assert "column 'sex' of 1 records" in remark
+    assert "'x'" not in remark
+    assert data.remarks == ()  # those are public
+
+
 def test_an_index_without_a_name_is_no_feature(tmp_path: Path) -> None:
     private, public = ([f"{i if i else ''},{line}" for i, line in enumerate(lines)] for lines in (PRIVATE, PUBLIC))
     assert "column 0 (counted from 0) has no name" in refused(tmp_path, private, public)

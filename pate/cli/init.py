@@ -1,0 +1,100 @@
+"""pate init."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pate.starting import Start
+
+
+def init(
+    data: Annotated[Path, typer.Argument(help="private records with labels, .csv or .parquet")],
+    public: Annotated[Path, typer.Option(help="public examples without labels, with the same columns")],
+    label: Annotated[str | None, typer.Option(help="column to predict; guessed where only one is not public")] = None,
+    id: Annotated[str | None, typer.Option(help="column that says whose record it is; guessed by its name")] = None,
+    test: Annotated[Path | None, typer.Option(help="public examples with labels, to test the student on")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="values of the label, a,b,c; else from --test, or private")
+    ] = None,
+    records: Annotated[int | None, typer.Option(help="about how many records (or ids), as anybody may know")] = None,
+    target_epsilon: Annotated[float, typer.Option(help="the ε that may be spent")] = 2.0,
+    delta: Annotated[float | None, typer.Option(help="δ; by the number of records if left out")] = None,
+    out: Annotated[Path, typer.Option(help="where the config goes")] = Path("config.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="write over what is in --out")] = False,
+) -> None:
+    """Look at data files and write a commented config that runs; say what was guessed, and all that is wrong."""
+    from pate.cli.accounting import naming_options
+
+    if out.exists() and not force:
+        raise ConfigError("{out}: is there already; add {force} to write over it", out=str(out), force=True)
+    from pate.starting import config_text, start
+
+    listed = [name.strip() for name in classes.split(",")] if classes else []
+    with naming_options():
+        found = start(
+            data, public, test=test, label=label, id=id, classes=listed, records=records,
+            target_epsilon=target_epsilon, delta=delta,
+        )  # fmt: skip
+    _print_columns(found)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(config_text(found, out), encoding="utf-8")
+    _print_guesses(found, out)
+    _check(out)
+
+
+def _print_columns(found: Start) -> None:
+    """A row for each column. Figures about private records are for the holder at a terminal only."""
+    from pate.cli.recommending import print_table
+
+    at_terminal = sys.stdout.isatty()
+    header: tuple[str, ...] = ("column", "type", "missing", "distinct", "written", "what is wrong")
+    if at_terminal:
+        header = (*header[:3], "missing (private)", *header[3:])
+    rows = []
+    for one in found.columns:
+        share = found.private_missing[one.name]
+        inside = ("cannot be read" if share is None else _percent(share),) if at_terminal else ()
+        rows.append((one.name, one.kind, _percent(one.missing), *inside, f"{one.distinct:,}", one.written, one.wrong))
+    for name, why in found.ignored.items():
+        rows.append((name or "''", "", "", *(("",) if at_terminal else ()), "", "ignore", why))
+    print(f"{found.public} and {found.private}, figures of the former:\n")
+    print_table(header, rows)
+    print(f"\n  to predict: {found.label}, one of {', '.join(found.classes)}")
+    print(f"  protected:  each {found.id or 'row'}{', with all its records' if found.id else ''}")
+
+
+def _print_guesses(found: Start, out: Path) -> None:
+    from pate.cli.recommending import described
+    from pate.starting import LOUD
+
+    print(f"\nchosen: {described(found.choice)}: ε = {found.choice.epsilon:.3g} at δ = {found.delta:g}")
+    for guess in found.guesses:
+        print(f"guessed: {guess}")
+    for text in found.loud:
+        print(f"{LOUD}: {text}")
+    print(f"\nwrote {out}; read it, then: pate run {out}")
+
+
+def _check(out: Path) -> None:
+    """Raise DataError with all that is wrong with the data as the config reads it."""
+    from pate.config import load_config
+    from pate.data.sources import load
+    from pate.sizes import check_sizes
+
+    config = load_config(out)
+    by_records = config.voters == "neighbours"
+    data = load(config.data, None, out.parent, keep_missing=by_records)
+    for remark in data.remarks:
+        print(f"note: {remark}")
+    check_sizes(config, data, True, lambda _: None)
+
+
+def _percent(share: float) -> str:
+    return "" if share == 0 else f"{100 * share:.1f} %"

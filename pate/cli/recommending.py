@@ -1,0 +1,103 @@
+"""What `pate plan --records` says: a recommendation, the YAML to paste, and the alternatives in one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from pate.console import Console
+
+if TYPE_CHECKING:
+    from pate.planning.recommend import Choice, Recommendation
+
+
+def print_recommendation(
+    records: int, classes: int, target_epsilon: float, delta: float | None, public: int | None, as_json: bool
+) -> None:
+    """Voters, mechanism and budget for so many records and a target ε."""
+    from pate.planning.recommend import recommend, usual_delta
+
+    delta = usual_delta(max(1, records)) if delta is None else delta
+    with Console().working(f"what {records:,} records allow at ε = {target_epsilon:g}"):
+        found = recommend(records, classes, target_epsilon, delta, public)
+    if as_json:
+        print(json.dumps(_as_object(found, classes, delta)))
+    else:
+        _print(found, classes, delta)
+
+
+def _as_object(found: Recommendation, classes: int, delta: float) -> dict[str, Any]:
+    return {
+        "recommended": dataclasses.asdict(found.choice),
+        "why": found.why,
+        "config": found.choice.settings(delta),
+        "chances": [
+            {"agree": share, "answered": answered, "plurality": right}
+            for share, (answered, right) in _chances(found.choice, classes).items()
+        ],
+        "alternatives": [dataclasses.asdict(choice) for choice in found.others],
+        "delta": delta,
+    }
+
+
+def _print(found: Recommendation, classes: int, delta: float) -> None:
+    from pate.config.plain_yaml import dump_yaml
+
+    choice = found.choice
+    print(f"recommended: {described(choice)}, because {found.why}")
+    print(f"  ε to publish       {choice.epsilon:.4g} at δ = {delta:g}")
+    if choice.voters == "teachers":
+        print("  where so many teachers agree, the label released is theirs")
+        for share, (answered, right) in _chances(choice, classes).items():
+            also = "" if choice.answered is None else f", and there is one in {100 * answered:.0f} %"
+            print(f"    {100 * share:>3.0f} %            in {100 * right:.0f} % of the queries{also}")
+    else:
+        print(f"  every record       has one vote in one of {choice.asked:,} cells, which have about")
+        print(f"                     {choice.records_each:,} votes each")
+        print("  it suits           features in which near means alike, such as a table's numbers and categories, or")
+        print("                     images' pre-trained ones; where they are not, take the first alternative")
+    print("\npaste into the config:\n")
+    for line in dump_yaml(choice.settings(delta)).splitlines():
+        print(f"  {line}")
+    print("\nalternatives, each within that ε:\n")
+    print_table(
+        ("voters", "mechanism", "asked", "labels", "records each", "ε"),
+        [_row(other) for other in (choice, *found.others)],
+        marked=0,
+    )
+
+
+def described(choice: Choice) -> str:
+    """A choice in a few words."""
+    parameters = ", ".join(f"{key} {value:g}" for key, value in choice.mechanism.items() if key != "name")
+    if choice.voters == "neighbours":
+        return f"neighbours in {choice.asked:,} cells, {choice.mechanism['name']} ({parameters})"
+    limit = "" if choice.answered is None else f", {choice.answered:,} answered"
+    return f"{choice.n_teachers:,} teachers, {choice.asked:,} queries{limit}, {choice.mechanism['name']} ({parameters})"
+
+
+def print_table(header: tuple[str, ...], rows: list[tuple[str, ...]], marked: int | None = None) -> None:
+    """Columns as wide as they must be; a marked row begins with an arrow."""
+    widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
+    for number, line in enumerate((header, *rows)):
+        sign = "→" if marked is not None and number == marked + 1 else " "
+        print(f"{sign} " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _row(choice: Choice) -> tuple[str, ...]:
+    parameters = ", ".join(f"{key} {value:g}" for key, value in choice.mechanism.items() if key != "name")
+    voters = "neighbours" if choice.n_teachers is None else f"{choice.n_teachers:,} teachers"
+    asked = f"{choice.asked:,}" + (" cells" if choice.n_teachers is None else "")
+    mechanism = f"{choice.mechanism['name']} ({parameters})"
+    labels = f"{choice.labels:,}" + (" shares" if choice.n_teachers is None else "")
+    return voters, mechanism, asked, labels, f"{choice.records_each:,}", f"{choice.epsilon:.3g}"
+
+
+def _chances(choice: Choice, classes: int) -> dict[float, tuple[float, float]]:
+    from pate.mechanisms import build
+    from pate.planning.recommend import chances
+
+    if choice.n_teachers is None:
+        return {}
+    return chances(build(choice.mechanism, choice.n_teachers), choice.n_teachers, classes)

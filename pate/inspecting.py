@@ -1,0 +1,157 @@
+"""What a table holds, guessed for `pate init`: how a csv file is written, and what each column is.
+
+Guesses that go into a config are made from public files alone. Of a private file its columns' names are taken, and
+figures that only its holder may see.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from pate.data.columns import MISSING, Column, canonical
+from pate.data.formats import USUAL, Dialect, Wanted, content_of
+from pate.data.records import Table, read_table
+from pate.errors import DataError
+
+DATE_FORMS = (
+    *("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
+    *("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M"),
+)
+"""Forms of dates that are tried, the most usual first: of two that fit, the first is taken."""
+
+MOST_CATEGORIES = 50
+_MOSTLY = 0.8
+_LINES = 50  # to guess a delimiter from
+Kind = Literal["number", "date", "category", "ignored"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A column of the public file: what it is, what is wrong with it and what the config says of it."""
+
+    name: str
+    kind: Kind
+    missing: float
+    distinct: int
+    wrong: str = ""
+    form: str = ""
+    values: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> str:
+        """The key of the config that says so, in short."""
+        if self.kind == "category":
+            return f"categories: {len(self.values)} values"
+        return {"number": "a number", "date": f"dates: {self.form}", "ignored": "ignore"}[self.kind]
+
+
+def source_of(path: Path) -> Literal["csv", "parquet"]:
+    """By the file's ending."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return "parquet"
+    if path.suffix.lower() in (".csv", ".tsv", ".txt", ".dat"):
+        return "csv"
+    raise DataError(f"{path}: neither .csv nor .parquet; `pate init` reads those two")
+
+
+def guessed_dialect(paths: Sequence[Path]) -> Dialect:
+    """How csv files are written; the first of them, a public one, says all but the encoding, which must suit each."""
+    contents = [content_of(str(path)) for path in paths]
+    encoding = next((name for name in ("utf-8", "cp1252") if all(_decodes(content, name) for content in contents)), "")
+    if all(content.startswith((b"\xff\xfe", b"\xfe\xff")) for content in contents):
+        encoding = "utf-16"
+    if not encoding:
+        raise DataError(f"{paths[0]}: in neither UTF-8, UTF-16 nor Windows' encoding (cp1252); save all files as UTF-8")
+    lines = contents[0].decode("utf-8-sig" if encoding == "utf-8" else encoding).splitlines()[:_LINES]
+    delimiter = max(",;\t|", key=lambda sign: _width(lines, sign))
+    cells = [cell.strip() for row in csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=delimiter) for cell in row]
+    commas = delimiter != "," and any(_is_decimal(cell, ",") for cell in cells)
+    points = any(_is_decimal(cell, ".") for cell in cells)
+    return Dialect(delimiter, "," if commas and not points else ".", encoding)
+
+
+def read(path: Path, dialect: Dialect = USUAL) -> Table:
+    """The table in a file, all columns that have a name."""
+    return read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
+
+
+def seen(name: str, column: Column) -> Seen:
+    """What a public column is."""
+    if column.family in ("integer", "real", "boolean"):
+        numbers = column.numbers(lenient=True)
+        return Seen(name, "number", float(np.isnan(numbers).mean()), len(np.unique(numbers[np.isfinite(numbers)])))
+    if column.family == "date":
+        years = column.numbers("%Y-%m-%d", lenient=True)
+        return Seen(name, "date", float(np.isnan(years).mean()), len(np.unique(years)), form="%Y-%m-%d")
+    if column.family == "other":
+        return Seen(name, "ignored", 0.0, 0, f"holds {column.stored_as}, neither numbers nor text")
+    texts = column.texts()
+    filled = [text for text in texts if text.casefold() not in MISSING]
+    gaps, distinct = 1 - len(filled) / max(1, len(texts)), Counter(canonical(text) for text in filled)
+    if not filled:
+        return Seen(name, "ignored", 1.0, 0, "no public row has a value")
+    numbers = column.numbers(lenient=True)
+    if not np.isinf(numbers).any():
+        return Seen(name, "number", gaps, len(distinct))
+    form = next((form for form in DATE_FORMS if _are_dates(column, form, filled[:_LINES])), "")
+    if form:
+        other = form.replace("%d/%m", "%m/%d")
+        unsure = other != form and _are_dates(column, other, filled[:_LINES])
+        return Seen(name, "date", gaps, len(distinct), f"day or month first? {other} fits too" if unsure else "", form)
+    words = [text for text, number in zip(texts, numbers, strict=True) if np.isinf(number)]
+    if len(words) < (1 - _MOSTLY) * len(filled):
+        rare = ", ".join(repr(text) for text, _ in Counter(words).most_common(3))
+        return Seen(
+            name, "ignored", gaps, len(distinct), f"numbers, but {len(words)} public cells say {rare}: mend them"
+        )
+    if len(distinct) > min(MOST_CATEGORIES, max(2, len(filled) // 2)):
+        return Seen(name, "ignored", gaps, len(distinct), "text of its own in most rows: a name, an id or remarks")
+    listed = {canonical(text) for text in texts if text.casefold() not in MISSING - {"none"}}  # none may be one
+    return Seen(name, "category", gaps, len(listed), values=tuple(sorted(listed)))
+
+
+def missing_share(column: Column, kind: Kind, form: str) -> float | None:
+    """How much of a column is not there; None where it cannot be read as what the public one is."""
+    try:
+        if kind in ("category", "ignored"):
+            texts = column.texts()
+            return sum(not text for text in texts) / max(1, len(texts))
+        return float(np.isnan(column.numbers(form or None, lenient=True)).mean())
+    except DataError:
+        return None
+
+
+def _are_dates(column: Column, form: str, few: list[str]) -> bool:
+    """Whether all cells are dates of that form, or missing; a few are tried first, as most forms fail on those."""
+    tried = replace(column, values=few, rows=None)
+    return not any(np.isinf(some.numbers(form, lenient=True)).any() for some in (tried, column))
+
+
+def _decodes(content: bytes, encoding: str) -> bool:
+    try:
+        content.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return b"\x00" not in content[:1000]
+
+
+def _width(lines: Sequence[str], delimiter: str) -> tuple[bool, int]:
+    """Whether all lines have as many cells, and how many."""
+    try:
+        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
+    except csv.Error:
+        return False, 0
+    return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0
+
+
+def _is_decimal(cell: str, decimal: str) -> bool:
+    whole, sign, rest = cell.lstrip("+-").partition(decimal)
+    return bool(sign) and (whole.isdigit() or not whole) and rest.isdigit()

@@ -1,0 +1,159 @@
+"""`pate init`: a config that runs, from files as people have them; what it guessed, and nothing private unsaid."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from support.command_line import Ended, in_process
+
+from pate.config import load_config
+from pate.data.sources import load
+from pate.inspecting import guessed_dialect, read, seen
+from pate.planning.budget import publishable_epsilon
+from pate.starting import LOUD
+
+N_PRIVATE, N_PUBLIC = 900, 240
+
+
+def rows(n: int, seed: int, private: bool) -> list[dict[str, str]]:
+    """Members of a club: will they stay? Some ages are missing, and only a private one has the card 'gold'."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(n):
+        age, fee = int(rng.integers(18, 80)), round(float(rng.normal(30, 5)), 1)
+        row = {"member": f"m{i // 2}"} if private else {}
+        row |= {"joined": f"{rng.integers(10, 29)}.0{rng.integers(1, 9)}.20{rng.integers(10, 20)}"}
+        row |= {"age": "" if rng.random() < 0.1 else str(age), "fee": str(fee).replace(".", ",")}
+        row |= {"card": "gold" if private and i == 7 else str(rng.choice(["blue", "red"])), "remark": f"remark {i}"}
+        row |= {"stays": "ja" if age + 2 * fee > 110 else "nein"} if private else {}
+        made.append(row)
+    return made
+
+
+def save(path: Path, content: list[dict[str, str]], delimiter: str = ";", encoding: str = "cp1252") -> None:
+    with path.open("w", newline="", encoding=encoding) as file:
+        writer = csv.DictWriter(file, list(content[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(content)
+
+
+@pytest.fixture
+def club(tmp_path: Path) -> Path:
+    save(tmp_path / "members.csv", rows(N_PRIVATE, 1, private=True))
+    save(tmp_path / "public.csv", [row | {"card": row["card"] + "é"} for row in rows(N_PUBLIC, 2, private=False)])
+    return tmp_path
+
+
+def init(folder: Path, *further: object) -> Ended:
+    files = folder / "members.csv", "--public", folder / "public.csv", "--out", folder / "club.yaml"
+    return in_process("init", *files, *further)
+
+
+def test_a_config_that_runs(club: Path) -> None:
+    ended = init(club, "--label", "stays", "--classes", "ja,nein", "--records", 500)
+    assert ended.returncode == 0, ended.stderr
+    data = yaml.safe_load((club / "club.yaml").read_text())["data"]
+    assert data["delimiter"] == ";"
+    assert data["decimal"] == ","
+    assert data["encoding"] == "cp1252"
+    assert data["dates"] == {"joined": "%d.%m.%Y"}
+    assert data["categories"] == {"card": ["blueé", "redé"]}
+    assert data["id"] == "member"
+    assert data["ignore"] == ["remark"]
+    assert data["about_records"] == 500
+    assert LOUD not in ended.stdout + (club / "club.yaml").read_text()  # the user said all that is private
+    for guess in ("separated by ';'", "'member' says whose record it is"):
+        assert guess in ended.stdout
+    config = load_config(club / "club.yaml")
+    data = load(config.data, None, club, keep_missing=True)
+    assert len(data.records) == N_PRIVATE
+    assert config.budget.epsilon is not None
+    assert publishable_epsilon(config, config.build_mechanism(), 2) <= config.budget.epsilon <= 2
+
+
+def test_nothing_private_is_told_unsaid(club: Path) -> None:
+    """A category, a missing share or a number of private records is neither written nor printed."""
+    ended = init(club, "--label", "stays", "--classes", "ja,nein", "--records", 500)
+    told = ended.stdout + ended.stderr + (club / "club.yaml").read_text()
+    assert "gold" not in told
+    assert str(N_PRIVATE) not in told
+    assert str(N_PRIVATE // 2) not in told
+    for path, shares in ((club / "members.csv", "private"), (club / "public.csv", "public")):
+        column = read(path, guessed_dialect([path])).columns["age"]
+        share = f"{100 * seen('age', column).missing:.1f} %"
+        assert (share in told) == (shares == "public")
+
+
+def test_what_comes_from_private_data_is_said_loudly(club: Path) -> None:
+    ended = init(club, "--label", "stays")
+    text = (club / "club.yaml").read_text()
+    assert yaml.safe_load(text)["data"]["about_records"] == 400  # 450, rounded to one digit
+    assert yaml.safe_load(text)["data"]["classes"] == ["ja", "nein"]
+    for said in (ended.stdout, text):
+        assert f"{LOUD}: classes" in said
+        assert f"{LOUD}: about_records" in said
+    guessed = init(club, "--force")
+    assert "'stays' is what is to be predicted" in guessed.stdout
+
+
+def test_classes_come_from_a_public_test_file_where_there_is_one(club: Path) -> None:
+    save(club / "test.csv", [{k: v for k, v in row.items() if k != "member"} for row in rows(40, 3, private=True)])
+    ended = init(club, "--test", club / "test.csv")
+    assert "classes ja, nein are those of the test file" in ended.stdout
+    config = load_config(club / "club.yaml")
+    data = load(config.data, None, club, keep_missing=True)
+    assert data.y_test is not None
+    assert data.features is not None
+    assert "age missing" in data.features
+
+
+def test_parquet(club: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, private in (("members", True), ("public", False)):
+        content = rows(N_PRIVATE if private else N_PUBLIC, 1, private)
+        columns = {key: [row[key] for row in content] for key in content[0]}
+        columns["age"] = [float(age) if age else None for age in columns["age"]]  # type: ignore[misc]
+        columns["fee"] = [float(fee.replace(",", ".")) for fee in columns["fee"]]  # type: ignore[misc]
+        if private:
+            columns["member"] = [int(who[1:]) for who in columns["member"]]  # type: ignore[misc]
+        parquet.write_table(pyarrow.table(columns), club / f"{name}.parquet")
+    out = club / "club.yaml"
+    ended = in_process("init", club / "members.parquet", "--public", club / "public.parquet", "--out", out)
+    assert ended.returncode == 0, ended.stderr
+    data = yaml.safe_load(out.read_text())["data"]
+    assert data["source"] == "parquet"
+    assert data["id_type"] == "integer"
+    assert data["dates"] == {"joined": "%d.%m.%Y"}
+    assert data["ignore"] == ["remark"]
+
+
+@pytest.mark.parametrize(
+    ("further", "words"),
+    [
+        (["--label", "staying"], "--label staying: "),
+        (["--label", "stays", "--id", "membr"], "did you mean 'member'?"),
+        (["--label", "member", "--id", "member"], "names the same column as"),
+        (["--label", "remark"], "too many or too rare"),
+        (["--label", "stays", "--target-epsilon", 0.0001], "--target-epsilon 0.0001: out of reach"),
+        (["--label", "stays", "--target-epsilon", -1], "--target-epsilon -1"),
+        (["--label", "stays", "--delta", 0.5], "delta = 0.5"),
+        (["--label", "stays", "--test", "gone.csv"], "gone.csv: no such file"),
+        (["--label", "stays", "--classes", "ja"], "--classes ja: at least two"),
+        (["--label", "stays", "--classes", "ja,no"], "not among data.classes"),
+    ],
+)
+def test_mistakes_are_one_line(club: Path, further: list[object], words: str) -> None:
+    ended = init(club, *further)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_config_is_not_written_over(club: Path) -> None:
+    (club / "club.yaml").write_text("mine")
+    assert "club.yaml: is there already; add --force" in init(club, "--label", "stays").stderr
+    assert (club / "club.yaml").read_text() == "mine"

@@ -1,0 +1,194 @@
+"""Sixty mistakes that people make, on the real command line: one helpful line, status 2, and nothing is charged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.command_line import in_process
+
+CONFIG = """name: pets
+n_teachers: 5
+data:
+  source: csv
+  private: private.csv
+  public: public.csv
+  label: kind
+  id: who
+  classes: [cat, dog]
+  categories: {fur: [long, short]}
+  dates: {born: "%Y-%m-%d"}
+teachers: [{name: sklearn.naive_bayes.GaussianNB}]
+mechanism: {name: gnmax, sigma: 5}
+budget: {asked: 20, delta: 1e-5}
+student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
+backend: local
+"""
+HEADER = "who,born,length,fur"
+
+
+class Mistake(NamedTuple):
+    """What people do wrong, to the config, to a file or on the command line, and words of the line that helps."""
+
+    words: str
+    old: str = ""
+    new: str = ""
+    file: str = "pets.yaml"
+    arguments: tuple[str, ...] = ()
+    change: Callable[[str], Any] | None = None
+
+
+def sets(words: str, *values: str) -> Mistake:
+    return Mistake(words, arguments=tuple(word for value in values for word in ("--set", value)))
+
+
+def text(words: str, old: str, new: str, file: str = "pets.yaml") -> Mistake:
+    return Mistake(words, old, new, file)
+
+
+def recoded(words: str, change: Callable[[str], Any], file: str = "private.csv") -> Mistake:
+    return Mistake(words, file=file, change=change)
+
+
+MISTAKES = {
+    # YAML
+    "tab": text("not by a tab", "  source: csv", "\tsource: csv"),
+    "unclosed list": text("pets.yaml", "[cat, dog]", "[cat, dog"),
+    "no colon": text("pets.yaml", "name: pets", "name pets"),
+    "key twice": text("twice", "name: pets", "name: pets\nname: dogs"),
+    "misspelt section": text("did you mean 'budget'?", "budget:", "budgt:"),
+    "misspelt key": text("did you mean 'asked'?", "asked: 20", "askd: 20"),
+    "misspelt data key": text("did you mean 'label'?", "  label: kind", "  lable: kind"),
+    "section missing": text("mechanism", "mechanism: {name: gnmax, sigma: 5}\n", ""),
+    "text for a number": sets("budget.asked", "budget.asked=many"),
+    "yes for a name": text("put names into quotes", "[cat, dog]", "[yes, no]"),
+    "no such file": Mistake("no such config file", arguments=("CONFIG=gone.yaml",)),
+    "set without value": Mistake("write key=value", arguments=("--set", "mechanism.sigma")),
+    # privacy
+    "δ of a tenth": sets("write 1e-4 or less", "budget.delta=0.1"),
+    "δ above one over the records": sets("1e-6 or less", "budget.delta=1e-4", "data.about_records=50000"),
+    "δ of 2": sets("budget.delta", "budget.delta=2"),
+    "negative ε": sets("budget.epsilon", "budget.epsilon=-1"),
+    "ε too small": sets("too small for one query", "budget.epsilon=0.01"),
+    "too many queries for ε": sets("would fit", "budget.epsilon=3"),
+    "no noise": sets("mechanism.sigma", "mechanism.sigma=0"),
+    "another mechanism's parameter": sets("scale", "mechanism={name: gnmax, scale: 5}"),
+    "misspelt mechanism": sets("did you mean 'gnmax'?", "mechanism.name=gnmx"),
+    "threshold above the teachers": sets(
+        "more votes than the 5 teachers", "mechanism={name: confident_gnmax, threshold: 200, sigma1: 5, sigma2: 5}"
+    ),
+    "more queries than examples": sets("there are only 40 public examples", "budget.asked=4000"),
+    # models
+    "misspelt teacher": sets("has no GausianNB", "teachers.0.name=sklearn.naive_bayes.GausianNB"),
+    "teacher without module": sets("GaussianNB", "teachers.0.name=GaussianNB"),
+    "regressor as teacher": sets(
+        "did you mean 'sklearn.ensemble.RandomForestClassifier'?",
+        "teachers.0.name=sklearn.ensemble.RandomForestRegressor",
+    ),
+    "clusters as teacher": sets("not a classifier", "teachers.0.name=sklearn.cluster.KMeans"),
+    "transformer as teacher": sets("not a classifier", "teachers.0.name=sklearn.preprocessing.StandardScaler"),
+    "teacher's misspelt parameter": sets("smoothing", "teachers.0.params={smoothing: 1}"),
+    "no teachers": sets("n_teachers", "n_teachers=0"),
+    "more teachers than records": sets("too small to learn from", "n_teachers=100", "mechanism.sigma=9"),
+    "misspelt student": sets("LogisticRegresion", "student.params.estimator=sklearn.linear_model.LogisticRegresion"),
+    "misspelt kind of student": sets("supervised", "student.name=superviced"),
+    "student's misspelt parameter": sets("regularisation", "student.params.params={regularisation: 1}"),
+    "student's impossible parameter": sets("before anything was charged", "student.params.params={C: -1}"),
+    "regressor as student": sets("a regressor", "student.params.estimator=sklearn.linear_model.Ridge"),
+    "gaps for who takes none": sets("takes no missing values", "data.missing=keep"),
+    # data section
+    "misspelt source": sets("did you mean 'csv'?", "data.source=cvs"),
+    "one class": sets("at least two classes", "data.classes=[cat]"),
+    "class twice": sets("names repeat", "data.classes=[cat, cat]"),
+    "class with a blank": sets("surrounding blanks", "data.classes=['cat ', dog]"),
+    "class not listed": sets("not among data.classes", "data.classes=[cat, bird]"),
+    "class in capitals": sets("other capitals", "data.classes=[Cat, Dog]"),
+    "empty id": sets("id: names no column", "data.id=''"),
+    "misspelt id": sets("did you mean 'who'?", "data.id=woh"),
+    "misspelt label": sets("did you mean 'kind'?", "data.label=kinds"),
+    "ids declared as numbers": sets("no private record has a valid id", "data.id_type=integer"),
+    "category in capitals": sets("'long' does", "data.categories={fur: [Long, Short]}"),
+    "category of no column": sets("did you mean 'fur'?", "data.categories={fur: [long, short], furr: [a]}"),
+    "words without categories": sets("data.categories", "data.categories={}"),
+    "dates without form": sets("like a date", "data.dates={}"),
+    "wrong form of dates": sets("not a date of the form %d.%m.%Y", "data.dates.born='%d.%m.%Y'"),
+    "form of dates as in Excel": sets("such as %Y-%m-%d", "data.dates.born=YYYY-MM-DD"),
+    "ignore a column that is not there": sets("did you mean 'length'?", "data.ignore=[lenght]"),
+    "two delimiters": sets("must be one sign", "data.delimiter='; '"),
+    "unknown encoding": sets("no such text encoding", "data.encoding=ansi-german"),
+    "file that is not there": sets("privat.csv: no such file", "data.private=privat.csv"),
+    # files
+    "semicolons": recoded("separated by ';'", lambda text: text.replace(",", ";")),
+    "decimal comma": recoded("data.decimal", lambda text: text.replace(",1.0,", ',"1,5",', 1)),
+    "latin letters": recoded("data.encoding", lambda text: text.replace("p1,", "pé,").encode("latin-1")),
+    "utf-16": recoded("data.encoding", lambda text: text.encode("utf-16")),
+    "header forgotten": recoded("is there a header line?", lambda text: text.partition("\n")[2]),
+    "a gap": recoded("data.missing", lambda text: text.replace(",1.0,", ",,", 1)),
+    "a label missing": recoded("its label is missing", lambda text: text.replace(",cat\n", ",\n", 1)),
+    "row cut off": recoded("not as many fields", lambda text: text[:-9]),
+    "column twice": recoded("is there twice", lambda text: text.replace("born,length", "length,length", 1)),
+    "an index of pandas": recoded(
+        "has no name",
+        lambda text: "\n".join(f"{i or ''},{line}" for i, line in enumerate(text.split("\n")[:-1])) + "\n",
+    ),
+    "empty file": recoded("private", lambda text: text.partition("\n")[0] + "\n"),
+    "public column missing": recoded("'fur' is missing", lambda t: _without_last(t), "public.csv"),
+    # command line
+    "data folder that is not there": Mistake("--data-dir nowhere: no such folder", arguments=("--data-dir", "nowhere")),
+    "resume of nothing": Mistake("no run to resume", arguments=("--resume",)),
+    "more workers than CPUs": sets("this machine has", "backend=ray", "ray.workers=4000"),
+    "cluster that is not there": Mistake(
+        "cannot join that Ray cluster", arguments=("--set", "backend=ray", "--address", "127.0.0.1:9")
+    ),
+}
+
+
+def _without_last(text: str) -> str:
+    return "\n".join(line.rpartition(",")[0] for line in text.split("\n"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pets")
+    (folder / "pets.yaml").write_text(CONFIG)
+    lines = [f"p{i},20{10 + i % 9}-0{1 + i % 9}-11,{i % 2}.0,{('long', 'short')[i % 3 % 2]}" for i in range(120)]
+    private = [f"{line},{('cat', 'dog')[i % 2]}" for i, line in enumerate(lines)]
+    (folder / "private.csv").write_text("\n".join([f"{HEADER},kind", *private]) + "\n")
+    public = [line.partition(",")[2] for line in (HEADER, *lines[:40])]
+    (folder / "public.csv").write_text("\n".join(public) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_ends_in_one_helpful_line(name: str, files: Path, tmp_path: Path) -> None:
+    mistake = MISTAKES[name]
+    folder = tmp_path / "copy"
+    shutil.copytree(files, folder)
+    path = folder / mistake.file
+    content = path.read_text()
+    changed = mistake.change(content) if mistake.change else content.replace(mistake.old, mistake.new)
+    assert mistake.arguments or changed != content
+    path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
+    config, arguments = folder / "pets.yaml", mistake.arguments
+    if arguments and arguments[0].startswith("CONFIG="):
+        config, arguments = folder / arguments[0].partition("=")[2], ()
+    ended = in_process("run", config, "--out", tmp_path / "run", *arguments)
+    assert ended.returncode == 2, ended
+    *_, last = ended.stderr.splitlines()
+    assert last.startswith("pate: error: ")
+    assert mistake.words in last, last
+    assert len(last) < 600
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run").exists()  # nothing is charged, and nothing is in the way of the next try
+
+
+def test_without_a_mistake_it_runs(files: Path, tmp_path: Path) -> None:
+    ended = in_process("run", files / "pets.yaml", "--out", tmp_path / "run")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_there_are_sixty() -> None:
+    assert len(MISTAKES) >= 60
