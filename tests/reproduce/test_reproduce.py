@@ -14,7 +14,8 @@ from pate.errors import ConfigError
 from pate.mechanisms import LNMax
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Study, study
-from pate.reproduce.run import Reproduction, reproduce
+from pate.reproduce.run import Reproduction, _ensemble, reproduce
+from pate.reproduce.teaching import _digest
 
 CONFIG = {
     "n_teachers": 20,
@@ -151,6 +152,26 @@ def test_shipped_rows_are_valid_runs(data: str, votes: bool, quick: bool) -> Non
         if row.paper is not None:
             assert row.paper["delta"] in (config.budget.delta, None)
         assert not (votes and row.by_records)
+
+
+def test_some_rows_alone(small: Study) -> None:
+    alone = small.only(["ours"])
+    assert [row.name for row in alone.rows] == ["ours"]
+    assert (alone.figure_teachers, alone.nonprivate) == ((), None), "nothing else is trained for them"
+    with pytest.raises(ConfigError, match="did you mean 'ours'"):
+        small.only(["ous"])
+
+
+def test_sampled_teachers_share_no_votes_with_teachers_on_parts(small: Study) -> None:
+    config = small.rows[0].config(0)
+    sampled = {"name": "gaussian_msamp", "sigma": 1, "query_delta": 1e-3}
+    configs = [config] + [
+        config.model_copy(update={"mechanism": sampled | {"sampling_rate": rate}}) for rate in (0.1, 0.3)
+    ]
+    assert len({_ensemble(one) for one in configs}) == 3
+    assert len({_digest(one, np.arange(5)) for one in configs}) == 3
+    louder = config.model_copy(update={"mechanism": {"name": "gnmax", "sigma": 9}})
+    assert _digest(louder, np.arange(5)) == _digest(config, np.arange(5)), "noise does not change who voted"
 
 
 def test_what_is_not_there_is_said() -> None:
