@@ -127,3 +127,13 @@ def test_a_students_files_can_be_read_by_all_who_get_them(tmp_path: Path) -> Non
     trained(tmp_path / "net", "network", {"architecture": "mlp", "hidden": 4, "steps": 2})
     for folder in (tmp_path / "run" / "student", tmp_path / "net" / "student"):
         assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
+
+
+def test_a_classifier_takes_any_student() -> None:
+    from sklearn.ensemble import RandomForestClassifier
+
+    from pate import PATEClassifier
+
+    forest = RandomForestClassifier(n_estimators=3)
+    model = PATEClassifier(n_teachers=10, epsilon=8, queries=30, student=forest, classes=[0, 1, 2])
+    assert set(model.fit(X, LABELS, X_public=X[:40]).predict(X)) <= {0, 1, 2}
