@@ -121,6 +121,16 @@ def test_a_gaussian_threshold_is_the_lowest_that_keeps_bad_answers_rare(mechanis
     assert bad == pytest.approx(1 - (1 - mechanism.exact_delta) ** 3, rel=1e-9)
 
 
+def test_nothing_limits_how_many_queries_a_gaussian_test_declines():
+    """All that were asked may be; a limit on answers is one, and makes the rest cheaper."""
+    mechanism = GaussianMStab(20.0, 1e-9)
+    unlimited = mechanism.worst_case(300, 300)
+    alike = unlimited.by_method(1e-5)["Rényi, most queries alone"]
+    assert unlimited.epsilon(1e-5) == pytest.approx(alike, rel=1e-9)
+    assert mechanism.worst_case(300, 5).epsilon(1e-5) < 0.8 * alike
+    assert mechanism.worst_case(300, 0).epsilon(1e-5) == mechanism.worst_case(300, 1).epsilon(1e-5) > 0
+
+
 def test_gaussian_noise_needs_far_fewer_teachers_where_many_queries_are_asked():
     laplace, gaussian = MStab(0.029, 5e-9), GaussianMStab(31.0, 5e-9)
     prices = [worst_case_epsilon(m, 1000) for m in (laplace, gaussian)]
