@@ -51,7 +51,7 @@ _ALIKE = 0.99  # beyond, no answer is left to chance, and nothing can be told fr
 _MOST_OTHERS = 3_000_000  # draws from pairs that are not the worst
 _STREAM_RUNS = 4_000
 _STREAM_QUERIES = 3
-_FOR_THE_WORST_PAIR, _FOR_OTHER_PAIRS, _FOR_REPEATS = 0.9, 0.05, 0.05  # shares of 1 − confidence
+_FOR_THE_WORST_PAIR, _FOR_OTHER_PAIRS, _FOR_REPEATS = 0.9, 0.099, 0.001  # shares of 1 − confidence
 
 
 @dataclass(frozen=True)
