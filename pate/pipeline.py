@@ -141,9 +141,9 @@ def run(
     for remark in data.remarks:
         console.say(f"note: {remark}")
     tell = console.say if data.benchmark else console.say_privately
+    check_sizes(config, data, force, tell)
     for remark in data.private.remarks if isinstance(data.private, Records) else ():
         tell(remark)
-    check_sizes(config, data, force, tell)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
     seconds: dict[str, float] = {}

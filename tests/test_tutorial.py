@@ -62,12 +62,12 @@ def test_its_commands_lead_to_a_model_and_a_statement(tmp_path: Path, monkeypatc
     assert report.privacy.epsilon <= 2
     recall, auc = recall_and_auc(tmp_path)
     assert np.isfinite(recall)
-    assert auc > 0.5  # 0.72 to 0.84 in ten runs: the noise is never the same
+    assert auc > 0.5  # 0.78 to 0.84 in four runs, whose noise is never the same: some ten standard deviations above
 
 
 @pytest.mark.slow
 def test_most_readmissions_of_5000_patients_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recall of the class of 15 %, at ε = 2: 0.85 and more in every run so far, so that 0.5 is far off."""
+    """Recall of the class of 15 %, at ε = 2: 0.83 to 0.86 in four runs, so that 0.5 is some thirty deviations off."""
     follow(monkeypatch, tmp_path, 5000)
     recall, auc = recall_and_auc(tmp_path)
     assert recall >= 0.5

@@ -82,7 +82,7 @@ class Column:
             found = wide.astype(np.float32)
         wrong = np.isinf(found)
         if wrong.any() and not lenient:
-            raise self._no_number(int(np.argmax(wrong)), date)
+            raise self.no_number(int(np.argmax(wrong)), date)
         found[wrong] = np.inf
         found[np.isnan(found)] = np.nan  # one pattern of bits
         return found
@@ -103,7 +103,7 @@ class Column:
             wide[self.missing] = np.nan
         return wide
 
-    def _no_number(self, row: int, date: str | None) -> DataError:
+    def no_number(self, row: int, date: str | None) -> DataError:
         """What is wrong with a cell, and what to write; its look decides, it is not quoted."""
         text = self.values[row] if isinstance(self.values, list) else ""
         if date is not None:

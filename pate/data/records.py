@@ -206,12 +206,14 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
             if known is not None:
                 blocks.append(one_hot(column.texts(), known))
                 continue
-            numbers = column.numbers(dates.get(name), keep_missing)
-            missing = np.isnan(numbers)
+            numbers = column.numbers(dates.get(name), lenient=True)
+            missing, wrong = np.isnan(numbers), np.isinf(numbers)
             if name in medians:
                 numbers[missing] = medians[name]
             elif format.missing != "keep" and not keep_missing and missing.any():
-                raise _missing(column, int(np.argmax(missing)))
+                problems.add(_missing(column, int(np.argmax(missing))))
+            if wrong.any() and not keep_missing:
+                raise column.no_number(int(np.argmax(wrong)), dates.get(name))
             blocks.append(numbers[:, None])
             gaps += [missing[:, None].astype(np.float32)] if name in format.indicators else []
     problems.tell()

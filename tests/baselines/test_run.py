@@ -212,10 +212,8 @@ def test_a_baseline_config_is_not_for_pate_run(tmp_path: Path) -> None:
 
 
 def test_a_large_delta_is_said_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_baseline(
-        load_baseline_config(config_file(tmp_path, SGD), ["budget.delta=0.01", "baseline.params.sigma=5"]),
-        tmp_path / "run",
-    )
+    overrides = ["budget.delta=0.01", "budget.allow_large_delta=true", "baseline.params.sigma=5"]
+    run_baseline(load_baseline_config(config_file(tmp_path, SGD), overrides), tmp_path / "run")
     assert "warning: delta = 0.01 is at least 1/n_records" in capsys.readouterr().err
 
 

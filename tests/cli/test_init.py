@@ -15,6 +15,7 @@ from pate.data.sources import load
 from pate.inspecting import guessed_dialect, read, seen
 from pate.planning.budget import publishable_epsilon
 from pate.starting import LOUD
+from pate.teachers import recipes
 
 N_PRIVATE, N_PUBLIC = 900, 240
 
@@ -129,6 +130,19 @@ def test_parquet(club: Path) -> None:
     assert data["id_type"] == "integer"
     assert data["dates"] == {"joined": "%d.%m.%Y"}
     assert data["ignore"] == ["remark"]
+
+
+def test_teachers_for_a_table_so_wide_that_nothing_is_near(tmp_path: Path) -> None:
+    wide = [{"who": str(i)} | {f"x{j}": str(i * j % 7) for j in range(101)} | {"y": "ab"[i % 2]} for i in range(40)]
+    save(tmp_path / "members.csv", wide, ",")
+    save(tmp_path / "public.csv", [{key: row[key] for key in row if key[0] == "x"} for row in wide], ",")
+    options = ["--label", "y", "--id", "who", "--classes", "a,b", "--records", 20000, "--target-epsilon", 4]
+    assert init(tmp_path, *options).returncode == 0
+    config = load_config(tmp_path / "club.yaml")
+    assert config.n_teachers > 20
+    assert config.budget.asked <= 40
+    for recipe in recipes(config.teachers):
+        recipe.estimator(0)
 
 
 @pytest.mark.parametrize(
