@@ -249,3 +249,13 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "none.yaml").write_text("name: x\n")
     refused = in_process("student", tmp_path / "run", "--config", tmp_path / "none.yaml")
     assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def test_in_storage_too(digits: Dataset, tmp_path: Path) -> None:
+    place = f"file://{tmp_path}/store"
+    run(config_of(SVC), place, digits)  # type: ignore[arg-type]
+    run(config_of(BAYES), place, digits, resume=True)  # type: ignore[arg-type]
+    with Run.load(place) as found:
+        assert isinstance(found.config, Config)
+        assert found.config.student == config_of(BAYES).student
+        assert found.student().estimator == "sklearn.naive_bayes.GaussianNB"

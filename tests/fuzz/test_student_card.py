@@ -189,7 +189,7 @@ def attack(name: str, file: Path, action: Callable[[], Any]) -> float:
 def test_no_key_of_a_students_card_runs_anything(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = student_folder(name, tmp_path / "student")
     np.save(tmp_path / "X.npy", examples()[0][:2])
-    assert attack(name, folder / "student.json", lambda: predict(folder, tmp_path / "X.npy", None, True)) > 0.2
+    assert attack(name, folder / "student.json", lambda: predict(folder, tmp_path / "X.npy", as_json=True)) > 0.2
     for line in capsys.readouterr().out.splitlines():
         json.loads(line, parse_constant=lambda value: pytest.fail(f"{value} is not JSON"))
 
