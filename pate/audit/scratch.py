@@ -30,7 +30,7 @@ def scratch_aggregator(mechanism: Mechanism, asked: int, n_teachers: int) -> Ite
     """An aggregator as a run has one, its entropy the operating system's; what it charges is charged to nobody."""
     with scratch_folder() as folder:
         key, limits = secrets.token_bytes(KEY_BYTES), Limits(asked, asked, repr(mechanism))
-        open_ledger = partial(Ledger, folder / "ledger.db", key, folder / "ledger.head", "audit", limits)
+        open_ledger = partial(Ledger, folder / "charges.db", key, folder / "charges.head", "audit", limits)
         aggregator = Aggregator(mechanism, open_ledger, folder, key, n_teachers)
         try:
             yield aggregator

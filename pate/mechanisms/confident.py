@@ -125,10 +125,10 @@ class ConfidentGNMax(Mechanism):
         return realised_cost(counts, answered, self.threshold, *noises, order)
 
     def check(self, asked: int, delta: float, n_teachers: int) -> None:
-        if n_teachers and self.threshold > n_teachers + 2 * self.sigma1:  # the papers have 300 of 250, with σ₁ = 200
+        if n_teachers and self.threshold > n_teachers + self.sigma1:  # Papernot et al. 2018 have 300 of 250, σ₁ 200
             raise ConfigError(
-                f"mechanism.threshold = {self.threshold:g}: so many more votes than the {n_teachers} teachers have "
-                f"that nothing but luck is answered; about {round(0.7 * n_teachers)} is usual"
+                f"mechanism.threshold = {self.threshold:g}: more votes than the {n_teachers} teachers have, so even if "
+                f"all agree an answer is luck, 1 time in 6 or less; about {round(0.7 * n_teachers)} is usual"
             )
 
     def expected_answered(self, counts: Counts) -> float:

@@ -16,7 +16,7 @@ from pate import PATEClassifier, pipeline
 from pate.config import parse_config
 from pate.console import Quiet
 from pate.data.dataset import Dataset, Records, Shards
-from pate.data.formats import csv_columns
+from pate.data.formats import Wanted, csv_columns
 from pate.data.partition import ranks
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.sources import load
@@ -138,7 +138,7 @@ def test_valid_csv_is_read_the_same_either_way(ending: str, start: str) -> None:
     cells = ["a", ' "b, c"', '"d ""e"""', "", " f ", "\u2028g", "'h", "1e5", "\x0b"]
     lines = ["x,y", *(f"{one},{other}" for one in cells for other in cells), "", "last,"]
     content = (start + ending.join(lines) + ending).encode()
-    strict, kept = (csv_columns(content, "f", {}, keep_bad=keep) for keep in (False, True))
+    strict, kept = (csv_columns(content, "f", Wanted({}, keep_bad=keep))[0] for keep in (False, True))
     assert {name: column.values for name, column in strict.items()} == {n: c.values for n, c in kept.items()}
     assert len(kept["x"].values) == 82
 
