@@ -169,6 +169,13 @@ def _classes(
     if given:
         if len(given) < 2:
             raise ConfigError("{classes}: at least two are needed, with a comma between", classes=",".join(given))
+        known = {canonical(name) for name in given}
+        if {canonical(text) for text in private.columns[label].texts()} - known - {""}:
+            raise DataError(
+                f"{private.where}: column {label!r} holds labels that are not among data.classes; "
+                "list all with {classes}",
+                classes=None,
+            )
         return list(given)
     for table, what in ((test, "test"), (public, "public")):
         if table is not None and label in table.columns:

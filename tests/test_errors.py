@@ -30,6 +30,12 @@ ALLOWED = {
         "--resume",
         "--set",
     },  # the command line that a job runs
+    "starting.py": {
+        "--classes",
+        "--id",
+        "--records",
+        "--target-epsilon",
+    },  # commands and hints in the config that it writes
     "report/plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
     "report/rendering.py": {"--font"},  # the same
 }

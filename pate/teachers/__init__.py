@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -115,7 +116,7 @@ def _classifier_like(name: str) -> str:
     """A hint: the classifier whose name differs in the last word alone."""
     for ending, other in (("Regressor", "Classifier"), ("SVR", "SVC")):
         module, _, cls = name.removesuffix(ending).rpartition(".") if name.endswith(ending) else ("", "", "")
-        if module and hasattr(importlib.import_module(module), cls + other):
+        if module and hasattr(sys.modules.get(module), cls + other):
             return f"; did you mean '{module}.{cls}{other}'?"
     return ""
 

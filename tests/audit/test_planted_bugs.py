@@ -15,6 +15,7 @@ import torch
 
 import pate.baselines.dp_sgd as sgd
 from pate import aggregator
+from pate.audit import sensitivity
 from pate.audit.mechanism import FEW_DRAWS, audit_mechanism
 from pate.audit.one_run_baselines import (
     audit_clipping,
@@ -26,6 +27,7 @@ from pate.audit.one_run_baselines import (
 )
 from pate.audit.one_run_pate import audit_pipeline
 from pate.audit.sensitivity import audit_sensitivity
+from pate.baselines import rehearsal
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import Config
@@ -193,6 +195,8 @@ def weighed_by_accuracy(monkeypatch):
 
 @pytest.mark.parametrize("plant", [in_two_parts, by_position, weighed_by_accuracy])
 def test_votes_that_move_too_far_are_found_by_counting_again(plant, monkeypatch):
+    """The key is fixed, and with it which records are tried where: nothing of it is left to chance."""
+    monkeypatch.setattr(sensitivity.secrets, "token_bytes", lambda n: bytes([3]) * n)
     plant(monkeypatch)
     found = audit_sensitivity(teachers(), DATA, tries=1)
     assert found.refutes, found
@@ -283,7 +287,10 @@ def test_shuffled_lots_are_found_at_a_large_delta(monkeypatch):
     assert found.refutes, found
 
 
-def test_published_statistics_of_batches_are_found():
+def test_published_statistics_of_batches_are_found(monkeypatch):
+    """DP-SGD refuses such a network and puts buffers back: both are taken away here."""
+    monkeypatch.setattr(rehearsal, "refuse_memory", lambda *_: None)
+    monkeypatch.setattr(sgd.Buffers, "put_back", lambda _: None)
     leaky = model(model="support.leaky_network.LeakyNet", model_params={"size": 60, "n_classes": 3})
     X, y = np.zeros((40, 60), dtype=np.float32), RNG.integers(0, 3, 40)
     canaries = spikes((60,), 60), np.zeros(60, dtype=np.int64)

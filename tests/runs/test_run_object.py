@@ -45,6 +45,7 @@ ERM = {
     "budget": {"epsilon": 50},
 }
 _OWN_FOLDERS = {  # names of files that are not a run's
+    ("cli/init.py", files.CONFIG),  # what a user is offered to call a config
     ("ledger/shared.py", files.LEDGER),
     ("reproduce/teaching.py", files.SECONDS),
 }
