@@ -45,7 +45,11 @@ class Tried:
 
 @dataclass(frozen=True)
 class Trials:
-    """The run's own student and all further ones, the ones that agree most first; ε and δ of every one of them."""
+    """The run's own student and all further ones, best first; ε and δ of every one of them.
+
+    Best is who agrees most with held-out labels where every class counts the same: else, with a rare class, a student
+    that never names it would win.
+    """
 
     students: tuple[Tried, ...]
     epsilon: float
@@ -53,7 +57,7 @@ class Trials:
 
     @property
     def best(self) -> Tried | None:
-        """The one that agrees most with held-out labels; None where there are too few to tell."""
+        """The one that agrees most, class by class; None where there are too few held-out labels to tell."""
         return self.students[0] if self.students and self.students[0].agreement is not None else None
 
     def as_good(self) -> tuple[Tried, ...]:
@@ -116,6 +120,10 @@ def with_student(config: Config, overrides: Sequence[str], student: Mapping[str,
     named = [text.partition("=")[2] for text in overrides if text.startswith("student.name=")]
     if named and named[-1] != section.get("name"):
         section = {"name": named[-1]}  # another kind has parameters of its own
+    params = section.get("params") or {}
+    estimators = [text.partition("=")[2] for text in overrides if text.startswith("student.params.estimator=")]
+    if estimators and estimators[-1] != params.get("estimator"):
+        section["params"] = {key: value for key, value in params.items() if key != "params"}  # likewise
     return overridden(config, {"student": section}, overrides)
 
 
@@ -153,7 +161,7 @@ class _Trials:
                 other = overridden(config, {"student": settings}, ())
                 found.append(self._tried(other, card.parent, own=False))
         unique = {one.name: one for one in reversed(found)}  # the run's own, where it was tried before it became that
-        order = sorted(unique.values(), key=lambda one: -(one.agreement.share if one.agreement else -1.0))
+        order = sorted(unique.values(), key=lambda one: -(one.agreement.balanced if one.agreement else -1.0))
         self.run.sync()
         return Trials(tuple(order), self.epsilon(config), config.budget.delta)
 

@@ -18,13 +18,14 @@ import yaml
 
 from pate.data.columns import canonical
 from pate.data.formats import USUAL, Dialect
+from pate.data.problems import Problems
 from pate.data.records import Table
 from pate.errors import ConfigError, DataError
 from pate.inspecting import Seen, guessed_dialect, missing_share, read, seen, source_of
 from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
 
 _LIKE_AN_ID = re.compile(
-    r"(^|_|\b)(patient|person|user|customer|client|account|subject|member|id|uid|guid)(_?(id|no|nr|number))?$"
+    r"(^|_|\b)(patient|person|user|customer|client|account|subject|member|id|pid|uid|guid)(_?(id|no|nr|number))?$"
 )
 _MOST_CLASSES = 20
 _FEWEST_OF_A_CLASS = 10
@@ -115,6 +116,12 @@ def start(
         )
     guesses += [f"column {one.name!r}: {one.wrong}" for one in columns if one.wrong]
     shares = {one.name: missing_share(inside.columns[one.name], one.kind, one.form) for one in columns}
+    problems = Problems()
+    for one in columns:
+        with problems.gathered():
+            if one.kind != "category":  # a private record that does not fit would silently cast no vote
+                inside.columns[one.name].numbers(one.form or None)
+    problems.tell()
     about = _about_records(inside, id, records, loud)
     delta = usual_delta(about) if delta is None else delta
     width = sum(max(1, len(one.values)) for one in columns)

@@ -259,3 +259,23 @@ def test_in_storage_too(digits: Dataset, tmp_path: Path) -> None:
         assert isinstance(found.config, Config)
         assert found.config.student == config_of(BAYES).student
         assert found.student().estimator == "sklearn.naive_bayes.GaussianNB"
+
+
+def test_a_student_that_never_names_a_rare_class_is_not_the_best() -> None:
+    """85 labels of one class, 15 of another: always saying the first agrees with more, and is no better."""
+    labels, each = np.array([0] * 85 + [1] * 15), np.ones(100)
+    always = HeldOut(np.zeros(100, dtype=np.int64), labels, each, np.arange(100))
+    fair = HeldOut(np.array([0] * 62 + [1] * 23 + [1] * 12 + [0] * 3), labels, each, np.arange(100))
+    assert always.share > fair.share
+    assert fair.balanced > always.balanced
+    assert fair.is_better_than(always)
+    assert not always.is_better_than(fair)
+
+
+def test_another_estimator_does_not_inherit_parameters() -> None:
+    before = {"estimator": "sklearn.linear_model.LogisticRegression", "params": {"C": 2.0}, "rounds": 2}
+    config = config_of({"name": "supervised", "params": before})
+    changed = with_student(config, ["student.params.estimator=sklearn.naive_bayes.GaussianNB"])
+    assert changed.student.params == {"estimator": "sklearn.naive_bayes.GaussianNB", "rounds": 2}
+    same = with_student(config, ["student.params.params={C: 3}"])
+    assert same.student.params["params"] == {"C": 3}

@@ -64,9 +64,7 @@ def _columns(subject: Subject, options: Options) -> list[_Column]:
     if features is None:
         raise NotApplicable("attribute: is for tables with named columns")
     if not wanted:
-        raise NotApplicable(
-            "attribute: name a column that is listed under data.categories with {sensitive}", sensitive=None
-        )
+        raise NotApplicable("attribute: which column is sensitive is not said; name one of data.categories")
     found = []
     for name in wanted:
         places = np.flatnonzero([feature.startswith(f"{name}=") for feature in features])

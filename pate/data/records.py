@@ -108,6 +108,8 @@ class Format:
             with problems.gathered():
                 numbers = public.columns[name].numbers(dates.get(name), lenient=True)
                 there = numbers[np.isfinite(numbers)]
+                if not len(there) and np.isinf(numbers).any():
+                    public.columns[name].numbers(dates.get(name))  # says what is wrong with the first of them
                 if not len(there):
                     text = f"{public.where}: column {name!r} holds no number, so there is no median of it"
                     raise DataError(f"{text}; add it to data.ignore")

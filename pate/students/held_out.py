@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,10 +66,16 @@ class HeldOut:
         return float(np.bincount(self.labels, self.weights).max() / self.weights.sum())
 
     def is_better_than(self, other: HeldOut) -> bool:
-        """Whether the difference to another student on the same labels is more than two standard errors of it."""
-        ahead = self._right.astype(np.float64) - other._right
-        mean = float((self.weights * ahead).sum() / self.weights.sum())
-        return mean > 2 * self._error_of(ahead - mean)
+        """Whether the lead in `balanced` over another student on the same labels is more than two standard errors."""
+        ahead, even = self._right.astype(np.float64) - other._right, self._even
+        mean = float((even * ahead).sum() / even.sum())
+        return mean > 2 * replace(self, weights=even)._error_of(ahead - mean)
+
+    @property
+    def _even(self) -> NDArray[np.float64]:
+        """Weights with which every class counts the same."""
+        of_class = np.bincount(self.labels, self.weights)
+        return self.weights / np.maximum(of_class, 1e-300)[self.labels]
 
     @property
     def _right(self) -> NDArray[np.bool_]:

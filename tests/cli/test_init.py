@@ -171,3 +171,19 @@ def test_a_config_is_not_written_over(club: Path) -> None:
     (club / "club.yaml").write_text("mine")
     assert "club.yaml: is there already; add --force" in init(club, "--label", "stays").stderr
     assert (club / "club.yaml").read_text() == "mine"
+
+
+def test_private_cells_that_are_no_numbers_or_dates_are_told_of_before_a_config_is_written(club: Path) -> None:
+    """With `voters: neighbours` such records would cast no vote, and a run would not stop because of them."""
+    private = club / "members.csv"
+    text = private.read_bytes().decode("cp1252")
+    header, first, *others = text.splitlines()
+    place = header.split(";").index("joined")
+    cells = first.split(";")
+    cells[place] = "2021-03-04"
+    private.write_bytes("\n".join([header, ";".join(cells), *others, ""]).encode("cp1252"))
+    ended = init(club, "--label", "stays", "--classes", "ja,nein")
+    assert ended.returncode == 2
+    assert "column 'joined', row 0" in ended.stderr
+    assert "2021-03-04" not in ended.stderr
+    assert not (club / "club.yaml").exists()
