@@ -46,7 +46,7 @@ n_teachers: 14
 data: {source: csv, private: private.csv, public: public.csv, test: test.csv, label: kind, id: who, classes: [cat, dog]}
 teachers:
   - name: sklearn.naive_bayes.GaussianNB
-  - name: sklearn.svm.LinearSVC
+  - name: sklearn.discriminant_analysis.LinearDiscriminantAnalysis
   - name: sklearn.neighbors.KNeighborsClassifier
     vary: {n_neighbors: [1, 3]}
   - name: sklearn.tree.DecisionTreeClassifier
