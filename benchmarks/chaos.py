@@ -39,7 +39,7 @@ def driver(folder: Path, seed: int) -> None:
     from ray.exceptions import RayActorError, RayTaskError
 
     from pate.aggregator import RemoteAggregator
-    from pate.ensemble.pool import AskWorkers
+    from pate.ensemble.voters import AskWorkers
     from pate.ensemble.worker import Job, Teaching, Worker
     from pate.errors import PateError
     from pate.ledger import Ledger, Limits

@@ -69,7 +69,7 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     folder = str(Path(__file__).parent.resolve())
     pool = Pool(Teaching([Recipe(name, params)], 10, 0, [0] * n_teachers, [folder]), store, RaySettings())
     pool.probe(X[:200], 50)
-    pool.wait_until_ready()
+    pool.wait_for(n_nodes)
     started, own = time.perf_counter(), time.process_time()
     pool.train(lambda part: (X[parts[part]], y[parts[part]]), lambda _: None)
     train, driver = time.perf_counter() - started, time.process_time() - own

@@ -11,6 +11,7 @@ The plain loop is what one would write first: one model after the other, default
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -108,33 +109,40 @@ def _plain_network(recipe: Recipe, X: np.ndarray, y: np.ndarray) -> Callable[[np
     return predict
 
 
-def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[float, float, list[float]]:
-    """Seconds once the workers are up, accuracy, and by how many MB each worker grew."""
+def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[float, float, list[float], float]:
+    """Seconds once the workers are up, accuracy, by how many MB each worker grew, and seconds of processor of all."""
     with tempfile.TemporaryDirectory() as temporary:
         store = TeacherFiles(folder or Path(temporary), KEY)
         pool = Pool(Teaching(setting.kinds, 10, 0, setting.assignment), store, RaySettings(workers=workers))
         pool.probe(setting.data.X_public, len(setting.parts[0]))
-        pool.wait_until_ready()
+        pool.wait_for(workers)
         before = {pid: _own_memory(pid) for pid in pool.pids()}
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time() + sum(map(_processor, before))
         pool.train(setting.records, lambda _: None)
         seconds = time.perf_counter() - started
+        used = time.process_time() + sum(map(_processor, before)) - used
         memory = [_own_memory(pid) - grown for pid, grown in before.items()]
         partials = pool.voters(setting.data.X_public[:QUERIES])
         pool.close()
-    return seconds, setting.accuracy(sum_counts(partials, setting.n_teachers)), memory
+    return seconds, setting.accuracy(sum_counts(partials, setting.n_teachers)), memory, used
 
 
-def in_one_process(setting: Setting) -> float:
-    """Seconds of the same work without Ray."""
+def in_one_process(setting: Setting) -> tuple[float, float]:
+    """Seconds of the same work without Ray, and of processor."""
     teaching = Teaching(setting.kinds, 10, 0, setting.assignment)
     worker = Worker(teaching)
     for recipe in range(len(setting.kinds)):
         worker.probe(recipe, setting.data.X_public[:2000], len(setting.parts[0]))
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     for job in teaching.jobs():
         worker.train(job, {part: setting.records(part) for part in job.parts})
-    return time.perf_counter() - started
+    return time.perf_counter() - started, time.process_time() - used
+
+
+def _processor(pid: int) -> float:
+    """Seconds of processor that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_memory(pid: int) -> float:
@@ -183,14 +191,15 @@ def main() -> None:
             print(f"workers: 100 of the mixture, one {one:.1f} s, two {two:.1f} s: ratio {one / two:.2f}", flush=True)
         if "overhead" in options.what:
             setting = Setting(data, mixture, 100)
-            runs = [(in_one_process(setting), pooled(setting, 1)[0]) for _ in range(options.repeat)]
-            bare, ray = (statistics.median(column) for column in zip(*runs, strict=True))
+            runs = [(*in_one_process(setting), *pooled(setting, 1)[::3]) for _ in range(options.repeat)]
+            bare, bare_used, ray, used = (statistics.median(column) for column in zip(*runs, strict=True))
             print(f"overhead: one process {bare:.1f} s, one Ray worker {ray:.1f} s: ratio {ray / bare:.3f}", flush=True)
+            print(f"  of processor, driver and worker: {bare_used:.1f} and {used:.1f} s: ratio {used / bare_used:.3f}")
         if "many" in options.what:
             light = [family for family in mixture if family.params.get("architecture") != "cnn"]
             for n_teachers in (1000, 5000):
                 with tempfile.TemporaryDirectory() as folder:
-                    seconds, _, memory = pooled(Setting(data, light, n_teachers, records=24), 2, Path(folder))
+                    seconds, _, memory, _ = pooled(Setting(data, light, n_teachers, records=24), 2, Path(folder))
                     weights = sum(path.stat().st_size for path in (Path(folder) / "teachers").iterdir()) / 1e6
                 print(
                     f"many: {n_teachers} teachers of 24 records {seconds:.1f} s, {1000 * seconds / n_teachers:.1f} ms "

@@ -6,6 +6,9 @@ mkdir -p "$PATE_RAY_HOME" && chmod 700 "$PATE_RAY_HOME"
 export RAY_TMPDIR="$PATE_RAY_HOME" RAY_USAGE_STATS_ENABLED=0
 if [ -d "$HOME/pate-venv/bin" ]; then export PATH="$HOME/pate-venv/bin:$PATH"; fi
 
+# Ray would start workers at niceness 15, where they starve beside anything else that is busy.
+export RAY_worker_niceness="${RAY_worker_niceness:-0}"
+
 # Who may talk to the cluster: a client or node without this token is refused.
 export RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH="$PATE_RAY_HOME/auth_token"

@@ -4,7 +4,7 @@ Public names load on first use, so `import pate` brings in neither ray nor torch
 
 >>> import pate
 >>> round(pate.worst_case_epsilon(pate.GNMax(40), asked=100, delta=1e-5), 2)
-1.16
+1.09
 """
 
 from __future__ import annotations

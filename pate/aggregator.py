@@ -356,7 +356,9 @@ class RemoteAggregator:
         return int(self._call("pid"))
 
     def close(self) -> None:
+        """End the actor, also where Ray stays up: nobody asks it any more, and it holds votes."""
         self._call("close")
+        self.kill()
 
     def kill(self) -> None:
         """End the actor at once; what it has stored is stored."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.aggregator import AnyAggregator
-from pate.cluster.metrics import Metrics
+from pate.cluster.metrics import show
 from pate.config import Config
 from pate.console import Console
 from pate.data.order import by_clusters
@@ -25,7 +25,7 @@ _DOUBTFUL = 3  # a round of n examples chooses among the 3·n most doubtful ones
 Ask = Callable[[NDArray], NDArray[np.int64]]
 
 
-def ask(aggregator: AnyAggregator, queries: NDArray, metrics: Metrics, console: Console) -> NDArray[np.int64]:
+def ask(aggregator: AnyAggregator, queries: NDArray, console: Console) -> NDArray[np.int64]:
     """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
 
     Examples that were never asked, because the limit on answers was reached, count as unanswered.
@@ -42,7 +42,7 @@ def ask(aggregator: AnyAggregator, queries: NDArray, metrics: Metrics, console: 
             done += size
             update(done)
             spent = aggregator.spent()
-            metrics.show(queries_asked=spent.asked, queries_answered=spent.answered)
+            show(queries_asked=spent.asked, queries_answered=spent.answered)
     return labels
 
 

@@ -1,12 +1,14 @@
-"""What people see while a run goes on: bars on a terminal, plain lines elsewhere, all on standard error."""
+"""What people see while a run goes on: bars on a terminal, plain lines elsewhere, on standard error; and as JSON lines,
+from which a terminal somewhere else draws the same."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_JSON_LINES = 2.0  # a bar may be drawn from them
 Update = Callable[..., None]
 
 
@@ -37,10 +40,10 @@ def printable(text: str) -> str:
 
 
 class Console:
-    """Progress and remarks of a run, on standard error."""
+    """Progress and remarks of a run, on standard error unless told otherwise."""
 
-    def __init__(self) -> None:
-        self._rich = plain_console(stderr=True)
+    def __init__(self, stderr: bool = True) -> None:
+        self._rich = plain_console(stderr=stderr)
 
     def say(self, text: str) -> None:
         """One remark."""
@@ -53,7 +56,7 @@ class Console:
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:
-        """Yields a function that is told how many of `total` are done, and perhaps a remark."""
+        """Yields a function that is told how many of `total` are done, and perhaps a remark and after how long."""
         if self._rich.is_terminal:
             with self._bar(what, total) as update:
                 yield update
@@ -88,8 +91,8 @@ class Console:
         with Progress(*columns, console=self._rich, transient=True) as progress:
             task = progress.add_task(what, total=total, rate="")
 
-            def update(done: int, remark: str = "") -> None:
-                rate = f"{done / (time.monotonic() - started):.3g}/s"
+            def update(done: int, remark: str = "", seconds: float | None = None) -> None:
+                rate = f"{done / (seconds or time.monotonic() - started):.3g}/s"
                 progress.update(task, completed=done, description=f"{what} {remark}".rstrip(), rate=rate)
 
             yield update
@@ -97,15 +100,14 @@ class Console:
     def _lines(self, what: str, total: int) -> Update:
         started = last = time.monotonic()
 
-        def update(done: int, remark: str = "") -> None:
+        def update(done: int, remark: str = "", seconds: float | None = None) -> None:
             nonlocal last
             now = time.monotonic()
             if done and now - last >= _SECONDS_BETWEEN_LINES:
                 last = now
-                rate = done / (now - started)
+                rate = done / (seconds or now - started)
                 left, after = (total - done) / rate, f"; {remark}" if remark else ""
-                text = f"{what}: {done} of {total}, {rate:.3g} per second, about {left:.0f} s left{after}"
-                print(text, file=sys.stderr, flush=True)
+                self.say(f"{what}: {done} of {total}, {rate:.3g} per second, about {left:.0f} s left{after}")
 
         return update
 
@@ -124,7 +126,7 @@ class Quiet(Console):
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:
-        yield lambda done, remark="": None
+        yield lambda done, remark="", seconds=None: None
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -147,9 +149,10 @@ class JsonConsole(Console):
         def update(done: int, remark: str = "") -> None:
             nonlocal last
             now = time.monotonic()
-            if now - last >= _SECONDS_BETWEEN_LINES or done == total:
+            if now - last >= _SECONDS_BETWEEN_JSON_LINES or done == total:
                 last = now
-                self._line("progress", what=what, done=done, total=total, seconds=round(now - started, 3))
+                told = {"remark": remark} if remark else {}
+                self._line("progress", what=what, done=done, total=total, seconds=round(now - started, 3), **told)
 
         self._line("begin", what=what, total=total)
         yield update
@@ -165,3 +168,71 @@ class JsonConsole(Console):
     def _line(self, event: str, **content: Any) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         print(json.dumps({"at": at, "event": event} | content, ensure_ascii=False), file=sys.stderr, flush=True)
+
+
+def console_for(log_json: bool) -> Console:
+    """The console of a command: for people, or for log collectors."""
+    return JsonConsole() if log_json else Console()
+
+
+def in_a_job() -> bool:
+    """Whether this is a job that was submitted to a Ray cluster: what it prints stays in a log there."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
+class Replay:
+    """Shows on a console what a `JsonConsole` elsewhere said, line by line; other lines as they are.
+
+    A context manager: at its end, bars that nobody ended are gone.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._open: dict[str, tuple[ExitStack, Update | None]] = {}
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for what in reversed(list(self._open)):
+            self._end(what)
+
+    def show(self, line: str) -> None:
+        """One line of a log."""
+        content = _event(line)
+        what = content.get("what", "")
+        match content.get("event"):
+            case "remark":
+                self._console.say(content["text"])
+            case "begin":
+                self._begin(what, content.get("total"))
+            case "progress" if (update := self._open.get(what, (None, None))[1]) is not None:
+                update(content["done"], content.get("remark", ""), content["seconds"])
+            case "progress":
+                pass
+            case "end":
+                self._end(what)
+            case _:
+                self._console.say(line)
+
+    def _begin(self, what: str, total: int | None) -> None:
+        self._end(what)
+        stack = ExitStack()
+        if total is None:
+            stack.enter_context(self._console.working(what))
+            self._open[what] = stack, None
+        else:
+            self._open[what] = stack, stack.enter_context(self._console.track(what, total))
+
+    def _end(self, what: str) -> None:
+        if what in self._open:
+            self._open.pop(what)[0].close()
+
+
+def _event(line: str) -> dict[str, Any]:
+    """What a line of a `JsonConsole` holds; empty if it is another's."""
+    try:
+        content = json.loads(line) if line.startswith('{"at": ') else {}
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

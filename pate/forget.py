@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from pate.config import Config
 from pate.data.columns import IdType, canonical_id
-from pate.data.dataset import Dataset, Records, Votes
-from pate.data.partition import identities, keyed_digest
+from pate.data.dataset import Dataset, Records, Shards, Votes
+from pate.data.partition import forgetting_marks, identities
+from pate.data.shards import summary_of
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.readers import must_be, parts_of
 from pate.ensemble.worker import Teaching
@@ -49,17 +50,26 @@ _MADE_FROM_TEACHERS = (
 
 
 def remembered(data: Dataset, directory: Run) -> Dataset:
-    """The data without what was forgotten; refused if the rest is not what the run began with."""
-    ensemble = Version.of(directory)
-    if ensemble.forgotten:
-        gone = np.isin(_digests(data, directory.key), ensemble.forgotten)
+    """The data without what was forgotten; refused if the rest is not what the run began with.
+
+    Shards that are still unread are looked at by whoever reads them; see `pate.ensemble.readers`.
+    """
+    ensemble, key = Version.of(directory), directory.key
+    if ensemble.forgotten and isinstance(data.private, Shards):
+        data = replace(data, private=replace(data.private, forgotten=ensemble.forgotten))
+    elif ensemble.forgotten:
+        gone = np.isin(_marks(data, key), ensemble.forgotten)
         data = replace(data, private=data.records.only(~gone))
+    records = summary_of(data.private, key).text if isinstance(data.private, Records) else None
     if ensemble.pending is not None:
-        must_be(ensemble.data_digest == _digest(data, directory.key), directory)
+        must_be(records is None or ensemble.data_digest == records, directory)
         _erase(directory, ensemble.pending)
-        directory.replace("data_digest", _digest(data, directory.key))
+        if ensemble.data_digest is not None:
+            directory.replace(files.RECORDS_DIGEST, ensemble.data_digest)
         ensemble.model_copy(update={"pending": None, "data_digest": None}).store(directory)
-    must_be(directory.same_as_before("data_digest", _digest(data, directory.key)), directory)
+    must_be(directory.same_as_before(files.DATA_DIGEST, _digest(data, key)), directory)
+    if records is not None:
+        must_be(directory.same_as_before(files.RECORDS_DIGEST, records), directory)
     return data
 
 
@@ -72,20 +82,20 @@ def forget(
     config_dir: Path = Path(),
 ) -> int:
     """Take records out and train their teachers again; returns how many teachers that were."""
-    before, source_digests = Version.of(directory), _digests(data, directory.key)
+    before, marks = Version.of(directory), _marks(data, directory.key)
     chosen = _chosen(data, ids, rows, getattr(config.data, "id_type", "text"))
-    if set(source_digests[chosen]) <= set(before.forgotten):
+    if set(marks[chosen]) <= set(before.forgotten):
         raise DataError("forgotten already; nothing was changed")
     known = remembered(data, directory)
-    gone = np.isin(_digests(known, directory.key), source_digests[chosen])
+    gone = np.isin(_marks(known, directory.key), marks[chosen])
     touched = []  # records that vote themselves touch no teacher; what was released of their votes stays released
     if config.voters == "teachers":
         touched = [part for part, members in enumerate(parts_of(config, known, directory.key)) if gone[members].any()]
     Version(
         version=before.version + 1,
-        forgotten=(*before.forgotten, *sorted(set(source_digests[chosen]) - set(before.forgotten))),
+        forgotten=(*before.forgotten, *sorted(set(marks[chosen]) - set(before.forgotten))),
         pending=tuple(touched),
-        data_digest=_digest(replace(known, private=known.records.only(~gone)), directory.key),
+        data_digest=summary_of(known.records.only(~gone), directory.key).text,
     ).store(directory)
     left = remembered(data, directory)
     if touched:
@@ -103,7 +113,7 @@ def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, pa
     from pate.ensemble.readers import private_records
 
     config = with_learned_features(config, data.X_public)
-    teaching = Teaching.of(lessons(config)[0].config, len(data.classes), config_dir)
+    teaching = Teaching.of(lessons(config)[0].config, len(data.classes), config_dir, shape=data.X_public.shape[1:])
     store = TeacherFiles(directory.private, directory.key)
     with ExitStack() as stack:
         if config.backend == "ray":
@@ -144,20 +154,16 @@ def _erase(directory: Run, parts: Sequence[int]) -> None:
     shutil.rmtree(directory.attacks_folder, ignore_errors=True)
 
 
-def _digests(data: Dataset, key: bytes) -> NDArray[np.str_]:
-    records = identities(data.records.X, data.records.y, data.records.ids)
-    return np.array([keyed_digest(key, b"forget", record).hex() for record in records])
+def _marks(data: Dataset, key: bytes) -> NDArray[np.str_]:
+    return np.array(forgetting_marks(identities(data.records.X, data.records.y, data.records.ids), key))
 
 
 def _digest(data: Dataset, key: bytes) -> str:
-    """Of all data that this process has read, as its source holds it, whatever public examples are asked about first;
-    shards have a digest of their own, made by their readers."""
+    """Of all data but private records, as its source holds it, whatever public examples are asked about first; records
+    have a digest of their own, the same whoever reads them."""
     data = data.as_in_source()
-    private, digest = data.private, blake2b(key=key, digest_size=16)
-    records = (private.X, private.y) if isinstance(private, Records) else ()
-    votes = (private.counts,) if isinstance(private, Votes) else ()
-    for array in (*records, data.X_public, *votes):
+    digest = blake2b(key=key, digest_size=16)
+    votes = (data.private.counts,) if isinstance(data.private, Votes) else ()
+    for array in (data.X_public, *votes):
         digest.update(np.ascontiguousarray(array).data)
-    for record_id in (private.ids or ()) if isinstance(private, Records) else ():
-        digest.update(f"{len(record_id)}:{record_id}".encode())
     return digest.hexdigest()

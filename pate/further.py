@@ -7,10 +7,12 @@ agreement with released labels that they were not taught, and published.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pate.cluster.session import joined
 from pate.config import Config
 from pate.config.loading import overridden
 from pate.console import Console
@@ -75,6 +77,7 @@ def further_student(
     *,
     student: Mapping[str, Any] | None = None,
     data_dir: Path | None = None,
+    address: str | None = None,
     console: Console | None = None,
     data: Dataset | None = None,
 ) -> Trials:
@@ -82,7 +85,7 @@ def further_student(
     `students/`, and compare it with the run's own and with all that were tried before.
 
     `student` is a whole section, as in a config, in place of the run's. `data` is the run's data, where it is in
-    memory; else it is read from where the run found it.
+    memory; else it is read from where the run found it. `address` is a Ray cluster whose GPUs networks are trained on.
     """
     console = console or Console()
     with Run.load(place) as found:
@@ -93,15 +96,16 @@ def further_student(
     make_importable(config_dir)
     wanted = with_student(config, overrides, student)
     with Run.create(place, config, resume=True) as run:
-        by_workers, by_records = config.backend == "ray", config.voters == "neighbours"
-        data = data or load(config.data, data_dir or known_data_dir, config_dir, by_workers, by_records)
+        unread, by_records = getattr(config.data, "sharded", False), config.voters == "neighbours"
+        data = data or load(config.data, data_dir or known_data_dir, config_dir, unread, by_records)
         data = remembered(data, run)
         labels, labelled, data = _released(run, data)
         wanted = with_learned_features(wanted, data.X_public)
         trials = _Trials(run, data, labels, labelled, console)
         if wanted.student != config.student:
             try_student(wanted, data, may_decline=True)
-        with labels_are_kept("the student", place):
+        in_cluster = joined(address, config.ray) if config.backend == "ray" else nullcontext()
+        with labels_are_kept("the student", place), in_cluster:
             if wanted.student != config.student:
                 trials.train(wanted)
             trials.train(config, own=True)

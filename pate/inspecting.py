@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from pate.data.columns import MISSING, Column, canonical
-from pate.data.formats import USUAL, Dialect, Wanted, content_of
+from pate.data.formats import DELIMITERS, USUAL, Dialect, Wanted, content_of, other_delimiter
 from pate.data.records import Table, read_table
 from pate.errors import DataError
 
@@ -57,7 +57,7 @@ def source_of(path: Path) -> Literal["csv", "parquet"]:
     """By the file's ending."""
     if path.suffix.lower() in (".parquet", ".pq"):
         return "parquet"
-    if path.suffix.lower() in (".csv", ".tsv", ".txt", ".dat"):
+    if path.suffix.lower() in (".csv", ".tsv", ".tab", ".psv", ".txt", ".dat"):
         return "csv"
     raise DataError(f"{path}: neither .csv nor .parquet; `pate init` reads those two")
 
@@ -71,7 +71,7 @@ def guessed_dialect(paths: Sequence[Path]) -> Dialect:
     if not encoding:
         raise DataError(f"{paths[0]}: in neither UTF-8, UTF-16 nor Windows' encoding (cp1252); save all files as UTF-8")
     lines = contents[0].decode("utf-8-sig" if encoding == "utf-8" else encoding).splitlines()[:_LINES]
-    delimiter = max(",;\t|", key=lambda sign: _width(lines, sign))
+    delimiter = max(DELIMITERS, key=lambda sign: _width(lines, sign))
     cells = [cell.strip() for row in csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=delimiter) for cell in row]
     commas = delimiter != "," and any(_is_decimal(cell, ",") for cell in cells)
     points = any(_is_decimal(cell, ".") for cell in cells)
@@ -80,7 +80,12 @@ def guessed_dialect(paths: Sequence[Path]) -> Dialect:
 
 def read(path: Path, dialect: Dialect = USUAL) -> Table:
     """The table in a file, all columns that have a name."""
-    return read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
+    table = read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
+    if sign := other_delimiter(table.header):
+        raise DataError(
+            f"{path}: separated by {sign!r}, the public file by {dialect.delimiter!r}; save all files alike"
+        )
+    return table
 
 
 def seen(name: str, column: Column) -> Seen:

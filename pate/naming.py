@@ -126,6 +126,11 @@ def remember_folder(folder: Path) -> None:
     _FOLDERS[:] = [known for known in _FOLDERS if known != folder] + [folder]
 
 
+def known_folders() -> tuple[Path, ...]:
+    """Where `found_file` looks, and where dotted paths may name classes; the config that is being used comes last."""
+    return tuple(_FOLDERS)
+
+
 def found_file(name: str) -> Path | None:
     """A file that a config names, beside the config or else in the working directory; None if it is in neither."""
     places = [folder / name for folder in reversed(_FOLDERS)] + [Path(name)]
@@ -148,7 +153,10 @@ def import_dotted(path: str, key: str) -> object:
         found = getattr(_module_or_class(module), attribute)
     except (Exception, SystemExit) as error:  # a user's own file may be wrong in any way
         if isinstance(error, AttributeError) and module in sys.modules:
-            raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}") from None
+            known = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
+            close = difflib.get_close_matches(attribute, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}{hint}") from None
         if isinstance(error, AttributeError) and error.name == attribute and isinstance(error.obj, type):
             raise ConfigError(f"{key} = {shown(path)}: class {module} has no {attribute}") from None
         problem = f"{type(error).__name__}: {error}"

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from pate import lessons
 from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
 from pate.asking import ask, ask_in_rounds
-from pate.cluster.metrics import Metrics
-from pate.cluster.session import check_address, check_workers, ray_session
+from pate.cluster.joining import check_address, check_seen, joins
+from pate.cluster.metrics import seen_from_outside, show, show_stage
+from pate.cluster.session import check_workers, joined, ray_session
 from pate.config import Config, load_config, parse_config
 from pate.console import Console
 from pate.data.dataset import Dataset, Records, Shards, Votes
-from pate.data.sources import data_root, load
+from pate.data.sources import data_root, load, read_by_workers
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
 from pate.errors import BudgetExceeded, RunError
@@ -35,7 +36,6 @@ from pate.learning import with_learned_features
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import Mechanism
-from pate.naming import make_importable
 from pate.neighbours.electorate import electorate_of
 from pate.neighbours.posterior import Labelled
 from pate.neighbours.voting import Election
@@ -47,7 +47,8 @@ from pate.report.terminal import summary_rows
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.beginning import undone_if_nothing_came
-from pate.runs.run import Run
+from pate.runs.others import others_on_the_same_data
+from pate.runs.run import Resume, Run
 from pate.sizes import Tell, check_records, check_sizes
 from pate.students.held_out import HeldOut, held_out, tries_of_a_run
 from pate.students.seeing import StudentFeatures
@@ -55,11 +56,10 @@ from pate.students.stage import (
     few_and_many,
     few_and_many_of,
     labels_are_kept,
-    new_student,
     student_between,
     train_student,
 )
-from pate.trying import try_everything
+from pate.trying import check_components, try_everything
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _WORTH_TELLING = 5.0  # seconds
@@ -103,7 +103,7 @@ def run(
     data_dir: Path | None = None,
     config_dir: Path = Path(),
     address: str | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     force: bool = False,
     anchor: str | None = None,
     console: Console | None = None,
@@ -114,12 +114,13 @@ def run(
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
     `config` may also be a YAML file, beside which other files are then looked for, or plain values as such a file
-    holds. `resume` goes on with a run that is in `out`. `data_dir` is where data files are, `config_dir` the config's
-    own folder, where other files that it names are, and `address` a Ray cluster to join. `force` trains even
-    where parts are too small to learn from. `anchor` is a file or URL where the ledger's links are also kept. `data`
-    is the data, if it is in memory or was loaded before. Without `pages`, what is for people to look at is left out:
-    pages, plots, curves and the private data-dependent ε. `kept_features` is a private folder where runs on the same
-    data share the public features of records that vote themselves; else they are kept until the votes are counted.
+    holds. `resume` goes on with a run that is in `out`; "auto" also begins one where there is none. `data_dir` is
+    where data files are, `config_dir` the config's own folder, where other files that it names are, and `address` a Ray
+    cluster to join. `force` trains even where parts are too small to learn from. `anchor` is a file or URL where the
+    ledger's links are also kept. `data` is the data, if it is in memory or was loaded before. Without `pages`, what is
+    for people to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a
+    private folder where runs on the same data share the public features of records that vote themselves; else they are
+    kept until the votes are counted.
     """
     console = console or Console()
     if isinstance(config, Path | str):
@@ -128,11 +129,12 @@ def run(
     elif not isinstance(config, Config):
         config = parse_config(config)
     mechanism = config.build_mechanism()
-    _check_components(config, config_dir)
-    by_workers = config.backend == "ray"
-    if by_workers:
+    check_components(config, config_dir)
+    on_ray = config.backend == "ray"
+    if on_ray:
         check_address(address)
         check_workers(address, config.ray)
+    by_workers = on_ray and read_by_workers(config.data, joins(address))
     by_records = config.voters == "neighbours"
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
     if not by_records:
@@ -148,6 +150,8 @@ def run(
         tell(remark)
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     _announce(config, mechanism, epsilon, console)
+    if others := others_on_the_same_data(config, out, data_dir, config_dir):
+        console.say(f"note: {others}")
     seconds: dict[str, float] = {}
     given = config
     with _stage("try", seconds), console.working("trying the student and the report on public examples"):
@@ -156,13 +160,17 @@ def run(
         student_seconds = try_everything(config, data, mechanism, epsilon, pages)
     if student_seconds >= _WORTH_TELLING:
         console.say(f"the student will take about {student_seconds:.0f} s, once there are labels")
-    with Run.create(out, given, resume) as directory, undone_if_nothing_came(directory, resume):
+    with (
+        Run.create(out, given, resume) as directory,
+        undone_if_nothing_came(directory),
+        joined(address, config.ray) if on_ray else nullcontext(),
+        seen_from_outside(directory.id, config.name, **_figures(config, epsilon)),
+    ):
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
-        metrics = Metrics(config.name, epsilon)
         inside = _Inside(
-            config, config_dir, data, directory, force, pages, seconds, metrics, console, kept_features, student_seconds
+            config, config_dir, data, directory, force, pages, seconds, console, kept_features, student_seconds
         )
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
@@ -195,21 +203,6 @@ def _agreement(config: Config, data: Dataset, released: Released, run: Run, cons
     return held_out(config, data, released.labels, released.labelled, run, console, tries_of_a_run(config))
 
 
-def _check_components(config: Config, config_dir: Path) -> None:
-    """Import and construct everything the config names, before a directory is made for it."""
-    from pate.features import build_features
-    from pate.teachers import recipe_of, recipes
-
-    make_importable(config_dir)
-    kinds = [recipe for lesson in lessons.lessons(config) for recipe in recipes(lesson.config.teachers)]
-    for recipe in kinds + ([recipe_of(config.nonprivate, "nonprivate")] if config.nonprivate else []):
-        recipe.estimator(config.seed)
-        recipe.build_features()
-    if config.neighbours is not None:
-        build_features([step.model_dump() for step in config.neighbours.features], "neighbours.features")
-    new_student(config)
-
-
 def in_asking_order(data: Dataset, config: Config) -> Dataset:
     """The examples that are asked about come first among the public ones."""
     if config.budget.query_order != "clusters":
@@ -234,9 +227,17 @@ def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Con
     console.say(f"{config.name}: {config.n_teachers} teachers, {mechanism}, {asked}. {told}")
 
 
+def _figures(config: Config, epsilon: float) -> dict[str, float]:
+    """What is seen of a run from its beginning."""
+    if config.voters == "neighbours":
+        return {"epsilon": epsilon}
+    return {"epsilon": epsilon, "teachers": config.n_teachers, "teachers_trained": 0, "queries": config.budget.asked}
+
+
 @contextmanager
 def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     started = time.perf_counter()
+    show_stage(name)
     yield
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
 
@@ -252,7 +253,6 @@ class _Inside:
     force: bool
     pages: bool
     seconds: dict[str, float]
-    metrics: Metrics
     console: Console
     kept_features: Path | None
     student_seconds: float = 0.0
@@ -276,7 +276,9 @@ def _release_labels(
         published = run.labels
         if published is not None:
             aggregator.must_have_told(published.examples(data), published.labels)
-        if not aggregator.spent().asked and not aggregator.room():
+        spent = aggregator.spent()
+        show(queries_asked=spent.asked, queries_answered=spent.answered)
+        if not spent.asked and not aggregator.room():
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
         if config.rounds:
@@ -287,14 +289,13 @@ def _release_labels(
             else:
                 _train_and_vote(inside, lessons.lessons(config)[0], queries, aggregator=aggregator)
         run.sync()
+        show(teachers_trained=config.n_teachers, teachers=config.n_teachers)
         with _stage("label", inside.seconds):
             if adaptive:
-                rows, labels = ask_in_rounds(
-                    queries, config, lambda X: ask(aggregator, X, inside.metrics, console), run, console
-                )
+                rows, labels = ask_in_rounds(queries, config, lambda X: ask(aggregator, X, console), run, console)
                 queries = queries[rows]
             else:
-                rows, labels = np.arange(len(queries)), ask(aggregator, queries, inside.metrics, console)
+                rows, labels = np.arange(len(queries)), ask(aggregator, queries, console)
             spent = aggregator.spent()
         with _stage("account", inside.seconds), console.working("accounting"):
             if inside.pages:
@@ -324,7 +325,7 @@ def _release_rounds(
         aggregator = _aggregator(inside, mechanism, open_ledger, stack if remote else None, address)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
-        electorate = electorate_of(data, run, stack)
+        electorate = electorate_of(data, run, stack, config.ray)
 
         def release(name: str, election: Election, by: Mechanism) -> NDArray[np.int64]:
             with _stage("vote", inside.seconds), console.working(name.partition(",")[0]):
@@ -366,7 +367,7 @@ def _aggregator(
         return Aggregator(**arguments)
     with _stage("start", inside.seconds), inside.console.working("starting Ray"):
         until_end.enter_context(ray_session(address, inside.config.ray))
-        inside.metrics.begin()
+        check_seen(arguments["private"])
         name = f"aggregator-{blake2b(inside.run.key, digest_size=8).hexdigest()}"
         return RemoteAggregator(name, **arguments)
 
@@ -381,7 +382,7 @@ def _hold_lessons(inside: _Inside, queries: NDArray, aggregator: AnyAggregator) 
 
     def ask_about(X: NDArray) -> NDArray[np.int64]:
         with _stage("label", inside.seconds):
-            labels = ask(aggregator, X, inside.metrics, console)
+            labels = ask(aggregator, X, console)
         run.sync()
         return labels
 
@@ -413,14 +414,13 @@ def _train_and_vote(
         console.say_privately(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
     if isinstance(data.private, Shards):
         check_records(config, records.n_records, len(data.classes), inside.force, inside.tell)
-    teaching = Teaching.of(config, len(data.classes), inside.config_dir, first)
+    teaching = Teaching.of(config, len(data.classes), inside.config_dir, first, data.X_public.shape[1:])
     store = TeacherFiles(run.teachers_of_round(lesson.number), run.key, lesson.number)
-    with Ensemble(teaching, records, store, config.ray if config.backend == "ray" else None) as ensemble:
+    settings = config.ray if config.backend == "ray" else None
+    with Ensemble(teaching, records, store, settings, console.say) as ensemble:
         with _stage("train", inside.seconds):
             with console.working("trying each kind of teacher on public examples"):
                 expected = ensemble.probe(data.X_public)
-            if ensemble.lacks_gpu:
-                console.say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
             whole = 1.2 * expected + 12 + inside.student_seconds
             inside.tell(
                 f"training will take about {expected + 4:.0f} s, the whole run about {whole:.0f} s more, of which the "
@@ -430,7 +430,7 @@ def _train_and_vote(
 
                 def done(count: int) -> None:
                     update(count)
-                    inside.metrics.show(teachers_trained=count)
+                    show(teachers_trained=count, teachers=config.n_teachers)
                     run.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
                 ensemble.train(done)

@@ -1,8 +1,8 @@
 """`pate init`: from data files to a commented config that runs, and what was guessed on the way.
 
-What goes into the config is public: columns, categories and forms of dates come from the public file or from the user.
-Two things may come from the private file, and are said loudly then, in the config too: the classes, where nobody
-listed them, and the number of records, rounded to one digit.
+What goes into the config counts as public, and some of it is published with the student: columns, categories and forms
+of dates come from the public file or from the user. Two things may come from the private file, and are said loudly
+then, in the config too: the classes, where nobody listed them, and the number of records, rounded to one digit.
 """
 
 from __future__ import annotations
@@ -77,6 +77,10 @@ def start(
     for path in (private, public, *([test] if test else [])):
         if not path.is_file():
             raise DataError(f"{path}: no such file")
+    for option, shown in (("public", public), ("test", test)):
+        if shown is not None and shown.samefile(private):
+            text = f"{{{option}}}: is the private file, and what is {option} is treated as known to everybody"
+            raise DataError(text, **{option: str(shown)})
     source = source_of(private)
     if source_of(public) != source or (test is not None and source_of(test) != source):
         raise DataError(f"{public}: is not of the kind of {private}; save all as csv or all as parquet")
@@ -87,9 +91,7 @@ def start(
     guesses: list[str] = []
     loud: list[str] = []
     if dialect != USUAL:
-        guesses.append(
-            f"csv files are separated by {dialect.delimiter!r}, decimals by {dialect.decimal!r}, in {dialect.encoding}"
-        )
+        guesses.append(f"csv files are {dialect}")
     label, id = _label_and_id(inside, outside, label, id, guesses)
     names = _classes(inside, outside, tested, label, classes, guesses, loud)
     special = {label, id}

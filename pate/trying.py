@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from pate.config import Config
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, DataError, first_line
+from pate.lessons import lessons
 from pate.mechanisms import UNANSWERED, Mechanism
+from pate.naming import make_importable
+from pate.networks.threads import one_thread
 from pate.students.stage import model_card, new_student, stored_student
 
 if TYPE_CHECKING:
@@ -36,6 +39,21 @@ _PREDICTED = 5
 _SHOWN = 6  # examples of the page: one line of them
 
 
+def check_components(config: Config, config_dir: Path) -> None:
+    """Import and construct everything the config names, before a directory is made for it."""
+    from pate.features import build_features
+    from pate.teachers import recipe_of, recipes
+
+    make_importable(config_dir)
+    kinds = [recipe for lesson in lessons(config) for recipe in recipes(lesson.config.teachers)]
+    for recipe in kinds + ([recipe_of(config.nonprivate, "nonprivate")] if config.nonprivate else []):
+        recipe.estimator(config.seed)
+        recipe.build_features()
+    if config.neighbours is not None:
+        build_features([step.model_dump() for step in config.neighbours.features], "neighbours.features")
+    new_student(config)
+
+
 def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float, pages: bool = True) -> float:
     """Raise ConfigError where the student, the model without privacy or the report would fail later.
 
@@ -44,13 +62,26 @@ def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that two steps of training did not converge
         try_features(config, data)
-        try_student(config, data, mechanism.may_decline)
-        seconds = student_seconds(config, data, mechanism.may_decline)
+        with one_thread():  # as it will be trained
+            try_student(config, data, mechanism.may_decline)
+            seconds = student_seconds(config, data, mechanism.may_decline)
         if config.nonprivate is not None and data.benchmark and data.X_test is not None:
             try_nonprivate(config, data)
         if pages:
             try_report(config, data, mechanism, epsilon)
     return seconds
+
+
+def seconds_of_student(config: Config, data: Dataset, may_decline: bool) -> float | None:
+    """About how long a student takes, for a plan; None where it cannot be tried, or may not be imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with one_thread():
+                try_student(config, data, may_decline)  # what has to be loaded takes no time then
+                return student_seconds(config, data, may_decline)
+        except ConfigError:
+            return None
 
 
 def try_features(config: Config, data: Dataset) -> None:
@@ -99,11 +130,28 @@ def student_seconds(config: Config, data: Dataset, may_decline: bool) -> float:
     times = 1 + more + (config.neighbours.refine if config.neighbours is not None else 0)
     try:
         if not isinstance(steps, int):
-            return times * _fitted_in(config, data, few, may_decline) * asked / few
+            prepared, fitted = _prepared_and_fitted_in(config, data, few, may_decline)
+            return prepared * len(data.X_public) / few + times * fitted * asked / few
         short, longer = (_fitted_in(config, data, few, may_decline, n) for n in (_STEPS, 4 * _STEPS))
         return times * max(0.0, longer - short) / (3 * _STEPS) * steps
     except Exception:  # it needs more labels than a few: an estimate is not worth an error
         return 0.0
+
+
+def _prepared_and_fitted_in(config: Config, data: Dataset, n: int, may_decline: bool) -> tuple[float, float]:
+    """Seconds for a student's transforms of `n` public examples, once they are loaded, and for fitting what is left."""
+    student = new_student(config)
+    if not getattr(student, "prepare", None):
+        return 0.0, _fitted_in(config, data, n, may_decline)
+    seen = student.transforms().transform
+    seen(data.X_public[:1])
+    started = time.perf_counter()
+    X = seen(data.X_public[:n])
+    prepared = time.perf_counter() - started
+    weights = {"sample_weight": np.ones(n)} if config.voters == "neighbours" else {}
+    started = time.perf_counter()
+    student.bare().fit(X, made_up_labels(n, len(data.classes), may_decline), **weights)
+    return prepared, time.perf_counter() - started
 
 
 def _fitted_in(config: Config, data: Dataset, n: int, may_decline: bool, steps: int | None = None) -> float:
@@ -288,7 +336,7 @@ def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
             said_of_public=(1,) * n,
             agreement=Agreement(share=0.5, error=0.1, mean_over_classes=0.5, commonest=0.5, labels=n),
         ),
-        labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n),
+        labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n, expected_shares=(1 / n,) * n),
         benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
         curves=None if config.voters == "neighbours" else curves,
     )

@@ -29,9 +29,10 @@ if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is 
 # Files that share something costly, or ports, and run in one process; the slowest first, so that all end together.
 _TOGETHER = {
     "a Ray": "test_pool test_electorate test_chaos test_own_teachers test_classifier test_reproduce test_shards"
-    " test_nothing_leaks test_membership",
+    " test_readers test_nothing_leaks test_membership test_seen_from_outside",
     "the embedded run": "test_cli test_cli_ledger",
-    "the cluster's own ports": "test_jobs test_node_loss test_many_nodes test_launcher test_hosts_cut_off",
+    "the cluster's own ports": "test_jobs test_node_loss test_placed_on_nodes test_many_nodes test_elastic"
+    " test_launcher test_hosts_cut_off",
     "the small run": "test_auditing test_report_files test_report_in_browser test_published_config test_tracking",
     "real data": "test_images test_votes_source test_benchmark_tables test_run",
 }
@@ -83,7 +84,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
     """The embedded run through the command line, as it stands, and what it printed; do not change its directory."""
     out = tmp_path_factory.mktemp("runs") / "digits"
     command = [sys.executable, "-m", "pate.cli", "run", "--out", str(out), "--json"]
-    return out, subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=REPOSITORY)
+    return out, subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=REPOSITORY)
 
 
 def _words(path: Path) -> str:

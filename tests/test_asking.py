@@ -11,7 +11,6 @@ from support.aggregators import examples, make, vote
 
 from pate import asking
 from pate.asking import ask, ask_in_rounds
-from pate.cluster.metrics import Metrics
 from pate.config import parse_config
 from pate.console import Quiet
 from pate.ledger import Charge
@@ -29,7 +28,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(folder: Path, n: int, limit_asked: int, limit_answered: int) -> tuple[list[int], Charge]:
     aggregator = make(folder, CONFIDENT, asked=limit_asked, answered=limit_answered)
     aggregator.collect(examples(n), vote)
-    labels = ask(aggregator, examples(n), Metrics("run", 1.0), Quiet())
+    labels = ask(aggregator, examples(n), Quiet())
     return labels.tolist(), aggregator.spent()
 
 

@@ -283,7 +283,7 @@ def test_a_run_of_other_data_is_refused_without_its_file_names(tmp_path: Path) -
 def test_what_nobody_foresaw_is_a_kind_and_a_place(
     at_a_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", refuse)
+    monkeypatch.setattr(cli, "app", lambda **_: refuse())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: at_a_terminal)
     with pytest.raises(ValueError if at_a_terminal else SystemExit) as caught:
         cli.main()
@@ -302,7 +302,7 @@ def test_an_error_of_the_system_without_a_number_is_a_kind() -> None:
 def test_an_error_of_the_system_that_somebody_else_words_is_a_kind_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", lambda: raise_(OSError(SECRET)))
+    monkeypatch.setattr(cli, "app", lambda **_: raise_(OSError(SECRET)))
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 2

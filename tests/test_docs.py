@@ -40,6 +40,9 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
         words = rest.split()
         if name == "ledger" and words:
             name, words = f"ledger {words[0]}", words[1:]
+        elif name == "submit":
+            named = words and words[0] in ("baseline", "reproduce", "audit")
+            name, words = (f"submit {words[0]}", words[1:]) if named else ("submit run", words)
         yield name, [word.strip("[]") for word in words if word.strip("[").startswith("--")]
 
 

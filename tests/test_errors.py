@@ -22,14 +22,8 @@ PACKAGE = Path(pate.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 ALLOWED = {
     "cluster/checks.py": {"--dashboard-host", "--num-gpus", "--temp-dir"},  # of `ray start`
-    "cluster/jobs.py": {
-        "--anchor",
-        "--data-dir",
-        "--force",
-        "--out",
-        "--resume",
-        "--set",
-    },  # the command line that a job runs
+    "cluster/jobs.py": {"--log-json"},  # of the command line that a job runs
+    "cluster/lost.py": {"--resume"},  # the last words of a process that nothing else can end
     "starting.py": {
         "--classes",
         "--id",

@@ -14,7 +14,7 @@ from support import REPOSITORY
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 SAYS = {
-    "account_votes": "ε to publish: 2.135",
+    "account_votes": "ε to publish: 2.004",
     "convert_weights": "7 tensors of a tiny network, converted and read back",
     "compare_mechanisms": "the audit shows at least",
     "hospital": "private visits",

@@ -125,16 +125,16 @@ def test_nor_where_cells_are_made_by_what_it_sees() -> None:
 
 def test_a_mended_student_finds_the_run_again(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pate run --resume` without a place takes the newest run that differs in nothing but what releases nothing."""
-    from pate.cli.run import _newest_run
+    from pate.cli.run import _place
 
     monkeypatch.setenv("PATE_RUNS", str(tmp_path))
     for name, student in (("further-1", SVC), ("further-2", BAYES)):
         with Run.create(tmp_path / name, config_of(student)):
             pass
-    assert _newest_run(config_of(SVC)).name == "further-1"
-    assert _newest_run(config_of({"name": "mixmatch"})).name == "further-2"
+    assert _place(config_of(SVC), True).name == "further-1"
+    assert _place(config_of({"name": "mixmatch"}), True).name == "further-2"
     with pytest.raises(RunError, match="no run of this config"):
-        _newest_run(config_of(SVC, seed=7))
+        _place(config_of(SVC, seed=7), True)
 
 
 # Beside the run's own.

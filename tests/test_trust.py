@@ -169,6 +169,9 @@ def test_names_are_imported_in_one_place_only() -> None:
         "teachers/__init__.py: if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:",
         'audit/auditing.py: return importlib.import_module(f"{__package__}.{name}")',  # of the folder's own files
         "teachers/payload.py: present, estimator = pickle.loads(content)",
+        # what the driver itself has sent to a task of its own, as Ray would
+        "cluster/placed.py: function, arguments = pickle.loads(self._packed, buffers=self._buffers)",
+        "cluster/placed.py: pickle.loads(pickle.dumps(error))",  # to see whether it can be sent back
     }
 
 
@@ -193,6 +196,11 @@ def test_plan_imports_what_is_trusted_only(tmp_path: Path) -> None:
         assert result["not_imported"] == [next(iter(re.findall(r"beside_the_config\.\w+", str(teacher))))]
         assert result["seconds_of_training"] is None
         assert result["epsilon"] > 0
+    shown = plan(tmp_path, {"student": {"name": "supervised", "params": {"estimator": name}}})
+    result = json.loads(shown.stdout)
+    assert result["not_imported"] == [name]
+    assert result["seconds_of_student"] is None
+    plan(tmp_path, {"teachers": [features]})
     assert not (tmp_path / "mark").exists()
     assert sys.path == path
     words = CliRunner().invoke(app, ["plan", str(tmp_path / "config.yaml")]).stdout

@@ -271,3 +271,23 @@ def test_time_estimates_include_the_student(digits: Dataset, own_students_folder
     assert student_seconds(slow, without, True) >= 1.7  # and one taught two thirds of the labels: 3.3 seconds
     wants_many = config_of({"name": "some_students_of_mine.WantsMany"}, budget={"asked": 100})
     assert student_seconds(wants_many, digits, True) == 0.0
+
+
+def test_what_a_transform_takes_to_load_is_not_counted_for_every_example(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pate.trying import student_seconds
+
+    (tmp_path / "slow_to_load.py").write_text(
+        "import time\n"
+        "class SlowToLoad:\n"
+        "    loaded = False\n"
+        "    def transform(self, X):\n"
+        "        time.sleep(0 if self.loaded else 2)\n"
+        "        self.loaded = True\n"
+        "        return X.reshape(len(X), -1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    params = {"prepare": "slow_to_load.SlowToLoad", "estimator": "sklearn.naive_bayes.GaussianNB"}
+    config = config_of({"name": "supervised", "params": params}, budget={"asked": 300})
+    assert student_seconds(config, digits, False) < 2  # milliseconds; with the load for each it would be 10 s

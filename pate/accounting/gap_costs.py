@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pate.accounting import parameters
+from pate.accounting.rival import Floats, Ints
 from pate.accounting.vote_leads import moves_among_others, tabulated, tests_above
-from pate.accounting.vote_plane import Floats, Ints, Plane, two_class_excesses
+from pate.accounting.vote_plane import Plane, two_class_excesses
 from pate.accounting.worst_case import LARGEST_SCALE, worst_case_rdp
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
+from pate.accounting.rival import Floats, Ints
 from pate.accounting.vote_leads import moves_among_others, moves_of_the_plurality
-from pate.accounting.vote_plane import Floats, Ints, Plane, _excess, threshold_excesses, two_class_excesses
+from pate.accounting.vote_plane import Plane, _excess, threshold_excesses, two_class_excesses
 
 if TYPE_CHECKING:
     from pate.noise.integer import IntegerNoise

@@ -151,10 +151,11 @@ def on_all_cores(work: Callable[[S], T], items: Iterable[S]) -> list[T]:
 
     BLAS is held to one thread meanwhile: its own threads would only wait for ours, at twenty times the cost.
     """
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(work, items))
 
 
 @lru_cache(maxsize=1)
-def _blas() -> ThreadpoolController:
+def blas() -> ThreadpoolController:
+    """To limit the threads of matrix products: beside other work two threads are far slower than one."""
     return ThreadpoolController()

@@ -8,6 +8,7 @@ A figure worked out from nonsense would look like any other, and be too small.
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
@@ -28,6 +29,9 @@ LEAST_DELTA = 1e-100  # far below the error of any sampler; what is smaller cann
 MOST_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take as a seed."""
 
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,6}", re.ASCII)
+_NEARLY_A_NUMBER = re.compile(r"(?P<digits>[+-]?[0-9]{1,20}([.,][0-9]{1,20})?)\s?(?P<percent>%?)", re.ASCII)
+
 
 class ParameterError(ConfigError, ValueError):
     """A value that a privacy parameter cannot have."""
@@ -37,7 +41,7 @@ class ParameterError(ConfigError, ValueError):
         self.key, self.value, self.wanted = key, value, wanted
 
     def text(self) -> str:
-        return f"{self.key} = {shown(self.value)}: {self.wanted}"
+        return f"{self.key} = {shown(self.value)}: {self.wanted}{as_a_number(self.value)}"
 
     def under(self, section: str) -> ParameterError:
         """The same, its key being one of a section of the config."""
@@ -56,6 +60,24 @@ def shown(value: object) -> str:
     """A value as it goes into one line."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def as_a_number(value: object) -> str:
+    """How to write what people mean by text that is nearly a number; nothing, of everything else.
+
+    >>> as_a_number("1,5"), as_a_number("50 %"), as_a_number("7"), as_a_number("many")
+    ('; write 1.5, with a point', '; write 0.5, without %', '; write 7, without quotes', '')
+    >>> as_a_number("4,000")
+    '; write 4000, without commas'
+    """
+    if isinstance(value, str) and _THOUSANDS.fullmatch(value):
+        return f"; write {value.replace(',', '')}, without commas"
+    if not isinstance(value, str) or not (found := _NEARLY_A_NUMBER.fullmatch(value)):
+        return ""
+    plain = found["digits"].replace(",", ".")
+    if found["percent"]:
+        return f"; write {float(plain) / 100:g}, without %"
+    return f"; write {plain}, " + ("with a point" if "," in value else "without quotes")
 
 
 def number(

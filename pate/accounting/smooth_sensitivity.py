@@ -22,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from pate.accounting import parameters
 from pate.accounting.gap_costs import rdp_by_gap
 from pate.accounting.known_teachers import log_test
-from pate.accounting.vote_plane import Floats, Ints, _excess
+from pate.accounting.rival import Floats, Ints
+from pate.accounting.vote_plane import _excess
 from pate.noise.integer import IntegerNoise
 
 _ROUNDING = 1e-8  # relative

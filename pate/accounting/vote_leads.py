@@ -19,14 +19,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from pate.accounting.rival import Floats, Ints, Outcomes
 from pate.accounting.vote_plane import (
     TOLERANCE,
-    Floats,
-    Ints,
     Plane,
     _block_bounds,
-    _first_blocks,
-    _Outcomes,
+    first_blocks,
     threshold_excesses,
     two_class_excesses,
 )
@@ -45,7 +43,7 @@ def moves_of_the_plurality(plane: Plane, gains: bool, largest: float, score: Sco
     ends = 2 * plane.radius + 2 * plane.first_size + 4
     found = np.zeros(ends + 1)
     for loses_ties in (True, False):
-        _search_leads(plane, _Outcomes(plane, loses_ties), sign, score, matters, found)
+        _search_leads(plane, Outcomes(plane, loses_ties), sign, score, matters, found)
     two_class = two_class_excesses(plane.noise, plane.radius, plane.order)  # by the lead of a, from −2·radius on
     leads = sign * np.arange(-2 * plane.radius, 2 * plane.radius + 3)
     np.maximum.at(found, leads[leads >= 0], two_class[leads >= 0])
@@ -54,10 +52,10 @@ def moves_of_the_plurality(plane: Plane, gains: bool, largest: float, score: Sco
     return np.minimum(plane.with_slack(np.maximum(found, test)), largest)
 
 
-def _search_leads(plane: Plane, outcomes: _Outcomes, sign: int, score: Score, matters: float, found: Floats) -> None:
+def _search_leads(plane: Plane, outcomes: Outcomes, sign: int, score: Score, matters: float, found: Floats) -> None:
     """Branch and bound as in `vote_plane`; every block's last bound is entered in `found` at its largest lead."""
     size = plane.first_size
-    x, y = _first_blocks(plane, size)
+    x, y = first_blocks(plane, size)
     while True:
         leads = np.minimum(sign * (x - y) + size - 1, len(found) - 1)
         x, y, leads = x[leads >= 0], y[leads >= 0], leads[leads >= 0]
@@ -148,11 +146,11 @@ def _smoothed(plane: Plane, values: Floats, places: Ints, sign: int) -> Floats:
 @lru_cache(maxsize=4)
 def tabulated(plane: Plane, size: int) -> tuple[int, Floats]:
     """The part of the plane that is searched, in blocks: its first x and y, and the largest excess of each, [x, y]."""
-    x, y = _first_blocks(plane, size)
+    x, y = first_blocks(plane, size)
     first = int(min(x.min(), y.min()))
     n = (max(int(x.max()), int(y.max())) - first) // size + 1
     table = np.zeros((n, n))
     for loses_ties in (True, False):
-        bound, _ = _block_bounds(plane, _Outcomes(plane, loses_ties), x, y, size)
+        bound, _ = _block_bounds(plane, Outcomes(plane, loses_ties), x, y, size)
         np.maximum.at(table, ((x - first) // size, (y - first) // size), bound)
     return first, table

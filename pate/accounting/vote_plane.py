@@ -13,15 +13,14 @@ falls with x and rises with y.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from pate.accounting.rival import Floats, Ints, Outcomes, Region, joined, negligible
 
 if TYPE_CHECKING:  # mechanisms import the accountant
     from pate.noise.integer import IntegerNoise
@@ -30,11 +29,7 @@ TOLERANCE = 1e-3
 """Relative precision of the maximum over the plane, for noise below 200 votes; the result errs upwards."""
 
 _TAIL_SHARE = 1e-6  # what the tails beyond the search may add, as a share of the closed form's excess
-_ROWS_AT_ONCE = 16
-_LARGEST_EXPONENT = 300.0
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 AnyFloat = TypeVar("AnyFloat", float, Floats)
 
 
@@ -85,12 +80,12 @@ def threshold_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats
 
 def threshold_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
     """That moment where noise of at least −radius … radius is needed, and one more after the move."""
-    passes, fails = _log_test(noise, radius)
+    passes, fails = log_test(noise, radius)
     return _excess(passes[:-1], passes[1:], order) + _excess(fails[:-1], fails[1:], order)
 
 
 @lru_cache(maxsize=16)
-def _log_test(noise: IntegerNoise, radius: int) -> tuple[Floats, Floats]:
+def log_test(noise: IntegerNoise, radius: int) -> tuple[Floats, Floats]:
     """log P(noise of at least −radius … radius + 1), and log P(less)."""
     needed = np.arange(-radius, radius + 2)
     return noise.log_sf(needed), noise.log_cdf(needed - 1)
@@ -103,15 +98,15 @@ def two_class_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats
 
 def two_class_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
     """That moment where the class that loses the vote leads by −2·radius … 2·radius + 2 before."""
-    log_win = _log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
+    log_win = log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
     log_lose = log_win[::-1]
     return _excess(log_win[2:], log_win[:-2], order) + _excess(log_lose[2:], log_lose[:-2], order)
 
 
 @lru_cache(maxsize=16)
-def _log_two_class_wins(noise: IntegerNoise, radius: int) -> Floats:
+def log_two_class_wins(noise: IntegerNoise, radius: int) -> Floats:
     """log P(the first of two classes wins) when it leads by −2·radius − 2 … 2·radius + 2 votes."""
-    margin, widest = _negligible(noise), 2 * radius + 2
+    margin, widest = negligible(noise), 2 * radius + 2
     last = widest + margin
     pmf = np.exp(noise.log_pmf(np.arange(-last - margin, last + margin + 1)))
     difference = np.convolve(pmf, pmf[last:], mode="valid")  # of two noises, P(0) … P(last)
@@ -120,13 +115,8 @@ def _log_two_class_wins(noise: IntegerNoise, radius: int) -> Floats:
     return np.concatenate([behind[::-1], np.log1p(-np.exp(behind[1:]))])
 
 
-def _negligible(noise: IntegerNoise) -> int:
-    """Noise this much further out is less likely by a factor of 10¹³."""
-    return int(np.searchsorted(-noise.log_sf(np.arange(noise.half_width())), 30.0))
-
-
 @dataclass(frozen=True)
-class Plane:
+class Plane(Region):
     """The plane of (x, y), and what is known outside the part that has to be searched.
 
     The rival's noisy count is a geometric variable G of ratio `noise.tail_ratio` (0 for Gaussian noise, and
@@ -160,11 +150,6 @@ class Plane:
         return math.ceil((math.log(self._target) - 2 * self._log_moment) / math.log(self.noise.tail_ratio))
 
     @property
-    def far(self) -> int:
-        """From this x or y on, a class practically always beats the rival."""
-        return self.radius + self.drop
-
-    @property
     def moment_fits(self) -> bool:
         """Whether the moment of one noisy count stays well inside the range of floating point."""
         return self._log_moment < 300
@@ -189,119 +174,6 @@ class Plane:
         shrink = math.expm1((1 - self.order) * math.log1p(-self.slack))
         return excess + (1 + excess) * shrink + self.order * self.slack
 
-    @property
-    def first_size(self) -> int:
-        """The side of the blocks the search begins with, a power of 2."""
-        return 1 << max(0, math.floor(math.log2(self.noise.scale)))
-
-    @property
-    def last_size(self) -> int:
-        """The side of the smallest blocks: single points, for noise of less than 200 votes."""
-        return 1 << max(0, math.floor(math.log2(self.noise.scale / 100)))
-
-    @property
-    def lowest(self) -> int:
-        """The smallest x or y to search; below are limit cases, or, for a geometric tail, mixtures."""
-        return 1 - self.radius if self.noise.tail_ratio == 0 else -1
-
-    def must_search(self, x: Ints, y: Ints, size: int) -> NDArray[np.bool_]:
-        """Whether the square of `size` by `size` points from (x, y) upwards is not wholly a limit case."""
-        low, high = np.minimum(x, y), np.maximum(x, y)
-        apart = (high - low - size >= 2 * self.radius + 2) & (high >= self.far)
-        return (low + size > self.lowest) & (low < self.far) & ~apart
-
-
-class _Outcomes:
-    """Probabilities of the three outcomes at points of the plane, for one rule about ties.
-
-    Given the rival's priority, those of a and b are both above it, both below it, or one each, a fair coin
-    saying which. Both above: the rival loses every tie (`loses_ties`); both below: the same with the rival
-    one vote higher; one each: the coin's choice of a and b wins a tie with the rival and with the other, and
-    the other wins none. Then the coin is made part of the outcome "rival", which becomes two. Ties of a and b
-    are fair throughout.
-
-    Along a diagonal (fixed lead x − y) the probability to win against a rival at 0 is one cumulative sum over
-    the winner's noise, and the geometric rival is exponential smoothing along it. Every term is positive.
-    """
-
-    def __init__(self, plane: Plane, loses_ties: bool) -> None:
-        noise = plane.noise
-        self._loses_ties, self._ratio = loses_ties, noise.tail_ratio
-        margin = plane.first_size + 4
-        highest = plane.far + 2 * plane.radius + 2 * margin  # of x and y
-        self._widest = max(plane.far - plane.lowest, 2 * plane.radius) + 2 * margin  # of |x − y|
-        self._top = self._widest + _negligible(noise)  # of the winner's noise, which is −x upwards
-        noise_values = np.arange(self._top, -highest - 1, -1)  # in the order of x = −top … highest
-        self._half_pmf = np.exp(noise.log_pmf(noise_values)) / 2
-        levels = np.arange(self._top + self._widest, -highest - self._widest - 2, -1)
-        cdf = np.exp(noise.log_cdf(levels))
-        n = len(noise_values)
-        self._at_most = np.lib.stride_tricks.sliding_window_view(cdf[:-1], n)  # row −d + widest: P(Z ≤ d − x)
-        self._below = np.lib.stride_tricks.sliding_window_view(cdf[1:], n)  # the same: P(Z < d − x)
-        self._either = np.lib.stride_tricks.sliding_window_view(cdf[:-1] + cdf[1:], n)  # their sum
-        if self._ratio:  # powers for as long as their inverses are represented well
-            self._powers = self._ratio ** np.arange(max(1.0, _LARGEST_EXPONENT // -math.log(self._ratio)))
-
-    def log_win(self, x: Ints, y: Ints) -> Floats:
-        """log P(the class at x wins) against a class at y and the rival."""
-        return self._look_up(self._win_rows, x, y)
-
-    def log_rival(self, x: Ints, y: Ints, coin: int) -> Floats:
-        """log P(the rival wins), and the coin (0 or 1) fell so, if there is one."""
-        return self._look_up(lambda leads, n: self._rival_rows(leads, n, coin), x, y)
-
-    @property
-    def coins(self) -> tuple[int, ...]:
-        return (0,) if self._loses_ties else (0, 1)
-
-    def _look_up(self, rows_at: Callable[[Ints, int], Floats], x: Ints, y: Ints) -> Floats:
-        lead = x - y
-        if np.abs(lead).max(initial=0) > self._widest or x.min(initial=0) < -self._top:
-            raise IndexError("a point outside the tables")
-        leads, where = _distinct(lead, self._widest)
-        by_lead = np.argsort(where.astype(np.min_scalar_type(len(leads))), kind="stable")  # short integers sort fast
-        starts = np.searchsorted(where[by_lead], np.arange(0, len(leads) + _ROWS_AT_ONCE, _ROWS_AT_ONCE))
-        result = np.empty(len(x))
-        for i, (start, end) in enumerate(itertools.pairwise(starts)):
-            points = by_lead[start:end]
-            first = i * _ROWS_AT_ONCE
-            at = x[points] + self._top
-            rows = rows_at(leads[first : first + _ROWS_AT_ONCE], int(at.max()) + 1)
-            result[points] = rows[where[points] - first, at]
-        return np.log(result)
-
-    def _win_rows(self, leads: Ints, n: int) -> Floats:
-        """The first `n` points of the diagonals."""
-        index, half_pmf = self._widest - leads, self._half_pmf[:n]
-        rows = self._either[index, :n]
-        rows *= half_pmf
-        np.cumsum(rows, axis=1, out=rows)
-        if not self._loses_ties:
-            rows -= half_pmf * self._below[index, :n]
-        return self._smooth(rows)
-
-    def _rival_rows(self, leads: Ints, n: int, coin: int) -> Floats:
-        index, level = self._widest - leads, self._widest
-        if self._loses_ties:
-            return self._smooth(self._below[level, :n] * self._below[index, :n])
-        first, second = (self._below, self._at_most) if coin == 0 else (self._at_most, self._below)
-        return self._smooth(first[level, :n] / 2 * second[index, :n])
-
-    def _smooth(self, rows: Floats) -> Floats:
-        """Changes x into y, y[i] = (1 − ratio)·x[i] + ratio·y[i − 1], which is ratio^i·Σ (1 − ratio)·x[k]/ratio^k."""
-        if self._ratio == 0:
-            return rows
-        last = np.zeros((len(rows), 1))
-        for start in range(0, rows.shape[1], len(self._powers)):
-            part = rows[:, start : start + len(self._powers)]
-            powers = self._powers[: part.shape[1]]
-            part *= (1 - self._ratio) / powers
-            np.cumsum(part, axis=1, out=part)
-            part += self._ratio * last
-            part *= powers
-            last = part[:, -1:]
-        return rows
-
 
 def largest_excess(plane: Plane) -> float:
     """An upper bound of the excess over the whole plane, `TOLERANCE` above what some (x, y) attains."""
@@ -309,14 +181,14 @@ def largest_excess(plane: Plane) -> float:
     two_class = float(two_class_excess(plane.noise, plane.radius, order)[0])
     test = float(threshold_excess(plane.noise, plane.radius, order)[0])
     limit_cases = max(two_class, test)
-    inside = max(_search(plane, _Outcomes(plane, loses_ties), limit_cases) for loses_ties in (True, False))
+    inside = max(_search(plane, Outcomes(plane, loses_ties), limit_cases) for loses_ties in (True, False))
     return plane.with_slack(max(limit_cases, inside))
 
 
-def _search(plane: Plane, outcomes: _Outcomes, attained: float) -> float:
+def _search(plane: Plane, outcomes: Outcomes, attained: float) -> float:
     """Branch and bound over square blocks of integer points; the largest bound that was accepted."""
     size = plane.first_size
-    x, y = _first_blocks(plane, size)
+    x, y = first_blocks(plane, size)
     accepted = 0.0
     while len(x):
         bound, value = _block_bounds(plane, outcomes, x, y, size)
@@ -333,7 +205,7 @@ def _search(plane: Plane, outcomes: _Outcomes, attained: float) -> float:
     return accepted
 
 
-def _first_blocks(plane: Plane, size: int) -> tuple[Ints, Ints]:
+def first_blocks(plane: Region, size: int) -> tuple[Ints, Ints]:
     """Lower corners of the blocks to search; `far` is a border between blocks."""
     down = -(-(plane.far - plane.lowest) // size)
     up = -(-(2 * plane.radius + 2) // size) + 1
@@ -343,7 +215,7 @@ def _first_blocks(plane: Plane, size: int) -> tuple[Ints, Ints]:
     return x[searched], y[searched]
 
 
-def _block_bounds(plane: Plane, outcomes: _Outcomes, x: Ints, y: Ints, size: int) -> tuple[Floats, Floats]:
+def _block_bounds(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints, size: int) -> tuple[Floats, Floats]:
     """An upper bound of the excess on each block, and its value at one corner.
 
     Each likelihood ratio is largest at the corner (x, y + size − 1) and smallest at the opposite one, and φ
@@ -358,37 +230,26 @@ def _block_bounds(plane: Plane, outcomes: _Outcomes, x: Ints, y: Ints, size: int
     after_high, after_low = (x - 1, y + end + 1), (x + end - 1, y + 1)
     of_a = (high, low, after_high, after_low)
     of_b = tuple((py, px) for px, py in of_a)
-    a, b = outcomes.log_win(*_joined(*of_a, *of_b)).reshape(2, 4, len(x))
+    a, b = outcomes.log_win(*joined(*of_a, *of_b)).reshape(2, 4, len(x))
     bound = _scaled_excess(a[3], a[0] - a[2], order) + _scaled_excess(b[2], b[1] - b[3], order)
     value = _excess(a[0], a[2], order) + _excess(b[0], b[2], order)
     near = np.flatnonzero(np.maximum(x, y) < plane.far)  # elsewhere the rival is part of the slack
     corners = [(px[near], py[near]) for px, py in (*of_a, (x - 1, y + 1))]
     for coin in outcomes.coins:
-        r = outcomes.log_rival(*_joined(*corners), coin).reshape(5, len(near))
+        r = outcomes.log_rival(*joined(*corners), coin).reshape(5, len(near))
         either = (_scaled_excess(r[4], r[i] - r[i + 2], order) for i in (0, 1))
         bound[near] += np.maximum(*either)
         value[near] += _excess(r[0], r[2], order)
     return np.where(np.isnan(bound), np.inf, bound), value
 
 
-def _values(plane: Plane, outcomes: _Outcomes, x: Ints, y: Ints) -> Floats:
+def _values(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints) -> Floats:
     """The excess at single points."""
     before, after = (x, y), (x - 1, y + 1)
-    a, b = outcomes.log_win(*_joined(before, after, before[::-1], after[::-1])).reshape(2, 2, len(x))
+    a, b = outcomes.log_win(*joined(before, after, before[::-1], after[::-1])).reshape(2, 2, len(x))
     value = _excess(a[0], a[1], plane.order) + _excess(b[0], b[1], plane.order)
     near = np.flatnonzero(np.maximum(x, y) < plane.far)
     for coin in outcomes.coins:
-        r = outcomes.log_rival(*_joined((x[near], y[near]), (x[near] - 1, y[near] + 1)), coin).reshape(2, len(near))
+        r = outcomes.log_rival(*joined((x[near], y[near]), (x[near] - 1, y[near] + 1)), coin).reshape(2, len(near))
         value[near] += _excess(r[0], r[1], plane.order)
     return value
-
-
-def _distinct(values: Ints, largest: int) -> tuple[Ints, Ints]:
-    """The distinct ones of values in −largest … largest, and which of them each is."""
-    there = np.zeros(2 * largest + 1, dtype=bool)
-    there[values + largest] = True
-    return np.flatnonzero(there) - largest, (np.cumsum(there) - 1)[values + largest]
-
-
-def _joined(*points: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    return np.concatenate([x for x, _ in points]), np.concatenate([y for _, y in points])

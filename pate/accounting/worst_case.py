@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
+from pate.accounting.adversary import adversary_epsilons
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
 from pate.accounting.known_teachers import Question, approximate_rdp, moves
 from pate.accounting.moved_votes import on_all_cores
@@ -89,6 +90,8 @@ class Cost:
     """Its tight bound at one order."""
     slow: bool = False
     """Whether that bound takes many seconds, so that one order has to do."""
+    argmax_noise: IntegerNoise | None = None
+    """The noise, where all of it is a noisy argmax and nothing else; then the adversary's game is known too."""
 
     def __post_init__(self) -> None:
         parameters.queries(self.times, "times")
@@ -102,6 +105,7 @@ def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
         lambda orders: _where_usable(two_class_excess, noise, orders, closed_form(orders)),
         lambda order: worst_case_rdp(noise, order),
         slow=noise.half_width() > _SLOW_WIDTH,
+        argmax_noise=noise,
     )
 
 
@@ -156,7 +160,8 @@ class WorstCaseGuarantee(RdpGuarantee):
     """Rényi DP whatever the votes are: `rdp` by closed forms at every order, `rdp_at` one order tighter.
 
     Neighbouring relation: one vote moves, in every query.
-    Guarantee: every order gives a valid ε, so the smallest of several is valid; public parameters decide all.
+    Guarantee: every order gives a valid ε, and so does the adversary's game (`adversary`) where the queries are noisy
+    argmaxes; the smallest of several is valid. Public parameters decide all.
     """
 
     costs: tuple[Cost, ...]
@@ -167,7 +172,26 @@ class WorstCaseGuarantee(RdpGuarantee):
         return cls(lambda orders: _sum(cost.times * cost.closed_form(orders) for cost in costs), costs)
 
     def epsilon(self, delta: float) -> float:
-        return self.epsilon_and_order(delta)[0]
+        return min(self.by_method(delta).values())
+
+    def by_method(self, delta: float) -> dict[str, float]:
+        renyi = self.epsilon_and_order(delta)[0]
+        asked = max((cost.times for cost in self.costs), default=0)
+        return {"worst adversary": self.epsilons_along([asked], delta, renyi)[0], "Rényi": renyi}
+
+    def by_renyi(self) -> WorstCaseGuarantee:
+        """The same without the adversary's game, which takes seconds."""
+        return replace(self, costs=tuple(replace(cost, argmax_noise=None) for cost in self.costs))
+
+    def epsilons_along(self, at: list[int], delta: float, known: float) -> list[float]:
+        """ε of the first n queries for each n in `at`, against the worst adversary; infinite where that is not known.
+
+        `known` is an ε that holds for all of them.
+        """
+        noises = [cost.argmax_noise for cost in self.costs]
+        if len(noises) != 1 or noises[0] is None or max(at) == 0:
+            return [math.inf] * len(at)
+        return adversary_epsilons(noises[0], at, delta, known)
 
     def epsilon_and_order(self, delta: float) -> tuple[float, float]:
         """ε and the Rényi order it comes from; `rdp_at` that order is what a ledger has to keep below."""

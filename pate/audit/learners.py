@@ -140,7 +140,11 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Trains a baseline with the budget of its config, and noise of its own."""
+    """Trains a baseline with the budget of its config, and noise of its own.
+
+    Shadow models have fewer examples than the `records` it is for: their lots are the same share of them, so that they
+    take as many steps.
+    """
 
     name: str
     n_classes: int
@@ -148,6 +152,7 @@ class Baseline:
     delta: float
     params: dict[str, Any] = field(default_factory=dict)
     X_public: NDArray | None = field(default=None, repr=False, compare=False)
+    records: int | None = None
 
     @property
     def in_words(self) -> str:
@@ -165,7 +170,10 @@ class Baseline:
             "classes": range(self.n_classes),
             "random_state": seed,
         }
-        model = build_baseline(self.name, dict(self.params), given)
+        params = dict(self.params)
+        if self.records is not None and "lot_size" in params:
+            params["lot_size"] = max(1, round(params["lot_size"] * len(X) / self.records))
+        model = build_baseline(self.name, params, given)
         flat = not getattr(model, "accepts_images", False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the choice of parameters, told when the run began

@@ -106,6 +106,18 @@ def _alone(config: Config) -> Config:
     return config.model_copy(update={"backend": "local", "nonprivate": None, "budget": budget})
 
 
+def _without_student(config: Config) -> Config:
+    """For a run of which only labels or counts are looked at: with a student that takes no time.
+
+    Where a student has a say in what is released, it stays.
+    """
+    if "student" not in config.releasing_nothing:
+        return config
+    quick = {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}}
+    neighbours = config.neighbours and config.neighbours.model_copy(update={"refine": 0})
+    return config.model_copy(update={"student": config.student.model_copy(update=quick), "neighbours": neighbours})
+
+
 @contextmanager
 def _scratch_run(config: Config, data: Dataset, config_dir: Path) -> Iterator[Run]:
     from pate.pipeline import run
@@ -136,7 +148,7 @@ def _of_neighbours(
     with _scratch_run(config, canaries.among(data, coins, ids=False), config_dir) as run:
         rounds = _released_rounds(config, run, n_classes)
         student = _student_scores(run, canaries, n_classes)
-    with _scratch_run(config, data, config_dir) as run:
+    with _scratch_run(_without_student(config), data, config_dir) as run:
         replayed = _released_rounds(config, run, n_classes)
     ratios, replays = np.zeros(len(canaries)), np.zeros(len(canaries))
     for one, other in zip(rounds, replayed, strict=True):
@@ -261,7 +273,8 @@ def _of_teachers(
         assert published is not None
         rows, labels, key = published.rows, published.labels, run.key
         student = _student_scores(run, canaries, n_classes)
-    with _scratch_run(config, canaries.among(data, np.zeros(n, dtype=bool), ids=True), config_dir) as run:
+    nobody = canaries.among(data, np.zeros(n, dtype=bool), ids=True)
+    with _scratch_run(_without_student(config), nobody, config_dir) as run:
         again = run.labels
         assert again is not None
         before = dict(zip(again.rows.tolist(), again.labels.tolist(), strict=True))

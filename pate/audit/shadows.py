@@ -26,6 +26,7 @@ from pate.audit.learners import Trainer
 from pate.audit.membership import Asked, Scores, confidence
 from pate.audit.subject import Subject
 from pate.boundary import guarded
+from pate.networks.threads import usable_cpus
 from pate.storage.files import write_atomically
 
 _WORTH_A_PROCESS = 6.0  # seconds of training that are left: starting processes takes some of them
@@ -95,7 +96,7 @@ def _trained(
     yield missing[0], task.run(missing[0], inside[missing[0]], X, y)
     each = time.perf_counter() - started
     rest = missing[1:]
-    processes = min(options.processes or len(os.sched_getaffinity(0)), len(rest))
+    processes = min(options.processes or usable_cpus(), len(rest))
     if processes < 2 or each * len(rest) < _WORTH_A_PROCESS:
         for number in rest:
             yield number, task.run(number, inside[number], X, y)
@@ -113,9 +114,9 @@ def _by_ray(
 
     @ray.remote(max_retries=3)
     def train(number: int, mask: NDArray[np.bool_], X: NDArray, y: NDArray[np.int64]) -> NDArray[np.float32]:
-        from pate.networks.threads import hold_to_one_thread
+        from pate.networks.threads import hold_to_threads
 
-        hold_to_one_thread()
+        hold_to_threads()
         return task.run(number, mask, X, y)
 
     shared = ray.put(X), ray.put(y)
@@ -130,10 +131,10 @@ _here: list[Callable[[int, NDArray[np.bool_]], NDArray[np.float32]]] = []  # of 
 
 
 def _begin(task: _Task, X: NDArray, y: NDArray[np.int64]) -> None:
-    from pate.networks.threads import hold_to_one_thread
+    from pate.networks.threads import hold_to_threads
 
     os.environ["OMP_NUM_THREADS"] = "1"
-    hold_to_one_thread()
+    hold_to_threads()
     _here.append(lambda number, mask: task.run(number, mask, X, y))
 
 

@@ -206,7 +206,9 @@ def _trainer(config: Config | BaselineConfig, data: Dataset) -> Trainer:
     if isinstance(config, Config):
         return nonprivate_trainer(config, data)
     chosen, budget = config.baseline, config.budget
-    return Baseline(chosen.name, len(data.classes), budget.epsilon, budget.delta, dict(chosen.params), data.X_public)
+    records = len(data.records.X) if config.records is None else config.records
+    params = dict(chosen.params)
+    return Baseline(chosen.name, len(data.classes), budget.epsilon, budget.delta, params, data.X_public, records)
 
 
 def _finished(run: Run) -> Report | BaselineReport:

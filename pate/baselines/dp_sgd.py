@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
@@ -25,17 +23,18 @@ from pate.baselines.pca import private_components, project, public_components
 from pate.baselines.per_example import clipped_sum, never_stopping
 from pate.baselines.rehearsal import Buffers, way_for
 from pate.baselines.sgd_accounting import History, epsilon_of, noise_for, steps_within
+from pate.baselines.sgd_files import load_checkpoint, load_state, save_state
 from pate.boundary import worded_by_us
-from pate.errors import ConfigError, RunError
+from pate.errors import ConfigError
 from pate.features import Features, build_features
-from pate.naming import found_file
 from pate.networks.stored import check_values, check_weights
-from pate.networks.tensors import example_tensor
+from pate.networks.tensors import device_anew, example_tensor, resolve_device
 from pate.noise.continuous import Entropy, bernoulli, gaussians
-from pate.storage.files import sizes, write_atomically
+from pate.storage.files import sizes
 
 FEATURES = ("none", "pca", "scattering")
 _SAVES = 20  # how often the state of a run is stored
+_ANYWAY = ("entropy", "per_example", "device")  # a run may go on with others
 
 
 class DPSGDClassifier(ClassifierMixin, BaseEstimator):
@@ -63,7 +62,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     The learning rate goes in a straight line from `learning_rate` to `learning_rate_end` (None: it stays).
     Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
     `checkpoint` is a safetensors file, beside the config, of weights pre-trained on public data. `state` in `fit` is a
-    file that an interrupted run goes on from, with the accountant's history in it.
+    file that an interrupted run goes on from, with the accountant's history in it. `device` is auto (a GPU where there
+    is one), cpu or cuda: gradients are worked out there. Lots and noise are drawn from `entropy` all the same.
     """
 
     accepts_images = True
@@ -93,6 +93,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         per_example: str = "auto",
         accountant: str = "prv",
         checkpoint: str | None = None,
+        device: str = "auto",
         random_state: int = 0,
         entropy: Entropy = os.urandom,
     ) -> None:
@@ -118,6 +119,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.per_example = per_example
         self.accountant = accountant
         self.checkpoint = checkpoint
+        self.device = device
         self.random_state = random_state
         self.entropy = entropy
 
@@ -153,18 +155,19 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.sigma_, rate, steps, _ = self.plan()
         way = self.rehearse(np.shape(X)[1:])
         X, targets = self._usable(np.asarray(X), np.asarray(y))
-        resumed = _load_state(state, self._digest()) if state is not None and state.exists() else None
+        resumed = load_state(state, self._digest()) if state is not None and state.exists() else None
         X = self._prepared(X)
         self._prepare_features(X, X_public, resumed)
         inputs = self._inputs(X)
-        network = self._first_network()
+        device = resolve_device(self.device)
+        network = self._first_network().to(device)
         parameters = list(network.parameters())
         velocity = [torch.zeros_like(parameter) for parameter in parameters]
         begin = 0
         if resumed is not None:
             tensors, begin, self.history_ = resumed
             network.load_state_dict({name[2:]: t for name, t in tensors.items() if name.startswith("w.")})
-            velocity = [tensors[f"v.{i}"] for i in range(len(velocity))]
+            velocity = [tensors[f"v.{i}"].to(device) for i in range(len(velocity))]
         total = never_stopping(clipped_sum(way, network, self.clip_norm), network, self.clip_norm)
         buffers = Buffers(network)
         network.train()
@@ -174,15 +177,16 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             for block in np.array_split(chosen, max(1, math.ceil(len(chosen) / self.micro_batch))):
                 if len(block):
                     rows = torch.from_numpy(block)
-                    for gradient, part in zip(gradients, total(inputs[rows], targets[rows]), strict=True):
+                    parts = total(inputs[rows].to(device), targets[rows].to(device))
+                    for gradient, part in zip(gradients, parts, strict=True):
                         gradient += part
                     buffers.put_back()
             self._update(parameters, gradients, velocity, self._learning_rate_at(step / steps))
             _append_step(self.history_, self.sigma_, rate)
             if state is not None and ((step + 1) * _SAVES // steps > step * _SAVES // steps):
-                self._save_state(state, network, velocity, step + 1)
+                save_state(state, self._digest(), network, velocity, self.pca_, step + 1, self.history_)
             progress(step + 1, steps)
-        self.network_ = network
+        self.network_ = network.cpu()
         self.epsilon_, self.delta_ = epsilon_of(self.history_, self.delta, self.accountant), self.delta
         return self
 
@@ -201,19 +205,20 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: NDArray) -> NDArray:
         """The class of each example."""
-        self.network_.eval()
-        inputs = self._inputs(self._prepared(np.asarray(X)))
-        with torch.no_grad():
-            blocks = [self.network_(block).argmax(1).numpy() for block in inputs.split(1024)]
-        return self.classes_[np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)]
+        return self.classes_[self._scores(X).argmax(1).numpy()]
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
         """Probabilities, a column for each of `classes_`."""
-        self.network_.eval()
-        inputs = self._inputs(self._prepared(np.asarray(X)))
+        shares: NDArray[np.float64] = self._scores(X).double().softmax(1).numpy()
+        return shares
+
+    def _scores(self, X: NDArray) -> torch.Tensor:
+        device, inputs = resolve_device(self.device), self._inputs(self._prepared(np.asarray(X)))
+        network = self.network_.to(device).eval()
         with torch.no_grad():
-            blocks = [self.network_(block).double().softmax(1).numpy() for block in inputs.split(1024)]
-        return np.concatenate(blocks) if blocks else np.zeros((0, len(self.classes_)))
+            blocks = [network(block.to(device)).cpu() for block in inputs.split(1024)]
+        network.cpu()
+        return torch.cat(blocks) if len(inputs) else torch.zeros(0, len(self.classes_))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """What is released: the network's tensors and, if there is one, the projection."""
@@ -227,6 +232,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> DPSGDClassifier:
         """The trained network again, from what was released; ValueError if that does not belong together."""
         self.classes_, self.input_shape_ = np.asarray(self.classes), tuple(sizes(about["input_shape"], "input_shape"))
+        self.device = device_anew(self.device)
         self.pca_ = weights.get("pca")
         tensors = {key: torch.from_numpy(tensor) for key, tensor in weights.items()}
         check_values(tensors)
@@ -254,7 +260,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """Where training begins."""
         network = self._build_network()
         if self.checkpoint is not None:
-            _load_checkpoint(network, self.checkpoint)
+            load_checkpoint(network, self.checkpoint)
         return network
 
     @property
@@ -275,6 +281,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         for name in ("lot_size", "n_records", "micro_batch"):
             parameters.queries(getattr(self, name), name, least=1)
         parameters.seed(self.random_state, "random_state")
+        resolve_device(self.device)
         self._transforms()
         if self.learning_rate_end is not None:
             parameters.number(self.learning_rate_end, "learning_rate_end", least=0)
@@ -358,6 +365,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """Noise once, then a step of momentum; in place."""
         n_weights = sum(parameter.numel() for parameter in parameters)
         noise = torch.from_numpy(gaussians(n_weights, self.entropy) * (self.sigma_ * self.clip_norm))
+        noise = noise.to(parameters[0].device)  # drawn as everywhere, whatever the device
         place = 0
         with torch.no_grad():
             for parameter, gradient, speed in zip(parameters, gradients, velocity, strict=True):
@@ -368,17 +376,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     def _digest(self) -> str:
         """Equal for settings that a state can go on under."""
-        settings = {name: value for name, value in self.get_params().items() if name not in ("entropy", "per_example")}
+        settings = {name: value for name, value in self.get_params().items() if name not in _ANYWAY}
         return sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
-
-    def _save_state(self, path: Path, network: Any, velocity: list[torch.Tensor], step: int) -> None:
-        """Weights, momentum, projection and the accountant's history in one file: all of it or none."""
-        tensors = {f"w.{name}": tensor.contiguous() for name, tensor in network.state_dict().items()}
-        tensors |= {f"v.{i}": speed for i, speed in enumerate(velocity)}
-        if self.pca_ is not None:
-            tensors["pca"] = torch.from_numpy(self.pca_)
-        about = {"digest": self._digest(), "step": str(step), "history": json.dumps(self.history_)}
-        write_atomically(path, lambda partial: save_file(tensors, partial, about))
 
 
 def too_large_delta(delta: float, n_records: int) -> str:
@@ -394,24 +393,3 @@ def _append_step(history: History, sigma: float, rate: float) -> None:
         history[-1] = (sigma, rate, history[-1][2] + 1)
     else:
         history.append((sigma, rate, 1))
-
-
-def _load_state(path: Path, digest: str) -> tuple[dict[str, torch.Tensor], int, History]:
-    with safe_open(path, framework="pt") as file:
-        about = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if about["digest"] != digest:
-        raise RunError(f"{path}: was begun with other settings; start a new run")
-    history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in json.loads(about["history"])]
-    return tensors, int(about["step"]), history
-
-
-def _load_checkpoint(network: torch.nn.Module, path: str) -> None:
-    """Weights that public data gave; safetensors holds no code."""
-    try:
-        network.load_state_dict(load_file(found_file(path) or path))
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"checkpoint = {path!r}: cannot be read ({error})") from None
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"checkpoint = {path!r}: does not fit the network: {reason[:200]}") from None

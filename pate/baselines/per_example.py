@@ -122,7 +122,7 @@ def _torch_func(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
 def _clip_stored(gradients: list[torch.Tensor], clip_norm: float) -> list[torch.Tensor]:
     """Clip and sum gradients of shape (examples, …)."""
     flat = [gradient.flatten(1) for gradient in gradients]
-    factors = _factors(sum((f.square().sum(1) for f in flat), torch.zeros(len(flat[0]))), clip_norm)
+    factors = _factors(sum((f.square().sum(1) for f in flat), flat[0].new_zeros(len(flat[0]))), clip_norm)
     flat = [_counted(f, factors) for f in flat]
     return [(factors @ f).reshape(g.shape[1:]) for f, g in zip(flat, gradients, strict=True)]
 
@@ -188,7 +188,7 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
         norms = [trace.squared_norms() for trace in traces]
         if any(len(found) != len(inputs) for found in norms):
             raise ConfigError("per_example = 'ghost': a layer has not one row per example; use 'torch_func'")
-        factors = _factors(sum(norms, torch.zeros(len(inputs))), clip_norm)
+        factors = _factors(sum(norms, inputs.new_zeros(len(inputs))), clip_norm)
         sums: dict[int, torch.Tensor] = {}
         for layer, trace in zip(used, traces, strict=True):
             trace.keep_counted(factors)

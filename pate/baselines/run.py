@@ -12,28 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pate import __version__
 from pate.baselines import build_baseline
 from pate.baselines.saving import save_model
 from pate.boundary import guarded, is_ours, silenced
-from pate.config import BaselineConfig
+from pate.cluster.joining import check_address
+from pate.cluster.placed import Progress, Task, gpu_elsewhere, here, on_gpu
+from pate.cluster.session import joined
+from pate.config import BaselineConfig, RaySettings
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import data_root, load
 from pate.errors import ConfigError, DataError
 from pate.learning import with_learned_preparation
 from pate.naming import dotted_names
-from pate.networks.threads import one_thread
 from pate.report.explanations import privacy_statement
 from pate.report.figures import data_name, software
 from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Benchmark, Privacy
 from pate.report.writing import store_report, write_pages
 from pate.runs.files import PLACES, SECONDS, TENSORS
-from pate.runs.run import Run
+from pate.runs.others import others_on_the_same_data
+from pate.runs.run import Resume, Run
 
 _SECONDS_BETWEEN_COPIES = 10.0
+_FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_")
 
 
 @dataclass(frozen=True)
@@ -51,31 +56,34 @@ def run_baseline(
     *,
     data_dir: Path | None = None,
     config_dir: Path = Path(),
-    resume: bool = False,
+    address: str | None = None,
+    resume: Resume = False,
     console: Console | None = None,
 ) -> BaselineOutcome:
     """Train the baseline as `config` says, in the directory or at the URL `out`.
 
-    An interrupted DP-SGD goes on where it was. A private record that cannot be learned from counts as zero and stops
-    nothing.
+    `resume` goes on with a run that is in `out`: an interrupted DP-SGD where it was. "auto" also begins one where there
+    is none. Where this machine has no GPU, networks are trained on one of the Ray cluster at `address`, or in
+    $RAY_ADDRESS. A private record that cannot be learned from counts as zero and stops nothing.
     """
     console = console or Console()
+    check_address(address)
     given, data = config, load(config.data, data_dir, config_dir, keep_missing=True)
     config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
     planned = _plan(model, config, data, n_records, console)
-    with Run.create(out, given, resume) as directory:
+    if others := others_on_the_same_data(config, out, data_dir, config_dir):
+        console.say(f"note: {others}")
+    in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
+    with Run.create(out, given, resume) as directory, in_cluster:
         if directory.report_file.exists():
             return BaselineOutcome(BaselineReport.model_validate_json(directory.report_file.read_text()), out)
         root = data_root(data_dir)
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
         started = time.perf_counter()
-        if data.benchmark:
-            _fit(model, data, directory, console)
-        else:
-            _fit_on_private_data(model, data, directory, console)
+        (_fit if data.benchmark else _fit_on_private_data)(model, data, directory, console)
         seconds = {"train": time.perf_counter() - started}
         if getattr(model, "left_out_", 0):
             console.say_privately(
@@ -155,16 +163,30 @@ def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
                     update(done)
                     directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
-                model.fit(
-                    X,
-                    data.records.y,
-                    X_public=data.X_public,
-                    state=directory.baseline_state,
-                    progress=progress,
-                )
+                given = model, X, data.records.y, data.X_public
+                if gpu_elsewhere(getattr(model, "device", "cpu")):
+                    private = not data.benchmark
+                    task = Task("the baseline", fitted_elsewhere, given, directory.baseline_state, private)
+                    weights, about, figures = on_gpu(task, progress, console)
+                    vars(model.restore(weights, about)).update(figures)
+                else:
+                    console.say(f"the baseline is trained here: {here()}")
+                    _fitted(*given, kept=directory.baseline_state, progress=progress)
         else:
             with console.working("training"):
                 model.fit(X, data.records.y)
+
+
+def _fitted(model: Any, X: NDArray, y: NDArray, X_public: NDArray, *, kept: Path, progress: Progress) -> Any:
+    return model.fit(X, y, X_public=X_public, state=kept, progress=progress)
+
+
+def fitted_elsewhere(*given: Any, **further: Any) -> tuple[dict[str, NDArray], dict[str, Any], dict[str, Any]]:
+    """What a baseline has learned, without the device that it learned on: private records came in."""
+    model = _fitted(*given, **further)
+    weights = {name: np.asarray(tensor) for name, tensor in model.weights().items()}
+    figures = {name: getattr(model, name) for name in _FIGURES}
+    return weights, model.describe(), figures
 
 
 @guarded("the baseline")
@@ -220,17 +242,13 @@ def _accuracy(model: Any, X: Any, y: Any) -> float:
 
 def _benchmark(config: BaselineConfig, data: Dataset, model: Any, console: Console) -> Benchmark:
     """Figures that public data playing private may show."""
-    from pate.teachers import build_estimator
-    from pate.teachers.part import PartClassifier
+    from pate.report.nonprivate import nonprivate_accuracy
+    from pate.teachers import Recipe
 
-    nonprivate = None
-    if config.nonprivate is not None and data.X_test is not None:
-        with console.working("training without privacy, for comparison"):
-            chosen = config.nonprivate
-            estimator = build_estimator(chosen.name, dict(chosen.params), config.seed, "nonprivate.name")
-            with one_thread():
-                fitted = PartClassifier(estimator).fit(data.records.X, data.records.y)
-                nonprivate = float((fitted.predict(data.X_test) == data.y_test).mean())
+    nonprivate, chosen = None, config.nonprivate
+    if chosen is not None and data.X_test is not None:
+        recipe = Recipe(chosen.name, dict(chosen.params), key="nonprivate")
+        nonprivate = nonprivate_accuracy(recipe, data, config.seed, console)
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",
         label_accuracy=None,

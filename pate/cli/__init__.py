@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import sys
 import warnings
+from collections.abc import Callable
 from signal import SIGINT
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pate import __version__
 from pate.boundary import kind_of, place_of
-from pate.cli import ledger
+from pate.cli import ledger, submit
 from pate.cli.accounting import account, plan
 from pate.cli.audit import audit
 from pate.cli.baseline import baseline
@@ -20,14 +21,15 @@ from pate.cli.compare import compare
 from pate.cli.doctor import doctor
 from pate.cli.forget import forget
 from pate.cli.init import init
+from pate.cli.jobs import fetch, jobs, logs, stop
 from pate.cli.mechanism_options import MechanismCommand
 from pate.cli.options import as_option
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
+from pate.cli.resuming import CommandWithResume
 from pate.cli.run import run
 from pate.cli.student import student
-from pate.cli.submit import fetch, jobs, logs, stop, submit
 from pate.cluster.interrupts import interruptible, received
 from pate.console import printable
 from pate.errors import PateError
@@ -35,32 +37,47 @@ from pate.networks.threads import wait_without_burning
 
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
-app = typer.Typer(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="PATE: learn from private records, publish only a student and its ε.",
-)
+_NOT_IN_CLIENT = {"matplotlib", "opacus", "PIL", "safetensors", "sklearn", "skops", "torch", "torchvision"}
+
+_UsageError: Any = typer.BadParameter.__base__  # of click, or of the copy of it that typer brings
 
 
-@app.callback(invoke_without_command=True)
 def _version(version: Annotated[bool, typer.Option("--version", help="print the version and end")] = False) -> None:
     if version:
         print(__version__)
         raise typer.Exit
 
 
-_LOCAL = (init, run, student, predict, report, baseline, compare, audit, reproduce, forget)
-_ELSEWHERE = (submit, jobs, logs, stop, fetch, doctor)
-for command in _LOCAL + _ELSEWHERE:
-    app.command()(command)
-app.command(cls=MechanismCommand)(account)
-app.command(cls=MechanismCommand)(plan)
+def _commands(*commands: Callable[..., None]) -> typer.Typer:
+    """Those given, and those that need neither data nor a model: of clusters elsewhere, and of accounting."""
+    app = typer.Typer(
+        context_settings={"help_option_names": ["-h", "--help"]},
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        help="PATE: learn from private records, publish only a student and its ε.",
+    )
+    app.callback(invoke_without_command=True)(_version)
+    for command in commands:
+        app.command(cls=CommandWithResume)(command)
+    app.add_typer(submit.app, name="submit")
+    for command in (jobs, logs, stop, fetch, doctor):
+        app.command()(command)
+    app.command(cls=MechanismCommand)(account)
+    app.command(cls=MechanismCommand)(plan)
+    return app
+
+
+app = _commands(init, run, student, predict, report, baseline, compare, audit, reproduce, forget)
 app.add_typer(ledger.app, name="ledger")
 
 
-def main() -> None:
+def client() -> None:
+    """Entry point of pate-client, which is installed without torch and the like."""
+    main(_commands())
+
+
+def main(commands: typer.Typer | None = None) -> None:
     """Entry point: a user's mistake is one line on standard error and exit status 2; after signal n it is 128 + n.
 
     An error that nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in
@@ -72,7 +89,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     with interruptible():
-        sys.exit(_status())
+        sys.exit(_status(commands or app))
 
 
 def hide_warnings_of_others() -> None:
@@ -81,9 +98,17 @@ def hide_warnings_of_others() -> None:
         warnings.filterwarnings("ignore", module=r"(?!pate(\.|$))")
 
 
-def _status() -> int | str | None:
+def _status(commands: typer.Typer) -> int | str | None:
     try:
-        app()
+        return _after_interrupt(commands(standalone_mode=False, prog_name="pate"))
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # no mistake: somebody asks what there is
+            error.show()
+            return error.exit_code
+        help_of = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        return _complain(" ".join(error.format_message().rstrip(".").split()) + help_of)
+    except typer.Abort:
+        return 1
     except PateError as error:
         return _complain(error.worded(as_option))
     except OSError as error:
@@ -92,14 +117,23 @@ def _status() -> int | str | None:
             return 128 + signal
         reason = error.strerror if error.errno is not None else kind_of(error)
         return _complain(f"{error.filename or 'system'}: {reason}")
+    except ModuleNotFoundError as error:
+        name = (error.name or "").split(".")[0]
+        if name not in _NOT_IN_CLIENT:
+            raise
+        return _complain(f"this takes {name}, which pate-client leaves out; install pate itself: pip install pate")
     except SystemExit as ended:
-        return 128 + (received() or SIGINT) if ended.code == _INTERRUPTED else ended.code
+        return _after_interrupt(ended.code)
     except Exception as error:
         if sys.stderr.isatty():
             raise
         what = f"{kind_of(error)} in {place_of(error)}"
         return _complain(f"{what}, a mistake in pate; the same command at a terminal shows more", status=1)
-    return 0
+
+
+def _after_interrupt(code: int | str | None) -> int | str | None:
+    """The status of a command: after signal n it is 128 + n."""
+    return 128 + (received() or SIGINT) if code == _INTERRUPTED else code
 
 
 def _complain(text: str, status: int = 2) -> int:

@@ -7,8 +7,9 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -124,7 +125,7 @@ def plan(
     if records is not None:
         _recommend(ctx, config, records, classes, target_epsilon, delta, public, as_json)
         return
-    seconds, refused, trusted = None, list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
+    seconds, refused, trusted = Seconds(), list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
     if config is not None:
         from pate.config import load_config
 
@@ -135,7 +136,7 @@ def plan(
 
                 print_plan(found, config, data_dir, target_epsilon, as_json)
                 return
-            settings, workload, teachers, seconds = _from_config(found, config, data_dir, guard)
+            settings, workload, teachers, seconds = _from_config(found, config, data_dir, guard, classes)
         refused = sorted(set(guard.refused))
         settings |= own_settings(ctx)
     else:
@@ -156,7 +157,7 @@ def plan(
         else:
             chosen = planning.solve_noise(settings, target_epsilon, workload, teachers)
     result = _plan_object(chosen, workload, teachers, counts, weights, votes is not None)
-    result |= {"seconds_of_training": seconds, "not_imported": refused}
+    result |= {"seconds_of_training": seconds.training, "seconds_of_student": seconds.student, "not_imported": refused}
     if config is not None and found.rounds:
         result["rounds"] = [{"asked": one.asked, "features": one.features or "public"} for one in found.rounds]
     if as_json:
@@ -196,19 +197,33 @@ def _refuse_both(ctx: typer.Context, queries: int | None) -> None:
         )
 
 
+class Seconds(NamedTuple):
+    """About how long teachers and student take on this machine; None where nobody knows."""
+
+    training: float | None = None
+    student: float | None = None
+
+
 def _from_config(
-    config: Config, path: Path, data_dir: Path | None, guard: Guard
-) -> tuple[dict[str, Any], Workload, int, float | None]:
-    """Mechanism, workload, teachers, seconds of training: None where that would take what `guard` refuses to import."""
-    from pate.data.sources import load
+    config: Config, path: Path, data_dir: Path | None, guard: Guard, classes: int
+) -> tuple[dict[str, Any], Workload, int, Seconds]:
+    """Mechanism, workload, teachers, seconds: None where that would take what `guard` refuses to import, or what
+    pate-client leaves out; `classes` is how many there are where the data cannot be asked."""
     from pate.planning.plan import Workload
 
-    data = load(config.data, data_dir, path.parent)
     budget = config.budget
+    if find_spec("torch") is None:
+        workload = Workload(budget.asked, budget.most_answered, budget.delta, classes)
+        return dict(config.mechanism), workload, config.n_teachers, Seconds()
+    from pate.data.sources import load
+    from pate.trying import seconds_of_student
+
+    data = load(config.data, data_dir, path.parent)
     workload = Workload(budget.asked, budget.most_answered, budget.delta, len(data.classes))
     first = config.of_round(1) if config.rounds else config  # later ones may see by a student that is not there yet
-    seconds = _seconds_of_training(first, data, guard) if first.teachers else None
-    return dict(config.mechanism), workload, config.n_teachers, seconds
+    training = _seconds_of_training(first, data, guard) if first.teachers else None
+    student = seconds_of_student(config, data, config.build_mechanism().may_decline)
+    return dict(config.mechanism), workload, config.n_teachers, Seconds(training, student)
 
 
 def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
@@ -332,8 +347,9 @@ def _print_plan(result: dict[str, Any]) -> None:
         names = result["not_imported"]
         print(f"  training           not timed, since a config is code: this one would import {', '.join(names)};")
         print(f"                     if you trust it, add {' '.join(f'--trust {name}' for name in names)}")
-    if result["seconds_of_training"] is not None:
-        print(f"  training           about {result['seconds_of_training']:.1f} s on this machine")
+    for what in ("training", "student"):
+        if result[f"seconds_of_{what}"] is not None:
+            print(f"  {what:<18} about {result[f'seconds_of_{what}']:.1f} s on this machine")
 
 
 def _plot(mechanism: Mechanism, counts: Counts, delta: float, path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pate.storage import is_url
 
 if TYPE_CHECKING:
     from pate.audit.auditing import Audit
@@ -30,6 +33,7 @@ def audit(
         str | None, typer.Option(help="Ray cluster that trains shadow models; local processes if not given")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
     """Attack what a run published, and measure how much it leaks: private/audit.html. Costs no privacy."""
     from contextlib import ExitStack
@@ -37,14 +41,15 @@ def audit(
     from pate.accounting import parameters
     from pate.audit import auditing
     from pate.audit.findings import Options
-    from pate.console import Console, Quiet
+    from pate.console import Quiet, console_for, in_a_job
 
+    run = run if is_url(run) else os.path.expanduser(run)
     parameters.open_probability(confidence, "confidence")
     if plan:
         _plan(run, confidence, as_json)
         return
     names = [name.strip() for name in attacks.split(",") if name.strip()]
-    console = Quiet() if as_json else Console()
+    console = Quiet() if as_json else console_for(log_json)
     options = Options.of(quick, confidence=confidence, sensitive=tuple(sensitive or ()), console=console)
     with ExitStack() as stack:
         if address is not None:
@@ -56,7 +61,9 @@ def audit(
     if as_json:
         print(json.dumps({**found.to_json(), "run": run}))
         return
-    _show(found, run)
+    if found.benchmark or not in_a_job():  # whose log is no place for what is known of private records
+        _show(found)
+    _say_where(found, run)
 
 
 _CANARIES = (100, 300, 1_000, 3_000, 10_000)
@@ -89,7 +96,7 @@ def _plan(place: str, confidence: float, as_json: bool) -> None:
         print(f"one run, {p.canaries:,} canaries: ε ≥ {p.at_best:.2f} at best{told}")
 
 
-def _show(found: Audit, run: str) -> None:
+def _show(found: Audit) -> None:
     header = ("model", "attack", "AUC", "TPR at 0.1 %", "at 1 %", "advantage", "ε shown", "ε claimed")
     rows = [header, *(_row(finding) for finding in found.findings)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
@@ -105,6 +112,9 @@ def _show(found: Audit, run: str) -> None:
         print(f"CONTRADICTED: {finding.attack} shows ε ≥ {finding.epsilon_lower:.3g} of {finding.model}")
     if not refuted:
         print("No bound is above what was claimed. That is no proof: better attacks may exist.")
+
+
+def _say_where(found: Audit, run: str) -> None:
     place = run.rstrip("/")
     print(f"private: do not publish: {place}/private/audit.html, audit.json")
     if found.benchmark:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from pate.cli.resuming import ResumeOption, as_argument
+
 
 def baseline(
     config: Annotated[Path, typer.Argument(help="YAML file with a `baseline:` section")],
@@ -17,14 +19,16 @@ def baseline(
     out: Annotated[
         str | None, typer.Option(help="run directory, or its URL (s3://, gs://, file://); else runs/NAME-TIME")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    address: Annotated[str | None, typer.Option(help="train DP-SGD on a GPU of this Ray cluster")] = None,
+    resume: ResumeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
     from pate.cli.run import new_run, print_rows
     from pate.config import load_baseline_config
-    from pate.console import Console
+    from pate.console import console_for
     from pate.errors import ConfigError
     from pate.report.terminal import baseline_rows
 
@@ -32,10 +36,16 @@ def baseline(
     if resume and out is None:
         raise ConfigError("--resume: name the run's directory with --out")
     directory = os.path.expanduser(out) if out else new_run(settings.name)
-    console = Console()
+    console = console_for(log_json)
     try:
         outcome = run_baseline(
-            settings, directory, data_dir=data_dir, config_dir=config.parent, resume=resume, console=console
+            settings,
+            directory,
+            data_dir=data_dir,
+            config_dir=config.parent,
+            address=address,
+            resume=as_argument(resume),
+            console=console,
         )
     except KeyboardInterrupt:
         command = " ".join(["pate baseline", str(config), *(f"--set {s}" for s in set_ or ())])

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pate.console import in_a_job
 from pate.errors import RunError
 
 if TYPE_CHECKING:
     from pate.cluster.checks import Finding
 
+Found = tuple[list["Finding"], dict[str, dict[str, str]]]  # and each node's versions
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
@@ -25,13 +27,19 @@ def doctor(
     pack: Annotated[bool, typer.Option("--pack", help="send this pate along instead of using the cluster's")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
-    """Check a cluster: versions, token, TLS, dashboard, clocks, disk, memory, GPUs; status 2 if something fails."""
+    """Check a cluster: versions, also yours, a teacher on each kind of node, token, TLS, dashboard, clocks, disk,
+    memory, GPUs; status 2 if something fails."""
+    from pate.cluster.checks import compared
+    from pate.cluster.versions import installed
+
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
         raise RunError("--address: name the cluster, for example --address http://127.0.0.1:8265")
-    findings = _through_a_job(address, pack) if address.startswith("http") else _joined(address)
+    findings, versions = _through_a_job(address, pack) if address.startswith("http") else _joined(address)
+    if not in_a_job():
+        findings += compared(installed(), versions)
     if as_json:
-        print(json.dumps({"findings": [vars(finding) for finding in findings]}))
+        print(json.dumps({"findings": [vars(finding) for finding in findings], "versions": versions}))
     else:
         for finding in findings:
             print(f"{_MARKS[finding.level]}  {finding.what}: {finding.text}")
@@ -39,26 +47,27 @@ def doctor(
         raise typer.Exit(2)
 
 
-def _joined(address: str) -> list[Finding]:
+def _joined(address: str) -> Found:
     from pate.cluster.checks import examine, judge
     from pate.cluster.session import ray_session
     from pate.config import RaySettings
 
     with ray_session(address, RaySettings()):
-        return judge(examine())
+        cluster = examine()
+    return judge(cluster), {node.name: node.versions for node in cluster.nodes}
 
 
-def _through_a_job(address: str, pack: bool) -> list[Finding]:
+def _through_a_job(address: str, pack: bool) -> Found:
     """The same from elsewhere: a job on the head looks around and prints what it finds."""
-    from pate.cli.submit import connect
+    from pate.cli.jobs import connect
     from pate.cluster.checks import Finding, own_token
     from pate.cluster.jobs import ERRAND
 
     jobs = connect(address)
     print("looking around in a job on the head …", file=sys.stderr, flush=True)
     job = jobs.start("python -m pate.cli doctor --json", {ERRAND: "doctor"}, pack=pack)
-    ended = jobs.follow(job, lambda _: None)
-    line = next((line for line in jobs.log(job).splitlines() if line.startswith('{"findings"')), None)
+    line = next((line for line in jobs.follow(job) if line.startswith('{"findings"')), None)
     if line is None:
-        raise RunError(f"{job} could not look around: {jobs.reason(ended)}")
-    return [*own_token(), *(Finding(**finding) for finding in json.loads(line)["findings"])]
+        raise RunError(f"{job} could not look around: {jobs.reason(jobs.info(job))}")
+    content = json.loads(line)
+    return [*own_token(), *(Finding(**finding) for finding in content["findings"])], content.get("versions", {})

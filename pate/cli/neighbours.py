@@ -14,6 +14,7 @@ def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon
     """ε of all rounds, what a cell needs to be labelled rightly, and whether neighbours or teachers suit."""
     from pate.data.sources import load
     from pate.planning.neighbours import check_cells, plan_of_rounds, with_target
+    from pate.trying import seconds_of_student
 
     assert config.neighbours is not None
     data = load(config.data, data_dir, path.parent, keep_missing=True)
@@ -22,6 +23,7 @@ def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon
     if target_epsilon is not None:
         rounds = with_target(rounds, votes, target_epsilon, config.budget.delta, n_classes)
     result = plan_of_rounds(rounds, votes, config.budget.delta, n_classes) | {"public_examples": len(data.X_public)}
+    result["seconds_of_student"] = seconds_of_student(config, data, may_decline=False)
     if as_json:
         print(json.dumps(result))
     else:
@@ -38,6 +40,8 @@ def _print(result: dict[str, Any]) -> None:
         print(f"  round {number}            {cells}; {one['mechanism']}")
         lead = "no number of votes" if one["lead_needed"] is None else f"a lead of {one['lead_needed']:,} votes"
         print(f"                     it takes {lead} in a cell for the right label 19 times of 20")
+    if result["seconds_of_student"] is not None:
+        print(f"  student            about {result['seconds_of_student']:.1f} s on this machine")
     print("  it suits           features in which near means alike, many records per cell, many public examples; where")
     print(
         "                     features do not cluster by class, a class is rare in every cell, or public examples are"

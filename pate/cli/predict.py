@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from pate.naming import dotted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pate.data.formats import Dialect
     from pate.runs.predictor import Predictor
 
 
@@ -96,18 +97,36 @@ def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) ->
 
     if not isinstance(predictor.card.get("columns"), dict):
         raise DataError(f"{path}: not a .npz or .npy file, and this student's card does not say what columns mean")
-    if not content.startswith(b"PAR1") and not _is_text(content):
-        raise DataError(f"{path}: neither csv, parquet, .npz nor .npy")
     format = predictor.format
-    table = table_in(path, format)
+    if content.startswith(b"PAR1"):
+        table = table_in(path, format)
+        X = examples_of(table, format)
+    elif _is_text(content, format.dialect.encoding):
+        with _saying_how_files_are_written(format.dialect):
+            table = table_in(path, format)
+            X = examples_of(table, format)
+    else:
+        raise DataError(
+            f"{path}: neither csv in {format.dialect.encoding}, as this student takes, nor parquet or numpy's"
+        )
     if not len(table):
         raise DataError(f"{path}: holds no examples")
-    return examples_of(table, format), {name: texts_of(table.columns, name, str(path)) for name in keep}
+    return X, {name: texts_of(table.columns, name, str(path)) for name in keep}
 
 
-def _is_text(content: bytes) -> bool:
-    """Whether that may be a csv file, in any encoding."""
-    return b"\0" not in content[:4096]
+@contextmanager
+def _saying_how_files_are_written(dialect: Dialect) -> Iterator[None]:
+    """An error about a csv file ends with how the run's own were written: nobody has the run's config here."""
+    try:
+        yield
+    except DataError as error:
+        text = f"{error.text()} (this student takes csv files {dialect}, as in the run)"
+        raise DataError(text, **error.arguments) from None
+
+
+def _is_text(content: bytes, encoding: str) -> bool:
+    """Whether that may be a csv file in that encoding."""
+    return encoding.lower().startswith(("utf-16", "utf16", "utf_16", "utf-32")) or b"\0" not in content[:4096]
 
 
 def _content(path: Path) -> bytes:

@@ -46,7 +46,7 @@ def _print(found: Recommendation, classes: int, delta: float) -> None:
 
     choice = found.choice
     print(f"recommended: {described(choice)}, because {found.why}")
-    print(f"  ε to publish       {choice.epsilon:.4g} at δ = {delta:g}")
+    print(f"  ε to publish       at most {choice.epsilon:.4g} at δ = {delta:g}")
     if choice.voters == "teachers":
         print("  where so many teachers agree, the label released is theirs")
         for share, (answered, right) in _chances(choice, classes).items():

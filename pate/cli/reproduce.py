@@ -23,9 +23,10 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the publishable figures as one JSON object")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
     """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
-    from pate.console import Console
+    from pate.console import console_for, in_a_job
     from pate.reproduce import run, table
     from pate.reproduce.rows import study
 
@@ -34,8 +35,8 @@ def reproduce(
     chosen = study(data, votes, quick)
     if rows is not None:
         chosen = chosen.only([name.strip() for name in rows.split(",")])
-    out = run_dir or Path("runs") / f"reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
-    console = Console()
+    out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
+    console = console_for(log_json)
     try:
         result = run.reproduce(
             chosen, out, seeds or (1 if quick else 3), data_dir=data_dir, address=address, console=console
@@ -46,5 +47,7 @@ def reproduce(
     if as_json:
         print(json.dumps(result.public, ensure_ascii=False))
         return
-    print("\n".join([*table.public_lines(result.public), "", *table.private_lines(result.public, result.private)]))
+    print("\n".join(table.public_lines(result.public)))
+    if not in_a_job():  # whose log is no place for them
+        print("\n".join(["", *table.private_lines(result.public, result.private)]))
     print(f"\nwritten: {out}/results.json, table.txt; under {out}/private (do not publish) the other figures")

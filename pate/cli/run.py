@@ -6,12 +6,18 @@ import json
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pate.cli.resuming import ResumeOption, as_argument
 from pate.cluster.interrupts import held_back
+from pate.console import in_a_job
 from pate.errors import RunError
+
+if TYPE_CHECKING:
+    from pate.config import Config
+    from pate.runs.run import Resume
 
 
 def run(
@@ -21,9 +27,7 @@ def run(
     out: Annotated[
         str | None, typer.Option(help="run directory, or its URL (s3://, gs://, file://); else runs/NAME-TIME")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the run in --out, or the newest of this config")
-    ] = False,
+    resume: ResumeOption = None,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small to learn from")] = False,
     anchor: Annotated[
@@ -38,10 +42,11 @@ def run(
     settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is told at once
     with held_back():
         from pate import pipeline
-    from pate.console import Console, JsonConsole
+    from pate.console import console_for
 
-    directory = os.path.expanduser(out) if out else (_newest_run(settings) if resume else new_run(settings.name))
-    console = JsonConsole() if log_json else Console()
+    wanted = as_argument(resume)
+    directory = os.path.expanduser(out) if out else _place(settings, wanted)
+    console = console_for(log_json)
     try:
         outcome = pipeline.run(
             settings,
@@ -49,7 +54,7 @@ def run(
             data_dir=data_dir,
             config_dir=config.parent if config else Path(),
             address=address,
-            resume=resume,
+            resume=wanted,
             force=force,
             anchor=anchor,
             console=console,
@@ -109,14 +114,26 @@ def _runs() -> Path:
     """Where runs go that name no place. A submitted job's own folder is removed with the job, so not there."""
     if "PATE_RUNS" in os.environ:
         return Path(os.environ["PATE_RUNS"])
-    return Path.home() / "pate-runs" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else Path("runs")
+    return Path.home() / "pate-runs" if in_a_job() else Path("runs")
 
 
-def _newest_run(config: object) -> Path:
-    from pate.config import Config, stored_config
+def _place(config: Config, resume: Resume) -> Path:
+    """The directory of a run that names none. One that begins by `auto` is named by its config alone, so that of
+    several that begin at once one has it."""
+    if not resume:
+        return new_run(config.name)
+    newest = _newest_run(config)
+    if newest is not None:
+        return newest
+    if resume == "auto":
+        return _runs() / f"{config.name}-{config.release_digest()[:12]}"
+    raise RunError(f"{_runs()}/{config.name}-*: no run of this config to resume; name its directory with --out")
+
+
+def _newest_run(config: Config) -> Path | None:
+    from pate.config import stored_config
     from pate.runs.files import CONFIG
 
-    assert isinstance(config, Config)
     found = [(path, stored_config(path)) for path in sorted(_runs().glob(f"{config.name}-*/{CONFIG}"), reverse=True)]
     for path, stored in found:
         if stored.digest() == config.digest():
@@ -124,4 +141,4 @@ def _newest_run(config: object) -> Path:
     for path, stored in found:  # one that differs in what releases nothing new, as in its student
         if stored.release_digest() == config.release_digest():
             return path.parent
-    raise RunError(f"{_runs()}/{config.name}-*: no run of this config to resume; name its directory with --out")
+    return None

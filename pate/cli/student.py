@@ -21,6 +21,7 @@ def student(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="take the section `student` of this YAML file")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
+    address: Annotated[str | None, typer.Option(help="train networks on a GPU of this Ray cluster")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
     """Train another student on the labels of a run, and say which one agrees most with labels it was not taught.
@@ -35,7 +36,7 @@ def student(
         section = read_yaml(config).get("student")
         if not isinstance(section, dict):
             raise ConfigError(f"{config}: has no section `student`; add one, as in the config of a run")
-    trials = further_student(run, set_ or (), student=section, data_dir=data_dir)
+    trials = further_student(run, set_ or (), student=section, data_dir=data_dir, address=address)
     if as_json:
         print(json.dumps(_as_object(trials)))
     else:

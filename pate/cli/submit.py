@@ -1,54 +1,71 @@
-"""pate submit, jobs, logs, stop and fetch: runs on a Ray cluster somewhere else."""
+"""pate submit: run, baseline, reproduce and audit as jobs on a Ray cluster somewhere else."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import sys
-import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from pate.cli.jobs import Address, AsJson, Pack, connect, fetch_run, follow_job, print_fetched, say
+from pate.cli.resuming import CommandWithResume, ResumeOption, as_argument
+from pate.console import Console
 from pate.errors import RunError
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.cluster.jobs import Job, Jobs
+    from pate.cluster.jobs import Request
 
-Address = Annotated[
+Config = Annotated[Path, typer.Argument(help="YAML file; it is sent along with the Python files next to it")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="key=value, for example mechanism.sigma=30")]
+DataDir = Annotated[str | None, typer.Option(help="where data files are, on the cluster; else its $PATE_DATA")]
+Out = Annotated[
     str | None,
-    typer.Option(help="jobs address of the head, http://127.0.0.1:8265 through a tunnel; that is the default"),
+    typer.Option(help="run directory on the cluster, or its URL (s3://, gs://, file://); else ~/pate-runs/NAME-TIME"),
 ]
-JobId = Annotated[str, typer.Argument(help="the job's id, as `pate jobs` lists it")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
-Pack = Annotated[bool, typer.Option("--pack", help="send this pate along instead of using the cluster's")]
+To = Annotated[Path | None, typer.Option(help="where to copy what may leave; else runs/NAME-TIME")]
+Detach = Annotated[bool, typer.Option("--detach", help="submit it, print the job's id and end")]
 
 
-def submit(
-    config: Annotated[Path, typer.Argument(help="YAML file; it is sent along with the Python files next to it")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, for example mechanism.sigma=30")] = None,
+class _RunUnlessNamed(TyperGroup):
+    """`pate submit CONFIG` is `pate submit run CONFIG`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        parsed: list[str] = super().parse_args(ctx, args if named else ["run", *args])
+        return parsed
+
+
+app = typer.Typer(
+    cls=_RunUnlessNamed,
+    no_args_is_help=True,
+    help="Run a config on a cluster, follow it, and fetch what may leave the run: `pate submit CONFIG`, or one of the "
+    "commands below, which take the options of `pate` itself.",
+)
+
+
+@app.command(cls=CommandWithResume)
+def run(
+    config: Config,
+    set_: Settings = None,
     address: Address = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="where data files are, on the cluster; else its $PATE_DATA")
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="run directory on the cluster; else ~/pate-runs/NAME-TIME")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    data_dir: DataDir = None,
+    out: Out = None,
+    resume: ResumeOption = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small")] = False,
     anchor: Annotated[
         str | None, typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides")
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="where to copy what may leave the run; else runs/NAME-TIME")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="submit it, print the job's id and end")] = False,
+    to: To = None,
+    detach: Detach = False,
     pack: Pack = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a config on a cluster, follow it, and fetch what may leave the run."""
-    from pate.cluster.jobs import Request
+    """Run a config: `pate run` on the cluster."""
     from pate.config import load_config
-    from pate.report.writing import read_report
 
     settings = load_config(config, set_ or ())
     if settings.budget.ledger is not None:
@@ -56,154 +73,128 @@ def submit(
             "budget.ledger: a ledger that runs share stays on the machine it was made on, where the cluster does not "
             "see it; use `pate run --address` there"
         )
+    place = _run_directory(settings.name, out, resume is not None)
+    options = {
+        "set": set_,
+        "data_dir": data_dir,
+        "out": place,
+        "resume": as_argument(resume),
+        "force": force,
+        "anchor": anchor,
+    }
+    _send(_request("run", config.name, place, config, options), address, to, detach, pack, as_json)
+
+
+@app.command(cls=CommandWithResume)
+def baseline(
+    config: Config,
+    set_: Settings = None,
+    address: Address = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    resume: ResumeOption = None,
+    to: To = None,
+    detach: Detach = False,
+    pack: Pack = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a private learner without teachers: `pate baseline` on the cluster."""
+    from pate.config import load_baseline_config
+
+    settings = load_baseline_config(config, set_ or ())
+    place = _run_directory(settings.name, out, resume is not None)
+    options = {"set": set_, "data_dir": data_dir, "out": place, "resume": as_argument(resume)}
+    _send(_request("baseline", config.name, place, config, options), address, to, detach, pack, as_json)
+
+
+@app.command()
+def reproduce(
+    data: Annotated[str, typer.Argument(help="mnist, svhn, cifar10, adult or digits")],
+    address: Address = None,
+    quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
+    votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="how often everything is run; 3, with --quick 1")] = None,
+    rows: Annotated[str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250")] = None,
+    run_dir: Annotated[
+        str | None, typer.Option(help="on the cluster, else ~/pate-runs/reproduce-DATA; what is there is not run again")
+    ] = None,
+    data_dir: DataDir = None,
+    to: To = None,
+    detach: Detach = False,
+    pack: Pack = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run what the papers ran: `pate reproduce` on the cluster. Of it leave results.json and table.txt."""
+    place = run_dir or f"~/pate-runs/reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
+    options = {"quick": quick, "votes": votes, "seeds": seeds, "rows": rows, "run_dir": place, "data_dir": data_dir}
+    _send(_request("reproduce", data, place, None, options), address, to, detach, pack, as_json)
+
+
+@app.command()
+def audit(
+    run: Annotated[str, typer.Argument(help="directory or URL of a finished run or baseline, on the cluster")],
+    address: Address = None,
+    attacks: Annotated[str | None, typer.Option(help="attacks to try, with commas between; all if not given")] = None,
+    against: Annotated[
+        list[str] | None, typer.Option(help="another run on the same data, on the cluster too; may be repeated")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer examples and shadow models")] = False,
+    sensitive: Annotated[
+        list[str] | None, typer.Option(help="column that attribute inference guesses; may be repeated")
+    ] = None,
+    confidence: Annotated[float | None, typer.Option(help="of each lower bound on ε")] = None,
+    data_dir: DataDir = None,
+    to: To = None,
+    detach: Detach = False,
+    pack: Pack = False,
+    as_json: AsJson = False,
+) -> None:
+    """Attack what a run published: `pate audit` on the cluster. What it finds stays there, unless of a benchmark."""
+    options: dict[str, Any] = {"attacks": attacks, "against": against, "quick": quick, "sensitive": sensitive}
+    options |= {"confidence": confidence, "data_dir": data_dir, "address": "auto"}  # the cluster that the job is on
+    _send(_request("audit", run, run.rstrip("/"), None, options), address, to, detach, pack, as_json)
+
+
+def _run_directory(name: str, out: str | None, resume: bool) -> str:
     if resume and out is None:
         raise RunError("--resume: name the run directory on the cluster with --out; `pate jobs` shows it")
+    return out or f"~/pate-runs/{name}-{_now()}"
+
+
+def _now() -> str:
+    return f"{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _request(command: str, about: str, place: str, config: Path | None, options: dict[str, Any]) -> Request:
+    from pate.cluster.jobs import Request
+
+    return Request(command, about, place, config, options)
+
+
+def _send(request: Request, address: str | None, to: Path | None, detach: bool, pack: bool, as_json: bool) -> None:
+    """Submit it, follow it and fetch what may leave it."""
+    from pate.cluster.bundle import must_be_free
+    from pate.runs.files import AUDIT, AUDIT_PAGE, REPORT, RESULTS
+
+    place = request.run
+    name = Path(place).name if request.command in ("run", "baseline") else f"{Path(place).name}-{_now()}"
+    folder = to or Path("runs") / name
+    if not detach:
+        must_be_free(folder)
     jobs = connect(address)
-    stamp = f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    place = out or f"~/pate-runs/{stamp}"
-    job = jobs.submit(Request(config, set_ or (), data_dir, place, resume, force, anchor), pack)
-    _say(f"job {job}, run directory on the cluster: {place}")
+    job = jobs.submit(request, pack)
+    say(f"job {job}, {'results' if request.command == 'reproduce' else 'run directory'} on the cluster: {place}")
     if detach:
         print(json.dumps({"job": job, "run": place}) if as_json else job)
         return
-    _follow(jobs, job)
-    if is_url(place):
-        _say(f"finished; the run is in {place}")
-        return
-    folder = to or Path("runs") / (Path(place).name if out else stamp)
-    names = _fetch(jobs, job, place, folder, pack)
+    follow_job(jobs, job, Console())
+    names = fetch_run(jobs, job, place, folder, pack)
+    if request.command == "audit" and AUDIT not in names:
+        where = place if is_url(place) else f"the cluster, in {place}"
+        say(f"what the audit found is about private records: it stays on {where}/private/{AUDIT_PAGE}")
     if as_json:
-        report = read_report(folder).model_dump(mode="json")
-        print(json.dumps(report | {"job": job, "run": str(folder)}))
+        wanted = {"audit": AUDIT, "reproduce": RESULTS}.get(request.command, REPORT)
+        content = json.loads((folder / wanted).read_text(encoding="utf-8")) if wanted in names else {}
+        print(json.dumps(content | {"job": job, "run": str(folder)}))
     else:
-        _print_report(folder, names)
-
-
-def jobs(address: Address = None, as_json: AsJson = False) -> None:
-    """List the cluster's jobs, the oldest first."""
-    from pate.cluster.jobs import RUN
-
-    found = connect(address).all()
-    if as_json:
-        print(json.dumps({"jobs": [job.public() for job in found]}))
-        return
-    if not found:
-        _say("no jobs yet")
-    for job in found:
-        started = f"{datetime.fromtimestamp(job.started):%Y-%m-%d %H:%M:%S}" if job.started else "not started"
-        seconds = f"{(job.ended or time.time()) - job.started:6.0f} s" if job.started else ""
-        print(f"{job.id}  {job.status:9}  {started}  {seconds}  {job.metadata.get(RUN) or '–'}".rstrip())
-
-
-def logs(
-    job: JobId,
-    address: Address = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job ends")] = False,
-) -> None:
-    """Print what a job has printed."""
-    jobs = connect(address)
-    if follow:
-        _follow(jobs, job, sys.stdout)
-    else:
-        sys.stdout.write(jobs.log(job))
-
-
-def stop(job: JobId, address: Address = None) -> None:
-    """End a job; what was paid for is kept, and the run can go on later."""
-    from pate.cluster.jobs import RUN
-
-    jobs = connect(address)
-    if not jobs.stop(job):
-        _say(f"{job} had ended already ({jobs.info(job).status.lower()})")
-        return
-    deadline = time.monotonic() + 30
-    while not (now := jobs.info(job)).finished and time.monotonic() < deadline:
-        time.sleep(0.5)
-    _say(f"{job}: {now.status.lower()}")
-    if now.metadata.get(RUN):
-        _say(f"go on with: pate submit CONFIG … --out {shlex.quote(now.metadata['pate_run'])} --resume")
-
-
-def fetch(
-    job: JobId,
-    address: Address = None,
-    to: Annotated[Path | None, typer.Option(help="where to; else runs/ and the run directory's name")] = None,
-    pack: Pack = False,
-) -> None:
-    """Copy what may leave a finished run: report, labels, student."""
-    jobs = connect(address)
-    place = _place(jobs, jobs.info(job))
-    folder = to or Path("runs") / Path(place).name
-    _print_report(folder, _fetch(jobs, job, place, folder, pack))
-
-
-def connect(address: str | None) -> Jobs:
-    """The jobs of the cluster at `address`, or at the usual place."""
-    from pate.cluster.jobs import Jobs, default_address, sends_token_in_the_clear
-
-    address = (address or default_address()).rstrip("/")
-    if not address.startswith(("http://", "https://")):
-        raise RunError(f"--address {address}: the jobs address is wanted, for example http://127.0.0.1:8265")
-    if sends_token_in_the_clear(address):
-        _say(f"note: {address} is not encrypted, token and logs can be read on the way; better tunnel through ssh")
-    return Jobs(address)
-
-
-def _follow(jobs: Jobs, job: str, stream: TextIO | None = None) -> None:
-    """Show what the job prints until it ends; if it fails, this program ends too, with its reason."""
-
-    def show(text: str) -> None:
-        print(text, end="", file=stream or sys.stderr, flush=True)
-
-    try:
-        ended = jobs.follow(job, show)
-    except KeyboardInterrupt:
-        where = f"--address {jobs.address}"
-        _say(f"\ndetached; {job} goes on. Attach again: pate logs {job} --follow {where}")
-        _say(f"end it: pate stop {job} {where}")
-        raise typer.Exit(130) from None
-    if ended.status != "SUCCEEDED":
-        _say(f"pate: error: {job} {ended.status.lower()}: {jobs.reason(ended)}")
-        raise typer.Exit(ended.exit_code or 1)
-
-
-def _place(jobs: Jobs, job: Job) -> str:
-    """Where a run is on the cluster: as it was submitted, or as `pate run` printed it in a job of another kind."""
-    from pate.cluster.jobs import RUN
-
-    if job.metadata.get(RUN):
-        return job.metadata[RUN]
-    lines = [line for line in jobs.log(job.id).splitlines() if line.startswith("run directory: ")]
-    if not lines:
-        raise RunError(f"{job.id}: has not finished a run")
-    return lines[-1].removeprefix("run directory: ").split("  (")[0]
-
-
-def _fetch(jobs: Jobs, job: str, place: str, folder: Path, pack: bool) -> list[str]:
-    """A small job on the head prints what may leave; it is written below `folder`."""
-    from pate.cluster.bundle import unpack
-    from pate.cluster.jobs import ERRAND
-
-    if folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder}: is not empty; choose another place with --to")
-    command = shlex.join(["python", "-m", "pate.cluster.bundle", place])
-    helper = jobs.start(command, {ERRAND: f"fetch {job}"}, pack=pack)
-    ended = jobs.follow(helper, lambda _: None)
-    if ended.status != "SUCCEEDED":
-        raise RunError(f"{place} could not be fetched: {jobs.reason(ended)}")
-    return unpack(jobs.log(helper), folder)
-
-
-def _print_report(folder: Path, names: list[str]) -> None:
-    from pate.cli.run import print_rows
-    from pate.report.schema import Report
-    from pate.report.terminal import summary_rows
-    from pate.report.writing import read_report
-
-    report = read_report(folder)
-    assert isinstance(report, Report)
-    print_rows(summary_rows(report, {})[:-1], f"fetched to {folder}: {', '.join(names)}")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        print_fetched(folder, names)

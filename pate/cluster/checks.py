@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from pate.cluster.trial import Trial, try_teachers
+from pate.cluster.versions import MISSING, PACKAGES, installed
+
 Level = Literal["ok", "warn", "fail"]
 _SECONDS_TO_ANSWER = 90
 _NOTICED_WITHIN = 15.0  # seconds until a silent node is given up
-_PACKAGES = ("ray", "pate", "torch")
 # Ray's own defaults for how often, how long and how many times the head asks a node (ms, ms, times)
 _HEALTH = {"period_ms": 3000, "timeout_ms": 10000, "failure_threshold": 5}
 _KEEPALIVE = {"time_ms": 300_000, "timeout_ms": 120_000}  # and for how long a call waits on a dead connection
@@ -65,6 +65,7 @@ class Cluster:
     silent: list[str] = field(default_factory=list)
     dashboard: str | None = None
     open_without_token: bool | None = None
+    trials: list[Trial] = field(default_factory=list)
 
 
 def look_around(head: str, dashboard_port: int | None) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def look_around(head: str, dashboard_port: int | None) -> dict[str, Any]:
     disk, (available, total) = shutil.disk_usage(_existing(Path(session))), _memory()
     node = Node(
         name=f"{socket.gethostname()} ({_own_address(head)})",
-        versions=_versions(),
+        versions=installed(),
         auth_mode=os.environ.get("RAY_AUTH_MODE", "not set").lower(),
         token_file=str(token) if token else None,
         token_permissions=_permissions(token),
@@ -123,7 +124,8 @@ def examine() -> Cluster:
         content |= {"name": name, "gpus_of_ray": node["Resources"].get("GPU", 0.0)}
         content["clock_error"] = max(0.0, before - content["clock"], content["clock"] - time.time())
         nodes.append(Node(**content))
-    return Cluster(nodes, silent, dashboard, _answers_without_token(f"http://{dashboard}") if dashboard else None)
+    open_to_all = _answers_without_token(f"http://{dashboard}") if dashboard else None
+    return Cluster(nodes, silent, dashboard, open_to_all, try_teachers(alive))
 
 
 def judge(cluster: Cluster) -> list[Finding]:
@@ -132,7 +134,8 @@ def judge(cluster: Cluster) -> list[Finding]:
     findings = [Finding("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}")]
     for name in cluster.silent:
         findings.append(Finding("fail", "nodes", f"{name} did not answer; is the same pate installed there?"))
-    findings += [_same_versions(nodes, package) for package in ("python", *_PACKAGES)]
+    findings += [_same_versions(nodes, package) for package in PACKAGES]
+    findings += [_trained(trial) for trial in cluster.trials]
     findings += [_token_mode(cluster), *_each(nodes, _token_permissions, "token file", "for its owner only")]
     findings += [_tls(nodes, several), *(finding for node in nodes if (finding := _tls_key(node)))]
     findings += [_dashboard_open(cluster)]
@@ -156,13 +159,35 @@ def own_token() -> list[Finding]:
 def _same_versions(nodes: Sequence[Node], package: str) -> Finding:
     found: dict[str, list[Node]] = {}
     for node in nodes:
-        found.setdefault(node.versions.get(package, "missing"), []).append(node)
-    if "missing" in found:
-        return Finding("fail", package, f"not installed on {_names(found['missing'])}; install the same everywhere")
+        found.setdefault(node.versions.get(package, MISSING), []).append(node)
+    if MISSING in found:
+        return Finding("fail", package, f"not installed on {_names(found[MISSING])}; install the same everywhere")
     if len(found) > 1:
         text = "; ".join(f"{which} on {_names(where)}" for which, where in sorted(found.items()))
         return Finding("fail", package, f"versions differ: {text}; install the same everywhere")
     return Finding("ok", package, f"{next(iter(found), 'unknown')} everywhere")
+
+
+def compared(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+    """Versions on the machine this runs on with those of the nodes, by name; what is not installed here may differ."""
+    findings = []
+    for package in PACKAGES:
+        ours = here.get(package, MISSING)
+        others = [f"{there[package]} on {name}" for name, there in nodes.items() if there.get(package, ours) != ours]
+        if ours != MISSING and others:
+            advice = "; `pate submit` can pack and send yours" if package == "pate" else ""
+            findings.append(Finding("warn", f"your {package}", f"{ours} here, {'; '.join(others)}{advice}"))
+    return findings or [Finding("ok", "your versions", "those of the cluster")]
+
+
+def _trained(trial: Trial) -> Finding:
+    if trial.error is not None:
+        text = f"none could be trained on {trial.node}: {trial.error}"
+        return Finding("fail", f"teachers on {trial.kind}", text)
+    if trial.kind.startswith("GPU") and trial.device == "cpu":
+        text = f"trained on {trial.node}, but networks on the CPU: torch finds no GPU there; check the driver"
+        return Finding("warn", f"teachers on {trial.kind}", text)
+    return Finding("ok", f"teachers on {trial.kind}", f"two trained on {trial.node}, networks on {trial.device}")
 
 
 def _token_mode(cluster: Cluster) -> Finding:
@@ -277,18 +302,6 @@ def _each(nodes: Sequence[Node], check: Callable[[Node], Finding | None], what: 
 
 def _names(nodes: Sequence[Node]) -> str:
     return ", ".join(dict.fromkeys(node.name for node in nodes)) or "none"
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": ".".join(str(part) for part in sys.version_info[:3])}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "missing"
-    from pate import __version__
-
-    return found | {"pate": __version__}  # the one in use: a packed one need not be installed
 
 
 def _token_file() -> Path | None:

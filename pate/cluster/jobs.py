@@ -8,21 +8,26 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pate.cluster.session import use_token
+from pate.cluster.following import SECONDS_OF_SILENCE, Unreachable, follow
+from pate.cluster.joining import use_token
+from pate.cluster.metrics import RUN_ID, STAGE
+from pate.cluster.versions import different_versions, of_ray_and_python
 from pate.errors import RunError
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 RUN = "pate_run"  # in a job's metadata: where its run directory is, on the cluster
+COMMAND = "pate_command"  # the same: run, baseline, reproduce or audit
 ERRAND = "pate_errand"  # the same: a small job that fetches or checks something
-_SECONDS_BETWEEN_LOOKS = 1.0
-_SECONDS_OF_SILENCE = 60.0  # how long the head may not answer before following ends
+_SECONDS_TO_ANSWER = (10.0, 60.0)  # until connected, and between two parts of an answer
+_SECONDS_BETWEEN_TRIES = 2.0
 _OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray prefers these to an address it is given
 _TALKATIVE = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging")
 _ERROR = "pate: error: "
@@ -61,32 +66,43 @@ class Job:
 
     def public(self) -> dict[str, Any]:
         """What a listing may show: neither the command line, which names data, nor words out of the job's log."""
-        return {name: getattr(self, name) for name in _LISTED} | {"run": self.metadata.get(RUN) or None}
+        told = {"run": self.metadata.get(RUN) or None, "run_id": self.metadata.get(RUN_ID), "stage": self.stage}
+        return {name: getattr(self, name) for name in _LISTED} | told
+
+    @property
+    def stage(self) -> str | None:
+        """What its run is at, or was at last; None where it has not said so."""
+        return self.metadata.get(STAGE)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run to submit. Paths are those on the cluster, except `config`, which is sent along."""
+    """A command of pate to submit: what it is about, and where its results will be on the cluster.
 
-    config: Path
-    overrides: Sequence[str] = ()
-    data_dir: str | None = None
-    out: str | None = None
-    resume: bool = False
-    force: bool = False
-    anchor: str | None = None
+    Paths are those on the cluster, except `config`, which is sent along. `options` have the names of the command
+    line: None and False are left out, True stands alone, a list is repeated.
+    """
+
+    command: str
+    about: str
+    run: str
+    config: Path | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def entrypoint(self) -> str:
-        """The command line of the job."""
-        words = ["python", "-m", "pate.cli", "run", self.config.name]
-        for override in self.overrides:
-            words += ["--set", override]
-        for option, value in (("--data-dir", self.data_dir), ("--out", self.out), ("--anchor", self.anchor)):
-            if value is not None:
-                words += [option, value]
-        words += ["--resume"] * self.resume + ["--force"] * self.force
-        return shlex.join(words)
+        """The command line of the job. It logs as JSON lines, from which bars can be drawn elsewhere."""
+        words = ["python", "-m", "pate.cli", self.command, self.about]
+        for name, value in self.options.items():
+            option = f"--{name.replace('_', '-')}"
+            for one in value if isinstance(value, list) else [value]:
+                if one is True:
+                    words += [option]
+                elif name == "resume" and one:  # its value may be left out, so it stands in the same word
+                    words += [f"{option}={one}"]
+                elif one is not None and one is not False:
+                    words += [option, str(one)]
+        return shlex.join([*words, "--log-json"])
 
 
 class Jobs:
@@ -101,12 +117,22 @@ class Jobs:
         for module in _TALKATIVE:
             logging.getLogger(f"ray.{module}").setLevel(logging.ERROR)
         self.address = address
+        self.mismatch = ""
         with self._named_errors():
             self._client = JobSubmissionClient(address)
+            self._client._do_request = partial(self._client._do_request, timeout=_SECONDS_TO_ANSWER)
+            self.mismatch = different_versions(of_ray_and_python(), self.versions())
+
+    def versions(self) -> dict[str, str]:
+        """The cluster's versions of Ray and Python, as far as the head tells."""
+        answer = self._client._do_request("GET", "/api/v0/cluster_metadata")
+        found = answer.json().get("data", {}) if answer.ok else {}
+        return {name: found[key] for name, key in (("ray", "rayVersion"), ("python", "pythonVersion")) if key in found}
 
     def submit(self, request: Request, pack: bool = False) -> str:
-        """Submit a run; returns the job's id."""
-        return self.start(request.entrypoint, {RUN: request.out or ""}, config=request.config, pack=pack)
+        """Submit a command; returns the job's id."""
+        metadata = {RUN: request.run, COMMAND: request.command}
+        return self.start(request.entrypoint, metadata, config=request.config, pack=pack)
 
     def start(self, entrypoint: str, metadata: dict[str, str], config: Path | None = None, pack: bool = False) -> str:
         """Start a command on the head with the config, Python files next to it and, with `pack`, this package."""
@@ -136,25 +162,27 @@ class Jobs:
         with self._named_errors(job):
             return bool(self._client.stop_job(job))
 
-    def follow(self, job: str, show: Callable[[str], None]) -> Job:
-        """Show what the job prints until it ends; a head that is out of reach for a moment is asked again."""
-        shown, heard = 0, time.monotonic()
+    def follow(self, job: str, say: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+        """The lines that a job prints, until it ends; see `pate.cluster.following`."""
+        return follow(self, self._client, job, say)
+
+    def file(self, node: str, name: str) -> bytes:
+        """A file below a node's folder of logs; asked for again where the connection is lost, for five minutes."""
+        wanted = {"node_id": node, "filename": name, "lines": -1, "timeout": 600}
+        deadline = time.monotonic() + SECONDS_OF_SILENCE
         while True:
             try:
-                now = self.info(job)
-                text = self.log(job) if now.status != "PENDING" else ""
-                heard = time.monotonic()
-            except RunError:
-                if time.monotonic() - heard > _SECONDS_OF_SILENCE:
+                with self._named_errors():
+                    answer = self._client._do_request("GET", "/api/v0/logs/file", params=wanted)
+                    if answer.ok:
+                        return bytes(answer.content)
+                    if "file is not found" in answer.text:
+                        raise RunError("what was to be fetched is gone from the head; fetch it again")
+                    self._client._raise_error(answer)
+            except Unreachable:
+                if time.monotonic() > deadline:
                     raise
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-                continue
-            if len(text) > shown:
-                show(text[shown:])
-                shown = len(text)
-            if now.finished:
-                return now
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_TRIES)
 
     def reason(self, job: Job) -> str:
         """Why it ended as it did, in one line."""
@@ -173,7 +201,7 @@ class Jobs:
                 address=self.address,
             ) from None
         except ConnectionError:
-            raise RunError(
+            raise Unreachable(
                 "{address}: no Ray head answers there; for a cluster elsewhere first run "
                 "ssh -N -L 8265:127.0.0.1:8265 HEAD, or ray dashboard CLUSTER.yaml",
                 address=self.address,
@@ -181,7 +209,9 @@ class Jobs:
         except (RuntimeError, ValueError, OSError) as error:
             if job is not None and "404" in str(error):
                 raise RunError(f"{job}: there is no such job; `pate jobs` lists them") from None
-            raise RunError(f"{{address}}: {_first_line(str(error))}", address=self.address) from None
+            away = isinstance(error, OSError) or "status code 5" in str(error)
+            text = f"{{address}}: {_first_line(str(error))}" + (f"; {self.mismatch}" if self.mismatch else "")
+            raise (Unreachable if away else RunError)(text, address=self.address) from None
 
 
 def lay_out(folder: Path, config: Path | None, pack: bool) -> None:

@@ -6,22 +6,23 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from pate.cluster.folder import end_processes, private_folder, rays_own
 from pate.cluster.interrupts import held_back, interruptible
+from pate.cluster.joining import NAMESPACE, head, join, joins
+from pate.cluster.lost import told_if_lost
 from pate.config import RaySettings
 from pate.errors import ConfigError, RunError, first_line
+from pate.networks.threads import usable_cpus
 
-NAMESPACE = "pate"
 _ATTEMPTS_TO_START = 4
 _NICENESS = "RAY_worker_niceness"
+_own: list[None] = []  # something, while a Ray of our own runs
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
 
     A local Ray is this user's alone: its session, spill, log and token files lie below a directory that nobody else
     can read and that is removed afterwards, its ports listen on this machine only, and it takes a token of its own.
-    A signal to end raises KeyboardInterrupt within.
+    A signal to end raises KeyboardInterrupt within, and the loss of a cluster's head RunError.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -44,31 +45,26 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
     with interruptible():
         try:
             if address:
-                _join(address, to_undo)
-                _make_room(settings)
+                join(address, to_undo)
+                with told_if_lost(address, head(address)):
+                    yield
             else:
                 _start_local(settings, to_undo)
-            yield
+                yield
         finally:
             with held_back():
                 to_undo.close()
 
 
-def use_token() -> None:
-    """Send the cluster's token where there is one; to be called before Ray is first imported."""
-    if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+@contextmanager
+def joined(address: str | None, settings: RaySettings) -> Iterator[None]:
+    """The cluster at `address` (or $RAY_ADDRESS) joined for the whole block, where there is an address: a run is seen
+    from outside to its end, and its networks find the cluster's GPUs.
 
-
-def check_address(address: str | None) -> None:
-    """Raise RunError where there is an address, here or in $RAY_ADDRESS, and nobody can join a cluster there."""
-    address = address or os.environ.get("RAY_ADDRESS")
-    if not address:
-        return
-    if address.startswith(("http://", "https://")):
-        text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
-        raise RunError(text, address=address)
-    _check_reachable(address)
+    Else nothing: a local Ray is for teachers alone, since it has no GPU that this process lacks.
+    """
+    with ray_session(address, settings) if joins(address) else nullcontext():
+        yield
 
 
 def check_workers(address: str | None, settings: RaySettings) -> None:
@@ -76,51 +72,13 @@ def check_workers(address: str | None, settings: RaySettings) -> None:
 
     A cluster that is joined may grow, so nothing is said about one.
     """
-    if address or os.environ.get("RAY_ADDRESS") or settings.workers is None:
+    if joins(address) or settings.workers.max is None:
         return
-    here, needed = os.cpu_count() or 1, settings.workers * settings.cpus_per_worker
+    here, needed = usable_cpus(), settings.workers.max * settings.cpus_per_worker
     if needed > here:
         most = max(1, int(here / settings.cpus_per_worker))
-        text = f"ray.workers = {settings.workers}: they need {needed:g} CPUs, and this machine has {here}; "
+        text = f"ray.workers = {settings.workers.max}: they need {needed:g} CPUs, and this machine has {here}; "
         raise ConfigError(text + f"write {most} or fewer, leave it out for all there are, or join a cluster")
-
-
-def _join(address: str, to_undo: ExitStack) -> None:
-    check_address(address)
-    use_token()
-    import ray
-
-    to_undo.callback(ray.shutdown)
-    try:
-        with held_back():
-            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise RunError(
-            f"{{address}}: cannot join that Ray cluster ({first_line(error)}); if it takes a token, name its file in "
-            "RAY_AUTH_TOKEN_PATH",
-            address=address,
-        ) from None
-
-
-def _make_room(settings: RaySettings) -> None:
-    """Ask an autoscaling cluster for room for all workers, and wait a while; a run begins with those it gets."""
-    if not settings.workers or not settings.wait_for_workers:
-        return
-    import ray
-    from ray.autoscaler.sdk import request_resources
-
-    each = {"CPU": settings.cpus_per_worker, "GPU": settings.gpus_per_worker}
-    bundle = {name: amount for name, amount in each.items() if amount}
-    request_resources(bundles=[bundle] * settings.workers)
-    try:
-        deadline = time.monotonic() + settings.wait_for_workers
-        while time.monotonic() < deadline:
-            there = ray.cluster_resources()
-            if all(there.get(name, 0) >= amount * settings.workers for name, amount in bundle.items()):
-                break
-            time.sleep(1)
-    finally:
-        request_resources(bundles=[])  # else the cluster would never shrink again
 
 
 def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
@@ -129,8 +87,15 @@ def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
     import ray
 
     to_undo.callback(ray.shutdown)
-    cpus = settings.workers * settings.cpus_per_worker if settings.workers else os.cpu_count()
-    _start(max(1, int(cpus or 1)), folder)
+    cpus = settings.workers.max * settings.cpus_per_worker if settings.workers.max else usable_cpus()
+    _start(max(1, int(cpus)), folder)
+    _own.append(None)
+    to_undo.callback(_own.clear)
+
+
+def started_here() -> bool:
+    """Whether Ray was started by this process: no node will ever join it."""
+    return bool(_own)
 
 
 @contextmanager
@@ -247,15 +212,3 @@ def _needed_processes_only() -> Iterator[None]:
     finally:
         for name, method in before.items():
             setattr(Node, name, method)
-
-
-def _check_reachable(address: str) -> None:
-    """Raise RunError where nothing listens: a plain connection tells at once, Ray itself would wait for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return  # "auto", "local" and the like
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except OSError as error:
-        text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
-        raise RunError(text, address=address) from None

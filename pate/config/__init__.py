@@ -9,11 +9,11 @@ from pate.config.settings import (
     Component,
     Config,
     Model,
-    RaySettings,
     RunConfig,
     Sanitise,
     TeacherFamily,
 )
+from pate.config.workers import RaySettings
 
 __all__ = [
     "BaselineBudget",

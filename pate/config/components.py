@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from pate.config.workers import Resources
 from pate.data.settings import Settings, Several
 
 MOST_KINDS = 1_000
@@ -34,13 +35,22 @@ class Model(Component):
 
 
 class TeacherFamily(Model):
-    """One family of the mixture. Parameters that `vary` take each listed value, in equal shares.
+    """One family of the mixture. Parameters that `vary` take each listed value, in equal shares; `resources` are what
+    its workers have.
 
     From Python, `TeacherFamily(estimator=SVC(C=10))` says the same as the name and parameters would.
     """
 
     weight: float = Field(default=1.0, gt=0, le=1e6)
     vary: dict[str, Several[Any]] = Field(default_factory=dict)
+    resources: Resources = Resources()
+
+    @model_serializer(mode="wrap")
+    def _without_what_was_not_said(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        if self.resources == Resources():
+            content.pop("resources", None)
+        return content
 
     @model_validator(mode="before")
     @classmethod

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from pate.accounting.parameters import as_a_number
 from pate.config.plain_yaml import MOST_DEPTH, parse_yaml, read_yaml
 from pate.config.settings import BaselineConfig, Config, RunConfig
 from pate.data.settings import AnyData, Settings
@@ -15,6 +18,11 @@ from pate.errors import ConfigError
 from pate.naming import dotted, make_importable, nearest, shown
 
 Kind = TypeVar("Kind", bound=RunConfig)
+_SWALLOWED = ("|", ">", "#")
+"""Text that begins so would be nothing at all: a block that has no lines, a comment."""
+
+_SIGNS = (*_SWALLOWED, *",%@`*&!:?[]{}-")
+"""What text begins with that YAML takes for something else."""
 
 
 def default_config_path(name: str = "digits") -> Path:
@@ -79,6 +87,7 @@ def settings_from(content: Mapping[str, Any], kind: type[Kind]) -> Kind:
 
 def _override(content: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
+    key = key.strip()
     if not equals or not key:
         raise ConfigError("{overrides}: write key=value, for example mechanism.sigma=30", overrides=text)
     *parents, last = names = key.split(".")
@@ -88,10 +97,24 @@ def _override(content: dict[str, Any], text: str) -> None:
     for name in parents:
         place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
     index = last if isinstance(place, dict) else _index(place, last, key)
+    if value.startswith(_SWALLOWED):
+        raise ConfigError(
+            f"{{overrides}}: YAML takes {value[0]} for itself{_quoted(key, value)}", overrides=dotted(names)
+        )
     try:
         place[index] = parse_yaml(value, "{overrides}")
     except ConfigError as error:
-        raise ConfigError(error.text(), overrides=dotted(names)) from None
+        raise ConfigError(f"{error.text()}{_quoted(key, value)}", overrides=dotted(names)) from None
+
+
+def _quoted(key: str, value: str) -> str:
+    """How to write text that YAML takes for something else, for a shell; nothing where quotes would not help."""
+    if not value.startswith(_SIGNS):
+        return ""
+    if value.startswith(("[", "{")):
+        return '; put text with signs into quotes, such as "%d.%m.%Y"' if set(value) & set("%@`*&!|>") else ""
+    whole = shlex.quote(f"{key}={json.dumps(value, ensure_ascii=False)}")
+    return f"; put it into quotes: {whole}" if len(whole) < 100 and whole.isprintable() else "; put it into quotes"
 
 
 def _index(place: Any, name: str, key: str) -> int:
@@ -119,13 +142,22 @@ def _one_line(error: ValidationError, content: Any, kind: type[Settings]) -> str
     if not path:
         return message
     value = first["input"]
+    message += as_a_number(value) if "number" in message or "integer" in message else ""
     if isinstance(value, bool):
         message += " (YAML takes yes, no, on and off for true and false: put names into quotes)"
     return f"{key}: {message}" if isinstance(value, (dict, BaseModel)) else f"{key} = {shown(value)}: {message}"
 
 
 def _message(error: Any) -> str:
-    message = error["msg"].removeprefix("Value error, ")
+    message, value = error["msg"].removeprefix("Value error, "), error["input"]
+    if error["type"] == "tuple_type":
+        several = value.replace(",", " ").split() if isinstance(value, str) else []
+        listed = f"[{', '.join(several)}]" if several else "[a, b]"
+        return f"must be a list: write {listed}"
+    if error["type"] == "dict_type":
+        return "must be keys and values: write {a: b}"
+    if error["type"] == "string_type":
+        return "must be text" + (", in quotes" if isinstance(value, (bool, int, float)) else "")
     return f"{message[0].lower()}{message[1:]}"
 
 

@@ -23,6 +23,14 @@ MOST_DEPTH = 40
 LARGEST = 2**63
 """Whole numbers stay below this, and above its negative: they fit into eight bytes wherever they go."""
 
+_HINTS = {
+    "'\\t'": "indent by blanks, not by a tab",
+    "mapping values are not allowed": "indent the keys of a section alike, and put text that holds ': ' into quotes",
+    "could not find expected ':'": "a key is followed by a colon and a blank",
+    "unexpected end of stream": "a quote is not closed",
+}
+"""What people have done where the parser says that."""
+
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)\Z")
 _FLOAT = re.compile(
@@ -43,7 +51,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not text in UTF-8 (byte {error.start})") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a config is a list of 'key: value' lines, this is a {type(content).__name__}")
+        what = {type(None): "empty", str: "text", list: "a list"}.get(type(content), f"a {type(content).__name__}")
+        raise ConfigError(f"{path}: a config is 'key: value' lines, and this is {what}")
     return content
 
 
@@ -57,7 +66,7 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or first_line(error)
-        hint = "; indent by blanks, not by a tab" if "'\\t'" in problem else ""
+        hint = next((f"; {text}" for words, text in _HINTS.items() if words in problem), "")
         raise ConfigError(f"{where}{line}: not valid YAML: {problem[:200]}{hint}") from None
 
 

@@ -15,6 +15,7 @@ from pate.config.neighbours import NeighbourSettings
 from pate.config.plain_yaml import dump_yaml
 from pate.config.rounds import TeacherRound
 from pate.config.sense import check_sense
+from pate.config.workers import RaySettings
 from pate.data.settings import DataSettings, Settings, Several
 from pate.errors import ConfigError
 
@@ -37,6 +38,16 @@ _LATER: dict[str, dict[str, Any]] = {
     "budget": {"allow_large_delta": False},
 }
 """Keys that came later, and their defaults: a config that leaves them out is the one it always was."""
+
+_FAMILIES = {"__all__": {"resources"}}
+_NOWHERE_IN_THE_RESULT: Any = {
+    "ray": True,
+    "backend": True,
+    "budget": {"ledger": {"path"}},
+    "teachers": _FAMILIES,
+    "rounds": {"__all__": {"teachers": _FAMILIES}},
+}
+"""What a digest leaves out: where and with what it runs."""
 
 """Limits far above what anybody runs, and low enough that a mistake is told before it fills the memory."""
 
@@ -135,20 +146,6 @@ class Budget(Settings):
         return self.asked if self.answered is None else min(self.answered, self.asked)
 
 
-class RaySettings(Settings):
-    """How Ray is used: how many workers, and what each has.
-
-    A cluster that grows is asked for room for all `workers` before the run begins, and has `wait_for_workers` seconds.
-    A teacher that takes more than `seconds_per_teacher` counts as hanging.
-    """
-
-    workers: int | None = Field(default=None, ge=1, le=MOST_TEACHERS)
-    cpus_per_worker: float = Field(default=1.0, gt=0)
-    gpus_per_worker: float = Field(default=0.0, ge=0)
-    wait_for_workers: float = Field(default=0.0, ge=0)
-    seconds_per_teacher: float | None = Field(default=None, gt=0)
-
-
 class RunConfig(Settings):
     """What every kind of run has."""
 
@@ -176,11 +173,13 @@ class RunConfig(Settings):
         return ()
 
     def _digest(self, without: tuple[str, ...]) -> str:
-        content = self.model_dump(mode="json", exclude={"ray": True, "backend": True, "budget": {"ledger": {"path"}}})
+        content = self.model_dump(mode="json", exclude=_NOWHERE_IN_THE_RESULT)
         if content.get("voters") == "teachers":  # a config that says nothing of voters is the one it always was
             del content["voters"], content["neighbours"]
         if not content.get("rounds"):
             content.pop("rounds", None)
+        if "read_by" in content["data"]:
+            content["data"]["read_by"] = "driver"  # whoever reads, the records are the same
         for section, keys in _LATER.items():
             for key, usual in keys.items():
                 if content.get(section, {}).get(key, ...) == usual:
@@ -349,9 +348,12 @@ class Config(RunConfig):
     def build_mechanism(self) -> Mechanism:
         """The configured mechanism, checked against the rest."""
         from pate.mechanisms import build
+        from pate.neighbours.rounds import cost_of_a_count
 
         budget = self.budget
-        mechanism = build(self.mechanism, self.n_teachers)
+        mechanism = build(self.mechanism, self.n_teachers or 1)  # records vote themselves: any number will do
+        if self.voters == "neighbours":
+            cost_of_a_count(mechanism)
         mechanism.check(budget.asked, budget.delta, self.n_teachers)
         if budget.sanitise is not None:
             from pate.accounting.composition import RdpGuarantee

@@ -1,4 +1,4 @@
-"""The content of a npy or npz file → arrays of plain numbers or text.
+"""A npy or npz file → arrays of plain numbers or text, whole or a batch of rows at a time.
 
 A file may be damaged, or made to do harm: nothing is unpickled, nothing is allocated because a
 header claims it is there, and whatever a parser raises becomes one line that names the file.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from typing import IO, BinaryIO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
@@ -38,20 +41,36 @@ def npz_names(content: bytes, where: str) -> list[str]:
 
 def npz_arrays(content: bytes, where: str, names: Collection[str]) -> dict[str, NDArray]:
     """Those arrays of an archive that are among `names`."""
+    (whole,) = npz_batches(io.BytesIO(content), where, names)
+    return whole
+
+
+def npz_batches(
+    file: BinaryIO, where: str, names: Collection[str], at_once: int | None = None
+) -> Iterator[dict[str, NDArray]]:
+    """The same `at_once` rows of each array at a time, until the longest has ended; at least one batch."""
     try:
-        with ZipFile(io.BytesIO(content)) as archive:
+        size = file.seek(0, os.SEEK_END)
+        with ExitStack() as stack:
+            archive = stack.enter_context(ZipFile(file))
             members = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
             wanted = [(name, info) for name, info in members if name in names]
             if len(dict(wanted)) != len(wanted):
                 raise DataError(f"{where}: an array is there twice")
-            if sum(info.file_size for _, info in wanted) > max(_SMALL, MOST_GROWTH * len(content)):
+            if sum(info.file_size for _, info in wanted) > max(_SMALL, MOST_GROWTH * size):
                 raise DataError(
                     f"{where}: claims to hold more than {MOST_GROWTH} times its size; save it with numpy.savez, "
                     "without compression"
                 )
-            return {
-                name: npy_array(_member(archive, info), f"{where}: array {dotted([name])}") for name, info in wanted
+            arrays = {
+                name: _Rows(
+                    stack.enter_context(_member(archive, info)), info.file_size, f"{where}: array {dotted([name])}"
+                )
+                for name, info in wanted
             }
+            yield {name: rows.next(at_once) for name, rows in arrays.items()}
+            while any(rows.left for rows in arrays.values()):
+                yield {name: rows.next(at_once) for name, rows in arrays.items()}
     except DataError:
         raise
     except Exception as error:  # zipfile and zlib raise many kinds
@@ -59,26 +78,59 @@ def npz_arrays(content: bytes, where: str, names: Collection[str]) -> dict[str, 
 
 
 def npy_array(content: bytes, where: str) -> NDArray:
-    """The array in a npy file, read-only, in place. The header must claim exactly what is there."""
-    file = io.BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(file)
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, by_columns, dtype = read_header[version](file)
-        plain = dtype.kind in "biufcSUmM" and dtype.itemsize > 0
-        if plain and math.prod(shape) * dtype.itemsize != len(content) - file.tell():
-            raise ValueError("cut off, or a header that claims too much")
-        if plain:
-            return np.ndarray(shape, dtype, content, file.tell(), order="F" if by_columns else "C")
-    except Exception as error:  # numpy's parser evaluates a literal, which can fail in many ways
-        raise DataError(f"{where}: not a whole npy file of plain numbers or text ({type(error).__name__})") from None
-    raise DataError(f"{where}: holds {dtype.kind!r} items, not plain numbers or text; it is never unpickled")
+    """The array in a npy file. The header must claim exactly what is there."""
+    return _Rows(io.BytesIO(content), len(content), where).next(None)
 
 
-def _member(archive: ZipFile, info: ZipInfo) -> bytes:
+class _Rows:
+    """The array in a npy file, some rows after the others, each read-only. `left` is how many are still to come."""
+
+    def __init__(self, file: IO[bytes], size: int, where: str) -> None:
+        self._file, self._where = file, where
+        self._shape, by_columns, self._dtype = self._header(size)
+        self.left = self._shape[0] if self._shape else 0
+        self._whole: NDArray | None = None
+        if not self._shape or (by_columns and len(self._shape) > 1):  # its rows are not one after the other
+            self._whole = np.ndarray(self._shape, self._dtype, self._read(math.prod(self._shape)), order="F")
+
+    def next(self, most: int | None) -> NDArray:
+        """The next rows, at most so many."""
+        n = self.left if most is None else min(most, self.left)
+        begin = self._shape[0] - self.left if self._shape else 0
+        self.left -= n
+        if self._whole is not None:
+            return self._whole[begin : begin + n] if self._shape else self._whole
+        shape = (n, *self._shape[1:])
+        return np.ndarray(shape, self._dtype, self._read(math.prod(shape)))
+
+    def _header(self, size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
+        try:
+            version = np.lib.format.read_magic(self._file)
+            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, by_columns, dtype = read_header[version](self._file)
+            plain = dtype.kind in "biufcSUmM" and dtype.itemsize > 0
+            if plain and math.prod(shape) * dtype.itemsize != size - self._file.tell():
+                raise ValueError("cut off, or a header that claims too much")
+            if plain:
+                return shape, by_columns, dtype
+        except Exception as error:  # numpy's parser evaluates a literal, which can fail in many ways
+            raise self._not_whole(error) from None
+        raise DataError(f"{self._where}: holds {dtype.kind!r} items, not plain numbers or text; it is never unpickled")
+
+    def _read(self, items: int) -> bytes:
+        content = self._file.read(items * self._dtype.itemsize)
+        if len(content) != items * self._dtype.itemsize:
+            raise self._not_whole(EOFError())
+        return content
+
+    def _not_whole(self, error: Exception) -> DataError:
+        return DataError(f"{self._where}: not a whole npy file of plain numbers or text ({type(error).__name__})")
+
+
+def _member(archive: ZipFile, info: ZipInfo) -> IO[bytes]:
     if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
         raise BadZipFile("numpy compresses otherwise")
-    return archive.read(info)
+    return archive.open(info)
 
 
 def _unreadable(where: str, error: Exception) -> DataError:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.columns import SECONDS_PER_YEAR, Column
-from pate.data.formats import Columns, Dialect, Wanted, array_column
+from pate.data.formats import Columns, Dialect, Wanted, array_column, other_delimiter
 from pate.data.frames import cell_text
 from pate.data.records import Format, Table, features_of, read_table
 from pate.data.settings import Missing
@@ -98,8 +98,19 @@ def examples_of(table: Table, format: Format) -> NDArray[np.float32]:
     absent = [name for name in format.features if name not in table.columns]
     if absent:
         shown = ", ".join(map(repr, absent[:9]))
-        raise DataError(f"{table.where}: lacks the columns {shown}, which this student takes")
+        hint = _why_absent(absent, list(table.columns), format)
+        raise DataError(f"{table.where}: lacks the columns {shown}, which this student takes{hint}")
     return features_of(table, format)
+
+
+def _why_absent(absent: list[str], names: list[str], format: Format) -> str:
+    """What may be the matter with a file that lacks columns."""
+    if sign := other_delimiter(names):
+        return f"; it seems to be separated by {sign!r}"
+    folded = {name.casefold(): name for name in names}
+    if alike := folded.get(absent[0].casefold()):
+        return f"; it has {alike!r}: write {absent[0]!r}"
+    return "; is there a header line?" if len(absent) == len(format.features) else ""
 
 
 def texts_of(columns: Columns, name: str, where: str) -> list[str]:

@@ -29,6 +29,7 @@ MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 _INTEGER = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+", re.ASCII)
+_DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+", re.ASCII)
 _LIKE_A_DATE = re.compile(r"[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ T].*)?", re.ASCII)
 _YEAR_ZERO, SECONDS_PER_YEAR = datetime(2000, 1, 1), 365.25 * 86_400
 
@@ -107,9 +108,14 @@ class Column:
         """What is wrong with a cell, and what to write; its look decides, it is not quoted."""
         text = self.values[row] if isinstance(self.values, list) else ""
         if date is not None:
-            return self.error(row, f"not a date of the form {date} (data.dates); write the form that the file has")
+            hint = "write the form that the file has"
+            if math.isfinite(_number(text, self.decimal)):
+                hint = "it is like a number: take numbers out of data.dates"
+            return self.error(row, f"not a date of the form {date} (data.dates); {hint}")
         if self.decimal == "." and _DECIMAL_COMMA.fullmatch(text):
             return self.error(row, "not a finite number; say data.decimal: ',' if decimals come after a comma")
+        if self.decimal == "," and _DECIMAL_POINT.fullmatch(text):
+            return self.error(row, "not a finite number; say data.decimal: '.' if decimals come after a point")
         if _LIKE_A_DATE.fullmatch(text):
             return self.error(row, "not a finite number but like a date; give its form under data.dates")
         return self.error(
@@ -201,10 +207,10 @@ def one_hot(texts: Sequence[str], categories: Sequence[object]) -> NDArray[np.fl
     return features
 
 
-def array_features(X: NDArray, where: str, keep_missing: bool = False) -> NDArray[np.float32]:
+def array_features(X: NDArray, where: str, keep_missing: bool = False, first_row: int = 0) -> NDArray[np.float32]:
     """The features in an array whose first axis is examples, as finite float32; DataError where they are not.
 
-    With `keep_missing`, examples with NaN or infinity stay what they are.
+    With `keep_missing`, examples with NaN or infinity stay what they are. `first_row` is the number of the first.
     """
     if X.dtype.kind not in "fiub":
         raise DataError(f"{where} holds {X.dtype}, not numbers")
@@ -215,7 +221,7 @@ def array_features(X: NDArray, where: str, keep_missing: bool = False) -> NDArra
     with np.errstate(over="ignore"):
         found = X.astype(np.float32)
     if not keep_missing and not np.isfinite(found).all():
-        row = int(np.argmin(np.isfinite(found).reshape(len(found), -1).all(axis=1)))
+        row = first_row + int(np.argmin(np.isfinite(found).reshape(len(found), -1).all(axis=1)))
         raise DataError(f"{where}, row {row} (counted from 0): NaN or infinity; fill missing values before the run")
     return found
 

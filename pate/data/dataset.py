@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,15 @@ class Records:
     """Private records that were read, with their labels as positions in the list of classes (−1: in none of them).
 
     Where a person is the unit of privacy, `ids` hold one canonical text per person (see `pate.data.columns`).
-    `left_out` is how many records had no valid id and are not here; that number is private too, and so are `remarks`.
+    `left_out` is how many records had no valid id and are not here, and `unlisted`, by file and column, how many have a
+    category that the config does not list; these numbers are private too.
     """
 
     X: NDArray
     y: NDArray[np.int64]
     ids: Sequence[str] | None = None
     left_out: int = 0
-    remarks: tuple[str, ...] = ()
+    unlisted: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.X) != len(self.y):
@@ -41,6 +42,14 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the operator should know about the records; private, as they are."""
+        return tuple(
+            f"{column} of {count:,} records holds what data.categories does not list"
+            for column, count in self.unlisted.items()
+        )
 
     def usable(self, n_classes: int) -> NDArray[np.bool_]:
         """Which records have numbers for features and a class for a label, each by itself."""
@@ -55,10 +64,16 @@ class Records:
 
 @dataclass(frozen=True)
 class Shards:
-    """Private records that nobody has read yet: workers read them, each shard once."""
+    """Private records that nobody has read yet: workers read them, each shard once.
+
+    `patterns` stand for more files, which this machine does not see. `forgotten` are keyed digests of records to leave
+    out.
+    """
 
     paths: tuple[str, ...]
     format: Format
+    patterns: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The content of a data file → columns: csv and parquet, and what arrays hold (see `pate.data.arrays`).
+"""A data file → columns: csv and parquet, whole or a batch of rows at a time, and what arrays hold (see
+`pate.data.arrays`).
 
 A file may be damaged, or made to do harm: nothing is unpickled, nothing is allocated because a
 header claims it is there, and whatever a parser raises becomes one line that names the file and no value in it.
@@ -9,14 +10,15 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import re
+import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
@@ -27,26 +29,49 @@ from pate.storage import is_url
 
 Columns = dict[str, Column]
 _ROWS_PER_BYTE = 100  # of a parquet file: runs of equal values take next to nothing, but not all columns are constant
+_BYTES_AT_ONCE = 1 << 16  # of a column of a parquet file
 _FROM_1970_TO_2000 = 946_684_800  # seconds
-_DELIMITERS = ",;\t|"
+NO_FILE = "no such file"
+DELIMITERS = ",;\t|"
+"""Signs that stand between cells, usually."""
+
 _FAMILIES: dict[str, Family] = {"i": "integer", "u": "integer", "f": "real", "b": "boolean", "U": "text"}
 
 
 def content_of(path: str) -> bytes:
     """A whole file, by path or URL."""
-    try:
-        if not is_url(path):
-            return Path(path).read_bytes()
-        import fsspec
+    with opened(path) as file:
+        return file.read()
 
-        with fsspec.open(path, "rb") as file:
-            content: bytes = file.read()
-            return content
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file on {socket.gethostname()}, which has to read it") from None
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A file by path or URL, to be read within the block."""
+    try:
+        file = _open(path)
     except (OSError, ImportError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DataError(f"{path}: cannot be read on {socket.gethostname()} ({reason.splitlines()[0]})") from None
+        raise _cannot_be_read(path, error) from None
+    with file:
+        try:
+            yield file
+        except OSError as error:
+            raise _cannot_be_read(path, error) from None
+
+
+def _open(path: str) -> BinaryIO:
+    if not is_url(path):
+        return Path(path).open("rb")
+    import fsspec
+
+    file: BinaryIO = fsspec.open(path, "rb").open()
+    return file
+
+
+def _cannot_be_read(path: str, error: Exception) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path}: {NO_FILE} on {socket.gethostname()}, which has to read it")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return DataError(f"{path}: cannot be read on {socket.gethostname()} ({reason.splitlines()[0]})")
 
 
 @dataclass(frozen=True)
@@ -62,8 +87,20 @@ class Dialect:
         """Python's name of the encoding; a byte order mark of UTF-8 is not part of the text."""
         return "utf-8-sig" if self.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else self.encoding
 
+    def __str__(self) -> str:
+        return f"separated by {self.delimiter!r}, decimals by {self.decimal!r}, in {self.encoding}"
+
 
 USUAL = Dialect()
+
+
+def other_delimiter(names: Sequence[str]) -> str | None:
+    """What a header seems to be separated by that was read as one long name; None of other headers.
+
+    >>> other_delimiter(["age;sex"]), other_delimiter(["age", "sex"])
+    (';', None)
+    """
+    return next((sign for sign in DELIMITERS if sign in names[0]), None) if len(names) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -105,8 +142,9 @@ class Wanted:
     def _hint(self, name: str, names: Sequence[str]) -> str:
         """What the missing column may be called; only where the first line cannot be a record."""
         if len(names) == 1:
-            found = next((sign for sign in _DELIMITERS if sign in names[0]), None)
-            return "" if found is None else f"; is the file separated by {found!r}? say data.delimiter"
+            sign = other_delimiter(names)
+            written = '"\\t"' if sign == "\t" else repr(sign)  # as YAML takes it
+            return "" if sign is None else f"; is the file separated by {sign!r}? say data.delimiter: {written}"
         public = {*self.known, *(other for other in self.needed.values() if other)}
         alike = next((other for other in names if other.casefold() == name.casefold()), None)
         if alike is not None:
@@ -117,106 +155,148 @@ class Wanted:
         return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def csv_columns(
-    content: bytes, where: str, wanted: Wanted, dialect: Dialect = USUAL
-) -> tuple[Columns, tuple[str, ...]]:
+Batch = tuple[Columns, tuple[str, ...]]
+"""The columns of some rows that are wanted, and the names of all columns of the file."""
+
+
+def csv_columns(content: bytes, where: str, wanted: Wanted, dialect: Dialect = USUAL) -> Batch:
     """The columns of a csv file with a header that are wanted, and the names of all."""
-    rows = _lines_by_themselves(content, dialect) if wanted.keep_bad else _lines(content, where, dialect)
-    if not rows:
+    (whole,) = csv_batches(io.BytesIO(content), where, wanted, dialect)
+    return whole
+
+
+def csv_batches(
+    file: BinaryIO, where: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
+) -> Iterator[Batch]:
+    """The same `at_once` rows at a time, of a file that is read once from its beginning; at least one batch."""
+    source: io.BufferedReader[Any] = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
+    start = source.peek(4)[:4]
+    if start == b"PK\x03\x04":
+        raise DataError(f"{where}: is a workbook of Excel, or another zip file; save it as csv")
+    lines = _lines_by_themselves(source, dialect) if wanted.keep_bad else _lines(source, where, dialect, start)
+    header = next(lines, None)
+    if header is None:
         raise DataError(f"{where}: no header line")
-    header = rows.pop(0)
-    columns = {
-        name: Column(
-            f"{where}: column {name!r}", "cells", "text", [row[i].strip() for row in rows], decimal=dialect.decimal
-        )
-        for i, name in wanted.columns(header, where).items()
-    }
-    return columns, tuple(name.strip() for name in header)
+    chosen, names = wanted.columns(header, where), tuple(name.strip() for name in header)
+    rows, begin = list(islice(lines, at_once)), 0
+    while True:
+        numbers = range(begin, begin + len(rows))
+        columns = {
+            name: Column(
+                f"{where}: column {name!r}",
+                "cells",
+                "text",
+                [row[i].strip() for row in rows],
+                rows=numbers,
+                decimal=dialect.decimal,
+            )
+            for i, name in chosen.items()
+        }
+        yield columns, names
+        rows, begin = list(islice(lines, at_once)), numbers.stop
+        if not rows:
+            return
 
 
-def _lines_by_themselves(content: bytes, dialect: Dialect) -> list[list[str]]:
+def _lines_by_themselves(source: io.BufferedReader[Any], dialect: Dialect) -> Iterator[list[str]]:
     """Every line parsed alone, so that an open quote reaches no other; one that is not csv has empty cells."""
-    rows: list[list[str]] = []
-    for line in re.split(r"\r\n|\n|\r", content.decode(dialect.codec, errors="replace")):
+    width: int | None = None
+    for line in io.TextIOWrapper(source, dialect.codec, errors="replace"):
         row = [""]
         with suppress(csv.Error):
             if "\N{REPLACEMENT CHARACTER}" not in line:
-                row = next(csv.reader([line], skipinitialspace=True, strict=True, delimiter=dialect.delimiter), [])
+                alone = [line.removesuffix("\n")]
+                row = next(csv.reader(alone, skipinitialspace=True, strict=True, delimiter=dialect.delimiter), [])
         if row:
-            rows.append(row if not rows or len(row) == len(rows[0]) else [""] * len(rows[0]))
-    return rows
+            width = len(row) if width is None else width
+            yield row if len(row) == width else [""] * width
 
 
-def _lines(content: bytes, where: str, dialect: Dialect) -> list[list[str]]:
-    file = io.TextIOWrapper(io.BytesIO(content), dialect.codec, newline="")
-    reader = csv.reader(file, skipinitialspace=True, strict=True, delimiter=dialect.delimiter)
-    rows: list[list[str]] = []
-    lines = 0
+def _lines(source: io.BufferedReader[Any], where: str, dialect: Dialect, start: bytes) -> Iterator[list[str]]:
+    text = io.TextIOWrapper(source, dialect.codec, newline="")
+    reader = csv.reader(text, skipinitialspace=True, strict=True, delimiter=dialect.delimiter)
+    width, done, lines = 0, 0, 0
     try:
         for row in reader:
             lines += 1
             if reader.line_num != lines:  # it would have swallowed other records
                 raise DataError(
-                    f"{_row(where, rows)}: spans lines; close its quote, or take line breaks out of its cells"
+                    f"{_row(where, done)}: spans lines; close its quote, or take line breaks out of its cells"
                 )
-            if rows and row and len(row) != len(rows[0]):
-                raise DataError(
-                    f"{_row(where, rows)}: not as many fields as the header has; put cells that hold "
-                    f"{dialect.delimiter!r} into quotes, or is data.delimiter another?"
-                )
+            if done and row and len(row) != width:
+                hint = f"put cells that hold {dialect.delimiter!r} into quotes, or is data.delimiter another?"
+                if width == 1:
+                    hint = "is the first line the header, or something above it?"
+                raise DataError(f"{_row(where, done)}: not as many fields as the header has; {hint}")
             if row:
-                rows.append(row)
+                width, done = len(row), done + 1
+                yield row
     except UnicodeError:
         name = "UTF-8" if dialect.codec == "utf-8-sig" else dialect.encoding
-        raise DataError(f"{where}: not {name} text; say its encoding with data.encoding, such as cp1252") from None
+        likely = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else "cp1252"
+        raise DataError(f"{where}: not {name} text; say its encoding with data.encoding, such as {likely}") from None
     except csv.Error:
         raise DataError(
-            f"{_row(where, rows)}: not csv: a quote that is not closed or not doubled, or a huge cell"
+            f"{_row(where, done)}: not csv: a quote that is not closed or not doubled, or a huge cell"
         ) from None
-    return rows
 
 
-def parquet_columns(content: bytes, where: str, wanted: Wanted) -> tuple[Columns, tuple[str, ...]]:
-    """The columns of a parquet file, as `csv_columns`."""
+def parquet_batches(file: BinaryIO, where: str, wanted: Wanted, at_once: int | None = None) -> Iterator[Batch]:
+    """The columns of a parquet file, as `csv_batches`."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise DataError(f"{where}: parquet needs the package pyarrow: pip install 'pate[parquet]'") from None
     try:
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), pre_buffer=False)
-        if not 0 <= file.metadata.num_rows <= _ROWS_PER_BYTE * len(content):
+        size = file.seek(0, os.SEEK_END)
+        content = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BYTES_AT_ONCE)
+        if not 0 <= content.metadata.num_rows <= _ROWS_PER_BYTE * size:
             raise ValueError("it claims more rows than it can hold")
-        table = file.read(use_threads=False)  # a damaged column ends the others' threads by a crash
-        table.validate(full=True)
-        header = list(table.column_names)
-        columns = {
-            name: _arrow_column(table.column(i), f"{where}: column {name!r}")
-            for i, name in wanted.columns(header, where).items()
-        }
-        return columns, tuple(name.strip() for name in header)
+        begin = 0
+        for table in _arrow_tables(content, at_once):
+            table.validate(full=True)
+            header, numbers = list(table.column_names), range(begin, begin + len(table))
+            columns = {
+                name: replace(_arrow_column(table.column(i), f"{where}: column {name!r}"), rows=numbers)
+                for i, name in wanted.columns(header, where).items()
+            }
+            yield columns, tuple(name.strip() for name in header)
+            begin = numbers.stop
     except DataError:
         raise
     except Exception as error:  # pyarrow raises many kinds
         raise DataError(f"{where}: not a readable parquet file ({type(error).__name__})") from None
 
 
-def array_column(values: NDArray, where: str) -> Column:
-    """A column that was saved as an array."""
+def _arrow_tables(content: Any, at_once: int | None) -> Iterator[Any]:
+    """Without threads: a damaged column ends those of the others by a crash."""
+    import pyarrow
+
+    if at_once is None or content.metadata.num_rows == 0:
+        yield content.read(use_threads=False)
+        return
+    for batch in content.iter_batches(at_once, use_threads=False):
+        yield pyarrow.Table.from_batches([batch])
+
+
+def array_column(values: NDArray, where: str, first_row: int = 0) -> Column:
+    """A column that was saved as an array, or the rows of it from `first_row` on."""
     if values.ndim != 1:
         raise DataError(f"{where}: has {values.ndim} axes, needed is 1")
     family, stored_as = _FAMILIES.get(values.dtype.kind, "other"), str(values.dtype)
+    rows = range(first_row, first_row + len(values))
     if family != "text":
-        return Column(where, family, stored_as, values)
+        return Column(where, family, stored_as, values, rows=rows)
     try:
-        return Column(where, family, stored_as, [text.strip() for text in values.tolist()])
+        return Column(where, family, stored_as, [text.strip() for text in values.tolist()], rows=rows)
     except ValueError:
         raise DataError(f"{where}: holds what is not text") from None
 
 
-def _row(where: str, rows: list[list[str]]) -> str:
-    """The place of the next row, for an error, after `rows`, of which the first is the header."""
-    return f"{where}, row {len(rows) - 1} (counted from 0)" if rows else f"{where}, header"
+def _row(where: str, done: int) -> str:
+    """The place of the next row, for an error, after so many, of which the first is the header."""
+    return f"{where}, row {done - 1} (counted from 0)" if done else f"{where}, header"
 
 
 def _arrow_column(values: Any, where: str) -> Column:

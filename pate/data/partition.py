@@ -46,6 +46,11 @@ def keyed_digest(key: bytes, purpose: bytes, value: bytes) -> bytes:
     return blake2b(value, key=key, person=purpose, digest_size=16).digest()
 
 
+def forgetting_marks(record_identities: Sequence[bytes], key: bytes) -> list[str]:
+    """What a record that was forgotten is remembered by."""
+    return [keyed_digest(key, b"forget", identity).hex() for identity in record_identities]
+
+
 def assign_parts(record_identities: Sequence[bytes], key: bytes, n_parts: int) -> NDArray[np.int64]:
     """The part of each record. The bias of the remainder is below 2⁻⁹⁰ for any number of parts in use."""
     digests = (keyed_digest(key, b"part", identity) for identity in record_identities)

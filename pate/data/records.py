@@ -6,17 +6,18 @@ part is the right one for it. That rule looks at the record alone; the file is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.arrays import npz_arrays
+from pate.data.arrays import npz_batches
 from pate.data.columns import Column, IdType, array_features, canonical, one_hot
 from pate.data.dataset import Records
-from pate.data.formats import USUAL, Columns, Dialect, Wanted, array_column, content_of, csv_columns, parquet_columns
+from pate.data.formats import USUAL, Columns, Dialect, Wanted, array_column, csv_batches, opened, parquet_batches
 from pate.data.problems import Problems
 from pate.errors import DataError
 from pate.naming import nearest
@@ -29,13 +30,18 @@ Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A file, or its private, public or test part. In npz files all features are one array `X`, else columns."""
+    """A file, its private, public or test part, or a batch of its rows.
+
+    In npz files all features are one array `X`, else columns.
+    """
 
     where: str
     columns: Columns
     X: NDArray | None = None
     header: tuple[str, ...] = ()
     """The names of all columns, also of those that are ignored and were not read."""
+    first_row: int = 0
+    """Of `X`, where it is a batch of a file's rows."""
 
     def __len__(self) -> int:
         if self.X is not None:
@@ -148,7 +154,7 @@ def joined(several: Sequence[Records], format: Format) -> Records:
         np.concatenate([np.empty(0, np.int64), *(records.y for records in several)]),
         None if format.id is None else [i for records in several for i in records.ids or ()],
         sum(records.left_out for records in several),
-        tuple(remark for records in several for remark in records.remarks),
+        sum((Counter(records.unlisted) for records in several), Counter()),
     )
 
 
@@ -176,23 +182,39 @@ def dialect_of(settings: CsvData | ParquetData) -> Dialect:
 
 def read_table(path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL) -> Table:
     """The table in a file."""
-    content = content_of(path)
-    if source == "npz":
-        return npz_table(npz_arrays(content, path, ("X", "y", "id")), path)
-    if source == "parquet":
-        columns, header = parquet_columns(content, path, wanted)
-    else:
-        columns, header = csv_columns(content, path, wanted, dialect)
-    return Table(path, columns, None, header)
+    (whole,) = tables_in(path, source, wanted, dialect)
+    return whole
 
 
-def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "") -> Table:
-    """What an archive holds under the keys X, y and id, each with the suffix."""
+def tables_in(
+    path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
+) -> Iterator[Table]:
+    """The same `at_once` rows at a time, so that memory does not grow with the file; at least one table."""
+    with opened(path) as file:
+        if source == "npz":
+            first_row = 0
+            for arrays in npz_batches(file, path, ("X", "y", "id"), at_once):
+                yield npz_table(arrays, path, first_row=first_row)
+                first_row += at_once or 0
+            return
+        batches = (
+            parquet_batches(file, path, wanted, at_once)
+            if source == "parquet"
+            else csv_batches(file, path, wanted, dialect, at_once)
+        )
+        for columns, header in batches:
+            yield Table(path, columns, None, header)
+
+
+def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "", first_row: int = 0) -> Table:
+    """What an archive holds under the keys X, y and id, each with the suffix; of batches, the rows from `first_row`."""
     names = {key: f"{key}{suffix}" for key in ("y", "id")}
     columns = {
-        key: array_column(arrays[name], f"{where}: array {name}") for key, name in names.items() if name in arrays
+        key: array_column(arrays[name], f"{where}: array {name}", first_row)
+        for key, name in names.items()
+        if name in arrays
     }
-    return Table(where, columns, arrays.get(f"X{suffix}"))
+    return Table(where, columns, arrays.get(f"X{suffix}"), first_row=first_row)
 
 
 def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDArray[np.float32]:
@@ -203,7 +225,7 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
             raise DataError(
                 f"{table.where}: examples of shape {X.shape[1:]}, those of the public file have {format.shape}"
             )
-        return array_features(X, f"{table.where}: array X", keep_missing)
+        return array_features(X, f"{table.where}: array X", keep_missing, table.first_row)
     categories, medians, dates = dict(format.categories), dict(format.medians), dict(format.dates)
     blocks, gaps, problems = [], [], Problems()
     for name in format.features:
@@ -298,29 +320,27 @@ def records_of(table: Table, format: Format) -> Records:
     problems.tell()
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
-    remarks = _unlisted(table, format)
+    unlisted = _unlisted(table, format)
     if format.id is None:
-        return Records(X, y, None, 0, remarks)
+        return Records(X, y, None, 0, unlisted)
     if len(X) != len(ids):
         raise DataError(f"{table.where}: not as many ids as records")
     kept = [i for i in ids if i is not None]
     if len(kept) < len(ids):
         valid = np.array([i is not None for i in ids])
         X, y = X[valid], y[valid]
-    return Records(X, y, kept, len(ids) - len(kept), remarks)
+    return Records(X, y, kept, len(ids) - len(kept), unlisted)
 
 
-def _unlisted(table: Table, format: Format) -> tuple[str, ...]:
-    """How many records have a category that the config does not list, by column; private."""
-    remarks = []
+def _unlisted(table: Table, format: Format) -> dict[str, int]:
+    """How many records have a category that the config does not list, by file and column."""
+    found = {}
     for name, listed in format.categories:
         known = {"", *(canonical(str(value)) for value in listed)}
         count = sum(canonical(text) not in known for text in table.columns[name].texts())
         if count:
-            remarks.append(
-                f"{table.where}: column {name!r} of {count:,} records holds what data.categories does not list"
-            )
-    return tuple(remarks)
+            found[f"{table.where}: column {name!r}"] = count
+    return found
 
 
 def _needed(table: Table, name: str) -> Column:

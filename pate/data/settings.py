@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import datetime
+from fnmatch import fnmatchcase
+from posixpath import normpath
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
@@ -87,13 +89,14 @@ class OwnData(Settings):
     """The user's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
 
     `id_type` says what ids are, the same in all files; see pate/data/columns.py. `about_records` is how many private
-    ones there are, roughly, as anybody may know: δ is checked against it. The exact number is private.
+    ones there are, roughly, as anybody may know: δ is checked against it. The exact number is private. `read_by` says
+    who reads shards, which changes nothing else: if left out, the workers of a cluster that was joined, or the driver.
     """
 
     private: str | Several[str] | None = None
     public: str | None = None
     test: str | None = None
-    read_by: Literal["driver", "workers"] = "driver"
+    read_by: Literal["driver", "workers"] | None = None
     id_type: Literal["text", "integer"] = "text"
     about_records: int | None = Field(default=None, ge=1, le=10**12)
 
@@ -102,6 +105,17 @@ class OwnData(Settings):
         """Whether private records are read shard by shard; see pate/data/shards.py."""
         several = not isinstance(self.private, str) or any(sign in self.private for sign in "*?[")
         return self.private is not None and (several or "://" in str(self.private) or self.read_by == "workers")
+
+    @model_validator(mode="after")
+    def _private_is_not_public(self) -> OwnData:
+        names = (self.private,) if isinstance(self.private, str) else self.private or ()
+        for key in ("public", "test"):
+            path = getattr(self, key)
+            if path is not None and any(fnmatchcase(normpath(path), normpath(name)) for name in names):
+                raise ValueError(
+                    f"{key}: is a private file, and what is {key} is treated as known to everybody; name another file"
+                )
+        return self
 
     @model_validator(mode="after")
     def _shards_have_public_examples(self) -> OwnData:
@@ -188,7 +202,9 @@ class ColumnsData(OwnData):
         for key, columns in {**{k: [v] for k, v in single.items() if v is not None}, **listed}.items():
             for column in columns:
                 if column in uses:
-                    raise ValueError(f"{key}: column {shown(column)} is {uses[column]} already; name it once")
+                    raise ValueError(
+                        f"{key}: column {shown(column)} is named under {uses[column]} already; a column is one thing"
+                    )
                 uses[column] = key
         for key in ("label", "id"):
             if single[key] == "":

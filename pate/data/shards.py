@@ -7,8 +7,9 @@ teachers and votes are the same. Columns and classes come from the config and th
 from __future__ import annotations
 
 import glob
+import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset, Records, Shards
 from pate.data.formats import USUAL, Wanted
-from pate.data.partition import contents, identities, keyed_digest, parts_of, ranks
+from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data.problems import Problems
 from pate.data.records import (
     Format,
@@ -31,9 +32,11 @@ from pate.data.records import (
     labels_of,
     read_table,
     records_of,
+    tables_in,
     with_valid_ids,
 )
-from pate.errors import DataError
+from pate.data.spill import Block, Spill
+from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
 from pate.storage import is_url
 
@@ -41,85 +44,118 @@ if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData, ParquetData
 
 _DIGEST_BITS = 128
+_CELLS_AT_ONCE, _MOST_ROWS_AT_ONCE = 1 << 21, 1 << 16
 
 
 @dataclass(frozen=True)
 class Summary:
     """What a reader found: private, as the records are. The digest is the same for any order and split into shards."""
 
-    records: int
-    digest: int
+    records: int = 0
+    digest: int = 0
     left_out: int = 0
 
+    def __add__(self, other: Summary) -> Summary:
+        digest = (self.digest + other.digest) % 2**_DIGEST_BITS
+        return Summary(self.records + other.records, digest, self.left_out + other.left_out)
 
-class Block:
-    """The records of one part that one reader has, with the rank of each and, where there are any, its id."""
-
-    def __init__(self, X: NDArray, y: NDArray[np.int64], ranks: list[bytes], ids: list[str] | None = None) -> None:
-        self.X, self.y, self.ranks, self.ids = X, y, ranks, ids
-
-    @staticmethod
-    def merged(blocks: Sequence[Block]) -> tuple[NDArray, NDArray[np.int64]]:
-        """The whole part, in the order it would have if one reader had read everything."""
-        order_of = [rank for block in blocks for rank in block.ranks]
-        order = sorted(range(len(order_of)), key=order_of.__getitem__)
-        X, y = np.concatenate([block.X for block in blocks]), np.concatenate([block.y for block in blocks])
-        return X[order], y[order]
+    @property
+    def text(self) -> str:
+        """The digest: equal for the same records, however they are spread over shards and readers."""
+        return f"{self.digest:032x}"
 
 
 class ShardReader:
-    """Reads some shards once and hands out their records by part. `pate.ensemble.readers` makes actors of it."""
+    """Reads some shards once, a batch at a time, and hands out their records by part from its own disk.
 
-    def __init__(self, paths: Sequence[str], format: Format, key: bytes, split: Split) -> None:
-        self._paths, self._format, self._key, self._split = paths, format, key, split
-        self._rows: list[NDArray[np.int64]] | None = None
+    The disk is that of `folder`, else the machine's usual place for temporary files (see `pate.data.spill`).
+    `pate.ensemble.readers` makes actors of it.
+    """
+
+    def __init__(
+        self, shards: Shards, key: bytes, split: Split, folder: Path | None = None, some: slice = slice(None)
+    ) -> None:
+        self._paths, self._format, self._forgotten = shards.paths[some], shards.format, frozenset(shards.forgotten)
+        self._key, self._split, self._folder = key, split, folder
+        self._spill: Spill | None = None
 
     def load(self) -> Summary | str:
         """Read everything; what is wrong with a shard comes back as text, so that no log quotes it."""
+        self.close()
         try:
-            found = read_all(self._paths, self._format)
-        except DataError as error:
+            return self._load()
+        except (DataError, RunError) as error:
             return str(error)
-        self._X, self._y, ids = found.X, found.y, found.ids
-        self._ids = ids
-        self._rows = parts_of(self._X, self._y, ids, self._key, self._split)
-        names = identities(self._X, self._y, ids)
-        whole = names if ids is None else [a + b for a, b in zip(names, contents(self._X, self._y), strict=True)]
-        digests = (keyed_digest(self._key, b"data", record) for record in whole)
-        digest = sum(int.from_bytes(d, "little") for d in digests) % 2**_DIGEST_BITS
-        return Summary(len(names), digest, found.left_out)
+
+    def _load(self) -> Summary:
+        spill = Spill(self._format.shape, self._format.id is not None, self._folder)
+        found, problems = Summary(), Problems()
+        for path in self._paths:
+            with problems.gathered():
+                for records in records_in(path, self._format):
+                    kept = self._without_forgotten(records)
+                    found += summary_of(kept, self._key)
+                    spill.add(*self._placed(kept))
+        problems.tell()
+        self._spill = spill
+        return found
+
+    def _without_forgotten(self, records: Records) -> Records:
+        if not self._forgotten:
+            return records
+        marks = forgetting_marks(identities(records.X, records.y, records.ids), self._key)
+        return records.only(np.array([mark not in self._forgotten for mark in marks], dtype=bool))
+
+    def _placed(self, records: Records) -> tuple[Block, list[NDArray[np.int64]]]:
+        """The records as they are kept, and which of them each part has."""
+        X, y, ids = records.X, records.y, records.ids
+        persons = None
+        if ids is not None:
+            marks = [keyed_digest(self._key, b"person", name) for name in identities(X, y, ids)]
+            persons = np.array(marks, dtype="S16")
+        rank = np.array(ranks(X, y, self._key), dtype="S16")
+        return Block(X, y, rank, persons), parts_of(X, y, ids, self._key, self._split)
 
     def part(self, number: int) -> Block:
         """This reader's records of a part."""
-        rows = self._loaded()[number]
-        X, y = self._X[rows], self._y[rows]
-        ids = None if self._ids is None else [self._ids[row] for row in rows]
-        return Block(X, y, ranks(X, y, self._key), ids)
+        return self._loaded().part(number)
 
-    def stretch(self, begin: int, size: int) -> tuple[NDArray, NDArray[np.int64]]:
-        """This reader's records from the one numbered `begin` on, `size` of them or what is left."""
-        self._loaded()
-        return self._X[begin : begin + size], self._y[begin : begin + size]
+    def stretch(self, begin: int) -> tuple[NDArray, NDArray[np.int64]]:
+        """Some of this reader's records, from the one numbered `begin` on; none where there are no more."""
+        block = self._loaded().stretch(begin, rows_at_once(self._format))
+        return block.X, block.y
 
-    def _loaded(self) -> list[NDArray[np.int64]]:
-        if self._rows is None and isinstance(self.load(), str):  # started again elsewhere
+    def close(self) -> None:
+        """Give the disk back."""
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+
+    def _loaded(self) -> Spill:
+        if self._spill is None and isinstance(self.load(), str):  # started again elsewhere
             raise DataError(f"private shards cannot be read again on {socket.gethostname()}")
-        assert self._rows is not None
-        return self._rows
+        assert self._spill is not None
+        return self._spill
 
 
-def digest_of(summaries: Sequence[Summary]) -> str:
-    """Equal for the same records, however they are spread over shards and readers."""
-    return f"{sum(summary.digest for summary in summaries) % 2**_DIGEST_BITS:032x}"
+def summary_of(records: Records, key: bytes) -> Summary:
+    """What a reader would find if it had read just these."""
+    X, y, ids = records.X, records.y, records.ids
+    whole = contents(X, y)
+    if ids is not None:
+        whole = [a + b for a, b in zip(identities(X, y, ids), whole, strict=True)]
+    digests = (keyed_digest(key, b"data", record) for record in whole)
+    digest = sum(int.from_bytes(d, "little") for d in digests) % 2**_DIGEST_BITS
+    return Summary(len(records), digest, records.left_out)
 
 
 def load_sharded(
     settings: CsvData | NpzData | ParquetData, folder: Path, by_workers: bool, keep_missing: bool = False
 ) -> Dataset:
-    """The data set; private records are left to the workers if the config says so and the caller can."""
+    """The data set; private records are left to the workers if the caller says so."""
     assert settings.private is not None  # checked by the config
     assert settings.public is not None
-    paths = _expanded(settings.private, folder)
+    paths, patterns = _expanded(settings.private, folder, may_be_elsewhere=by_workers)
     wanted = Wanted({}, () if settings.source == "npz" else settings.ignore)
     dialect = USUAL if settings.source == "npz" else dialect_of(settings)
     public = read_table(_place(settings.public, folder), settings.source, wanted, dialect)
@@ -129,7 +165,7 @@ def load_sharded(
         else Format.of_columns(settings, public.columns, public.where).fitted(public)
     )
     format = replace(format, keep_missing=keep_missing)
-    left, test, problems = by_workers and settings.read_by == "workers", None, Problems()
+    test, problems = None, Problems()
     with problems.gathered():
         X_public = features_of(public, format)
         remarks = category_remarks(public, format)
@@ -140,7 +176,7 @@ def load_sharded(
     with problems.gathered():
         y_test = None if test is None else labels_of(test, format)
     with problems.gathered():
-        private = Shards(tuple(paths), format) if left else with_valid_ids(read_all(paths, format), format)
+        private = Shards(paths, format, patterns) if by_workers else with_valid_ids(read_all(paths, format), format)
     problems.tell()
     return Dataset(
         private=private,
@@ -157,17 +193,29 @@ def load_sharded(
 
 def read_all(paths: Sequence[str], format: Format) -> Records:
     """The records of some shards, in the order given. Every mistake names its shard."""
-    needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
-    found, problems = [], Problems()
-    wanted = Wanted(needed, format.ignore, format.features, format.keep_missing)
+    found: list[Records] = []
+    problems = Problems()
     for path in paths:
         with problems.gathered():
-            table = read_table(path, format.source, wanted, format.dialect)
-            if format.source == "npz" and format.id is None and "id" in table.columns:
-                raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
-            found.append(records_of(_with_known_columns(table, format), format))
+            found += records_in(path, format)
     problems.tell()
     return joined(found, format)
+
+
+def records_in(path: str, format: Format) -> Iterator[Records]:
+    """The records of one shard, a batch at a time; the first batch with a mistake ends it."""
+    needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
+    wanted = Wanted(needed, format.ignore, format.features, format.keep_missing)
+    for table in tables_in(path, format.source, wanted, format.dialect, rows_at_once(format)):
+        if format.source == "npz" and format.id is None and "id" in table.columns:
+            raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
+        yield records_of(_with_known_columns(table, format), format)
+
+
+def rows_at_once(format: Format) -> int:
+    """How many records are in memory together: a few megabytes of them."""
+    cells = _CELLS_AT_ONCE // (4 if format.source == "csv" else 1)  # each of which is a text there
+    return max(1, min(_MOST_ROWS_AT_ONCE, cells // math.prod(format.shape)))
 
 
 def _with_known_columns(table: Table, format: Format) -> Table:
@@ -183,22 +231,41 @@ def _with_known_columns(table: Table, format: Format) -> Table:
     return table
 
 
-def _expanded(private: str | tuple[str, ...], folder: Path) -> list[str]:
-    """The shards by name. A pattern is matched on this machine; names that are listed need not be here."""
+def _expanded(
+    private: str | tuple[str, ...], folder: Path, may_be_elsewhere: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The shards by name, and patterns that no file on this machine matches, if files `may_be_elsewhere`.
+
+    Names that are listed need not be here.
+    """
     paths: list[str] = []
+    patterns: list[str] = []
     for entry in (private,) if isinstance(private, str) else private:
         place = _place(entry, folder)
         if not glob.has_magic(entry):
             paths.append(place)
-            continue
-        found = _matching(place)
-        if not found:
-            raise DataError(f"{entry}: no file here matches; list the shards by name if only other machines see them")
-        paths += found
+        elif may_be_elsewhere and not _matching(place):
+            patterns.append(place)
+        else:
+            paths += matching([place])
+    return named_once(paths), tuple(patterns)
+
+
+def matching(patterns: Sequence[str]) -> list[str]:
+    """The files on this machine that patterns match, each at least one."""
+    found = {pattern: _matching(pattern) for pattern in patterns}
+    for pattern, paths in found.items():
+        if not paths:
+            raise DataError(f"{pattern}: no file here matches (on {socket.gethostname()})")
+    return [path for paths in found.values() for path in paths]
+
+
+def named_once(paths: Sequence[str]) -> tuple[str, ...]:
+    """The shards, refused if one is there twice."""
     repeated = sorted({path for path in paths if paths.count(path) > 1})
     if repeated:
         raise DataError(f"{repeated[0]}: listed twice; its records would count double")
-    return paths
+    return tuple(paths)
 
 
 def _matching(pattern: str) -> list[str]:

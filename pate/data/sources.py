@@ -24,7 +24,7 @@ def load(
 ) -> Dataset:
     """The data set that the config's data section describes.
 
-    `by_workers`: leave private shards unread where the config says that workers read them. `keep_missing`: keep private
+    `by_workers`: leave private shards unread, for workers to read them. `keep_missing`: keep private
     records whose features are no numbers or whose label is no class (−1), which cast no vote where records vote
     themselves and count as zero in a baseline, and take an empty private set; else they are refused.
 
@@ -63,6 +63,12 @@ def load(
 
         return with_votes(load_images(settings.images, folders), settings.votes, given or config_dir)
     return load_images(settings.source, folders)
+
+
+def read_by_workers(settings: DataSettings, on_cluster: bool) -> bool:
+    """Whether workers are to read the private records: as the config says, else of shards where there is a cluster."""
+    chosen = getattr(settings, "read_by", "driver")
+    return chosen == "workers" or (chosen is None and on_cluster and getattr(settings, "sharded", False))
 
 
 def data_root(data_dir: Path | None) -> Path | None:

@@ -65,7 +65,8 @@ def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dat
             raise DataError(f"data.{part}: no rows; a csv source needs private and public ones")
     _check_ignored(settings, tables)
     private, public = tables["private"], tables["public"]
-    format = Format.of_columns(settings, private.columns, private.where).fitted(public)
+    in_order = [*(name for name in public.columns if name in private.columns), *private.columns]  # as of shards
+    format = Format.of_columns(settings, dict.fromkeys(in_order), private.where).fitted(public)
     return dataset(tables, replace(format, keep_missing=keep_missing))
 
 

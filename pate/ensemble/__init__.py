@@ -32,8 +32,6 @@ class Backend(Protocol):
 
     def forget_dead(self) -> None: ...
 
-    def lacks_gpu(self) -> bool: ...
-
     def close(self) -> None: ...
 
 
@@ -49,9 +47,15 @@ class Ensemble:
     """
 
     def __init__(
-        self, teaching: Teaching, records: PartRecords, store: Store | None = None, ray: RaySettings | None = None
+        self,
+        teaching: Teaching,
+        records: PartRecords,
+        store: Store | None = None,
+        ray: RaySettings | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.teaching, self._records = teaching, records
+        """`say` is told in words what the run waits for, and whatever else people should know."""
+        self.teaching, self._records, self._say = teaching, records, say
         self.store = InMemory() if store is None else store
         self._ray = ray
 
@@ -64,7 +68,7 @@ class Ensemble:
             from pate.ensemble.pool import Pool
 
             try:
-                self._backend = Pool(self.teaching, self.store, self._ray)
+                self._backend = Pool(self.teaching, self.store, self._ray, self._say)
             except BaseException:
                 self._records.close()
                 raise
@@ -79,11 +83,6 @@ class Ensemble:
     def probe(self, X_public: NDArray) -> float:
         """Try each kind of teacher on public examples; returns the expected seconds of training."""
         return self._backend.probe(X_public, self._records.n_records // len(self.teaching.assignment))
-
-    @property
-    def lacks_gpu(self) -> bool:
-        """Whether workers were given GPUs that torch cannot use."""
-        return self._backend.lacks_gpu()
 
     def train(self, done: Callable[[int], None] | None = None, parts: Collection[int] | None = None) -> None:
         """Train all teachers, or those of `parts`; `done` is called with the number of teachers ready so far."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -17,17 +18,23 @@ from pate.runs.files import TEACHERS
 from pate.storage.files import sync_folder, write_atomically
 
 _SEAL_BYTES = 32
+_STACKS = "stacks"
+_NO_PART = 2**63  # what the seal of that file counts for
 
 
 class Store(Protocol):
     """Where an ensemble keeps trained teachers, as bytes by part. `load` gives None for a part that is not there.
 
-    `failure` is the kind of error, if the teacher is a stand-in or a second try.
+    `failure` is the kind of error, if the teacher is a stand-in or a second try. `stacked` gives the kinds of teachers
+    that are trained in stacks only because there were GPUs when the first was trained: decided then, kept from then
+    on, so that a run which goes on elsewhere trains the same stacks.
     """
 
     def save(self, part: int, payload: bytes, failure: str | None = None) -> None: ...
 
     def load(self, part: int) -> bytes | None: ...
+
+    def stacked(self, now: Collection[int]) -> tuple[int, ...]: ...
 
 
 class InMemory:
@@ -36,6 +43,7 @@ class InMemory:
     def __init__(self) -> None:
         self.failures: dict[int, str] = {}
         self._payloads: dict[int, bytes] = {}
+        self._stacked: tuple[int, ...] | None = None
 
     def save(self, part: int, payload: bytes, failure: str | None = None) -> None:
         self._payloads[part] = payload
@@ -45,12 +53,18 @@ class InMemory:
     def load(self, part: int) -> bytes | None:
         return self._payloads.get(part)
 
+    def stacked(self, now: Collection[int]) -> tuple[int, ...]:
+        if self._stacked is None:
+            self._stacked = tuple(sorted(now))
+        return self._stacked
+
 
 class TeacherFiles:
     """One file per part."""
 
     def __init__(self, private: Path, key: bytes, round: int = 1) -> None:
         self._folder = private / TEACHERS
+        self._to_note: bytes | None = None  # with the first teacher: before it nothing is decided for good
         person = b"checkpoint" if round == 1 else f"round {round}".encode()  # a file is of no other round
         self._key = hashlib.blake2b(key=key, person=person, digest_size=32).digest()
 
@@ -60,12 +74,18 @@ class TeacherFiles:
         return {int(path.stem): path.read_text() for path in sorted(self._folder.glob("*.failure"))}
 
     def save(self, part: int, payload: bytes, failure: str | None = None) -> None:
-        self._folder.parent.mkdir(mode=0o700, exist_ok=True)  # of a later round
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._to_note is not None:
+            self._write(self._folder / _STACKS, self._to_note)
+            self._to_note = None
+        if failure is not None:
+            self._write(self._path(part).with_suffix(".failure"), failure.encode())
+        self._write(self._path(part), self._seal(part, payload) + payload)
+
+    def _write(self, path: Path, content: bytes) -> None:
         try:
-            if failure is not None:
-                write_atomically(self._path(part).with_suffix(".failure"), _writer(failure.encode()), durable=False)
-            write_atomically(self._path(part), _writer(self._seal(part, payload) + payload), durable=False)
+            self._folder.parent.mkdir(mode=0o700, exist_ok=True)  # of a later round
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(path, _writer(content), durable=False)
         except OSError as error:
             raise RunError(
                 f"{self._folder}: a trained teacher cannot be stored ({error.strerror}); make room, then go on with "
@@ -74,8 +94,19 @@ class TeacherFiles:
             ) from None
 
     def load(self, part: int) -> bytes | None:
+        return self._read(self._path(part), part)
+
+    def stacked(self, now: Collection[int]) -> tuple[int, ...]:
+        known = self._read(self._folder / _STACKS, _NO_PART)
+        if known is None:
+            begun = any(self._folder.glob("[0-9]*"))  # by a version that did not note it, and stacked none of these
+            known = json.dumps([] if begun else sorted(now)).encode()
+            self._to_note = self._seal(_NO_PART, known) + known
+        return tuple(json.loads(known))
+
+    def _read(self, path: Path, part: int) -> bytes | None:
         try:
-            content = self._path(part).read_bytes()
+            content = path.read_bytes()
         except OSError:
             return None
         seal, payload = content[:_SEAL_BYTES], content[_SEAL_BYTES:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from pate.boundary import silenced
 from pate.ensemble.checkpoints import InMemory, Store
 from pate.ensemble.worker import PartData, PartialCounts, Teaching, Worker
 from pate.errors import ConfigError
-from pate.networks.threads import one_thread
+from pate.networks.threads import one_thread, usable_cpus
 
 if TYPE_CHECKING:
     from pate.config import Config
@@ -26,7 +25,7 @@ class Local:
 
     def __init__(self, teaching: Teaching, store: Store) -> None:
         self._teaching, self._store = teaching, store
-        self._jobs = teaching.jobs()
+        self._jobs = teaching.jobs(store.stacked(()))
         self._worker = Worker(teaching)
         self._held: set[int] = set()
 
@@ -63,10 +62,6 @@ class Local:
     def forget_dead(self) -> None:
         """Nothing to do: there are no other processes that could die."""
 
-    def lacks_gpu(self) -> bool:
-        """False: no GPU is assigned to anything here."""
-        return False
-
     def close(self) -> None:
         """Drop the teachers from memory; they are in the store."""
         self._worker = Worker(self._teaching)
@@ -86,4 +81,4 @@ class Local:
 def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classes: int) -> float:
     """How long training would take on this machine, from a try of each recipe on public examples."""
     seconds = Local(Teaching.of(config, n_classes), InMemory()).probe(X_public, n_records)
-    return seconds / (config.ray.workers or os.cpu_count() or 1)
+    return seconds / (1 if config.backend == "local" else config.ray.workers.max or usable_cpus())

@@ -6,8 +6,8 @@ time is an argument. So every rule about deaths, hangs and slow workers can be t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -22,6 +22,8 @@ LEAST_SECONDS, LONGEST_FACTOR = 300.0, 50.0  # a job that takes longer hangs
 
 Worker = Any
 Call = Any
+Kind = Hashable
+"""Of workers: by what they have. A job goes to workers of its own kind only."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Task:
 class _Member:
     """What is known of a live worker: the parts it holds, and its calls in the order they are worked on."""
 
+    kind: Kind = None
     parts: set[int] = field(default_factory=set)
     tasks: dict[Call, Task] = field(default_factory=dict)
     busy_since: float = 0.0
@@ -56,16 +59,22 @@ class Schedule:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], seconds: Sequence[float] = (), seconds_per_teacher: float | None = None
+        self,
+        jobs: Sequence[Job],
+        seconds: Sequence[float] = (),
+        seconds_per_teacher: float | None = None,
+        kinds: Sequence[Kind] = (),
     ) -> None:
-        """`seconds`: what a teacher of each kind is expected to take; `seconds_per_teacher`: when it counts as hung."""
+        """`seconds`: what a teacher of each recipe is expected to take; `seconds_per_teacher`: when it counts as hung;
+        `kinds`: the kind of worker that each recipe wants, where there is more than one."""
         self._jobs = jobs
-        kinds = 1 + max((job.recipe for job in jobs), default=0)
-        self._expected = list(seconds) or [0.0] * kinds
+        recipes = 1 + max((job.recipe for job in jobs), default=0)
+        self._expected = list(seconds) or [0.0] * recipes
         self._most = seconds_per_teacher
-        self._seen: list[list[float]] = [[] for _ in range(kinds)]  # seconds a teacher of each kind took
+        self._seen: list[list[float]] = [[] for _ in range(recipes)]  # seconds a teacher of each recipe took
         self._members: dict[Worker, _Member] = {}
-        self._waiting: deque[Task] = deque()
+        self._kinds = list(kinds) or [None] * recipes
+        self._waiting: dict[Kind, deque[Task]] = {kind: deque() for kind in self._kinds}
 
     @property
     def workers(self) -> list[Worker]:
@@ -90,7 +99,47 @@ class Schedule:
     @property
     def finished(self) -> bool:
         """Whether nothing waits and nobody is at work."""
-        return not self._waiting and not self.calls
+        return not any(self._waiting.values()) and not self.calls
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait for a worker."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def stuck(self) -> list[Kind]:
+        """Kinds of workers that work waits for and that are not there, where nobody is at work: nothing goes on."""
+        return [] if self.calls else [kind for kind, tasks in self._waiting.items() if tasks and not self.of_kind(kind)]
+
+    def of_kind(self, kind: Kind) -> list[Worker]:
+        """The live workers of a kind."""
+        return [worker for worker, member in self._members.items() if member.kind == kind]
+
+    def kind_of(self, worker: Worker) -> Kind:
+        """What kind of worker it is."""
+        return self._members[worker].kind
+
+    def parts_of(self, worker: Worker) -> set[int]:
+        """The parts it holds."""
+        return self._members[worker].parts
+
+    def lacking(self, most: int, at_once: int) -> dict[Kind, int]:
+        """How many workers of each kind should be on their way, `at_once` at the most.
+
+        As many as there are jobs that no worker has or is free for, while there are fewer than `most` workers in all;
+        but one for every kind that has none and work to do. The kinds take turns, in the order they are named in.
+        """
+        wanted = {}
+        for kind, tasks in self._waiting.items():
+            room = max(most - len(self._members), 0 if self.of_kind(kind) else 1)
+            wanted[kind] = max(0, min(len(tasks) - len(self._idle(kind)), room))
+        granted = dict.fromkeys(wanted, 0)
+        while at_once and any(granted[kind] < wanted[kind] for kind in wanted):
+            for kind in wanted:
+                if at_once and granted[kind] < wanted[kind]:
+                    granted[kind] += 1
+                    at_once -= 1
+        return granted
 
     def expect(self, seconds: Sequence[float]) -> None:
         """What a teacher of each kind takes, now that it was tried."""
@@ -101,20 +150,26 @@ class Schedule:
         is idle at the end."""
         wanted = {part for job in self._jobs for part in job.parts if parts is None or part in parts} - self.held
         missing = [Task(job, tuple(p for p in job.parts if p in wanted)) for job in self._jobs]
-        self._waiting = deque(sorted((task for task in missing if task.parts), key=self._estimate, reverse=True))
+        for tasks in self._waiting.values():
+            tasks.clear()
+        for task in sorted((task for task in missing if task.parts), key=self._estimate, reverse=True):
+            self._queue_of(task).append(task)
 
-    def join(self, worker: Worker) -> None:
+    def join(self, worker: Worker, kind: Kind = None) -> None:
         """Add a worker that is ready."""
-        self._members[worker] = _Member()
+        self._members[worker] = _Member(kind)
 
-    def hand_out(self, starting: int) -> Iterator[tuple[Worker, Task]]:
+    def hand_out(self, starting: Mapping[Kind, int]) -> Iterator[tuple[Worker, Task]]:
         """Work for workers that have too little: first a job for each idle worker, then a second one to have at hand
-        if there are enough for all workers, `starting` ones included. The caller calls `begin` for each in turn."""
+        if there are enough for all workers of its kind, `starting` ones included. The caller calls `begin` for each in
+        turn."""
+        there = Counter(member.kind for member in self._members.values())
         for at_hand in range(AT_HAND):
             for worker, member in list(self._members.items()):
-                enough = at_hand == 0 or len(self._waiting) >= len(self._members) + starting
-                if self._waiting and enough and len(member.tasks) <= at_hand:
-                    yield worker, self._waiting.popleft()
+                waiting = self._waiting.get(member.kind)
+                enough = at_hand == 0 or len(waiting or ()) >= there[member.kind] + starting.get(member.kind, 0)
+                if waiting and enough and len(member.tasks) <= at_hand:
+                    yield worker, waiting.popleft()
 
     def begin(self, worker: Worker, call: Call, task: Task, now: float) -> None:
         """Note that the worker has been called with this task."""
@@ -148,7 +203,7 @@ class Schedule:
         task = member.tasks.pop(call)
         member.busy_since = now
         again = replace(task, strikes=task.strikes + (0 if task.restores else HANGS), restores=False)
-        self._waiting.appendleft(again)
+        self._queue_of(again).appendleft(again)
         return task
 
     def lose(self, worker: Worker, strikes: int) -> None:
@@ -158,7 +213,8 @@ class Schedule:
         if tasks and not tasks[0].restores:
             tasks[0] = replace(tasks[0], strikes=tasks[0].strikes + strikes)
         again = [Task(job, tuple(p for p in job.parts if p in member.parts)) for job in self._jobs]
-        self._waiting.extendleft(self._unattended([*tasks, *(task for task in again if task.parts)]))
+        for task in self._unattended([*tasks, *(task for task in again if task.parts)]):
+            self._queue_of(task).appendleft(task)
 
     def hanging(self, now: float) -> list[Worker]:
         """Workers whose job should have ended long ago."""
@@ -172,28 +228,33 @@ class Schedule:
     def hopeless(self) -> list[Task]:
         """Single parts to be given up. A stack that fails is first taken apart, to find out which part it is."""
         given_up = []
-        for task in [task for task in self._waiting if task.strikes >= STRIKES]:
-            self._waiting.remove(task)
+        for task in [task for tasks in self._waiting.values() for task in tasks if task.strikes >= STRIKES]:
+            waiting = self._queue_of(task)
+            waiting.remove(task)
             if len(task.parts) > 1:
-                self._waiting.extend(Task(task.job, (part,)) for part in task.parts)
+                waiting.extend(Task(task.job, (part,)) for part in task.parts)
             else:
-                self._waiting.append(replace(task, strikes=0))
+                waiting.append(replace(task, strikes=0))
                 given_up.append(task)
         return given_up
 
     def doubled(self, now: float) -> Iterator[tuple[Worker, Task]]:
         """When nothing waits: jobs that take much longer than others of their kind, for workers with nothing to do."""
-        if self._waiting:
-            return
-        idle = [worker for worker, member in self._members.items() if not member.tasks]
+        idle = {kind: [] if tasks else self._idle(kind) for kind, tasks in self._waiting.items()}
         tasks = [task for member in self._members.values() for task in member.tasks.values()]
         for member in list(self._members.values()):
             first = next(iter(member.tasks.values()), None)
             if first is None or now - member.busy_since < self._slow(first):
                 continue
             for task in list(member.tasks.values()):
-                if idle and not task.restores and tasks.count(task) == 1:
-                    yield idle.pop(), task
+                if idle[member.kind] and not task.restores and tasks.count(task) == 1:
+                    yield idle[member.kind].pop(), task
+
+    def _idle(self, kind: Kind) -> list[Worker]:
+        return [worker for worker, member in self._members.items() if member.kind == kind and not member.tasks]
+
+    def _queue_of(self, task: Task) -> deque[Task]:
+        return self._waiting[self._kinds[task.job.recipe]]
 
     def _unattended(self, tasks: Iterable[Task]) -> list[Task]:
         """Those that nobody has finished or is working on."""

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from pate.config import Config
 from pate.errors import ConfigError, RunError
 from pate.features import Features, Transform
 from pate.naming import make_importable
-from pate.networks.threads import hold_to_one_thread, hold_torch_to_one_thread
+from pate.networks.threads import hold_to_threads, hold_torch_to_threads
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
 from pate.teachers.payload import constant, pack, unpack
@@ -68,6 +68,9 @@ class Unread(Protocol):
 
     def fetch(self) -> Records: ...
 
+    def stand_in(self, n_classes: int) -> bytes:
+        """A constant in place of the part's teacher, made by a process that may have records."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -87,23 +90,31 @@ class Teaching:
     assignment: Sequence[int] = ()
     search_path: Sequence[str] = ()
     first: Transform | None = None
+    shape: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, config: Config, n_classes: int, config_dir: Path = Path(), first: Transform | None = None) -> Teaching:
+    def of(
+        cls,
+        config: Config,
+        n_classes: int,
+        config_dir: Path = Path(),
+        first: Transform | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> Teaching:
         """The teachers that a config describes; the user's own classes may be in files in `config_dir`.
 
-        `first` is a public transform that comes before the features of every kind.
+        `first` is a public transform that comes before the features of every kind, and `shape` that of an example.
         """
         kinds = recipes(config.teachers)
         assignment = assign_recipes(kinds, config.n_teachers)
-        return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), (str(config_dir.resolve()),), first)
+        return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), (str(config_dir.resolve()),), first, shape)
 
-    def jobs(self, stack_all: bool = False) -> list[Job]:
-        """All the work. `stack_all`: also stack networks that only a GPU trains faster that way."""
+    def jobs(self, stacked: Collection[int] = ()) -> list[Job]:
+        """All the work. `stacked`: kinds whose networks are also stacked where only a GPU trains them faster so."""
         result = []
         for number, recipe in enumerate(self.kinds):
             parts = [part for part, kind in enumerate(self.assignment) if kind == number]
-            size = STACK if _stacks(recipe, stack_all) else 1
+            size = STACK if _stacks(recipe, number in stacked) else 1
             result += [Job(number, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
         return result
 
@@ -128,14 +139,25 @@ class Trained:
     failure: str | None
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """Where a worker is (the id of its node), and whether torch cannot use the GPU that it was given."""
+
+    node: str
+    lacks_gpu: bool
+
+
 @guarded_class("a teacher worker")
 class Worker:
     """Owns the teachers of some parts."""
 
-    def __init__(self, teaching: Teaching, hide_gpus: bool = False, own_process: bool = False) -> None:
+    def __init__(
+        self, teaching: Teaching, hide_gpus: bool = False, own_process: bool = False, threads: int = 1
+    ) -> None:
+        self._threads = threads
         if own_process:
             silence()  # Ray would keep in its files what the user's own classes print
-            hold_to_one_thread()
+            hold_to_threads(threads)
         if hide_gpus:  # Ray leaves those visible that it gave to nobody
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         for folder in teaching.search_path:
@@ -149,11 +171,20 @@ class Worker:
         """The id of the process it runs in."""
         return os.getpid()
 
-    def lacks_gpu(self) -> bool:
-        """Whether Ray gave it a GPU that torch cannot use."""
-        import torch
+    def arrive(self, recipes: Sequence[int] = (), X_public: NDArray | None = None, gpu: bool = False) -> Arrival:
+        """Ready to work: where, and whether torch lacks the `gpu` that Ray gave it.
 
-        return not torch.cuda.is_available()
+        Given public examples, each of these kinds of teachers is tried on a few of them first, which loads what the
+        first real one would otherwise wait for.
+        """
+        import ray
+
+        for recipe in recipes:
+            if X_public is None:
+                break
+            with suppress(Exception):
+                self._seconds_per_teacher(recipe, X_public, _EXAMPLES_TO_TRY * self._n_classes, stack=0)
+        return Arrival(ray.get_runtime_context().get_node_id(), gpu and not _torch_has_gpu())
 
     def probe(self, recipe: int, X_public: NDArray, n_records: int, stack: int = 1) -> float | str:
         """Seconds per teacher, measured on public examples with made-up labels, or what is wrong with the recipe."""
@@ -170,7 +201,8 @@ class Worker:
         return f"{kind.key}.name = {kind.name!r}: cannot be fitted {told}"
 
     def _seconds_per_teacher(self, recipe: int, X_public: NDArray, size: int, stack: int) -> float:
-        """Train on `size` public examples twice: the first time loads libraries, the second is timed."""
+        """Train on `size` public examples twice: the first time loads libraries, the second is timed (unless `stack`
+        is 0)."""
         rng = np.random.default_rng(0)
         X, y = X_public[rng.integers(len(X_public), size=size)], np.arange(size) % self._n_classes
         kind, features = self._kinds[recipe], self._features(recipe)
@@ -178,8 +210,10 @@ class Worker:
         _quietly(lambda: teacher.fit(features.transform(X), y))
         unpack(pack(teacher), kind)
         _checked_votes(_quietly(lambda: teacher.predict(features.transform(X[:3]))), 3, self._n_classes)
-        hold_torch_to_one_thread()
+        hold_torch_to_threads(self._threads)
         started = time.perf_counter()
+        if stack == 0:
+            return 0.0
         if stack > 1:
             job = Job(recipe, tuple(range(stack)))
             _quietly(lambda: self._fit_stack(job, dict.fromkeys(job.parts, (features.transform(X), y))))
@@ -193,7 +227,7 @@ class Worker:
         A teacher that fails is trained once more with another seed, then a constant stands in. The kind of
         failure is for the operator and never published.
         """
-        hold_torch_to_one_thread()
+        hold_torch_to_threads(self._threads)
         result = []
         read = {part: records.fetch() if isinstance(records, Unread) else records for part, records in data.items()}
         made = self._train_stack(job, read) if len(job.parts) > 1 else {}
@@ -304,9 +338,9 @@ class Worker:
         return self._chains[name]
 
 
-def _stacks(recipe: Recipe, stack_all: bool) -> bool:
+def _stacks(recipe: Recipe, wherever_possible: bool) -> bool:
     estimator = recipe.estimator(0)
-    return bool(getattr(estimator, "stackable" if stack_all else "stacks_well", False))
+    return bool(getattr(estimator, "stackable" if wherever_possible else "stacks_well", False))
 
 
 def _checked_votes(votes: Any, n_examples: int, n_classes: int) -> NDArray[np.int64]:
@@ -331,6 +365,12 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+def _torch_has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _quietly(action: Callable[[], Any]) -> Any:

@@ -1,8 +1,8 @@
 """Who counts: this process where it has read the records, else readers on the cluster, each its own shards.
 
 Workers send counts, named by what they are the counts of, and never a record's own vote. Where a person may have
-records in several shards, all of them are first brought to one reader by a keyed hash of the id: a person spread over
-every shard then has as many votes as anybody else.
+records in several shards, all of them are first brought together by a keyed hash of the id: a person spread over every
+shard then has as many votes as anybody else.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary import guarded, kind_of, silence
+from pate.boundary import Failed, guarded, kind_of, silence
+from pate.config import RaySettings
 from pate.data.dataset import Dataset, Records, Shards
 from pate.data.partition import ranks
-from pate.data.shards import Block
+from pate.data.spill import Block
 from pate.errors import RunError
+from pate.mechanisms.base import Split
 from pate.neighbours.voting import Election, PartialVotes
 from pate.runs.run import Run
 
 HERE = "here"
-_AT_ONCE = 1 << 16
+PARTS_OF_PERSONS = 128
+"""Persons are brought together in so many parts, of which whoever counts has one in memory."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ class RemoteElectorate:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(f"{'part' if self.per_person else 'reader'} {i}" for i in range(len(self.readers)))
+        return tuple(f"{'persons' if self.per_person else 'reader'} {i}" for i in range(len(self.readers)))
 
     def count(self, election: Election) -> list[PartialVotes]:
-        """Everybody's votes: of each reader's records, or, by person, of each part of the persons."""
+        """Everybody's votes: of each reader's records, or, by person, of as many shares of the persons."""
         import ray
         from ray.exceptions import RayError
 
@@ -74,6 +76,9 @@ class RemoteElectorate:
         try:
             counted: list[NDArray[np.int64]] = ray.get(pending)
         except RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, RunError) and not isinstance(cause, Failed):
+                raise cause from None
             text = f"the votes could not be counted ({kind_of(error)}); go on with {{resume}}"
             raise RunError(text, resume=True) from None
         return [PartialVotes((name,), counts) for name, counts in zip(self.sources, counted, strict=True)]
@@ -82,13 +87,13 @@ class RemoteElectorate:
 @guarded("counting votes")
 def _count_records(election: Election, reader: Any) -> NDArray[np.int64]:
     """Of one reader, a stretch at a time, so that memory does not grow with the records."""
-    import ray
+    from pate.ensemble.readers import answers
 
     silence()
     total = np.zeros((len(election.cells), election.n_classes), dtype=np.int64)
     begin = 0
     while True:
-        X, y = ray.get(reader.stretch.remote(begin, _AT_ONCE))
+        ((X, y),) = answers([reader.stretch.remote(begin)])
         if len(X) == 0:
             return total
         total += election.count(X, y)
@@ -96,25 +101,29 @@ def _count_records(election: Election, reader: Any) -> NDArray[np.int64]:
 
 
 @guarded("counting votes")
-def _count_persons(election: Election, readers: Sequence[Any], part: int) -> NDArray[np.int64]:
-    """Of the persons of one part, wherever their records were read."""
-    import ray
+def _count_persons(election: Election, readers: Sequence[Any], share: int) -> NDArray[np.int64]:
+    """Of a share of the persons, wherever their records were read: some of the parts, one after the other."""
+    from pate.ensemble.readers import answers
 
     silence()
-    blocks: list[Block] = ray.get([reader.part.remote(part) for reader in readers])
-    X, y = np.concatenate([block.X for block in blocks]), np.concatenate([block.y for block in blocks])
-    ids, ranks = (list(chain.from_iterable(getattr(block, name) for block in blocks)) for name in ("ids", "ranks"))
-    return election.count_persons(X, y, ids, ranks)
+    total = np.zeros((len(election.cells), election.n_classes), dtype=np.int64)
+    for part in range(share, PARTS_OF_PERSONS, len(readers)):
+        blocks: list[Block] = answers(reader.part.remote(part) for reader in readers)
+        X, y, persons, ranks = (
+            np.concatenate([getattr(block, name) for block in blocks]) for name in ("X", "y", "persons", "ranks")
+        )
+        total += election.count_persons(X, y, persons.tolist(), ranks.tolist())
+    return total
 
 
-def electorate_of(data: Dataset, run: Run, until_end: ExitStack) -> Electorate:
+def electorate_of(data: Dataset, run: Run, until_end: ExitStack, settings: RaySettings) -> Electorate:
     """The private records of a run: here, or with readers on the cluster, which end with `until_end`."""
     if isinstance(data.private, Records):
         return LocalElectorate(data.private, run.key)
     from pate.ensemble.readers import readers_of
 
     assert isinstance(data.private, Shards)  # stored votes have no records, and the config refuses them
-    readers = readers_of(data.private, run)
+    readers = readers_of(data.private, run, Split(PARTS_OF_PERSONS), settings)
     until_end.callback(readers.close)
     return RemoteElectorate(readers.actors, data.per_person)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pate.accounting import parameters
 from pate.accounting.composition import with_sampling_error
-from pate.accounting.single_counts import SingleCounts
+from pate.accounting.single_counts import CountCost, SingleCounts
 from pate.errors import ConfigError
 from pate.mechanisms import Mechanism
 from pate.noise.integer import TV_ERROR_PER_DRAW
@@ -40,15 +40,21 @@ def guarantee(rounds: Sequence[Round], votes: int, changed: bool = True) -> Sing
     """
     changes = []
     for round in rounds:
-        cost = round.mechanism.count_cost()
-        if cost is None:
-            raise ConfigError(
-                f"mechanism.name = {round.mechanism.name!r}: is for teachers; neighbours take histogram, lnmax, gnmax "
-                "or permute_and_flip"
-            )
+        cost = cost_of_a_count(round.mechanism)
         each, times = cost.of_a_pair() if changed else (cost, 1)
         changes.append((each, votes * times))
     return SingleCounts.of(changes)
+
+
+def cost_of_a_count(mechanism: Mechanism) -> CountCost:
+    """What one count that changes by 1 costs; ConfigError where the mechanism cannot say."""
+    cost = mechanism.count_cost()
+    if cost is None:
+        raise ConfigError(
+            f"mechanism.name = {mechanism.name!r}: is for teachers; neighbours take histogram, lnmax, gnmax or "
+            "permute_and_flip"
+        )
+    return cost
 
 
 def cost_of(rounds: Sequence[Round], votes: int, delta: float, n_classes: int) -> Cost:

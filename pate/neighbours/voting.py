@@ -10,7 +10,7 @@ that, nor that there is no record at all, is a reason to stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ class Election:
         return counts.reshape(len(self.cells), self.n_classes)
 
     def count_persons(
-        self, X: NDArray, y: NDArray[np.int64], ids: Sequence[str], ranks: Sequence[bytes]
+        self, X: NDArray, y: NDArray[np.int64], ids: Sequence[Hashable], ranks: Sequence[bytes]
     ) -> NDArray[np.int64]:
         """The same of persons, all of whose records are here; `ranks` are keyed hashes of the records' content."""
         counts = np.zeros(len(self.cells) * self.n_classes, dtype=np.int64)
@@ -105,14 +105,14 @@ class Election:
 
 
 def _of_persons(
-    nearest: NDArray[np.int64], y: NDArray[np.int64], ids: Sequence[str], rank: Sequence[bytes], votes: int
+    nearest: NDArray[np.int64], y: NDArray[np.int64], ids: Sequence[Hashable], rank: Sequence[bytes], votes: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Cells and labels of each person's votes: at most `votes`, no two in one cell.
 
     A person's records are gone through in the order of a keyed hash of their content; each offers the cell it is
     nearest to, then all offer the next nearest, and cells that the person has not voted in are taken until enough are.
     """
-    records: dict[str, list[int]] = {}
+    records: dict[Hashable, list[int]] = {}
     for row, person in enumerate(ids):
         records.setdefault(person, []).append(row)
     for rows in records.values():

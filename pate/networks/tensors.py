@@ -7,12 +7,22 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from pate.errors import ConfigError
 
-def resolve_device(device: str) -> torch.device:
-    """'auto' is CUDA where there is one: in a worker, the GPU that Ray gave it."""
+
+def resolve_device(device: str, key: str = "device") -> torch.device:
+    """'auto' is CUDA where there is one: in a worker, the GPU that Ray gave it. `key` is where the config names it."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"{key} = {device!r}: use auto, cpu or cuda") from None
+
+
+def device_anew(device: str) -> str:
+    """The device of something that was trained elsewhere, and may not be here: unless it is the CPU, 'auto'."""
+    return "cpu" if device == "cpu" else "auto"
 
 
 def example_tensor(

@@ -17,6 +17,7 @@ from pate.errors import ConfigError
 from pate.storage.files import write_atomically
 
 WINDOW = 50  # steps between two looks at the loss
+STATE = "checkpoint.safetensors"  # in the folder of a checkpoint
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 _LEAST_IMPROVEMENT = 0.01
 _MIX_RATE = 0.02
@@ -102,14 +103,14 @@ class Training:
         tensors["generator"] = self.generator.get_state()
         notes = {"identity": identity, "done": str(done), "best": str(self.best), "stalled": str(self.stalled)}
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "checkpoint.safetensors", lambda path: save_file(tensors, path, notes))
+        write_atomically(folder / STATE, lambda path: save_file(tensors, path, notes))
 
     def _take_up(self, folder: Path, identity: str) -> int:
         """Steps already done; 0 if there is no checkpoint of this very training."""
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(folder / "checkpoint.safetensors", "pt") as file:
+            with safe_open(folder / STATE, "pt") as file:
                 notes = file.metadata()
                 if notes.get("identity") != identity:
                     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,6 @@ from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee,
 from pate.accounting.sanitise import WithRelease
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
-from pate.data.partition import keyed_digest
 from pate.errors import ConfigError
 from pate.ledger import Ledger, Limits
 from pate.ledger.ledger import DRAWS_PER_RUN
@@ -111,13 +111,14 @@ def epsilon_curves(config: Config, mechanism: Mechanism, n_classes: int) -> dict
         return {"for every data set": curve(lambda guarantee: guarantee)}
     closed_form = curve(lambda guarantee: RdpGuarantee(guarantee.rdp))  # type: ignore[attr-defined]
     if budget.sanitise is not None:
-        order = budget.sanitise.order
+        epsilon, order = math.inf, budget.sanitise.order  # the sanitised figure is about Rényi costs at its order
     else:
         epsilon, order = whole.epsilon_and_order(budget.delta * (1 - SAMPLER_SHARES[0]))
         if epsilon >= closed_form[budget.asked]:
             return {"for every data set, closed form": closed_form}
     tight = curve(lambda guarantee: _AtOneOrder(guarantee, order))  # type: ignore[arg-type]
-    smaller = {n: min(tight[n], closed_form[n]) for n in at}
+    played = dict(zip(at, whole.epsilons_along(at, budget.delta * (1 - SAMPLER_SHARES[0]), epsilon), strict=True))
+    smaller = {n: min(tight[n], closed_form[n], played[n]) for n in at}
     return {"for every data set, as counted here": smaller, "for every data set, closed form": closed_form}
 
 
@@ -187,5 +188,5 @@ def ledger_opener(
                 f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger"
             )
         limits = replace(limits, rdp_asked=cost[0], rdp_answered=cost[1])
-    name = keyed_digest(directory.key, b"run", b"").hex()  # copies of a run are one run: they share its answers
+    name = directory.id  # copies of a run are one run: they share its answers
     return partial(Ledger, shared.db, shared.key, shared.head, name, limits, joint, **options)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, with_sampling_error
 from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
+from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.errors import ConfigError
 from pate.mechanisms import Counts, Mechanism
 from pate.noise.integer import TV_ERROR_PER_DRAW
@@ -63,20 +64,29 @@ def summarise(
 
 
 def worst_case_epsilon(
-    mechanism: Mechanism, asked: int, most_answered: int | None = None, delta: float = 1e-5, n_classes: int = 10
+    mechanism: Mechanism,
+    asked: int,
+    most_answered: int | None = None,
+    delta: float = 1e-5,
+    n_classes: int = 10,
+    roughly: bool = False,
 ) -> float:
     """ε for every data set, with the sampler's error charged to δ: the one to publish.
 
     `asked` and `most_answered` are the most queries that will be asked and answered, fixed before the first; the
-    number of classes matters for the sampler's error alone.
+    number of classes matters for the sampler's error alone. `roughly` is proven too, but up to a tenth more: by Rényi
+    costs alone, which take no seconds.
 
     >>> from pate import GNMax, LNMax
     >>> round(worst_case_epsilon(LNMax(20), asked=100), 3), round(worst_case_epsilon(GNMax(40), asked=1000), 2)
-    (2.135, 4.17)
+    (2.004, 4.17)
     """
     asked = parameters.queries(asked, "asked")
     answered = asked if most_answered is None else min(asked, parameters.queries(most_answered, "answered"))
-    return with_sampler(mechanism.worst_case(asked, answered), mechanism, asked, delta, n_classes)
+    guarantee = mechanism.worst_case(asked, answered)
+    if roughly and isinstance(guarantee, WorstCaseGuarantee):
+        guarantee = guarantee.by_renyi()
+    return with_sampler(guarantee, mechanism, asked, delta, n_classes)
 
 
 def with_sampler(guarantee: Guarantee, mechanism: Mechanism, asked: int, delta: float, n_classes: int) -> float:

@@ -21,7 +21,7 @@ def check_cells(rounds: Sequence[Round], n_public: int) -> None:
         raise DataError(f"there is only {n_public} public example: it makes one cell, and no student learns from it")
     for round in rounds:
         if round.queries > n_public:
-            raise ConfigError(f"queries = {round.queries}: there are only {n_public} public examples")
+            raise ConfigError(f"neighbours.queries = {round.queries}: there are only {n_public} public examples")
 
 
 def plan_of_rounds(rounds: Sequence[Round], votes: int, delta: float, n_classes: int) -> dict[str, Any]:

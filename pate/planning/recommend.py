@@ -134,7 +134,7 @@ def _queries_per_variance(target: float, delta: float, n_classes: int) -> float:
     if closed_form * _ONE_SIGMA**2 < 1:
         return closed_form
     one = {"name": "gnmax", "sigma": _ONE_SIGMA}
-    _, unit = solve_queries(one, target, Workload(1, None, delta, n_classes))
+    _, unit = solve_queries(one, target, Workload(1, None, delta, n_classes), roughly=True)
     return unit.asked / _ONE_SIGMA**2
 
 
@@ -169,7 +169,7 @@ def _teachers(
     while asked >= 1:
         answered = max(1, asked // 2) if confident else None
         mechanism = build(settings, n)
-        epsilon = epsilon_of(mechanism, Workload(asked, answered, delta, n_classes))
+        epsilon = epsilon_of(mechanism, Workload(asked, answered, delta, n_classes), roughly=True)
         if epsilon <= target:
             labels = asked if answered is None else answered
             return Choice("teachers", settings, epsilon, asked, labels, n, records // n, answered)

@@ -32,6 +32,7 @@ _MEANING = {
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
 _MOST_TOLD = 4  # settings beside the name of a method
+_TOLD_ANYWAY = ("budget.epsilon", "budget.delta")  # every row has them
 _NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate")
 
 
@@ -244,8 +245,9 @@ def _told_apart(runs: Sequence[_Run]) -> dict[str, str]:
         values = {settings: dict(run.shown) for settings, run in alike.items()}
         keys = sorted({key for shown in values.values() for key in shown})
         differ = [key for key in keys if len({shown.get(key) for shown in values.values()}) > 1]
+        named_keys = [key for key in differ if key not in _TOLD_ANYWAY][:_MOST_TOLD]
         for settings, shown in values.items():
-            told = [f"{key.removeprefix('student.params.')} {shown.get(key, 'not set')}" for key in differ[:_MOST_TOLD]]
+            told = [f"{key.rpartition('.params.')[2]} {shown.get(key, 'not set')}" for key in named_keys]
             if not differ and len(alike) > 1:  # in what is not published
                 told = [Path(alike[settings].name).name]
             found[settings] = ", ".join([method, *told])

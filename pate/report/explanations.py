@@ -13,6 +13,7 @@ from pate.report.schema import BaselineReport, InWords, Neighbours, Report, Stud
 
 AnyReport = Report | BaselineReport
 _FEWEST = 20  # test examples: of fewer, nothing can be told
+_SKEWED = 0.6  # of the test examples are of one class: always saying it looks good
 _RECOGNISES = 0.1  # beyond one class in all: what a student recognises, on average over classes, that is some good
 
 
@@ -39,7 +40,27 @@ def headline(report: AnyReport) -> str:
     right, epsilon = percent(report.student.accuracy), f"ε = {report.privacy.epsilon:.3g}"
     if no_better_than_the_commonest(report.student):
         return f"A {what} that is no better than always saying one class ({right} right), at {epsilon}"
-    return f"A {what} that is right on {right} of the test examples, at {epsilon}"
+    return f"A {what} that is right on {right} of the test examples{by_class(report.student)}, at {epsilon}"
+
+
+def skewed(student: Student) -> bool:
+    """Whether accuracy alone would deceive: one class has most test examples, or a class far fewer than its part.
+
+    Far fewer is less than half of what it would have if classes were equally frequent.
+    """
+    sizes = [sum(row) for row in student.confusion or () if any(row)]
+    if len(sizes) < 2:
+        return False
+    return max(sizes) > _SKEWED * sum(sizes) or min(sizes) < sum(sizes) / (2 * len(sizes))
+
+
+def by_class(student: Student) -> str:
+    """What belongs beside accuracy where classes are skewed, else nothing."""
+    if student.balanced_accuracy is None or student.confusion is None or not skewed(student):
+        return ""
+    rows = [(sum(row), row[i]) for i, row in enumerate(student.confusion) if any(row)]
+    size, right = min(rows)
+    return f" ({percent(student.balanced_accuracy)} on average over classes, {percent(right / size)} of the rarest)"
 
 
 def privacy_statement(epsilon: float, delta: float, unit: str, changed: bool = False) -> str:

@@ -26,7 +26,7 @@ from pate.report.schema import (
 )
 
 if TYPE_CHECKING:
-    from pate.config import Config, Model
+    from pate.config import Config
     from pate.console import Console
     from pate.pipeline import Released
     from pate.students.held_out import HeldOut
@@ -150,28 +150,14 @@ def _label_accuracy(data: Dataset, released: Released) -> float | None:
 
 def _benchmark(config: Config, data: Dataset, released: Released, console: Console) -> Benchmark:
     """Figures that public data playing private may show."""
+    from pate.report.nonprivate import nonprivate_accuracy
+    from pate.teachers import recipe_of
+
     nonprivate = None
     if config.nonprivate is not None and data.X_test is not None and isinstance(data.private, Records):
-        with console.working("training without privacy, for comparison"):
-            nonprivate = nonprivate_accuracy(config.nonprivate, data, config.seed)
+        nonprivate = nonprivate_accuracy(recipe_of(config.nonprivate, "nonprivate"), data, config.seed, console)
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",
         label_accuracy=_label_accuracy(data, released),
         nonprivate_accuracy=nonprivate,
     )
-
-
-def nonprivate_accuracy(model: Model, data: Dataset, seed: int) -> float:
-    """The share of test examples that `model`, trained on all private records together, gets right."""
-    assert data.X_test is not None
-    from pate.networks.threads import one_thread
-    from pate.teachers import recipe_of
-    from pate.teachers.part import PartClassifier
-
-    recipe = recipe_of(model, "nonprivate")
-    features = recipe.build_features()
-    usable = data.records.only(data.records.usable(len(data.classes)))
-    with one_thread():
-        classifier = PartClassifier(recipe.estimator(seed))
-        classifier.fit(features.transform(usable.X), usable.y)
-        return float((classifier.predict(features.transform(data.X_test)) == data.y_test).mean())

@@ -17,6 +17,7 @@ from pate.report.explanations import (
     mechanism_in_words,
     parameters_in_words,
     short_name,
+    skewed,
 )
 from pate.report.figures import Examples
 from pate.report.formats import percent, small
@@ -79,6 +80,7 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         command="pate run" if isinstance(report, Report) else "pate baseline",
         config_yaml=config_yaml,
         left_out=LEFT_OUT,
+        columns_named=report.data in ("csv", "parquet"),
         versions=versions,
     )
 
@@ -88,6 +90,8 @@ def _figures(report: AnyReport) -> list[tuple[str, str]]:
     items = [(f"ε to publish, at δ = {small(report.privacy.delta)}", f"{report.privacy.epsilon:.3g}")]
     if report.student.accuracy is not None:
         items.insert(0, (f"right on {report.student.test_examples:,} test examples", percent(report.student.accuracy)))
+        if skewed(report.student):
+            items.insert(1, ("right on average over classes", percent(report.student.balanced_accuracy)))
     if isinstance(report, Report):
         items += _voters(report)
     return items
@@ -125,11 +129,15 @@ def _labels(report: AnyReport) -> Table | None:
         return None
     said = report.student.said_of_public
     total, all_said = max(1, sum(report.labels.by_class)), max(1, sum(said or ()))
-    rows = []
+    expected, rows = report.labels.expected_shares, []
     for number, (name, n) in enumerate(zip(report.classes, report.labels.by_class, strict=True)):
         own = "–" if said is None else percent(said[number] / all_said)
-        rows.append((name, f"{n:,}", percent(n / total), own))
-    return Table(("class", "released labels", "share of them", "the student says, of public examples"), rows)
+        share = n / total if expected is None else expected[number]
+        rows.append((name, f"{n:,}", percent(share), own))
+    counted = ("released labels", "share of them")
+    if expected is not None:
+        counted = ("likeliest class of so many public examples", "its share, by the noisy votes near them")
+    return Table(("class", *counted, "the student says, of public examples"), rows)
 
 
 def _calibration(report: AnyReport) -> Table | None:

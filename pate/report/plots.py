@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
@@ -33,6 +34,7 @@ WITHOUT_PRIVACY = "without privacy"
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of others, ends of lines and paragraphs
 _SOLID = ("o", "s", "D", "^", "v", "P")
 _WIDTH = 4.6  # inches: on a phone, which is about as wide, text keeps its size
+_LEGEND_WIDTH = 62  # characters in that width
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
     unique = dict(sorted(zip(labels, handles, strict=True), key=lambda item: item[0] == WITHOUT_PRIVACY))
     figure.legend(
         unique.values(),
-        unique.keys(),
+        [fill(label, _LEGEND_WIDTH, subsequent_indent="  ") for label in unique],
         loc="outside lower left",
         frameon=False,
         labelcolor=INK,

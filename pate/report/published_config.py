@@ -37,7 +37,9 @@ _SECTIONS = {
             "features",
         }
     ),
-    "ray": frozenset({"workers", "cpus_per_worker", "gpus_per_worker", "wait_for_workers", "seconds_per_teacher"}),
+    "ray": frozenset(
+        {"workers", "cpus_per_worker", "gpus_per_worker", "wait", "seconds_per_teacher", "memory_per_reader"}
+    ),
 }
 _ON_THE_STUDENTS_CARD = frozenset({"classes", "label", "categories"})  # of data: published with the student in any case
 

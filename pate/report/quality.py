@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _BINS = 10
 _ONE_CLASS = 0.95  # of the labels: a student of these can hardly learn another
 _ALL_ONE_CLASS = 0.99  # of the examples, by the student
+_HARDLY = 0.01  # of what examples are expected to be: a class that hardly any share says
 _PUBLIC = 2_000  # examples that the student is asked about, at most
 _FEWEST = 20  # labels or examples: of fewer, one class may have them all by chance
 
@@ -107,14 +108,19 @@ def calibration(shares: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibr
 
 def released_labels(labels: NDArray[np.int64], labelled: Labelled | None, n_classes: int) -> ReleasedLabels:
     """How many labels each class has; of examples that have several, the likeliest counts."""
+    expected = None
     if labelled is not None:
+        weights = np.bincount(labelled.labels, labelled.weights, minlength=n_classes)
+        expected = tuple(float(share) for share in weights / max(weights.sum(), 1e-300))
         order = np.lexsort((-labelled.weights, labelled.rows))
         first = np.unique(labelled.rows[order], return_index=True)[1]
         labels = labelled.labels[order][first]
     answered = labels[labels != UNANSWERED]
     counts = np.bincount(answered, minlength=n_classes)
     return ReleasedLabels(
-        by_class=tuple(int(n) for n in counts), commonest_share=float(counts.max() / max(1, counts.sum()))
+        by_class=tuple(int(n) for n in counts),
+        commonest_share=float(counts.max() / max(1, counts.sum())),
+        expected_shares=expected,
     )
 
 
@@ -127,7 +133,7 @@ def warnings_of(report: Report | BaselineReport) -> tuple[str, ...]:
             f"It is right on {percent(student.accuracy)} of the test examples, and always saying {common!r} would be "
             f"right on {percent(student.commonest_share)}."
         )
-    found += _collapsed(student.said_of_public, names)
+    found += _collapsed(student.said_of_public, names, getattr(report, "public_examples", None))
     if isinstance(report, Report) and report.labels is not None:
         found += _one_sided(report.labels, names)
     agreement = student.agreement
@@ -139,28 +145,43 @@ def warnings_of(report: Report | BaselineReport) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _collapsed(said: tuple[int, ...] | None, names: tuple[str, ...]) -> list[str]:
+def _collapsed(said: tuple[int, ...] | None, names: tuple[str, ...], there_are: int | None) -> list[str]:
     total = sum(said or ())
     if said is None or total < _FEWEST or max(said) < _ALL_ONE_CLASS * total:
         return []
+    asked = f"{total:,} of the {there_are:,} public examples" if there_are else f"{total:,} public examples"
     return [
-        f"The student says {names[said.index(max(said))]!r} of {max(said):,} of {total:,} public examples: it has "
+        f"Asked about {asked}, the student says {names[said.index(max(said))]!r} of {_part(max(said), total)}: it has "
         "collapsed to one class."
     ]
 
 
 def _one_sided(labels: ReleasedLabels, names: tuple[str, ...]) -> list[str]:
+    """Counted are labels; where examples have shares of several, those: the likeliest of each would hide the others."""
     counts, total = labels.by_class, sum(labels.by_class)
-    if total >= _FEWEST and max(counts) >= _ONE_CLASS * total:
-        common = names[counts.index(max(counts))]
-        return [
-            f"{max(counts):,} of {total:,} released labels say {common!r}: there is little else to learn from them."
-        ]
-    absent = [name for name, n in zip(names, counts, strict=True) if n == 0]
-    if not absent or total < _FEWEST:
+    shares = labels.expected_shares or tuple(n / max(1, total) for n in counts)
+    if total < _FEWEST:
+        return []
+    if max(shares) >= _ONE_CLASS:
+        common = names[shares.index(max(shares))]
+        said = f"Of the {total:,} released labels, {_part(max(counts), total)} say {common!r}"
+        if labels.expected_shares is not None:
+            said = f"By the released counts, {percent(max(shares))} of the {total:,} public examples are {common!r}"
+        return [f"{said}: there is little else to learn from them."]
+    absent = [name for name, n, share in zip(names, counts, shares, strict=True) if n == 0 and share < _HARDLY]
+    if not absent:
         return []
     shown = ", ".join(map(repr, absent[:5])) + (" and others" if len(absent) > 5 else "")
     return [f"No released label says {shown}: the student cannot know of it."]
+
+
+def _part(n: int, total: int) -> str:
+    """A number of things for people, of whom the total is known.
+
+    >>> _part(199, 200), _part(200, 200)
+    ('199 (99.5 %)', 'all')
+    """
+    return "all" if n == total else f"{n:,} ({percent(n / total)})"
 
 
 def _answers(model: Any, X: NDArray, n_classes: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:

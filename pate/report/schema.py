@@ -84,6 +84,10 @@ class ReleasedLabels(_Section):
 
     by_class: tuple[int, ...] = Field(description="how many say each class, in the order of `classes`")
     commonest_share: float = Field(description="share of the commonest class among them")
+    expected_shares: tuple[float, ...] | None = Field(
+        default=None,
+        description="voters: neighbours: share of each class, by the weights of all labels of all examples",
+    )
 
 
 class Student(_Section):

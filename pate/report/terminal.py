@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pate.report.explanations import by_class
 from pate.report.formats import percent
 from pate.report.schema import BaselineReport, ReleasedLabels, Report, Student
 
@@ -14,7 +15,7 @@ def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row
     rows = [
         ("method", ", ".join(f"{key} {value}" for key, value in report.method.items())),
         ("planned", ", ".join(f"{key} {value:.4g}" for key, value in report.planned.items())),
-        ("model", f"{percent(report.student.accuracy)} right on {report.student.test_examples} test examples"),
+        ("model", _right(report.student)),
     ]
     rows = [row for row in rows if row[1]]
     rows += _how_good(report)
@@ -32,7 +33,8 @@ def _voters(report: Report) -> list[Row]:
     if report.neighbours is not None:
         cells = ", then ".join(f"{n:,}" for n in report.neighbours.cells)
         labelled = f"{report.neighbours.labelled:,} of {report.public_examples or 0:,} public examples"
-        return [("cells", f"{cells}; {report.neighbours.votes} votes per record"), ("labelled", labelled)]
+        votes = "1 vote" if report.neighbours.votes == 1 else f"{report.neighbours.votes} votes"
+        return [("cells", f"{cells}; {votes} per record"), ("labelled", labelled)]
     queries = report.queries
     return [
         ("teachers", f"{report.n_teachers}"),
@@ -45,12 +47,24 @@ def labels_in_words(labels: ReleasedLabels, classes: tuple[str, ...]) -> str:
 
     >>> labels_in_words(ReleasedLabels(by_class=(170, 30), commonest_share=0.85), ("no", "yes"))
     "no 170, yes 30; 85.0 % are 'no'"
+    >>> shares = ReleasedLabels(by_class=(200, 0), commonest_share=1, expected_shares=(0.85, 0.15))
+    >>> labels_in_words(shares, ("no", "yes"))
+    'of 200 public examples, by the noisy votes near them: no 85.0 %, yes 15.0 %'
     """
+    if labels.expected_shares is not None and len(classes) <= _FEW_CLASSES:
+        shares = ", ".join(
+            f"{name} {percent(share)}" for name, share in zip(classes, labels.expected_shares, strict=True)
+        )
+        return f"of {sum(labels.by_class):,} public examples, by the noisy votes near them: {shares}"
     if len(classes) > _FEW_CLASSES:
         return f"{min(labels.by_class):,} to {max(labels.by_class):,} for each of {len(classes)} classes"
     counts = ", ".join(f"{name} {n:,}" for name, n in zip(classes, labels.by_class, strict=True))
     common = classes[labels.by_class.index(max(labels.by_class))]
     return f"{counts}; {percent(labels.commonest_share)} are {common!r}"
+
+
+def _right(student: Student) -> str:
+    return f"{percent(student.accuracy)} right on {student.test_examples} test examples{by_class(student)}"
 
 
 def _without_test_labels(student: Student) -> str:
@@ -82,15 +96,9 @@ def _how_good(report: Report | BaselineReport) -> list[Row]:
 def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
     """What the terminal shows at the end of a run."""
     benchmark = report.benchmark
-    rows = [
-        *_voters(report),
-        (
-            "student",
-            f"{percent(report.student.accuracy)} right on {report.student.test_examples} test examples",
-        ),
-    ]
-    if report.student.accuracy is None:
-        rows[-1] = ("student", _without_test_labels(report.student))
+    student = report.student
+    told = _without_test_labels(student) if student.accuracy is None else _right(student)
+    rows = [*_voters(report), ("student", told)]
     rows += _how_good(report)
     if benchmark is not None:
         if benchmark.label_accuracy is not None:

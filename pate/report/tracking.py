@@ -19,8 +19,8 @@ import yaml
 from pate.config import read_yaml
 from pate.report.explanations import AnyReport
 from pate.report.published_config import LEFT_OUT, published_config
+from pate.report.reading import read_report
 from pate.report.schema import Report
-from pate.report.writing import read_report
 from pate.runs.files import RunFiles
 
 _MOST_TEXT = 500  # signs of a parameter's value: the least that MLflow's stores take

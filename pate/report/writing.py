@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from pate.config import read_yaml
 from pate.errors import RunError
@@ -15,7 +12,8 @@ from pate.report.page import draw, render_page
 from pate.report.plots import as_png, as_svg
 from pate.report.private_page import render_private_page
 from pate.report.published_config import published_yaml
-from pate.report.schema import BaselineReport, Report
+from pate.report.reading import read_report
+from pate.report.schema import Report
 from pate.report.statement import render_statement
 from pate.runs.files import RunFiles
 from pate.storage.files import write_atomically
@@ -25,22 +23,6 @@ def store_report(path: Path, report: AnyReport) -> None:
     """Write `report.json`: what a run publishes about itself, and what the pages are made from."""
     text = report.model_dump_json(indent=2) + "\n"
     write_atomically(RunFiles(path).report_file, lambda file: file.write_text(text, encoding="utf-8"), mode=0o644)
-
-
-def read_report(path: Path) -> AnyReport:
-    """The stored report of a run or of a baseline."""
-    try:
-        content = json.loads(RunFiles(path).report_file.read_text(encoding="utf-8"))
-        kind = BaselineReport if content.get("kind") == "baseline" else Report
-        return kind.model_validate(content)
-    except FileNotFoundError:
-        raise RunError(f"{path}: has no report.json; name the directory of a finished run") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "it"
-        raise RunError(f"{path}/report.json: {key}: {first['msg']}; was it made by another version?") from None
-    except (OSError, ValueError, AttributeError) as error:
-        raise RunError(f"{path}/report.json: cannot be read ({error})") from None
 
 
 def write_pages(path: Path, images: bool = True) -> AnyReport:

@@ -19,18 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import pipeline
+from pate.cluster.session import joined
 from pate.config import Config, Model, RaySettings
 from pate.console import Console
 from pate.data.dataset import Dataset, Records, Votes
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
-from pate.report.making import nonprivate_accuracy
+from pate.report.nonprivate import nonprivate_accuracy
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
-from pate.runs.files import RunFiles
+from pate.runs.files import RESULTS, TABLE, RunFiles
 from pate.storage.files import locked, write_atomically
+from pate.teachers import recipe_of
 
 _FIGURE_EXAMPLES = 1000
 PRIVATE = "do not publish"
@@ -57,7 +59,9 @@ def reproduce(
             raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
         sources = _Sources(study, data_dir)
         data = sources.of(study.rows[0].config(0))
-        session = _Session(stack, address, study.rows[0].config(0).ray, console)
+        settings = study.rows[0].config(0).ray
+        stack.enter_context(joined(address, settings))
+        session = _Session(stack, address, settings, console)
         nonprivate = _nonprivate(study, data, private, console)
         outcomes: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
         ensembles: list[dict[str, Any]] = []
@@ -187,8 +191,7 @@ def _nonprivate(study: Study, data: Dataset, private: Path, console: Console) ->
     digest = hashlib.sha256(model.model_dump_json().encode()).hexdigest()[:12]
     stored = private / f"nonprivate-{digest}.json"
     if not stored.exists():
-        with console.working("training without privacy, for comparison"):
-            accuracy = nonprivate_accuracy(model, data, 0)
+        accuracy = nonprivate_accuracy(recipe_of(model, "nonprivate"), data, 0, console)
         write_atomically(stored, lambda path: path.write_text(json.dumps({"accuracy": accuracy})))
     return float(json.loads(stored.read_text())["accuracy"])
 
@@ -198,9 +201,8 @@ def _finished(row: Row, config: Config, data: Dataset, out: Path, console: Conso
     folder = out / "rows" / f"{row.name}-seed-{config.seed}-{config.digest()[:8]}"
     run = RunFiles(folder)
     if not run.report_file.exists():
-        begun = folder.exists() and any(folder.iterdir())
         kept = out / "private" / "features"
-        pipeline.run(config, folder, data=data, resume=begun, console=console, kept_features=kept)
+        pipeline.run(config, folder, data=data, resume="auto", console=console, kept_features=kept)
     return run, {"folder": str(folder.relative_to(out)), "report": json.loads(run.report_file.read_text())}
 
 
@@ -293,11 +295,11 @@ def _spread(values: list[Any]) -> dict[str, Any] | None:
 def _write(result: Reproduction, out: Path, private: Path, data: str) -> None:
     for folder, content, mode in ((out, result.public, 0o644), (private, result.private, 0o600)):
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(folder / "results.json", lambda path, t=text: path.write_text(t), mode=mode)  # type: ignore[misc]
+        write_atomically(folder / RESULTS, lambda path, t=text: path.write_text(t), mode=mode)  # type: ignore[misc]
     lines = "\n".join(table.public_lines(result.public)) + "\n"
-    write_atomically(out / "table.txt", lambda path: path.write_text(lines), mode=0o644)
+    write_atomically(out / TABLE, lambda path: path.write_text(lines), mode=0o644)
     inside = "\n".join(table.private_lines(result.public, result.private)) + "\n"
-    write_atomically(private / "table.txt", lambda path: path.write_text(inside))
+    write_atomically(private / TABLE, lambda path: path.write_text(inside))
     if result.private["ensembles"]:
         shown = [ensemble for ensemble in result.private["ensembles"] if ensemble.get("seed", 0) == 0]
         plot = figures.draw(shown, data)

@@ -51,7 +51,11 @@ def votes_of(
 
 
 def _digest(config: Config, rows: NDArray[np.int64]) -> str:
-    content = config.model_dump(mode="json", include={"data", "teachers", "n_teachers", "seed"})
+    content = config.model_dump(
+        mode="json",
+        include={"data", "teachers", "n_teachers", "seed"},
+        exclude={"teachers": {"__all__": {"resources"}}},
+    )
     if (split := config.build_mechanism().split(config.n_teachers)).rate is not None:  # records are sampled
         content["split"] = [split.rate, split.most_parts]
     text = json.dumps(content, sort_keys=True).encode()
@@ -74,7 +78,8 @@ def _train_and_count(
     key = (folder / "key").read_bytes()
     started = time.perf_counter()
     records = split_records(config, data, key)
-    with Ensemble(Teaching.of(config, len(data.classes)), records, TeacherFiles(folder, key), config.ray) as ensemble:
+    teaching = Teaching.of(config, len(data.classes), shape=data.X_public.shape[1:])
+    with Ensemble(teaching, records, TeacherFiles(folder, key), config.ray, console.say) as ensemble:
         with console.working(f"trying each kind of teacher, {records.n_records // config.n_teachers} records each"):
             ensemble.probe(data.X_public)
         with console.track(f"training {config.n_teachers} teachers", config.n_teachers) as update:

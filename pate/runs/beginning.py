@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def undone_if_nothing_came(run: Run, resume: bool) -> Iterator[None]:
+def undone_if_nothing_came(run: Run) -> Iterator[None]:
     """Remove a run that was begun this moment if it ends in a mistake of the user and nothing was trained, counted or
-    charged. One that is resumed, is in storage or was interrupted stays as it is. Within the run's own lock.
+    charged. One that is resumed, is to be resumed by what the error says, is in storage or was interrupted stays as it
+    is. Within the run's own lock.
     """
     try:
         yield
-    except PateError:
-        if not resume and run.storage is None and not _worth_keeping(run):
+    except PateError as error:
+        stays = run.resumed or "resume" in error.arguments or run.storage is not None
+        if not stays and not _worth_keeping(run):
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 

@@ -9,6 +9,7 @@ CONFIG = "config.yaml"
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "privacy.txt"
 PLOTS, EXAMPLES = "plots", "examples.npz"
 AUDIT, AUDIT_PAGE = "audit.json", "audit.html"  # below private/; of a benchmark also beside it
+RESULTS, TABLE = "results.json", "table.txt"  # of a study (`pate reproduce`), whose runs are folders below it
 LABELS = "labels.npz"
 STUDENT, STUDENT_CARD = "student", "student.json"
 STUDENTS = "students"  # further ones, each in a folder of its own
@@ -20,7 +21,8 @@ PRIVATE = "private"
 # Below private/, and never to leave it:
 KEY, LOCK = "key", "lock"
 LEDGER_HEAD, ANCHOR = "ledger.head", "anchor"
-DATA_DIGEST, PLACES, LEFT_OUT = "data_digest", "places.json", "left_out.json"
+DATA_DIGEST, RECORDS_DIGEST, PLACES, LEFT_OUT = "data_digest", "records_digest", "places.json", "left_out.json"
+SPILL = "spill"  # where readers of this machine keep records, in files without names
 TEACHERS, FAILURES, ENSEMBLE = "teachers", "failures.json", "ensemble.json"
 VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.json", "epsilon.json"
 CELLS, FEATURES = "cells", "features"  # for records that vote near themselves
@@ -31,6 +33,8 @@ ATTACKS = "attacks"  # shadow models and the like, kept so that an audit can go 
 
 MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, STUDENTS, MODEL, AUDIT, AUDIT_PAGE)
 """What may leave a run, files and folders; of a folder, only the files that pate writes there (see `may_leave`)."""
+OF_A_STUDY = (RESULTS, TABLE)
+"""What may leave a study: of each of its runs, what may leave that one, by itself."""
 
 _OF_STUDENT = "|".join(map(re.escape, (STUDENT_CARD, TENSORS, OBJECT)))
 _IN_FOLDERS = {
@@ -166,6 +170,11 @@ class RunFiles:
     def features_folder(self) -> Path:
         """Public features of records and examples, kept until the last round was held."""
         return self.private / FEATURES
+
+    @property
+    def spill_folder(self) -> Path:
+        """Where readers keep private records by part while the run goes on."""
+        return self.private / SPILL
 
     def teachers_of_round(self, number: int) -> Path:
         """The folder below which the teachers of a round are: of the first, as of a run without rounds, `private`."""

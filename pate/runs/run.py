@@ -20,10 +20,11 @@ from html import escape
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_config
 from pate.config.loading import settings_from
+from pate.data.partition import keyed_digest
 from pate.errors import PateError, RunError
 from pate.ledger.anchor import absolute
 from pate.ledger.stored import FOLDER
@@ -42,7 +43,7 @@ _KEY, _ENSEMBLE, _RELEASED = (f"{files.PRIVATE}/{name}" for name in (files.KEY, 
 _STAYS = (  # on this machine
     files.LEDGER,
     *(f"{files.PRIVATE}/{name}" for name in (files.LEDGER_HEAD, files.LOCK, files.STUDENT_CHECKPOINT)),
-    f"{files.PRIVATE}/{files.FEATURES}/",
+    *(f"{files.PRIVATE}/{name}/" for name in (files.FEATURES, files.SPILL)),
 )
 _SIGNALS = (  # that they are there says that all before is
     f"{files.STUDENT}/{files.STUDENT_CARD}",
@@ -53,6 +54,10 @@ _TO_GO_ON = f"{files.PRIVATE}/{files.TEACHERS}/"  # is needed to go on with a ru
 _ALONE = ("", f"{files.STUDENT}/", f"{files.MODEL}/")  # folders that are published whole, or by themselves
 _AT_ONCE = 64
 _FIRST_FILES = {files.PRIVATE, f"{files.CONFIG}.partial"}  # all there is if it was killed while it began
+
+
+Resume = bool | Literal["auto"]
+"""Whether to go on with a run that is there; `auto` makes one where there is none, so a start can be repeated."""
 
 
 class Run(RunFiles):
@@ -66,6 +71,7 @@ class Run(RunFiles):
         super().__init__(path)
         self.storage = storage
         self.place = storage.url if storage else str(path)
+        self.resumed = False
         self._stored: dict[str, tuple[int, int]] = {}
         self._stored_at = time.monotonic()
         self._ensemble: bytes | None = None
@@ -94,15 +100,18 @@ class Run(RunFiles):
 
     @classmethod
     @contextmanager
-    def create(cls, place: Path | str, config: RunConfig, resume: bool = False) -> Iterator[Run]:
-        """Make a run, or `resume` one that belongs to the same config; locked while in use."""
+    def create(cls, place: Path | str, config: RunConfig, resume: Resume = False) -> Iterator[Run]:
+        """Make a run, or `resume` one that belongs to the same config; locked while in use.
+
+        Of several that begin in one place at the same time, one has it, and the others are refused.
+        """
         opened = cls._in_storage(open_storage(str(place)), config, resume) if is_url(place) else None
         with opened or cls._in_folder(Path(place), config, resume) as run, run:
             yield run
 
     @classmethod
     @contextmanager
-    def _in_folder(cls, path: Path, config: RunConfig, resume: bool) -> Iterator[Run]:
+    def _in_folder(cls, path: Path, config: RunConfig, resume: Resume) -> Iterator[Run]:
         run = cls(path)
         with ExitStack() as stack:
             try:
@@ -119,7 +128,7 @@ class Run(RunFiles):
 
     @classmethod
     @contextmanager
-    def _in_storage(cls, storage: Storage, config: RunConfig, resume: bool) -> Iterator[Run]:
+    def _in_storage(cls, storage: Storage, config: RunConfig, resume: Resume) -> Iterator[Run]:
         """A local copy of what is in storage. Only the ledger keeps two machines apart: see `StoredLedger`."""
         folder = _working_copies() / blake2b(storage.url.encode(), digest_size=12).hexdigest()
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -163,6 +172,11 @@ class Run(RunFiles):
         return read_key(self.key_file)
 
     @property
+    def id(self) -> str:
+        """The run's public name, the same whenever and wherever it goes on; nobody learns the key from it."""
+        return keyed_digest(self.key, b"run", b"").hex()
+
+    @property
     def config(self) -> Config | BaselineConfig:
         """The settings that the run was begun with."""
         if not self.config_file.exists():
@@ -172,7 +186,7 @@ class Run(RunFiles):
     @property
     def report(self) -> Report | BaselineReport:
         """The figures of a finished run."""
-        from pate.report.writing import read_report
+        from pate.report.reading import read_report
 
         return read_report(self.path)
 
@@ -297,7 +311,7 @@ class Run(RunFiles):
         write_atomically(path, lambda p: p.write_text(value))
         return True
 
-    def _check_place(self, config: RunConfig, resume: bool) -> None:
+    def _check_place(self, config: RunConfig, resume: Resume) -> None:
         """Before anything is written: there is nothing yet, or a run of this config that is to go on."""
         stored = self.config_file
         begun = self.path.exists() and any(self.path.iterdir())
@@ -305,7 +319,7 @@ class Run(RunFiles):
             raise self._not_empty()
         if begun and not stored.exists() and not {p.name for p in self.path.iterdir()} <= _FIRST_FILES:
             raise RunError(f"{self.place}: is not a run directory; choose another place")
-        if resume and not begun:
+        if resume is True and not begun:
             raise RunError(f"{self.place}: there is no run to resume")
         if stored.exists():
             _must_match(config, settings_from(read_yaml(stored), type(config)), self.place)
@@ -315,12 +329,14 @@ class Run(RunFiles):
         if self.private.stat().st_mode & 0o077:
             raise RunError(f"{self.private}: others can read it; run: chmod -R go= {self.private}")
 
-    def _prepare(self, config: RunConfig, resume: bool) -> None:
+    def _prepare(self, config: RunConfig, resume: Resume) -> None:
         """Under the lock, so that of several runs begun here at once one draws the key."""
         stored, key = self.config_file, self.key_file
+        self.resumed = resume is True or stored.exists()
         if stored.exists():
             if not resume:
                 raise self._not_empty()
+            self._check_place(config, resume)  # again: another run may have been here before the lock
             read_key(key)
             return
         if not key.exists():

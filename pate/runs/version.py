@@ -11,7 +11,7 @@ from pate.runs.run import Run
 class Version(BaseModel):
     """`private/ensemble.json`: which version of the ensemble this is, and how it came to be.
 
-    `pending` are parts that still have to be erased, and `data_digest` what the data must be once they are.
+    `pending` are parts that still have to be erased, and `data_digest` that of the records that are left once they are.
     """
 
     model_config = ConfigDict(frozen=True)

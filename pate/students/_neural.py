@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from pate.errors import ConfigError, DataError
+from pate.errors import DataError
 from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
 from pate.students import _collapse
@@ -247,10 +247,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     def _device(self) -> torch.device:
         from pate.networks.tensors import resolve_device
 
-        try:
-            return resolve_device(self.device)
-        except RuntimeError:
-            raise ConfigError(f"student.params.device = {self.device!r}: use auto, cpu or cuda") from None
+        return resolve_device(self.device, "student.params.device")
 
     def _standardise_by(self, pool: NDArray) -> None:
         """Mean and deviation of the public examples: of each feature of a table, of each channel of images."""

@@ -146,7 +146,9 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str] | None
         return _load_object(folder, trusted)
     student = own_students()[name](**card["params"])
     if isinstance(student, NeuralStudent):
-        _take_a_device_of_this_machine(student)
+        from pate.networks.tensors import device_anew
+
+        student.device = device_anew(student.device)
         learned = card["learned"]
         _whole_numbers(learned["classes"], "classes")
         sizes(learned["shape"], "shape")
@@ -166,17 +168,13 @@ def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path,
         return None
     if not isinstance(fresh, Network):
         return _load_object(folder, trusted)
-    _take_a_device_of_this_machine(fresh)
+    from pate.networks.tensors import device_anew
+
+    fresh.device = device_anew(fresh.device)
     classes, shape = card["network"]["classes"], card["network"]["shape"]
     if not all(UNANSWERED <= label < len(card["present"]) for label in _whole_numbers(classes, "network.classes")):
         raise ValueError("network.classes: more of them than are present")
     return fresh.restore(_load_tensors(folder), classes, sizes(shape, "network.shape"))
-
-
-def _take_a_device_of_this_machine(network: NeuralStudent | Network) -> None:
-    """The device that it was trained on may not be here: unless that is the CPU, choose one anew."""
-    if network.device != "cpu":
-        network.device = "auto"
 
 
 def _check_labels(student: Any, card: dict[str, Any]) -> None:

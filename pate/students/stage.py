@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.cluster.metrics import show
+from pate.cluster.placed import Task, gpu_elsewhere, on_gpu
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
@@ -168,18 +170,35 @@ def _fit(student: Any, given: Given, checkpoint: Path, console: Console) -> None
     """Train on what is given; a network goes on from its checkpoint."""
     examples, further = given
     if "checkpoint" not in signature(student.fit).parameters:
+        show(student_step=0, student_steps=1)
         with console.working("training the student"), one_thread():
             student.fit(*examples, **further)
+        show(student_step=1)
         return
+    show(student_step=0, student_steps=student.steps)
     with console.track("training the student", student.steps) as update:
 
         def progress(now: Progress) -> None:
             update(now.step, f"loss {now.loss:.3f}, unlabelled {now.unlabelled_loss:.4f}")
+            show(student_step=now.step)
 
-        student.fit(*examples, progress=progress, checkpoint=checkpoint, **further)
+        if hasattr(student, "restore") and gpu_elsewhere(student.device):
+            from pate.networks.training import STATE
+
+            task = Task("the student", fitted_elsewhere, (student, given), checkpoint / STATE)
+            student.restore(*on_gpu(task, progress, console))
+        else:
+            student.fit(*examples, progress=progress, checkpoint=checkpoint, **further)
     shutil.rmtree(checkpoint, ignore_errors=True)
     if getattr(student, "fell_back_", None):
         console.say(f"note: {student.fell_back_}")
+
+
+def fitted_elsewhere(student: Any, given: Given, *, kept: Path, progress: Callable[..., None]) -> tuple[Any, Any]:
+    """What a student has learned, without the device that it learned on: public data and released labels came in."""
+    examples, further = given
+    student.fit(*examples, progress=progress, checkpoint=kept.parent, **further)
+    return student.weights(), student.learned()
 
 
 @contextmanager

@@ -20,17 +20,19 @@ from pate.naming import class_in, import_dotted, must_be_trusted, nearest, short
 
 if TYPE_CHECKING:
     from pate.config import Model, TeacherFamily
+    from pate.config.workers import Resources
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one kind of teacher is made: classifier, parameters and the public features before it."""
+    """How one kind of teacher is made: classifier, parameters and the public features before it; and with what."""
 
     name: str
     params: dict[str, Any]
     features: tuple[dict[str, Any], ...] = ()
     weight: float = 1.0
     key: str = "teachers.0"
+    resources: Resources | None = None
 
     def estimator(self, random_state: int) -> BaseEstimator:
         """A fresh classifier."""
@@ -55,7 +57,7 @@ def recipes(families: Sequence[TeacherFamily]) -> list[Recipe]:
         variants = [dict(chosen) for chosen in itertools.product(*choices)]
         for variant in variants:
             share = family.weight / len(variants)
-            result.append(Recipe(base.name, base.params | variant, base.features, share, base.key))
+            result.append(Recipe(base.name, base.params | variant, base.features, share, base.key, family.resources))
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,18 @@ class Network(ClassifierMixin, BaseEstimator):
         self.device = device
         self.module_params = module_params
         self.random_state = random_state
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it is trained on the GPU of its worker, where it has one."""
+        return self.device != "cpu"
+
+    def gpu_bytes(self, shape: Sequence[int], n_classes: int, stack: int) -> int:
+        """About how much of a GPU's memory it takes to train `stack` of these at once, on examples of this shape."""
+        from pate.networks.memory import bytes_to_train
+
+        self.shape_, self.classes_ = list(shape), np.arange(n_classes)
+        return bytes_to_train(self._layers, shape, self.batch_size, stack)
 
     @property
     def stackable(self) -> bool:

@@ -14,8 +14,9 @@ from support.exact_noise import exact_mass
 
 from pate.accounting.composition import rdp_epsilon
 from pate.accounting.known_teachers import Question, moves
+from pate.accounting.rival import Outcomes
 from pate.accounting.vote_leads import largest_below, moves_among_others, moves_of_the_plurality
-from pate.accounting.vote_plane import Plane, _excess, _Outcomes, largest_excess
+from pate.accounting.vote_plane import Plane, _excess, largest_excess
 from pate.accounting.worst_case import confident_price, threshold_test_rdp, worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax
 from pate.noise.integer import DiscreteGaussian, IntegerNoise
@@ -144,7 +145,7 @@ def _moved(before: NDArray[np.int64], source: int, target: int) -> NDArray[np.in
 def points(plane: Plane, loses_ties: bool, low: int, high: int) -> tuple[NDArray[np.int64], ...]:
     """x, y and the excess there."""
     x, y = (side.ravel() for side in np.meshgrid(np.arange(low, high), np.arange(low, high), indexing="ij"))
-    outcomes = _Outcomes(plane, loses_ties)
+    outcomes = Outcomes(plane, loses_ties)
     excess = _excess(outcomes.log_win(x, y), outcomes.log_win(x - 1, y + 1), plane.order)
     excess += _excess(outcomes.log_win(y, x), outcomes.log_win(y + 1, x - 1), plane.order)
     for coin in outcomes.coins:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from support.exact_noise import exact_mass
 
 from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
+from pate.accounting.rival import Outcomes
 from pate.accounting.vote_plane import (
     TOLERANCE,
     Plane,
     _block_bounds,
     _excess,
-    _Outcomes,
     _search,
     largest_excess,
     threshold_excess,
@@ -151,7 +151,7 @@ def rival_pmf(noise: IntegerNoise) -> NDArray[np.float64]:
 @pytest.mark.parametrize("noise", [DiscreteGaussian(1.5), DiscreteLaplace(1.0)], ids=str)
 @pytest.mark.parametrize(("loses_ties", "priorities"), [(True, ("abr", "bar")), (False, ("arb", "bra"))])
 def test_outcomes_by_hand(noise: IntegerNoise, loses_ties: bool, priorities: tuple[str, ...]) -> None:
-    outcomes = _Outcomes(Plane(noise, 3.0), loses_ties)
+    outcomes = Outcomes(Plane(noise, 3.0), loses_ties)
     for x, y in [(0, 0), (-3, 2), (4, -1), (5, 6), (-2, -2), (1, 0)]:
         expected = winner_by_hand(noise, x, y, rival_pmf(noise), priorities)
         xs, ys = np.array([x]), np.array([y])
@@ -166,7 +166,7 @@ def test_the_cases_mix_to_the_mechanism(mechanism: NoisyMax) -> None:
     """One rival: its priority is above, between or below those of a and b with probability 1/3 each."""
     noise, counts = mechanism.noise, (7, 9, 8)
     plane = Plane(noise, 3.0)
-    loses, coin = _Outcomes(plane, True), _Outcomes(plane, False)
+    loses, coin = Outcomes(plane, True), Outcomes(plane, False)
     start = np.arange(-26, 26 if noise.tail_ratio == 0 else 1)  # discrete Laplace = geometric − geometric
     weight = np.exp(noise.log_pmf(start))
     if noise.tail_ratio:
@@ -178,7 +178,7 @@ def test_the_cases_mix_to_the_mechanism(mechanism: NoisyMax) -> None:
 
 
 def case_moments(plane: Plane, loses_ties: bool, x: NDArray[np.int64], y: NDArray[np.int64]) -> list:
-    outcomes = _Outcomes(plane, loses_ties)
+    outcomes = Outcomes(plane, loses_ties)
     before = [outcomes.log_win(x, y), outcomes.log_win(y, x)]
     after = [outcomes.log_win(x - 1, y + 1), outcomes.log_win(y + 1, x - 1)]
     for coin in outcomes.coins:
@@ -223,14 +223,14 @@ def test_what_is_not_searched_further_still_counts(noise: IntegerNoise, loses_ti
     pairs = case_moments(plane, loses_ties, *square(math.ceil(-4 * noise.scale), math.ceil(7 * noise.scale)))
     largest = float(sum(_excess(p, q, order) for p, q in pairs).max())
     for attained in (0.0, largest, 2 * largest, 10 * largest):
-        assert _search(plane, _Outcomes(plane, loses_ties), attained) >= largest
+        assert _search(plane, Outcomes(plane, loses_ties), attained) >= largest
 
 
 @pytest.mark.parametrize("noise", [DiscreteGaussian(6.0), DiscreteLaplace(4.0)], ids=str)
 @pytest.mark.parametrize("loses_ties", [True, False])
 def test_a_blocks_bound_covers_each_of_its_points(noise: IntegerNoise, loses_ties: bool) -> None:
     plane, size = Plane(noise, 3.0), 4
-    outcomes = _Outcomes(plane, loses_ties)
+    outcomes = Outcomes(plane, loses_ties)
     x, y = (size * corner for corner in square(-3, 6))
     bound, _ = _block_bounds(plane, outcomes, x, y, size)
     for right, up in itertools.product(range(size), repeat=2):
@@ -239,7 +239,7 @@ def test_a_blocks_bound_covers_each_of_its_points(noise: IntegerNoise, loses_tie
 
 
 def test_a_rival_is_smoothed_over_rows_of_any_length() -> None:
-    outcomes = _Outcomes(Plane(DiscreteLaplace(0.3), 3.0), True)
+    outcomes = Outcomes(Plane(DiscreteLaplace(0.3), 3.0), True)
     ratio, rows = math.exp(-1 / 0.3), np.random.default_rng(0).random((2, 500))
     expected, last = [], np.zeros(2)
     for column in rows.T:
@@ -374,7 +374,8 @@ def test_guarantees(
 ) -> None:
     guarantee = mechanism.worst_case(asked, answered)
     epsilon, order = guarantee.epsilon_and_order(1e-5)
-    assert epsilon == guarantee.epsilon(1e-5) == pytest.approx(tight, abs=2e-3)
+    assert epsilon == pytest.approx(tight, abs=2e-3)
+    assert guarantee.epsilon(1e-5) <= epsilon
     assert rdp_epsilon(ORDERS, guarantee.rdp(ORDERS), 1e-5)[0] == pytest.approx(closed, abs=1e-3)
     at_order = rdp_epsilon(np.array([order]), np.array([guarantee.rdp_at(order)]), 1e-5)
     assert at_order == pytest.approx((epsilon, order))

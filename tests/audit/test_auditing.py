@@ -117,8 +117,8 @@ def test_figures_stay_private_and_benchmarks_have_a_copy_without_records(runs: d
     assert 'alt="private record' not in run.audit_page.read_text()
 
 
-def test_of_private_data_nothing_is_published(tmp_path: Path) -> None:
-    """The same digits as somebody's own file: audited, and nothing leaves private/."""
+def test_of_private_data_nothing_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same digits as somebody's own file: audited, and nothing leaves private/, nor stands in a job's log."""
     data = load(parse_config(CONFIG).data, None, tmp_path)
     assert data.X_test is not None
     arrays = {"X_private": data.records.X, "y_private": data.records.y, "X_public": data.X_public}
@@ -126,7 +126,10 @@ def test_of_private_data_nothing_is_published(tmp_path: Path) -> None:
     own = {"source": "npz", "file": "own.npz", "classes": list(range(10))}
     config = parse_config({**CONFIG, "data": own})
     pipeline.run(config, tmp_path / "run", data_dir=tmp_path, pages=False)
-    _audit(tmp_path / "run", "--attacks", "threshold", "--quick")
+    assert "AUC" in _audit(tmp_path / "run", "--attacks", "threshold", "--quick")
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    in_a_job = _audit(tmp_path / "run", "--attacks", "threshold", "--quick")
+    assert in_a_job == f"private: do not publish: {tmp_path}/run/private/audit.html, audit.json\n"
     run = Run.load(tmp_path / "run")
     assert run.private_audit_page.exists()
     assert not run.audit_file.exists()

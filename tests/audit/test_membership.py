@@ -204,3 +204,15 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
     assert gap.advantage == pytest.approx(0.056, abs=0.025)
     assert loss.advantage is not None
     assert 0.5 + loss.advantage / 2 == pytest.approx(0.517, abs=0.025)
+
+
+def test_shadow_models_of_a_baseline_take_lots_of_the_same_share() -> None:
+    """A lot of 8,192 of 60,000 records is one of 41 of 300: as many steps, and never larger than what there is."""
+    from pate.audit.learners import Baseline
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 5)).astype(np.float32), rng.integers(0, 2, 300)
+    params = {"model": "linear", "lot_size": 8192, "epochs": 1, "micro_batch": 512}
+    trained = Baseline("dp_sgd", 2, 8.0, 1e-5, params, records=60_000).train(X, y, seed=0)
+    assert trained.model.lot_size == 41
+    assert trained.predict_proba(X).shape == (300, 2)

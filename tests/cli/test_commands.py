@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pate import cli
 from pate.cli import app
-from pate.cli.run import _newest_run, new_run
+from pate.cli.run import _place, new_run
 from pate.cluster.checks import Finding
 from pate.config import default_config_path, load_config
 from pate.errors import RunError
@@ -55,10 +55,10 @@ def test_the_newest_run_of_the_same_config_is_resumed(tmp_path: Path, monkeypatc
     for time, override in (("20260101-000001", []), ("20260101-000002", ["seed=5"]), ("20260101-000003", ["seed=6"])):
         (tmp_path / f"digits-{time}").mkdir()
         (tmp_path / f"digits-{time}" / "config.yaml").write_text(load_config(None, override).to_yaml())
-    assert _newest_run(config) == tmp_path / "digits-20260101-000001"
-    assert _newest_run(load_config(None, ["seed=5"])) == tmp_path / "digits-20260101-000002"
+    assert _place(config, True) == tmp_path / "digits-20260101-000001"
+    assert _place(load_config(None, ["seed=5"]), True) == tmp_path / "digits-20260101-000002"
     with pytest.raises(RunError, match="no run of this config"):
-        _newest_run(load_config(None, ["seed=7"]))
+        _place(load_config(None, ["seed=7"]), True)
 
 
 def test_two_runs_begun_in_a_second_have_two_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_a_cluster_that_fails_a_check_ends_with_status_two(
     levels: list[str], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     findings = [Finding(level, "disk", "words") for level in levels]  # type: ignore[arg-type]
-    monkeypatch.setattr(sys.modules["pate.cli.doctor"], "_joined", lambda address: findings)
+    monkeypatch.setattr(sys.modules["pate.cli.doctor"], "_joined", lambda address: (findings, {}))
     assert CliRunner().invoke(app, ["doctor", "--address", "127.0.0.1:1"]).exit_code == status
 
 

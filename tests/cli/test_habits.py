@@ -34,8 +34,35 @@ def test_a_short_h_helps(arguments: list[str]) -> None:
     assert (shown.returncode, shown.stdout.startswith("Usage: ")) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rum"], "No such command 'rum'. Did you mean 'run'? (see `pate --help`)"),
+        (["run", "--output", "x"], "No such option: --output"),
+        (["run", "a.yaml", "b.yaml"], "unexpected extra argument"),
+        (["init", "data.csv"], "Missing option '--public' (see `pate init --help`)"),
+        (["init", "data.csv", "--public", "p.csv", "--records", "4k"], "--records"),
+        (["account", "votes.npy", "--mechanism", "gnmax"], "Missing option '--delta'"),
+        (["ledger", "shew"], "shew"),
+    ],
+)
+def test_a_mistake_in_the_command_is_one_line(arguments: list[str], words: str) -> None:
+    ended = in_process(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("pate: error: ")
+    assert ended.stderr.count("\n") == 1
+    assert words in ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["ledger"]])
+def test_without_a_command_there_is_help(arguments: list[str]) -> None:
+    ended = in_process(*arguments)
+    assert "Usage: " in ended.stdout + ended.stderr
+    assert "pate: error" not in ended.stderr
+
+
 def test_python_m_pate_is_pate() -> None:
-    shown = subprocess.run([sys.executable, "-m", "pate", "--version"], capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([sys.executable, "-m", "pate", "--version"], capture_output=True, text=True, timeout=300)
     assert shown.stdout == f"{pate.__version__}\n"
 
 

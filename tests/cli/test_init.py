@@ -101,6 +101,27 @@ def test_what_comes_from_private_data_is_said_loudly(club: Path) -> None:
     assert "'stays' is what is to be predicted" in guessed.stdout
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_any_usual_delimiter_is_guessed(tmp_path: Path, delimiter: str) -> None:
+    save(tmp_path / "members.csv", rows(N_PRIVATE, 1, private=True), delimiter)
+    save(tmp_path / "public.csv", rows(N_PUBLIC, 2, private=False), delimiter)
+    ended = init(tmp_path, "--label", "stays", "--classes", "ja,nein")
+    assert ended.returncode == 0, ended.stderr
+    config = load_config(tmp_path / "club.yaml")
+    assert config.data.delimiter == delimiter  # type: ignore[union-attr]
+    assert load(config.data, None, tmp_path, keep_missing=True).X_public.shape[0] == N_PUBLIC
+
+
+@pytest.mark.parametrize("other", ["members.csv", "test.csv"])
+def test_files_that_are_separated_otherwise_are_named(club: Path, other: str) -> None:
+    save(club / "test.csv", [{k: v for k, v in row.items() if k != "member"} for row in rows(40, 3, private=True)])
+    save(club / other, rows(N_PRIVATE, 1, private=True), "\t")
+    ended = init(club, "--test", club / "test.csv")
+    assert ended.returncode == 2
+    assert f"{other}: separated by '\\t', the public file by ';'; save all files alike" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 def test_classes_come_from_a_public_test_file_where_there_is_one(club: Path) -> None:
     save(club / "test.csv", [{k: v for k, v in row.items() if k != "member"} for row in rows(40, 3, private=True)])
     ended = init(club, "--test", club / "test.csv")
@@ -156,11 +177,13 @@ def test_teachers_for_a_table_so_wide_that_nothing_is_near(tmp_path: Path) -> No
         (["--label", "stays", "--target-epsilon", -1], "--target-epsilon -1"),
         (["--label", "stays", "--delta", 0.5], "delta = 0.5"),
         (["--label", "stays", "--test", "gone.csv"], "gone.csv: no such file"),
+        (["--label", "stays", "--test", "members.csv"], "members.csv: is the private file"),
         (["--label", "stays", "--classes", "ja"], "--classes ja: at least two"),
         (["--label", "stays", "--classes", "ja,no"], "not among data.classes"),
     ],
 )
-def test_mistakes_are_one_line(club: Path, further: list[object], words: str) -> None:
+def test_mistakes_are_one_line(club: Path, further: list[object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(club)
     ended = init(club, *further)
     assert ended.returncode == 2
     assert words in ended.stderr

@@ -49,8 +49,9 @@ def text(words: str, old: str, new: str, file: str = "pets.yaml") -> Mistake:
     return Mistake(words, old, new, file)
 
 
-def recoded(words: str, change: Callable[[str], Any], file: str = "private.csv") -> Mistake:
-    return Mistake(words, file=file, change=change)
+def recoded(words: str, change: Callable[[str], Any], file: str = "private.csv", *values: str) -> Mistake:
+    """A file, or all that a pattern names, is written otherwise."""
+    return sets(words, *values)._replace(file=file, change=change)
 
 
 MISTAKES = {
@@ -58,6 +59,10 @@ MISTAKES = {
     "tab": text("not by a tab", "  source: csv", "\tsource: csv"),
     "unclosed list": text("pets.yaml", "[cat, dog]", "[cat, dog"),
     "no colon": text("pets.yaml", "name: pets", "name pets"),
+    "keys indented by chance": text("indent the keys of a section alike", "  label: kind", "   label: kind"),
+    "colon without a blank": text("a colon and a blank", "backend: local", "backend:local\nseed: 0"),
+    "quote not closed": text("a quote is not closed", "name: pets", "name: 'pets"),
+    "no config but data": Mistake("and this is text", arguments=("CONFIG=private.csv",)),
     "key twice": text("twice", "name: pets", "name: pets\nname: dogs"),
     "misspelt section": text("did you mean 'budget'?", "budget:", "budgt:"),
     "misspelt key": text("did you mean 'asked'?", "asked: 20", "askd: 20"),
@@ -66,6 +71,11 @@ MISTAKES = {
     "text for a number": sets("budget.asked", "budget.asked=many"),
     "yes for a name": text("put names into quotes", "[cat, dog]", "[yes, no]"),
     "no such file": Mistake("no such config file", arguments=("CONFIG=gone.yaml",)),
+    "a comma for --set": sets("""put it into quotes: 'data.decimal=","'""", "data.decimal=,"),
+    "a form of dates for --set": sets("""'data.dates.born="%Y-%m-%d"'""", "data.dates.born=%Y-%m-%d"),
+    "a list without brackets": sets("write [cat, dog]", "data.classes=cat,dog"),
+    "a comma in a number": sets("write 1.5, with a point", "mechanism.sigma=1,5"),
+    "percent": sets("write 0.5, without %", "budget.epsilon=50%"),
     "set without value": Mistake("write key=value", arguments=("--set", "mechanism.sigma")),
     # privacy
     "δ of a tenth": sets("write 1e-4 or less", "budget.delta=0.1"),
@@ -82,7 +92,7 @@ MISTAKES = {
     ),
     "more queries than examples": sets("there are only 40 public examples", "budget.asked=4000"),
     # models
-    "misspelt teacher": sets("has no GausianNB", "teachers.0.name=sklearn.naive_bayes.GausianNB"),
+    "misspelt teacher": sets("did you mean GaussianNB?", "teachers.0.name=sklearn.naive_bayes.GausianNB"),
     "teacher without module": sets("GaussianNB", "teachers.0.name=GaussianNB"),
     "regressor as teacher": sets(
         "did you mean 'sklearn.ensemble.RandomForestClassifier'?",
@@ -93,7 +103,9 @@ MISTAKES = {
     "teacher's misspelt parameter": sets("smoothing", "teachers.0.params={smoothing: 1}"),
     "no teachers": sets("n_teachers", "n_teachers=0"),
     "more teachers than records": sets("too small to learn from", "n_teachers=100", "mechanism.sigma=9"),
-    "misspelt student": sets("LogisticRegresion", "student.params.estimator=sklearn.linear_model.LogisticRegresion"),
+    "misspelt student": sets(
+        "did you mean LogisticRegression?", "student.params.estimator=sklearn.linear_model.LogisticRegresion"
+    ),
     "misspelt kind of student": sets("supervised", "student.name=superviced"),
     "student's misspelt parameter": sets("regularisation", "student.params.params={regularisation: 1}"),
     "student's impossible parameter": sets("before anything was charged", "student.params.params={C: -1}"),
@@ -116,15 +128,35 @@ MISTAKES = {
     "dates without form": sets("like a date", "data.dates={}"),
     "wrong form of dates": sets("not a date of the form %d.%m.%Y", "data.dates.born='%d.%m.%Y'"),
     "form of dates as in Excel": sets("such as %Y-%m-%d", "data.dates.born=YYYY-MM-DD"),
+    "dates with a time that is not there": sets("not a date of the form", "data.dates.born='%Y-%m-%d %H:%M'"),
+    "years of two digits": sets("not a date of the form %y-%m-%d", "data.dates.born='%y-%m-%d'"),
+    "numbers declared as dates": sets("like a number", "data.dates.length='%Y-%m-%d'"),
+    "dates declared as words too": sets("is named under categories already", "data.categories.born=[a, b]"),
+    "dates without forms": sets("write {a: b}", "data.dates=[born]"),
+    "decimals after a semicolon": sets("should be '.' or ','", "data.decimal=';'"),
+    "one sign for two things": sets("delimiter and decimal are both ','", "data.decimal=','"),
     "ignore a column that is not there": sets("did you mean 'length'?", "data.ignore=[lenght]"),
     "two delimiters": sets("must be one sign", "data.delimiter='; '"),
     "unknown encoding": sets("no such text encoding", "data.encoding=ansi-german"),
+    "private as public": sets("public: is a private file", "data.public=./private.csv"),
+    "private as test": sets("test: is a private file", "data.test=private.csv"),
+    "public among the private shards": sets("public: is a private file", "data.private='*.csv'"),
     "file that is not there": sets("privat.csv: no such file", "data.private=privat.csv"),
     # files
     "semicolons": recoded("separated by ';'", lambda text: text.replace(",", ";")),
+    "tabs": recoded(r'say data.delimiter: "\t"', lambda text: text.replace(",", "\t")),
+    "decimal comma not declared": recoded(
+        "say data.decimal: ','", lambda t: t.replace(",", ";").replace(".0", ",0"), "*.csv", "data.delimiter=';'"
+    ),
+    "decimal comma declared, and points": recoded(
+        "say data.decimal: '.'", lambda t: t.replace(",", ";"), "*.csv", "data.delimiter=';'", "data.decimal=','"
+    ),
     "decimal comma": recoded("data.decimal", lambda text: text.replace(",1.0,", ',"1,5",', 1)),
     "latin letters": recoded("data.encoding", lambda text: text.replace("p1,", "pé,").encode("latin-1")),
     "utf-16": recoded("data.encoding", lambda text: text.encode("utf-16")),
+    "utf-16 by name": recoded("such as utf-16", lambda text: text.encode("utf-16"), "public.csv"),
+    "a workbook": recoded("save it as csv", lambda text: b"PK\x03\x04" + text.encode(), "public.csv"),
+    "a line above the header": recoded("something above it", lambda text: f"Export of pets\n{text}", "public.csv"),
     "header forgotten": recoded("is there a header line?", lambda text: text.partition("\n")[2]),
     "a gap": recoded("data.missing", lambda text: text.replace(",1.0,", ",,", 1)),
     "a label missing": recoded("its label is missing", lambda text: text.replace(",cat\n", ",\n", 1)),
@@ -167,11 +199,11 @@ def test_a_mistake_ends_in_one_helpful_line(name: str, files: Path, tmp_path: Pa
     mistake = MISTAKES[name]
     folder = tmp_path / "copy"
     shutil.copytree(files, folder)
-    path = folder / mistake.file
-    content = path.read_text()
-    changed = mistake.change(content) if mistake.change else content.replace(mistake.old, mistake.new)
-    assert mistake.arguments or changed != content
-    path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
+    for path in folder.glob(mistake.file):
+        content = path.read_text()
+        changed = mistake.change(content) if mistake.change else content.replace(mistake.old, mistake.new)
+        assert mistake.arguments or changed != content
+        path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
     config, arguments = folder / "pets.yaml", mistake.arguments
     if arguments and arguments[0].startswith("CONFIG="):
         config, arguments = folder / arguments[0].partition("=")[2], ()

@@ -159,6 +159,40 @@ def test_a_bad_table_is_one_clear_line(change: Any, words: str, hospital: Path, 
     assert words in shown.stderr
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text.replace(";", "\t"), "it seems to be separated by '\\t'"),
+        (lambda text: text.replace(",", ".").replace(";", ","), "it seems to be separated by ','"),
+        (lambda text: text.replace(",", "."), "decimals come after a point"),
+        (lambda text: text.replace("born", "Born"), "it has 'Born': write 'born'"),
+        (lambda text: text.partition("\n")[2], "is there a header line?"),
+    ],
+    ids=["tabs", "commas", "decimal points", "capitals", "no header"],
+)
+def test_a_table_that_is_written_otherwise_is_told_how_the_runs_was(
+    change: Any, words: str, hospital: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other.csv").write_text(change((hospital / "test.csv").read_text()))
+    shown = in_process("predict", hospital / "run", "--input", tmp_path / "other.csv")
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert len(shown.stderr.splitlines()) == 1
+    assert words in shown.stderr
+    assert "takes csv files separated by ';', decimals by ',', in utf-8" in shown.stderr
+
+
+def test_a_student_of_files_in_utf_16_takes_such_files(hospital: Path, tmp_path: Path) -> None:
+    shutil.copytree(hospital / "run" / "student", tmp_path / "taken")
+    (tmp_path / "wide.csv").write_text((hospital / "test.csv").read_text(), encoding="utf-16")
+    arguments = ["predict", tmp_path / "taken", "--input", tmp_path / "wide.csv"]
+    refused = in_process(*arguments)
+    assert (refused.returncode, "neither csv in utf-8" in refused.stderr) == (2, True)
+    card = json.loads((tmp_path / "taken" / "student.json").read_text())
+    card["columns"]["csv"]["encoding"] = "utf-16"
+    (tmp_path / "taken" / "student.json").write_text(json.dumps(card))
+    assert in_process(*arguments).stdout.split() == answers(hospital)[0].tolist()
+
+
 def test_nothing_to_predict_and_nothing_to_keep(hospital: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("born;ward;age\n")
     for arguments, words in (

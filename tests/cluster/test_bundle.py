@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import base64
+import hashlib
 import io
+import random
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from pate.cluster.bundle import pack, unpack
+from pate.cluster.bundle import PIECE, copy_from_storage, pack, unpack
 from pate.cluster.jobs import Request, lay_out, sends_token_in_the_clear
 from pate.errors import RunError
 
@@ -22,19 +24,27 @@ def a_run(folder: Path) -> Path:
     return folder
 
 
+def packed(run: Path) -> tuple[list[bytes], list[str]]:
+    """The pieces of a bundle, and what they must hash to."""
+    with tempfile.TemporaryDirectory() as folder:
+        hashes = pack(run, Path(folder))
+        return [(Path(folder) / str(number)).read_bytes() for number in range(len(hashes))], hashes
+
+
+def members(pieces: list[bytes]) -> list[tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+        return archive.getmembers()
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
 def test_nothing_private_travels(tmp_path: Path) -> None:
-    text = pack(a_run(tmp_path / "run"))
-    names = unpack(f"a warning of Ray's\n{text}\nmore words", tmp_path / "here")
-    assert names == ["report.json", "labels.npz", "student"]
-    found = {str(path.relative_to(tmp_path / "here")) for path in (tmp_path / "here").rglob("*") if path.is_file()}
-    assert found == {"report.json", "labels.npz", "student/student.json"}
-    assert packed(text) == found  # not only is nothing else taken out
-
-
-def packed(text: str) -> set[str]:
-    """The names in a bundle."""
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(text.splitlines()[1:-1])))) as archive:
-        return set(archive.getnames())
+    pieces, hashes = packed(a_run(tmp_path / "run"))
+    assert unpack(pieces.__getitem__, hashes, tmp_path / "here") == ["report.json", "labels.npz", "student"]
+    assert files_in(tmp_path / "here") == {"report.json", "labels.npz", "student/student.json"}
+    assert {member.name for member in members(pieces)} == files_in(tmp_path / "here")  # nothing else was sent either
 
 
 def test_only_known_files_travel_and_nobodys_name(tmp_path: Path) -> None:
@@ -42,36 +52,76 @@ def test_only_known_files_travel_and_nobodys_name(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     (run / "plots").mkdir()
     known = ("report.html", "privacy.txt", "plots/plane.svg", "plots/examples.npz", "student/model.skops")
-    for name in (*known, "student/records.csv", "student/student.json.partial", "plots/notes.txt", "plots/a/b.svg"):
+    strange = (
+        "student/records.csv",
+        "student/student.json.partial",
+        "plots/notes.txt",
+        "plots/a/b.svg",
+        "results.json",
+    )
+    for name in (*known, *strange, "report.json.bak"):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(name)
     (run / "plots" / "link.svg").symlink_to(run / "private" / "key")
-    text = pack(run)
-    unpack(text, tmp_path / "here")
-    found = {str(path.relative_to(tmp_path / "here")) for path in (tmp_path / "here").rglob("*") if path.is_file()}
-    assert packed(text) == found == {*known, "report.json", "labels.npz", "student/student.json"}
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(text.splitlines()[1:-1])))) as archive:
-        assert {(m.uname, m.gname, m.uid, m.gid, m.mtime) for m in archive} == {("", "", 0, 0, 0)}
+    pieces, hashes = packed(run)
+    unpack(pieces.__getitem__, hashes, tmp_path / "here")
+    sent = members(pieces)
+    assert {member.name for member in sent} == {*known, "report.json", "labels.npz", "student/student.json"}
+    assert {member.name for member in sent} == files_in(tmp_path / "here")
+    assert {(m.uname, m.gname, m.uid, m.gid, m.mtime) for m in sent} == {("", "", 0, 0, 0)}
+
+
+def test_of_a_study_its_table_leaves_and_none_of_its_runs(tmp_path: Path) -> None:
+    study = tmp_path / "reproduce-digits"
+    a_run(study / "gnmax-250-seed0")
+    for name in ("results.json", "table.txt", "private/results.json", "notes.txt"):
+        (study / name).parent.mkdir(exist_ok=True)
+        (study / name).write_text(name)
+    pieces, hashes = packed(study)
+    assert unpack(pieces.__getitem__, hashes, tmp_path / "here") == ["results.json", "table.txt"]
+    assert {member.name for member in members(pieces)} == files_in(tmp_path / "here") == {"results.json", "table.txt"}
+
+
+def test_large_results_travel_in_pieces_and_arrive_whole_or_not_at_all(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    (run / "labels.npz").write_bytes(random.Random(0).randbytes(2 * PIECE + 5))
+    pieces, hashes = packed(run)
+    assert [len(piece) for piece in pieces[:-1]] == [PIECE] * 2
+    unpack(pieces.__getitem__, hashes, tmp_path / "here")
+    assert (tmp_path / "here" / "labels.npz").read_bytes() == (run / "labels.npz").read_bytes()
+    damaged = [*pieces[:-1], pieces[-1][:-1] + b"?"]
+    with pytest.raises(RunError, match="fetch it again"):
+        unpack(damaged.__getitem__, hashes, tmp_path / "there")
+    assert not list(tmp_path.glob("there*"))
+
+
+def test_what_may_leave_is_read_from_storage(tmp_path: Path) -> None:
+    a_run(tmp_path / "run")
+    url = f"file://{tmp_path}/run"
+    assert copy_from_storage(url, tmp_path / "here") == ["report.json", "labels.npz", "student"]
+    assert files_in(tmp_path / "here") == {"report.json", "labels.npz", "student/student.json"}
+    with pytest.raises(RunError, match="is not empty; choose another place"):
+        copy_from_storage(url, tmp_path / "here")
+    with pytest.raises(RunError, match="no finished run is seen there"):
+        copy_from_storage(f"file://{tmp_path}/nowhere", tmp_path / "there")
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no finished run"):
-        pack(tmp_path)
+        pack(tmp_path, tmp_path)
     with pytest.raises(RunError, match="could not be read"):
-        unpack("something else", tmp_path / "here")
+        unpack(lambda _: b"", [], tmp_path / "here")
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside", "private/key", "student/../../outside"])
 def test_a_bundle_writes_nothing_else(tmp_path: Path, name: str) -> None:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    begin, *_, end = pack(a_run(tmp_path / "run")).splitlines()
-    text = "\n".join([begin, base64.b64encode(content.getvalue()).decode(), end])
-    with pytest.raises(RunError, match="could not be read"):
-        unpack(text, tmp_path / "x" / "here")
-    assert [path for path in (tmp_path / "x").rglob("*") if path.is_file()] == []
-    assert not (tmp_path / "outside").exists()
+        for one in ("report.json", name):
+            archive.addfile(tarfile.TarInfo(one), io.BytesIO())
+    hashes = [hashlib.sha256(content.getvalue()).hexdigest()]
+    assert unpack(lambda _: content.getvalue(), hashes, tmp_path / "x" / "here") == ["report.json"]
+    assert files_in(tmp_path) == {"x/here/report.json"}
 
 
 def test_only_config_and_code_are_sent(tmp_path: Path) -> None:
@@ -86,12 +136,10 @@ def test_only_config_and_code_are_sent(tmp_path: Path) -> None:
 
 
 def test_the_jobs_command_line_is_quoted() -> None:
-    request = Request(Path("configs/a b.yaml"), ["teachers=[{name: x}]"], "/my data", "~/runs/one", resume=True)
-    words = "'a b.yaml' --set 'teachers=[{name: x}]' --data-dir '/my data' --out '~/runs/one' --resume"
-    assert request.entrypoint == f"python -m pate.cli run {words}"
-    anchored = Request(Path("one.yaml"), out="s3://runs/one", anchor="s3://other/anchors of runs")
-    words = "one.yaml --out s3://runs/one --anchor 's3://other/anchors of runs'"
-    assert anchored.entrypoint == f"python -m pate.cli run {words}"
+    options = {"set": ["teachers=[{name: x}]", "seed=1"], "data_dir": "/my data", "out": "~/runs/one", "resume": True}
+    request = Request("run", "a b.yaml", "~/runs/one", options=options | {"force": False, "anchor": None})
+    words = "'a b.yaml' --set 'teachers=[{name: x}]' --set seed=1 --data-dir '/my data' --out '~/runs/one' --resume"
+    assert request.entrypoint == f"python -m pate.cli run {words} --log-json"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from pate.cluster.checks import Cluster, Finding, Node, judge
+from pate.cluster.checks import Cluster, Finding, Node, compared, judge
+from pate.cluster.trial import Trial, try_teachers
 
 WELL = Node(
     name="a (10.0.0.1)",
-    versions={"python": "3.12.1", "ray": "2.60.0", "pate": "0.1.0", "torch": "2.15.0"},
+    versions={"python": "3.12.1", "ray": "2.60.0", "pate": "0.1.0", "torch": "2.15.0"}
+    | {"numpy": "2.4.0", "scikit-learn": "1.9.0"},
     auth_mode="token",
     token_file="/home/u/.ray/auth_token",
     token_permissions=0o600,
@@ -69,6 +71,50 @@ def test_each_fault_is_found_and_says_what_to_change(
     bad = [f for f in findings(WELL, replace(OTHER, **change)) if f.level != "ok"]  # type: ignore[arg-type]
     assert [(finding.level, finding.what) for finding in bad] == [(level, what)]
     assert words in bad[0].text
+
+
+def test_your_versions_are_compared_with_each_nodes() -> None:
+    """What is not installed here may be anything there: a light client has no torch."""
+    here = WELL.versions | {"torch": "missing"}
+    nodes = {node.name: node.versions for node in (WELL, OTHER)}
+    assert compared(here, nodes) == [Finding("ok", "your versions", "those of the cluster")]
+    nodes["b (10.0.0.2)"] = WELL.versions | {"ray": "2.61.0", "pate": "0.2.0", "torch": "2.16.0"}
+    of_ray, of_pate = compared(here, nodes)
+    assert of_ray == Finding("warn", "your ray", "2.60.0 here, 2.61.0 on b (10.0.0.2)")
+    assert of_pate.text == "0.1.0 here, 0.2.0 on b (10.0.0.2); `pate submit` can pack and send yours"
+
+
+def test_each_kind_of_node_must_train_a_teacher() -> None:
+    trials = [
+        Trial("CPU nodes", "a", device="cpu"),
+        Trial("GPU nodes (A100)", "b", device="cuda"),
+        Trial("GPU nodes (T4)", "c", device="cpu"),
+        Trial("GPU nodes", "d", error="No module named 'torch'"),
+    ]
+    found = [finding for finding in findings(WELL, trials=trials) if finding.what.startswith("teachers")]
+    assert [finding.level for finding in found] == ["ok", "ok", "warn", "fail"]
+    assert found[3].text == "none could be trained on d: No module named 'torch'"
+
+
+@pytest.mark.slow
+def test_teachers_are_trained_on_each_kind_of_a_real_cluster() -> None:
+    """A head without CPUs, two CPU nodes and one with a pretended GPU: two kinds, one node of each."""
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        for resources in ({"num_cpus": 1}, {"num_cpus": 1}, {"num_cpus": 1, "num_gpus": 1}):
+            cluster.add_node(**resources)
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, log_to_driver=False)
+        nodes = ray.nodes()
+        trials = try_teachers(nodes)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert sorted(trial.kind for trial in trials) == ["CPU nodes", "GPU nodes"]
+    assert [(trial.error, trial.device) for trial in trials] == [(None, "cpu")] * 2
 
 
 def test_an_open_dashboard_is_worse_without_a_token() -> None:

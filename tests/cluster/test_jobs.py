@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import random
 import re
 import shutil
 import signal
@@ -11,16 +13,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import ray
 from support import REPOSITORY
 from support.command_line import Ended
 
 from pate.report.schema import Report
+from pate.runs.run import Run
 
 SMALL = ["--set", "n_teachers=10", "--set", "budget.asked=40", "--set", "mechanism.sigma=5", "--set", "nonprivate=null"]
 SMALL += ["--set", "ray.workers=1"]
@@ -47,13 +52,18 @@ class Head:
             command,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=900,
             cwd=REPOSITORY,
             env=self.environment | environment,
         )
 
     def pate(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.run(sys.executable, "-m", "pate.cli", *arguments, "--address", self.jobs, **environment)
+
+    def script(self, code: str, *before: str) -> subprocess.CompletedProcess[str]:
+        """Python code in a process of its own, with the jobs address as its argument."""
+        path = f"{REPOSITORY / 'tests'}:{REPOSITORY}:{self.environment.get('PYTHONPATH', '')}"
+        return self.run(*before, sys.executable, "-c", textwrap.dedent(code), self.jobs, PYTHONPATH=path)
 
     def several(self, *commands: list[str]) -> list[Ended]:
         """`pate …` several times in one process, which loads Ray once."""
@@ -95,7 +105,7 @@ def head() -> Iterator[Head]:
         yield Head(jobs[0], gcs[0], folder, environment | token)
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=300)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -110,15 +120,116 @@ def test_submit_runs_follows_and_fetches(head: Head) -> None:
     public = {"report.json", "report.html", "privacy.txt", "plots", "labels.npz", "student"}
     assert {path.name for path in to.iterdir()} == public
     assert (head.folder / "home" / "runs" / "one" / "private").is_dir()  # stays there
-    listed, logged = head.several(["jobs"], ["logs", content["job"]])
+    listed, told, logged = head.several(["jobs"], ["jobs", "--json"], ["logs", content["job"]])
     assert re.search(rf"{content['job']}  SUCCEEDED .* ~/runs/one", listed.stdout)
     assert len(listed.stdout.splitlines()) == 1  # errands are not shown
     assert "ε to publish" in logged.stdout
+    (job,) = json.loads(told.stdout)["jobs"]
+    assert job["status"] == "SUCCEEDED"
+    assert job["stage"] == "report"  # what it was at last
+    assert job["run_id"] == Run.load(head.folder / "home" / "runs" / "one").id
+
+
+@pytest.mark.slow
+def test_workers_are_as_nice_as_whoever_started_the_cluster(head: Head) -> None:
+    code = f"""import os, ray
+ray.init(address="{head.gcs}", log_to_driver=False, logging_level="ERROR")
+print(ray.get(ray.remote(lambda: os.nice(0)).remote()))"""
+    shown = head.run(sys.executable, "-c", code)
+    assert shown.stdout == f"{os.nice(0)}\n", shown.stderr
+
+
+def test_a_lost_connection_loses_no_line_and_tells_none_twice(head: Head) -> None:
+    """Cut twice while a job prints, the second time for longer; the log is not fetched whole over and over."""
+    shown = head.script("""
+        import shlex, sys, threading
+        from support.dropping_proxy import DroppingProxy
+        from pate.cluster.jobs import ERRAND, Jobs
+
+        with DroppingProxy(int(sys.argv[1].rpartition(":")[2])) as proxy:
+            jobs, fetched = Jobs(f"http://127.0.0.1:{proxy.port}"), []
+            log, jobs.log = jobs.log, lambda job: fetched.append(job) or log(job)
+            code = "import time; [(print('line', i, 'ε', flush=True), time.sleep(0.2)) for i in range(30)]"
+            code += "; print('end', end='')"
+            job = jobs.start(shlex.join(["python", "-c", code]), {ERRAND: "test"})
+            lines, said = [], []
+            for line in jobs.follow(job, said.append):
+                lines += [line] if line.startswith(("line", "end")) else []
+                if line == "line 4 ε":
+                    proxy.cut()
+                if line == "line 14 ε":
+                    proxy.cut(stay_away=True)
+                    threading.Timer(3, proxy.come_back).start()
+            assert lines == [*(f"line {i} ε" for i in range(30)), "end"], lines
+            assert [words.split()[0] for words in said] == ["lost", "connected"], said
+            assert not fetched and jobs.info(job).status == "SUCCEEDED"
+        """)
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.slow
+def test_large_results_come_through_the_jobs_port_and_are_gone_from_there(head: Head) -> None:
+    """In pieces, with the head away between the first and the second."""
+    run = head.folder / "home" / "runs" / "large"
+    content = random.Random(0).randbytes(20 * 2**20)
+    for name, what in {"report.json": b"{}", "private/key": b"secret", "labels.npz": content}.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_bytes(what)
+    fetched = head.script(f"""
+        import sys, threading
+        from pathlib import Path
+        from support.dropping_proxy import DroppingProxy
+        from pate.cli.jobs import connect, fetch_run
+
+        with DroppingProxy(int(sys.argv[1].rpartition(":")[2])) as proxy:
+            jobs = connect(f"http://127.0.0.1:{{proxy.port}}")
+            file, fetched = jobs.file, []
+
+            def cutting(node, name):
+                content = file(node, name)
+                if not fetched:
+                    proxy.cut(stay_away=True)
+                    threading.Timer(3, proxy.come_back).start()
+                fetched.append(name)
+                return content
+
+            jobs.file = cutting
+            fetch_run(jobs, "a job", "~/runs/large", Path("{head.folder / "large"}"), pack=False)
+            assert len(fetched) == len(set(fetched)) == 3, fetched
+        """)
+    assert fetched.returncode == 0, fetched.stderr
+    assert (head.folder / "large" / "labels.npz").read_bytes() == content
+    assert {path.name for path in (head.folder / "large").iterdir()} == {"report.json", "labels.npz"}
+    logs = next((head.folder / "ray" / "head").glob("session_2*/logs"))
+    deadline = time.monotonic() + 30
+    while list(logs.glob("pate-*")):  # stopping a job takes it a moment
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_other_versions_are_named_on_both_sides(head: Head) -> None:
+    """A cluster of another version: Ray refuses a driver, and takes jobs."""
+    own = f"Ray {ray.__version__} and Python {platform.python_version()}"
+    both = f"this machine has Ray 2.1.0 and Python {platform.python_version()}, the cluster {own}"
+    joined, listed = (
+        head.script(f"""
+            import sys, ray
+            ray.__version__, sys.argv = "2.1.0", ["pate", "{command}", "--address", "{address}"]
+            from pate.cli import main
+            main()
+            """)
+        for command, address in (("doctor", head.gcs), ("jobs", head.jobs))
+    )
+    assert joined.returncode == 2
+    assert f"--address {head.gcs}: cannot join that Ray cluster: {both}; install the cluster's" in joined.stderr
+    assert len(joined.stderr.splitlines()) == 1
+    assert listed.returncode == 0
+    assert listed.stderr == f"note: {both}\n"
 
 
 def test_plain_ray_job_submit_joins_the_cluster_and_its_run_can_be_fetched(head: Head) -> None:
     command = ["ray", "job", "submit", "--address", head.jobs, "--submission-id", "plain", "--working-dir", "."]
-    wait = ["--set", "ray.workers=3", "--set", "ray.wait_for_workers=1"]  # this cluster does not grow: two will do
+    wait = ["--set", "ray.workers=3"]  # this cluster does not grow: two will do
     shown = head.run(*command, "--", "pate", "run", "configs/digits.yaml", *SMALL, *wait)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "succeeded" in shown.stdout
@@ -213,3 +324,53 @@ def test_mistakes_are_one_line(head: Head) -> None:
         assert shown.returncode == 2
         assert words in shown.stderr
         assert len(shown.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_baseline_reproduce_and_audit_are_sent_too(head: Head) -> None:
+    """A baseline into storage, whence it is fetched; an audit of it; a study, of which the table leaves."""
+    config, store = head.folder / "base.yaml", f"file://{head.folder}/store/base"
+    config.write_text("name: base\ndata: {source: digits}\nbaseline: {name: dp_erm}\nbudget: {epsilon: 2}\n")
+    to = [head.folder / name for name in ("base", "audited", "study")]
+    shown = head.pate("submit", "baseline", str(config), "--out", store, "--to", str(to[0]))
+    assert shown.returncode == 0, shown.stderr
+    assert "ε to publish" in shown.stdout
+    assert {path.name for path in to[0].iterdir()} == {"report.json", "report.html", "privacy.txt", "plots", "model"}
+    shown = head.pate("submit", "audit", store, "--attacks", "threshold", "--quick", "--to", str(to[1]), "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["benchmark"] is True
+    assert {"audit.json", "audit.html", "model"} <= {path.name for path in to[1].iterdir()}
+    shown = head.pate("submit", "reproduce", "digits", "--quick", "--to", str(to[2]))
+    assert shown.returncode == 0, shown.stderr
+    assert "neighbours-1" in shown.stdout
+    assert "private: do not publish" not in shown.stdout + shown.stderr
+    assert {path.name for path in to[2].iterdir()} == {"results.json", "table.txt"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to hide a folder from the cluster")
+def test_a_run_that_a_cluster_behind_ray_client_cannot_see_is_one_line(head: Head) -> None:
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    port = re.search(rf"--port={head.gcs.split(':')[1]} .*--ray-client-server-port=(\d+)", listed)
+    assert port
+    (head.folder / "hidden").mkdir()
+    code = f"""
+        import subprocess
+        from pathlib import Path
+        from pate.cluster.joining import check_seen
+        from pate.cluster.session import ray_session
+        from pate.config import RaySettings
+        from pate.errors import RunError
+
+        with ray_session("ray://127.0.0.2:{port[1]}", RaySettings()):
+            Path("{head.folder}/seen").mkdir()
+            check_seen(Path("{head.folder}/seen"))
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "{head.folder}/hidden"], check=True)
+            Path("{head.folder}/hidden/private").mkdir()
+            try:
+                check_seen(Path("{head.folder}/hidden/private"))
+            except RunError as error:
+                print(error)
+        """
+    shown = head.script(code, "unshare", "--mount")
+    assert f"{head.folder}/hidden: the cluster does not see this run directory" in shown.stdout, shown.stderr

@@ -36,7 +36,7 @@ config = parse_config({
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB", "params": {"var_smoothing": 0.01}}],
     "mechanism": {"name": "gnmax", "sigma": 20}, "budget": {"asked": 200},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
-    "ray": {"gpus_per_worker": 0.5, "cpus_per_worker": 1},
+    "ray": {"cpus_per_worker": 1},
 })
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
 nodes = [cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(3)]

@@ -58,7 +58,7 @@ def test_a_signal_ends_a_run_with_one_line(
     time.sleep(later)
     before = log.read_text()
     (os.killpg if group else os.kill)(process.pid, number)
-    assert process.wait(timeout=120) == 128 + number
+    assert process.wait(timeout=300) == 128 + number
     said = [line for line in log.read_text().removeprefix(before).splitlines() if line and not line.endswith("…")]
     assert len(said) == 1, log.read_text()
     assert said[0].startswith("interrupted; what was paid for is kept. Go on with: pate run")
@@ -86,6 +86,6 @@ def test_a_terminal_that_is_closed_ends_a_run(place: Path, tmp_path: Path) -> No
         assert time.monotonic() < deadline
         os.read(ours, 1 << 16)
     os.close(ours)  # the kernel sends SIGHUP; what is written from now on fails
-    assert process.wait(timeout=120) == 128 + signal.SIGHUP
+    assert process.wait(timeout=300) == 128 + signal.SIGHUP
     assert pids_of(process.pid) == []
     assert list(place.iterdir()) == []

@@ -50,6 +50,18 @@ def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
         ("nonsense", ["overrides='nonsense'", "key=value"]),
         ("teachers.9.weight=1", ["teachers.9.weight"]),
         ("n_teachers=[1", ["n_teachers", "YAML"]),
+        ("name=%d.%m.%Y", ["not valid YAML", """put it into quotes: 'name="%d.%m.%Y"'"""]),
+        ("name=,", ["not valid YAML", """put it into quotes: 'name=","'"""]),
+        ("name=|", ["YAML takes | for itself", """put it into quotes: 'name="|"'"""]),
+        ("name=#1", ["YAML takes # for itself", """'name="#1"'"""]),
+        ("name=*all", ["aliases", """'name="*all"'"""]),
+        ("data={dates: {born: %d.%m.%Y}}", ["not valid YAML", 'put text with signs into quotes, such as "%d.%m.%Y"']),
+        ("data={source: csv, label: y, classes: 'cat,dog'}", ["data.classes", "must be a list: write [cat, dog]"]),
+        ("data={source: csv, label: 5, classes: [a, b]}", ["data.label = 5: must be text, in quotes"]),
+        ("mechanism.sigma=1,5", ["mechanism.sigma = '1,5'", "write 1.5, with a point"]),
+        ("n_teachers=1,000", ["n_teachers = '1,000'", "write 1000, without commas"]),
+        ("budget.epsilon=50%", ["budget.epsilon = '50%'", "write 0.5, without %"]),
+        ("budget.asked='200'", ["budget.asked = '200'", "write 200, without quotes"]),
     ],
 )
 def test_a_wrong_override_is_one_clear_line(override: str, words: list[str]) -> None:

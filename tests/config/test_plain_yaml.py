@@ -69,7 +69,7 @@ def _refused(path: Path, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", ["NoneType"]),
+        (b"", ["this is empty"]),
         (b"- 1", ["list"]),
         (b"\xff\xfe\x00", ["UTF-8"]),
         (b"\x80\x03csubprocess\n", ["UTF-8"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from pate.cluster.session import check_workers
 from pate.config import RaySettings, load_baseline_config, load_config
 from pate.config.loading import default_config_path
 from pate.errors import ConfigError
+from pate.networks.threads import usable_cpus
 from pate.runs.files import RunFiles
 from pate.teachers import build_estimator
 
@@ -83,7 +83,7 @@ def test_pipelines_and_searches_of_classifiers_are_classifiers() -> None:
 
 def test_more_workers_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    here = os.cpu_count() or 1
+    here = usable_cpus()
     for settings in (RaySettings(), RaySettings(workers=here), RaySettings(workers=2 * here, cpus_per_worker=0.5)):
         check_workers(None, settings)
     with pytest.raises(ConfigError, match=rf"this machine has {here}; write {here} or fewer"):

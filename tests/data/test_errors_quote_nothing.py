@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from pate.data.settings import CsvData, NpzData, ParquetData
-from pate.data.shards import ShardReader, Split
+from pate.data.shards import ShardReader
 from pate.data.sources import load
 from pate.errors import DataError
+from pate.mechanisms.base import Split
 
 CANARY = "canary7731"
 GOOD = "who,age,sex,kind\nann,30,f,no\n"
@@ -27,7 +28,7 @@ def refusals(folder: Path, settings: Any) -> list[str]:
     said = [str(caught.value)]
     left = load(settings.model_copy(update={"read_by": "workers"}), None, folder, by_workers=True).private
     assert left is not None
-    answer = ShardReader(left.paths, left.format, b"k" * 32, Split(3)).load()
+    answer = ShardReader(left, b"k" * 32, Split(3)).load()
     assert isinstance(answer, str)
     return [text.replace(str(folder), "") for text in (*said, answer)]
 

@@ -15,10 +15,11 @@ from pate.data.columns import canonical_id
 from pate.data.dataset import Dataset, Records
 from pate.data.partition import identities
 from pate.data.settings import CsvData, NpzData, ParquetData
-from pate.data.shards import ShardReader, Split, Summary
+from pate.data.shards import ShardReader, Summary
 from pate.data.sources import load
 from pate.errors import DataError
 from pate.forget import _chosen
+from pate.mechanisms.base import Split
 
 KINDS = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}
 
@@ -149,7 +150,7 @@ def test_readers_count_what_they_leave_out(tmp_path: Path) -> None:
     settings_ = CsvData.model_validate(data | {"classes": [0, 1], "read_by": "workers"})
     shards = load(settings_, None, tmp_path, by_workers=True).private
     assert shards is not None
-    summary = ShardReader(shards.paths, shards.format, b"k" * 32, Split(4)).load()
+    summary = ShardReader(shards, b"k" * 32, Split(4)).load()
     assert isinstance(summary, Summary)
     assert (summary.records, summary.left_out) == (3, 3)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 from pate.data.dataset import Dataset
 from pate.data.partition import split_into_parts
 from pate.data.settings import CsvData, NpzData, ParquetData
-from pate.data.shards import ShardReader, Split
+from pate.data.shards import ShardReader
 from pate.data.sources import load
 from pate.errors import DataError
+from pate.mechanisms.base import Split
 
 KEY = b"o" * 32
 N_PARTS = 5
@@ -158,7 +160,7 @@ def by_workers(data: dict[str, Any], folder: Path, keep: bool = False) -> Placed
     assert shards is not None
     found: Placed = Counter()
     for path in shards.paths:
-        reader = ShardReader([path], shards.format, KEY, Split(N_PARTS))
+        reader = ShardReader(replace(shards, paths=(path,)), KEY, Split(N_PARTS))
         answer = reader.load()
         if isinstance(answer, str):
             raise DataError(answer)

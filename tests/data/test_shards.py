@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pate.config import Config, RaySettings, parse_config
+from pate.data import shards
 from pate.data.dataset import Dataset, Shards
 from pate.data.partition import split_into_parts, subsample_parts
-from pate.data.shards import Block, ShardReader, Split, Summary, digest_of
-from pate.data.sources import load
+from pate.data.shards import ShardReader, Summary
+from pate.data.sources import load, read_by_workers
+from pate.data.spill import Block
 from pate.ensemble.checkpoints import InMemory
 from pate.ensemble.pool import Pool
 from pate.ensemble.readers import Readers
 from pate.ensemble.worker import Teaching, Worker, sum_counts
 from pate.errors import ConfigError, DataError
+from pate.forget import forget, remembered
+from pate.mechanisms.base import Split
+from pate.runs.run import Run
 from pate.teachers import Recipe
 
 KEY = b"s" * 32
@@ -80,8 +86,8 @@ def config(data: dict, **changes: object) -> Config:
 
 def both(folder: Path, data: dict) -> tuple[Dataset, Dataset]:
     """What the driver reads, and what it leaves to the workers."""
-    by_workers = config(data | {"read_by": "workers"}).data
-    return load(config(data).data, None, folder, by_workers=True), load(by_workers, None, folder, by_workers=True)
+    settings = config(data).data
+    return load(settings, None, folder), load(settings, None, folder, by_workers=True)
 
 
 @pytest.mark.parametrize("source", ["csv", "npz", "parquet"])
@@ -103,7 +109,7 @@ def test_parts_are_the_same_whoever_reads_them(source: str, tmp_path: Path) -> N
         )
         paths = left.private.paths
         for spread in ([paths], [paths[:1], paths[1:]], [paths[1::2], paths[::2]]):
-            readers = [ShardReader(some, left.private.format, KEY, split) for some in spread]
+            readers = [ShardReader(replace(left.private, paths=some), KEY, split) for some in spread]
             for part, rows in enumerate(whole):
                 X, y = Block.merged([reader.part(part) for reader in readers])
                 np.testing.assert_array_equal(X, read.records.X[rows])
@@ -117,10 +123,10 @@ def test_the_sources_agree_and_the_digest_knows_the_records_only(tmp_path: Path)
         _, left = both(folder, write(folder, source))
         assert isinstance(left.private, Shards)
         paths = left.private.paths[::-1] if number else left.private.paths
-        readers = [ShardReader(some, left.private.format, KEY, Split(3)) for some in (paths[:1], paths[1:])]
+        readers = [ShardReader(replace(left.private, paths=some), KEY, Split(3)) for some in (paths[:1], paths[1:])]
         summaries = [summary for reader in readers if isinstance(summary := reader.load(), Summary)]
         assert sum(summary.records for summary in summaries) == 126
-        digests.add(digest_of(summaries))
+        digests.add(sum(summaries, Summary()).text)
     assert len(digests) == 1
 
 
@@ -130,9 +136,9 @@ def test_the_digest_knows_what_stands_under_an_id_and_the_key(tmp_path: Path) ->
     def digest(key: bytes = KEY) -> str:
         _, left = both(tmp_path, data)
         assert isinstance(left.private, Shards)
-        summary = ShardReader(left.private.paths, left.private.format, key, Split(3)).load()
+        summary = ShardReader(left.private, key, Split(3)).load()
         assert isinstance(summary, Summary)
-        return digest_of([summary])
+        return summary.text
 
     data = write(tmp_path, "csv")
     before = digest()
@@ -162,9 +168,9 @@ def test_the_digest_knows_what_is_under_an_id(tmp_path: Path) -> None:
             path.write_text("\n".join([header, first, *rest]) + "\n")
         _, left = both(tmp_path, data)
         assert isinstance(left.private, Shards)
-        readers = [ShardReader([path], left.private.format, KEY, Split(3)) for path in left.private.paths]
+        readers = [ShardReader(replace(left.private, paths=(path,)), KEY, Split(3)) for path in left.private.paths]
         summaries = [summary for reader in readers if isinstance(summary := reader.load(), Summary)]
-        digests.append(digest_of(summaries))
+        digests.append(sum(summaries, Summary()).text)
     assert len(set(digests)) == 3
 
 
@@ -188,7 +194,7 @@ def test_mistakes_name_their_shard(shard: str | None, says: str, tmp_path: Path)
     _, left = both(tmp_path, data)
     (tmp_path / "shard-1.csv").unlink() if shard is None else (tmp_path / "shard-1.csv").write_text(shard)
     assert isinstance(left.private, Shards)
-    answer = ShardReader(left.private.paths, left.private.format, KEY, Split(3)).load()
+    answer = ShardReader(left.private, KEY, Split(3)).load()
     assert isinstance(answer, str)
     with pytest.raises(DataError, match=says):
         raise DataError(answer)
@@ -211,6 +217,65 @@ def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> No
     npz = write(tmp_path, "npz") | {"ids": False}
     with pytest.raises(DataError, match=r"shard-0\.npz: holds ids"):
         load(config(npz).data, None, tmp_path)
+
+
+@pytest.mark.parametrize("source", ["csv", "npz", "parquet"])
+def test_batches_change_nothing(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records, their number, and the row that an error names, with one batch or many, however an archive is saved."""
+    data = write(tmp_path, source)
+    read, left = both(tmp_path, data)
+    assert isinstance(left.private, Shards)
+    whole = ShardReader(left.private, KEY, Split(N_PARTS))
+    found = whole.load()
+    monkeypatch.setattr(shards, "_MOST_ROWS_AT_ONCE", 7)
+    if source == "npz":
+        for number, by_columns in ((0, True), (1, False)):
+            with np.load(tmp_path / f"shard-{number}.npz") as arrays:
+                X = np.asfortranarray(arrays["X"]) if by_columns else arrays["X"]
+                np.savez_compressed(tmp_path / f"shard-{number}.npz", X=X, y=arrays["y"], id=arrays["id"])
+    in_batches = ShardReader(left.private, KEY, Split(N_PARTS))
+    assert in_batches.load() == found
+    for part in range(N_PARTS):
+        for one, other in zip(*(Block.merged([some.part(part)]) for some in (whole, in_batches)), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert (load(config(data).data, None, tmp_path).records.X == read.records.X).all()
+    columns = table(30, 0)
+    save(
+        tmp_path / f"shard-0.{source}",
+        columns | {"sick": np.array([*columns["sick"][:23], "?", *columns["sick"][24:]])},
+        source,
+    )
+    assert "row 23 (counted from 0)" in str(in_batches.load())
+    if source == "npz":
+        whole_batches = {name: values[:28] for name, values in columns.items()}
+        save(tmp_path / "shard-0.npz", whole_batches | {"sick": np.repeat(columns["sick"], 2)[:35]}, source)
+        assert "not as many labels as records" in str(in_batches.load())
+
+
+def test_readers_leave_out_what_was_forgotten(tmp_path: Path) -> None:
+    """A run that forgot where its driver read goes on where workers do."""
+    settings = config(write(tmp_path, "csv"), backend="local")
+    read, left = both(tmp_path, settings.data.model_dump(exclude_unset=True))
+    with Run.create(tmp_path / "run", settings) as run:
+        remembered(read, run)
+        forget(settings, read, run, ["p7"], [])
+        kept = remembered(left, run).private
+        assert isinstance(kept, Shards)
+        found = ShardReader(kept, run.key, Split(N_PARTS)).load()
+        assert isinstance(found, Summary)
+        assert found.text == (run.private / "records_digest").read_text()
+        assert 0 < found.records == len(remembered(read, run).records) < len(read.records)
+
+
+def test_who_reads_is_no_part_of_a_run(tmp_path: Path) -> None:
+    data = write(tmp_path, "csv")
+    assert len({config(data | {"read_by": who}).digest() for who in (None, "driver", "workers")}) == 1
+    said = {(who, where): read_by_workers(config(data | {"read_by": who}).data, where)
+            for who in (None, "driver", "workers") for where in (False, True)}  # fmt: skip
+    assert [case for case, by_workers in said.items() if by_workers] == [
+        (None, True), ("workers", False), ("workers", True)
+    ]  # fmt: skip
+    assert not read_by_workers(config(data | {"private": "shard-0.csv"}).data, on_cluster=True)
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -243,5 +308,5 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
     pool.close()
     readers.close()
     (tmp_path / "shard-2.csv").unlink()
-    with pytest.raises(DataError, match=r"shard-2\.csv: no such file on"):
+    with pytest.raises(DataError, match=r"shard-2\.csv: no such file on .*data.read_by: driver"):
         Readers(left.private, KEY, Split(N_PARTS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +27,20 @@ N_PARTS = 9
 _POOLS: list[Pool] = []
 
 
-def pool_of(kinds: list[Recipe], n_parts: int = N_PARTS, store: object = None, **settings: object) -> Pool:
+def pool_of(
+    kinds: list[Recipe],
+    n_parts: int = N_PARTS,
+    store: object = None,
+    say: Callable[[str], object] = str,
+    **settings: object,
+) -> Pool:
     settings = {"workers": 2} | settings
     chosen = store or InMemory()
     ray_settings = RaySettings(**settings)  # type: ignore[arg-type]
     teaching = Teaching(
         kinds, 3, 0, assign_recipes(kinds, n_parts), [str(Path(__file__).parent), str(REPOSITORY / "tests")]
     )
-    pool = Pool(teaching, chosen, ray_settings)  # type: ignore[arg-type]
+    pool = Pool(teaching, chosen, ray_settings, say)  # type: ignore[arg-type]
     _POOLS.append(pool)
     return pool
 
@@ -68,12 +74,16 @@ def undisturbed() -> np.ndarray:
 def test_pool_counts_what_one_worker_would(undisturbed: np.ndarray) -> None:
     pool = pool_of(KINDS)
     assert pool.probe(private_data()[0], 15) > 0
-    assert not pool.lacks_gpu()
     done: list[int] = []
     train(pool, done=done.append)
     assert done == sorted(done)
     assert done[-1] == N_PARTS
     np.testing.assert_array_equal(votes(pool), undisturbed)
+
+
+def test_a_ray_of_its_own_is_asked_for_no_more_than_it_has() -> None:
+    pool = pool_of(KINDS, workers=None)  # as many as there is work for: nine
+    assert pool.pending == 2
 
 
 @pytest.mark.parametrize(
@@ -180,8 +190,14 @@ def test_pool_refuses_a_family_that_cannot_fit_and_resources_that_are_not_there(
     bad = recipes([TeacherFamily(name="sklearn.svm.SVC", params={"kernel": "nope"})])
     with pytest.raises(ConfigError, match=r"teachers\.0\.name"):
         pool_of(bad, 2, workers=1).probe(private_data()[0], 10)
-    with pytest.raises(RunError, match="GPUs"):
-        pool_of(KINDS, gpus_per_worker=1)
+    started, said = time.monotonic(), []
+    pool = pool_of(KINDS, gpus_per_worker=1, cpus_per_worker=3, wait=7, say=said.append)
+    with pytest.raises(
+        RunError, match=r"7 s \(ray.wait\).*3 CPUs and one with 1 GPU.*no node is big enough.*resume=True"
+    ):
+        pool.probe(private_data()[0], 10)
+    assert time.monotonic() - started >= 7
+    assert any("waiting for a worker with 3 CPUs" in text and "of 2 CPUs" in text for text in said)
 
 
 class SlowOnce(BaseEstimator):

@@ -20,7 +20,7 @@ def started(jobs: list[Job], *workers: str) -> Schedule:
 def hand_out(schedule: Schedule, now: float = 0.0, starting: int = 0) -> dict[str, list[Task]]:
     """Give out all there is to give; a call is named by its worker and part."""
     given: dict[str, list[Task]] = {}
-    for worker, task in schedule.hand_out(starting):
+    for worker, task in schedule.hand_out({None: starting}):
         schedule.begin(worker, (worker, task.parts), task, now)
         given.setdefault(worker, []).append(task)
     return given
@@ -93,7 +93,7 @@ def test_a_job_that_takes_workers_down_is_given_up_and_a_stack_is_first_taken_ap
 
 def test_training_that_raises_is_two_strikes_and_a_teacher_that_cannot_be_restored_none() -> None:
     schedule = started(SINGLES[:1], "a")
-    (_, task), *_ = schedule.hand_out(0)
+    (_, task), *_ = schedule.hand_out({})
     schedule.begin("a", "call", task.of([0], restores=True), 0.0)
     assert schedule.fail("call", 1.0).restores
     assert hand_out(schedule)["a"][0] == Task(SINGLES[0], (0,))
@@ -136,3 +136,63 @@ def test_a_result_that_comes_second_replaces_its_worker() -> None:
     schedule.finish(("a", (0,)), 21.0)
     assert schedule.finish("second", 22.0) == ["b"]
     assert schedule.held == {0}
+
+
+MIXED = [Job(0, (part,)) for part in range(4)] + [Job(1, (4, 5)), Job(1, (6, 7))]
+
+
+def mixed(**workers: str) -> Schedule:
+    schedule = Schedule(MIXED, [1.0, 1.0], kinds=["cpu", "gpu"])
+    for worker, kind in workers.items():
+        schedule.join(worker, kind)
+    schedule.want()
+    return schedule
+
+
+def hand_out_mixed(schedule: Schedule, now: float = 0.0) -> dict[str, list[int]]:
+    given: dict[str, list[int]] = {}
+    for worker, task in schedule.hand_out({}):
+        schedule.begin(worker, (worker, task.parts), task, now)
+        given.setdefault(worker, []).append(task.job.recipe)
+    return given
+
+
+def test_a_job_goes_to_workers_of_its_kind_only_and_both_kinds_are_busy() -> None:
+    schedule = mixed(a="cpu", g="gpu")
+    assert hand_out_mixed(schedule) == {"a": [0, 0], "g": [1, 1]}
+    schedule = mixed(a="cpu", b="cpu")
+    while given := hand_out_mixed(schedule):
+        assert {recipe for recipes in given.values() for recipe in recipes} == {0}
+        assert not schedule.stuck  # somebody is at work
+        for call in schedule.calls:
+            schedule.finish(call, 1.0)
+    assert schedule.stuck == ["gpu"]
+    assert not schedule.finished
+    schedule.lose("a", strikes=0)
+    assert set(hand_out_mixed(schedule)) == {"b"}, "what a lost worker held goes to its own kind again"
+
+
+def test_a_slow_job_is_doubled_by_a_worker_of_its_kind() -> None:
+    schedule = mixed(a="cpu", b="cpu", g="gpu", h="gpu")
+    while hand_out_mixed(schedule):
+        for call in [call for call in schedule.calls if call[0] != "g"]:
+            schedule.finish(call, 1.0)
+    assert [worker for worker, _ in schedule.doubled(SLOW_SECONDS + 9)] == ["h"]
+
+
+def test_as_many_workers_are_asked_for_as_there_are_jobs_for_them() -> None:
+    schedule = mixed()
+    assert schedule.lacking(most=100, at_once=100) == {"cpu": 4, "gpu": 2}
+    assert schedule.lacking(most=100, at_once=3) == {"cpu": 2, "gpu": 1}, "never a flood, and the kinds take turns"
+    assert schedule.lacking(most=3, at_once=100) == {"cpu": 3, "gpu": 2}
+    schedule.join("a", "cpu")
+    schedule.join("b", "cpu")
+    assert schedule.lacking(most=3, at_once=100) == {"cpu": 1, "gpu": 1}
+    assert schedule.lacking(most=2, at_once=100) == {"cpu": 0, "gpu": 1}, "one of each kind in any case"
+    while hand_out_mixed(schedule):
+        for call in schedule.calls:
+            schedule.finish(call, 1.0)
+    assert schedule.lacking(most=100, at_once=100) == {"cpu": 0, "gpu": 2}, "less is asked for as less is left"
+    schedule.lose("a", strikes=0)
+    schedule.lose("b", strikes=0)
+    assert schedule.lacking(most=100, at_once=100)["cpu"] == 4, "those lost are made up for"

@@ -103,9 +103,7 @@ def test_jobs_cover_every_part_once_and_stack_what_stacks_well() -> None:
     assert sorted(part for job in jobs for part in job.parts) == list(range(8 * STACK))
     assert {len(job.parts) for job in jobs if job.recipe != 2} == {1}
     assert {len(job.parts) for job in jobs if job.recipe == 2} == {STACK}
-    assert {len(job.parts) for job in Teaching(kinds, 3, 0, assignment).jobs(stack_all=True) if job.recipe == 3} == {
-        STACK
-    }
+    assert {len(job.parts) for job in Teaching(kinds, 3, 0, assignment).jobs(stacked=[3]) if job.recipe == 3} == {STACK}
     for job in jobs:
         assert {assignment[part] for part in job.parts} == {job.recipe}
 

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 
 from pate.data.dataset import Dataset, Shards
 from pate.data.settings import CsvData, ImageData, NpzData, ParquetData, TableData
-from pate.data.shards import ShardReader, Split
+from pate.data.shards import ShardReader
 from pate.data.sources import load
 from pate.data.votes import load_votes
 from pate.errors import DataError
+from pate.mechanisms.base import Split
 
 EXAMPLES = int(os.environ.get("PATE_FUZZ", "40"))
 SECONDS = 10.0
@@ -115,7 +116,7 @@ def by_worker(data: Any, folder: Path) -> object:
     """What the driver reads, and then what a reader does, in one process."""
     read: Dataset = load(data, None, folder, by_workers=True)
     assert isinstance(read.private, Shards)
-    answer = ShardReader(read.private.paths, read.private.format, b"k" * 32, Split(3)).load()
+    answer = ShardReader(read.private, b"k" * 32, Split(3)).load()
     if isinstance(answer, str):
         raise DataError(answer)
     return answer

@@ -45,6 +45,7 @@ PARTS = (
     "cli",
     "classifier",
     "runs",
+    "clusters",
 )
 STRICT = {"privacy_core", "partition", "neighbours", "ledger", "aggregator", "leaks"}
 """Parts in which no planted bug may be missed."""

@@ -123,7 +123,7 @@ def public_of(given: Dataset, X: np.ndarray) -> Dataset:
     ("make", "changes", "words"),
     [
         (lambda d: public_of(d, d.X_public[:1]), {"neighbours": {"queries": 1}}, "only 1 public example"),
-        (lambda d: public_of(d, d.X_public[:5]), {}, "queries = 6: there are only 5 public examples"),
+        (lambda d: public_of(d, d.X_public[:5]), {}, "neighbours.queries = 6: there are only 5 public examples"),
         (lambda d: public_of(d, np.where(d.X_public > 6, np.nan, d.X_public)), {}, "public data: NaN"),
         (lambda d: replace(d, classes=("a",)), {}, "at least two classes"),
         (lambda d: d, {"neighbours": {"queries": 6, "features": [f"{__name__}.NanForLarge"]}}, "NaN or infinite"),

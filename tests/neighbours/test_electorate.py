@@ -11,8 +11,9 @@ from pate.data.dataset import Records, Shards
 from pate.data.settings import NpzData
 from pate.data.shards import load_sharded
 from pate.ensemble.readers import Readers
+from pate.mechanisms.base import Split
 from pate.neighbours.cells import Cells, Space
-from pate.neighbours.electorate import LocalElectorate, RemoteElectorate
+from pate.neighbours.electorate import PARTS_OF_PERSONS, LocalElectorate, RemoteElectorate
 from pate.neighbours.features import RecordFeatures
 from pate.neighbours.voting import Election, sum_votes
 
@@ -40,7 +41,7 @@ def test_readers_count_what_one_process_counts(tmp_path: Path, ids: bool) -> Non
     assert isinstance(there.private, Shards)
     seen = RecordFeatures(())(here.X_public)
     local = LocalElectorate(here.private, KEY)
-    readers = Readers(there.private, KEY, None)
+    readers = Readers(there.private, KEY, Split(PARTS_OF_PERSONS))
     try:
         remote = RemoteElectorate(readers.actors, there.per_person)
         for votes in (1, 2):

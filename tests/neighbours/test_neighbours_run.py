@@ -246,6 +246,8 @@ def test_forgetting_leaves_what_was_released_and_votes_no_more(tmp_path: Path) -
         ({"n_teachers": 10}, "n_teachers: is for voters: teachers"),
         ({"budget": {"asked": 10}}, "budget.asked: is for voters: teachers"),
         ({"mechanism": {"name": "mstab", "epsilon": 1, "query_delta": 1e-6}}, "is for teachers"),
+        ({"mechanism": {"name": "confident_gnmax", "threshold": 3, "sigma1": 5, "sigma2": 5}}, "is for teachers"),
+        ({"mechanism": {"name": "msamp", "epsilon": 1, "query_delta": 1e-7}}, "is for teachers"),
         ({"budget": {"epsilon": 0.5}}, "budget.epsilon = 0.5: the rounds cost 1"),
         ({"neighbours": {"queries": 5, "features": ["hog"]}}, "hog needs images"),
         (

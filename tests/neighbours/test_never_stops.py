@@ -22,8 +22,9 @@ from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.sources import load
 from pate.ensemble.readers import Readers
 from pate.errors import DataError
+from pate.mechanisms.base import Split
 from pate.neighbours.cells import Cells, Space
-from pate.neighbours.electorate import LocalElectorate, RemoteElectorate
+from pate.neighbours.electorate import PARTS_OF_PERSONS, LocalElectorate, RemoteElectorate
 from pate.neighbours.features import RecordFeatures
 from pate.neighbours.voting import Election, PartialVotes, sum_votes
 
@@ -168,7 +169,7 @@ def test_readers_on_ray_do_the_same(tmp_path: Path, by_person: bool, case: str) 
     here, there = (load(about, None, tmp_path, by_workers, keep_missing=True) for by_workers in (False, True))
     assert isinstance(there.private, Shards)
     seen = RecordFeatures(())(here.X_public)
-    readers = Readers(there.private, KEY, None)
+    readers = Readers(there.private, KEY, Split(PARTS_OF_PERSONS))
     try:
         remote, local = RemoteElectorate(readers.actors, there.per_person), LocalElectorate(here.records, KEY)
         election = Election(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), 2, 2)

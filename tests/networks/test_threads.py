@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import REPOSITORY
@@ -95,3 +97,46 @@ def test_within_another_one_it_looks_for_no_libraries(monkeypatch: pytest.Monkey
         with one_thread(), one_thread():
             pass
     assert len(looks) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "20000 100000"}, 1),
+        ({"cpu.max": "6400000 100000"}, 8),
+        ({"cpu.max": "nonsense"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+    ],
+    ids=str,
+)
+def test_cpus_are_those_that_may_be_used(
+    files: dict[str, str], cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 CPUs the process is bound to eight, and its container may have time for fewer."""
+    from pate.networks import threads
+
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{content}\n")
+    monkeypatch.setattr(threads, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert threads.usable_cpus() == cpus
+
+
+def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time that is told would be that of other threads."""
+    from pate import trying
+    from pate.networks import threads
+
+    within: list[bool] = []
+    monkeypatch.setattr(trying, "try_features", lambda *_: None)
+    monkeypatch.setattr(trying, "try_student", lambda *_: within.append(bool(threads._within)))
+    monkeypatch.setattr(trying, "student_seconds", lambda *_: within.append(bool(threads._within)) or 1.0)
+    config, data, mechanism = SimpleNamespace(nonprivate=None), None, SimpleNamespace(may_decline=True)
+    assert trying.try_everything(config, data, mechanism, 1.0, pages=False) == 1.0  # type: ignore[arg-type]
+    assert within == [True, True]

@@ -15,6 +15,7 @@ from pate.errors import ConfigError
 from pate.ledger import SharedBudget
 from pate.ledger.shared import create
 from pate.planning.budget import epsilon_curves, ledger_opener, publishable_epsilon
+from pate.planning.costs import worst_case_epsilon
 from pate.runs.run import Run
 
 _MECHANISMS: list[dict[str, Any]] = [
@@ -61,6 +62,15 @@ def test_the_samplers_error_is_part_of_what_is_published(settings: dict[str, Any
     mechanism, delta = config.build_mechanism(), config.budget.delta
     at_what_is_left = mechanism.worst_case(40, 30).epsilon(delta * (1 - SAMPLER_SHARES[0]))
     assert publishable_epsilon(config, mechanism, 10) == at_what_is_left >= mechanism.worst_case(40, 30).epsilon(delta)
+
+
+@pytest.mark.parametrize("settings", [{"name": "gnmax", "sigma": 20}, {"name": "lnmax", "scale": 10}], ids=str)
+def test_curves_of_a_run_with_a_sanitised_figure_are_renyis_at_its_order(settings: dict[str, Any]) -> None:
+    config = config_of(settings, answered=40, sanitise={"order": 10, "beta": 0.01, "sigma_ss": 10})
+    curves = epsilon_curves(config, config.build_mechanism(), 10)
+    at_one_order = curves["for every data set, as counted here"]
+    assert at_one_order[40] <= curves["for every data set, closed form"][40]
+    assert at_one_order[40] > worst_case_epsilon(config.build_mechanism(), 40, None, config.budget.delta)
 
 
 def test_a_sanitised_figure_is_part_of_what_is_published() -> None:

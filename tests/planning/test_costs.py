@@ -66,8 +66,8 @@ def test_the_noise_that_is_found_keeps_to_the_target(settings: dict[str, object]
 
 
 def test_noise_that_is_enough_by_estimate_alone_is_raised() -> None:
-    """A target that 20 votes of noise keep to by the quick estimate, but not by the proven bound."""
-    workload, wanted = Workload(asked=50, answered=None, delta=1e-6, n_classes=10), GNMax(20.0)
+    """A target that 70 votes of noise keep to by the quick estimate, but not by the proven bound."""
+    workload, wanted = Workload(asked=50, answered=None, delta=1e-6, n_classes=10), GNMax(70.0)
     target = 1.0004 * wanted.worst_case(50, 50).quick_epsilon(1e-6)
     assert epsilon_of(wanted, workload) > target
     assert epsilon_of(solve_noise({"name": "gnmax"}, target, workload), workload) <= target

@@ -30,8 +30,8 @@ def test_every_choice_keeps_to_the_target_as_a_run_would_count_it(records: int, 
             content["teachers"] = [{"name": "sklearn.naive_bayes.GaussianNB"}]
         config = parse_config(content)
         mechanism = config.build_mechanism()
-        assert publishable_epsilon(config, mechanism, 2) <= 2.0
-        assert choice.epsilon == pytest.approx(publishable_epsilon(config, mechanism, 2))
+        published = publishable_epsilon(config, mechanism, 2)
+        assert 0.9 * choice.epsilon < published <= choice.epsilon * (1 + 1e-9) <= 2.0 * (1 + 1e-9)
 
 
 def test_noise_is_chosen_so_that_four_of_five_teachers_win() -> None:

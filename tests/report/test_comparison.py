@@ -126,6 +126,16 @@ def test_rows_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     ]
     methods = [entry.method for entry in compare_runs(runs).entries]
     assert methods == ["PATE, gnmax, 9 teachers, student.name gan", "PATE, gnmax, 9 teachers, student.name mixmatch"]
+    longer = [
+        per(
+            tmp_path / f"epochs{n}",
+            "record",
+            f"student: {{name: gan, params: {{epochs: {n}}}}}\nbudget: {{epsilon: {n}}}",
+        )
+        for n in (2, 8)
+    ]
+    methods = [entry.method for entry in compare_runs(longer).entries]
+    assert methods == ["PATE, gnmax, 9 teachers, epochs 2", "PATE, gnmax, 9 teachers, epochs 8"]  # ε has a column
     hidden = [
         per(tmp_path / name, "record", f"data: {{source: csv, private: {name}.csv}}") for name in ("anna", "berta")
     ]

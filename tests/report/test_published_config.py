@@ -17,8 +17,9 @@ from pate.config import default_config_path, load_baseline_config, load_config, 
 from pate.data.dataset import Dataset, Records
 from pate.report.figures import load_examples, save_examples
 from pate.report.published_config import LEFT_OUT, published_config, published_method, published_params, published_yaml
+from pate.report.reading import read_report
 from pate.report.schema import BaselineReport, Method, Report, TeacherKind
-from pate.report.writing import read_report, store_report, write_pages
+from pate.report.writing import store_report, write_pages
 
 SECRETS = ("crippen", "hiv", "patient_no", "viral_load", "clinic-7", "s3://")
 PRIVATE = {
@@ -149,7 +150,26 @@ def test_the_page_shows_the_list_alone(copied: Path) -> None:
     write_pages(copied)
     page = (copied / "report.html").read_text()
     assert not [secret for secret in SECRETS if secret in page]
-    assert "&lt;left out&gt; stands for them" in page
+    assert "&lt;left out&gt; stands for what is not published here" in page
+    assert "are on its card" not in page  # digits have no columns
+
+
+def test_of_a_table_the_page_says_what_names_are_published(copied: Path) -> None:
+    (copied / "config.yaml").write_text(parse_config(PRIVATE).to_yaml())
+    report = read_report(copied)
+    assert isinstance(report, Report)
+    store_report(copied, report.model_copy(update={"data": "csv"}))
+    write_pages(copied)
+    page = (copied / "report.html").read_text()
+    assert "The columns that the model takes and their categories are published: they are on its card" in page
+    assert "sex:" in page
+    assert "patient_no" not in page
+
+
+def test_numbers_in_the_config_are_on_the_page(copied: Path) -> None:
+    (copied / "config.yaml").write_text(parse_config(PRIVATE).to_yaml())
+    write_pages(copied)
+    page = (copied / "report.html").read_text()
     assert "n_teachers: 20" in page
 
 

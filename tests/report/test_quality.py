@@ -14,10 +14,12 @@ from pate import pipeline
 from pate.config import Config, parse_config
 from pate.console import Quiet
 from pate.data.dataset import Dataset, Votes
-from pate.report.explanations import headline
+from pate.neighbours.posterior import Labelled
+from pate.report.explanations import headline, no_better_than_the_commonest, skewed
 from pate.report.figures import confusion_of
-from pate.report.quality import area_under_curve, balanced_accuracy, calibration, released_labels
-from pate.report.schema import Report
+from pate.report.formats import percent
+from pate.report.quality import area_under_curve, balanced_accuracy, calibration, released_labels, warnings_of
+from pate.report.schema import ReleasedLabels, Report, Student
 from pate.report.terminal import summary_rows
 from pate.runs.files import RunFiles
 
@@ -50,8 +52,6 @@ def test_calibration_is_the_mean_distance_of_sure_and_right() -> None:
 
 
 def test_of_several_labels_of_an_example_the_likeliest_counts() -> None:
-    from pate.neighbours.posterior import Labelled
-
     given = Labelled(np.array([0, 0, 4, 4]), np.array([0, 1, 0, 1]), np.array([0.2, 0.8, 0.1, 0.9]))
     assert released_labels(given.labels, given, 2).by_class == (0, 2)
     assert released_labels(np.array([1, 0, -1, 1]), None, 2).by_class == (1, 2)
@@ -119,11 +119,54 @@ def test_a_student_that_says_one_class_is_called_that(tmp_path: Path) -> None:
     right, collapsed, labels = report.warnings
     assert "always saying 'no' would be right on" in right
     assert "it has collapsed to one class" in collapsed
-    assert "of 200 released labels say 'no'" in labels
+    assert labels.startswith("Of the 200 released labels, ")
+    assert "say 'no'" in labels
+    assert "Asked about 400 of the 400 public examples, the student says 'no' of all" in collapsed
     assert [text for name, text in summary_rows(report, {}) if name == "WARNING"] == list(report.warnings)
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.count('class="warning"') == 3
     assert "right on" not in headline(report)
+
+
+def test_where_classes_are_skewed_accuracy_does_not_stand_alone(tmp_path: Path) -> None:
+    X, y = table(0.15)
+    report = report_of(tmp_path / "run", y, X, table(0.15))
+    student = report.student
+    assert student.confusion is not None
+    rare = student.confusion[1][1] / sum(student.confusion[1])
+    beside = f"({percent(student.balanced_accuracy)} on average over classes, {percent(rare)} of the rarest)"
+    assert beside in headline(report)
+    assert beside in dict(summary_rows(report, {}))["student"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert beside in page
+    assert "right on average over classes" in page
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_so"),
+    [((50, 50), False), ((60, 40), False), ((70, 30), True), ((45, 45, 10), True), ((10,) * 10, False), ((9,), False)],
+)
+def test_what_is_skewed(sizes: tuple[int, ...], is_so: bool) -> None:
+    confusion = tuple(tuple(int(n) for n in row) for row in np.diag(sizes))
+    assert skewed(Student(name="s", test_examples=sum(sizes), accuracy=1.0, confusion=confusion)) == is_so
+
+
+def test_shares_of_rare_classes_are_something_to_learn_from(tmp_path: Path) -> None:
+    """Where records vote near examples a rare class may be the likeliest of none, and its share be known well."""
+    X, y = table(0.3)
+    report = report_of(tmp_path / "run", y, X, None)
+
+    def warned(by_class: tuple[int, int], shares: tuple[float, float]) -> tuple[str, ...]:
+        labels = ReleasedLabels(by_class=by_class, commonest_share=1.0, expected_shares=shares)
+        return warnings_of(report.model_copy(update={"labels": labels}))
+
+    assert warned((400, 0), (0.86, 0.14)) == ()
+    (only,) = warned((400, 0), (0.97, 0.03))
+    assert only.startswith("By the released counts, 97.0 % of the 400 public examples are 'no'")
+    given = Labelled(np.array([0, 0, 4, 4]), np.array([0, 1, 0, 1]), np.array([0.8, 0.2, 0.6, 0.4]))
+    found = released_labels(given.labels, given, 2)
+    assert found.by_class == (2, 0)
+    assert found.expected_shares == pytest.approx((0.7, 0.3))
 
 
 def test_without_test_labels_agreement_with_held_out_labels_is_told(tmp_path: Path) -> None:
@@ -153,9 +196,6 @@ def test_the_owner_is_told_what_teachers_think_of_rare_classes(tmp_path: Path) -
 
 
 def test_recognising_rare_classes_at_the_cost_of_accuracy_is_no_collapse() -> None:
-    from pate.report.explanations import no_better_than_the_commonest
-    from pate.report.schema import Student
-
     def student(confusion: tuple[tuple[int, ...], ...]) -> Student:
         counts = np.array(confusion)
         return Student(

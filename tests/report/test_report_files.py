@@ -19,9 +19,10 @@ from support.command_line import in_process
 from pate.config import load_config
 from pate.report.figures import as_images, load_examples
 from pate.report.papers import paper_rows, source_of
+from pate.report.reading import read_report
 from pate.report.rendering import render
 from pate.report.schema import Report
-from pate.report.writing import read_report, write_pages
+from pate.report.writing import write_pages
 from pate.runs.files import RunFiles
 
 

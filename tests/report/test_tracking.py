@@ -13,8 +13,8 @@ import pytest
 import yaml
 from support.command_line import in_process
 
+from pate.report.reading import read_report
 from pate.report.tracking import as_object, figures, write_mlflow
-from pate.report.writing import read_report
 
 
 def test_figures_are_those_of_the_report(finished_run: Path) -> None:

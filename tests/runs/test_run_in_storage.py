@@ -114,7 +114,7 @@ def test_votes_are_those_of_the_run_where_the_driver_reads(tmp_path: Path) -> No
         (out / "private").mkdir(parents=True, mode=0o700)
         (out / "private" / "key").write_bytes(b"k" * 32)
         command = [*PATE, "run", str(config(tmp_path, read_by)), "--out", str(out), "--resume", "--log-json"]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=900)
         assert shown.returncode == 0, shown.stderr
         assert all(json.loads(line)["event"] for line in shown.stderr.splitlines())
         with np.load(out / "private" / "votes.npz") as archive:

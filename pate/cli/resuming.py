@@ -1,0 +1,44 @@
+"""`--resume` and `--resume=auto`: one option, whose value may be left out."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from pate.runs.run import Resume
+
+_OPTION, _ALONE = "--resume", "yes"
+
+ResumeOption = Annotated[
+    Literal["yes", "auto"] | None,
+    typer.Option(
+        _OPTION,
+        metavar="[=auto]",
+        show_default=False,
+        help="go on with the run in --out; with =auto, begin it where there is none, so the command can be repeated",
+    ),
+]
+
+
+class CommandWithResume(TyperCommand):
+    """A command that takes `--resume` alone too: a word that comes next is a value of it only if it is `auto`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = [
+            f"{_OPTION}={_ALONE}" if word == _OPTION and following != "auto" else word
+            for word, following in zip_longest(args, args[1:])
+        ]
+        return super().parse_args(ctx, words)
+
+
+def as_argument(option: Literal["yes", "auto"] | None) -> Resume:
+    """What the library calls it.
+
+    >>> as_argument(None), as_argument("yes"), as_argument("auto")
+    (False, True, 'auto')
+    """
+    return "auto" if option == "auto" else option is not None
