@@ -161,7 +161,7 @@ def test_up_submit_down(folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(folder / "client"), "RAY_TMPDIR": str(folder / "client"), "TMPDIR": str(folder)}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "KEEP": f"{sys.prefix}:{REPOSITORY}"}
     (folder / "script").write_text(SCRIPT.format(head=HEAD, worker=WORKER, folder=folder, python=sys.executable))
     words = [
         str(ISOLATED),

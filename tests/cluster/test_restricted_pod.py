@@ -73,7 +73,7 @@ def test_a_run_without_privileges_on_a_read_only_machine(folder: Path) -> None:
     pod = POD.format(paths=paths, repository=REPOSITORY, version=version, token="0123456789abcdef" * 4)
     (folder / "pod").write_text(pod)
     machine = MACHINE.format(base=sys.base_prefix, folder=folder)
-    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "KEEP": f"{sys.prefix}:{REPOSITORY}"}
     words = [str(ISOLATED), str(folder), "bash", "-c", machine]
     shown = subprocess.run(words, capture_output=True, text=True, timeout=560, env=environment)
     assert shown.returncode == 0, shown.stdout[-4000:] + shown.stderr[-4000:]
