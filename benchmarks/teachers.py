@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from pate.config import RaySettings, TeacherFamily, load_config
 from pate.data.dataset import Dataset
@@ -27,6 +28,7 @@ from pate.data.images import load_images
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.pool import Pool
 from pate.ensemble.worker import Teaching, Worker, sum_counts
+from pate.networks.threads import one_thread
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers.stacked import _Batches, _move
 
@@ -128,14 +130,15 @@ def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[
 
 
 def in_one_process(setting: Setting) -> tuple[float, float]:
-    """Seconds of the same work without Ray, and of processor."""
+    """Seconds of the same work without Ray, and of processor; with one thread, as a Ray worker with one CPU has."""
     teaching = Teaching(setting.kinds, 10, 0, setting.assignment)
     worker = Worker(teaching)
     for recipe in range(len(setting.kinds)):
         worker.probe(recipe, setting.data.X_public[:2000], len(setting.parts[0]))
     started, used = time.perf_counter(), time.process_time()
-    for job in teaching.jobs():
-        worker.train(job, {part: setting.records(part) for part in job.parts})
+    with one_thread(), threadpool_limits(1):
+        for job in teaching.jobs():
+            worker.train(job, {part: setting.records(part) for part in job.parts})
     return time.perf_counter() - started, time.process_time() - used
 
 

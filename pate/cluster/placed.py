@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pate.boundary import Failed, guarded, kind_of, silence
+from pate.cluster.room import grows, has_gpus
 from pate.console import Console
 from pate.errors import ConfigError, RunError
 from pate.naming import known_folders, make_importable
@@ -29,8 +30,8 @@ from pate.networks.threads import one_thread
 from pate.storage.files import write_atomically
 
 _MOST_LOST = 3  # in a row, without any new state in between
-_SECONDS_TO_WAIT = 600.0  # for a GPU that is busy
-_SECONDS_WITHOUT_ANY = 30.0  # until a cluster that lost its last GPU is no longer waited for
+_SECONDS_TO_WAIT = 600.0  # for a GPU that is busy, or to come
+_SECONDS_WITHOUT_ANY = 30.0  # until a cluster that lost its last GPU, and brings no other, is no longer waited for
 _SECONDS_BETWEEN_NEWS = 0.5
 _SECONDS_TO_STOP = 5.0
 THREAD = "placed"
@@ -69,14 +70,14 @@ class Place(NamedTuple):
 def gpu_elsewhere(device: str) -> bool:
     """Whether what would take `device` can have a GPU of the cluster that this process has joined, and has none here.
 
-    `device` is that of a model: auto, or one that the user chose, which is to be had here. A Ray that was started here
-    has no GPU that this process lacks.
+    One that the cluster's autoscaler would bring counts. `device` is that of a model: auto, or one that the user
+    chose, which is to be had here. A Ray that was started here has no GPU that this process lacks.
     """
     if device != "auto" or "ray" not in sys.modules or not sys.modules["ray"].is_initialized():
         return False
     import torch
 
-    return not torch.cuda.is_available() and _gpus() >= 1
+    return not torch.cuda.is_available() and has_gpus()
 
 
 def here() -> Place:
@@ -169,9 +170,10 @@ class _Attempt:
             now = time.monotonic()
             if self._began:
                 continue
-            any_gpu = now if _gpus() >= 1 else any_gpu
             if now - since > _SECONDS_TO_WAIT:
                 raise _NotThere(f"no GPU of the cluster was free for {_SECONDS_TO_WAIT:.0f} s")
+            if _gpus() >= 1 or (now - any_gpu > _SECONDS_WITHOUT_ANY and grows()):
+                any_gpu = now
             if now - any_gpu > _SECONDS_WITHOUT_ANY:
                 raise _NotThere("the cluster has no GPU any more")
             if not told and now - since > _SECONDS_WITHOUT_ANY:

@@ -49,11 +49,21 @@ def has_gpus() -> bool:
     if ray.cluster_resources().get("GPU", 0) > 0:
         return True
     try:
-        if not _grows():
-            return False
-        return _asked_for_gpu()
+        return grows() and _asked_for_gpu()
+    except Exception:  # as in `grows`
+        return False
+
+
+def grows() -> bool:
+    """Whether there is an autoscaler that starts nodes: one that cannot names nodes by their ids."""
+    try:
+        if _second_version():
+            types = {node.ray_node_type_name for node in _status().cluster_resource_state.node_states}
+        else:
+            types = set(_report().get("active_nodes", {}))
     except Exception:  # all of this is Ray's own business, and another version may do it otherwise
         return False
+    return any(name and not name.startswith(_NO_AUTOSCALER) for name in types)
 
 
 def _asked_for_gpu() -> bool:
@@ -77,15 +87,6 @@ def _asked_for_gpu() -> bool:
         return False
     finally:
         remove_placement_group(wish)
-
-
-def _grows() -> bool:
-    """Whether there is an autoscaler that starts nodes: one that cannot names nodes by their ids."""
-    if _second_version():
-        types = {node.ray_node_type_name for node in _status().cluster_resource_state.node_states}
-    else:
-        types = set(_report().get("active_nodes", {}))
-    return any(name and not name.startswith(_NO_AUTOSCALER) for name in types)
 
 
 def _starting_gpus() -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import ray
 from sklearn.base import BaseEstimator
 
 
@@ -23,3 +25,8 @@ class Sleeper(BaseEstimator):
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         return np.zeros(len(X), dtype=np.int64)
+
+
+def node(**_: Any) -> str:
+    """Where this runs, as Ray names it."""
+    return str(ray.get_runtime_context().get_node_id())

@@ -18,6 +18,7 @@ PREPARED = """
 import json, sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/cluster"]
+import elastic_teachers
 import numpy as np, ray
 from support.teachers import KEY, KINDS, private_data
 from pate.config import RaySettings, TeacherFamily
@@ -161,6 +162,10 @@ def _cuda() -> bool:
 
 GROWING = """
 import os
+from pate.cluster.placed import Task, gpu_elsewhere, on_gpu
+from pate.console import Quiet
+from pate.naming import make_importable
+make_importable(Path(sys.argv[1]) / "cluster")
 from support.growing import growing_cluster
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
@@ -173,7 +178,7 @@ kinds = recipes([
     TeacherFamily(name="elastic_teachers.Sleeper", params={"seconds": 1.0}),
     TeacherFamily(name="network", weight=0.25, params={"architecture": "mlp", "steps": 4, "hidden": 4}),
 ])
-with growing_cluster(types, most) as address:
+with growing_cluster(types, most, second=SECOND) as address:
     ray.init(address=address, log_to_driver=False)
     found["at_first"] = nodes()
     pool = Pool(teaching_of(kinds, N), InMemory(), RaySettings(wait=500), told.append)
@@ -190,17 +195,25 @@ with growing_cluster(types, most) as address:
         time.sleep(1)
     found["at_last"] = nodes()
     found["told"] = told
+
+    # a student that comes after them: the cluster has no GPU at this moment, and brings one
+    found["elsewhere"] = gpu_elsewhere("auto")
+    node = on_gpu(Task("the student", elastic_teachers.node, ()), print, Quiet())
+    found["its_gpus"] = [each["Resources"].get("GPU") for each in ray.nodes() if each["NodeID"] == node]
     finish()
 """
 
 
 @pytest.mark.slow
-def test_an_empty_cluster_grows_by_what_is_asked_for_and_shrinks_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("second", [False, True], ids=["autoscaler 1", "autoscaler 2"])
+def test_an_empty_cluster_grows_by_what_is_asked_for_and_shrinks_back(second: bool, tmp_path: Path) -> None:
     """A head without CPUs: nodes of both kinds come because workers wait for them, GPUs without being named."""
-    content = run(GROWING, tmp_path)
+    content = run(f"SECOND = {second}\n{GROWING}", tmp_path)
     assert content["at_first"] == 0
     assert content["most"] == 3
     assert content["used"] == 3
     assert content["kinds"] == ["0.125 GPU", "1 CPU"]
     assert content["votes"] == 600 * 40
     assert content["at_last"] == 0
+    assert content["elsewhere"]
+    assert content["its_gpus"] == [1]

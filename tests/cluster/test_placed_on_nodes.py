@@ -90,7 +90,10 @@ def on_a_cluster(script: str, folder: Path, timeout: float = 280) -> dict[str, A
 TRAINED = """
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
+from pate.data.sources import load
+from pate.report import nonprivate
 from pate.students import build_student, stage
+from pate.teachers import Recipe
 
 # a function of the user's own folder: where it ran, what it kept, what it told
 steps = []
@@ -139,16 +142,19 @@ found["folder_left"] = Path(found["folder"]).exists()
 
 # DP-SGD and the model without privacy, as `pate baseline` runs them
 content = {
-    "data": {"source": "digits"}, "budget": {"epsilon": 5.0},
-    "baseline": {"name": "dp_sgd", "params": {"model": "linear", "epochs": 2, "accountant": "rdp"}},
-    "nonprivate": {"name": "network", "params": {"architecture": "mlp", "steps": 30, "hidden": 8}},
+    "data": {"source": "digits"}, "budget": {"epsilon": 20.0},
+    "baseline": {"name": "dp_sgd", "params": {"model": "linear", "epochs": 20, "accountant": "rdp"}},
+    "nonprivate": {"name": "network", "params": {"architecture": "mlp", "steps": 200, "hidden": 32}},
 }
 report = run_baseline(parse_config(content, BaselineConfig), out / "baseline", console=console).report
 found["baseline"] = report.privacy.epsilon, report.student.accuracy, report.benchmark.nonprivate_accuracy
 found["state"] = sorted(p.name for p in (out / "baseline/private").glob("state*"))
 
-stage.gpu_elsewhere = lambda device: False
+stage.gpu_elsewhere = nonprivate.gpu_elsewhere = lambda device: False
 found["same"] = student() == there
+config = parse_config(content, BaselineConfig)
+without = Recipe(config.nonprivate.name, dict(config.nonprivate.params))
+found["here"] = nonprivate.nonprivate_accuracy(without, load(config.data, None, out), 0, console)
 """
 
 
@@ -194,9 +200,9 @@ def test_dp_sgd_says_where_it_ran(trained: dict[str, Any]) -> None:
     for what in ("the baseline", "the model without privacy"):
         assert sum(text.startswith(f"{what} is trained on node ") for text in trained["said"]) == 1, what
     epsilon, accuracy, nonprivate = trained["baseline"]
-    assert 0 < epsilon <= 5
-    assert 0 <= accuracy <= 1
-    assert 0 <= nonprivate <= 1
+    assert 0 < epsilon <= 20
+    assert accuracy > 0.5  # of ten classes; 0.80 to 0.87 in six trainings
+    assert nonprivate == trained["here"] > 0.7
 
 
 LOST = """
@@ -236,8 +242,7 @@ content = {
     "student": {"name": "mixmatch", "params": {"steps": 60, "hidden": 16, "channels": 4}},
     "nonprivate": {"name": "network", "params": {"architecture": "mlp", "steps": 30, "hidden": 8}},
 }
-outcome = run(content, out / "run", address=cluster.address, console=console)
-found["accuracy"] = outcome.report.student.accuracy
+run(content, out / "run", address=cluster.address, console=console)
 found["joined_still"] = ray.is_initialized()
 """
 
@@ -246,5 +251,4 @@ def test_a_run_that_joins_a_cluster_has_its_student_there(tmp_path: Path) -> Non
     found = on_a_cluster(RUN, tmp_path)
     for what in ("the student", "the model without privacy"):
         assert sum(text.startswith(f"{what} is trained on node ") for text in found["said"]) == 1, what
-    assert 0 <= found["accuracy"] <= 1  # which noise decides
     assert not found["joined_still"]
