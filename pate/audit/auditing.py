@@ -191,7 +191,17 @@ def _attacked(
         if by_name and not applied:
             raise reason
     order = {subject.name: place for place, subject in enumerate(subjects)}
+    findings = beside_control(findings, subjects[-1].name)
     return sorted(findings, key=lambda finding: order.get(finding.model, len(order))), left_out
+
+
+def beside_control(findings: Sequence[Finding], control: str) -> list[Finding]:
+    """The same findings, each told what its attack shows of the control, where that was attacked too."""
+    of_groups = {finding.attack: finding.epsilon_lower for finding in findings if finding.model == control}
+    return [
+        finding if finding.model == control else replace(finding, epsilon_of_groups=of_groups.get(finding.attack))
+        for finding in findings
+    ]
 
 
 def _audited(subject: Subject) -> Audited:

@@ -77,6 +77,8 @@ class Finding:
     confidence: float | None = None
     delta: float | None = None
     epsilon_claimed: float | None = None
+    epsilon_of_groups: float | None = None
+    """What the same attack shows of the control, which saw no record: by so much the two groups differ anyway."""
     seconds: float = 0.0
     remark: str = ""
     curve: tuple[tuple[float, float], ...] = ()
@@ -84,9 +86,21 @@ class Finding:
 
     @property
     def refutes(self) -> bool:
-        """Whether the finding contradicts the claimed ε."""
-        lower, claimed = self.epsilon_lower, self.epsilon_claimed
-        return lower is not None and claimed is not None and lower > claimed
+        """Whether the finding contradicts the claimed ε, beyond what the difference between the groups explains.
+
+        A claim of ε bounds TPR/FPR by e^ε for members and others of one kind. Where other records of the members' kind
+        are found e^g times as often as those outside, it is e^(ε + g).
+        """
+        claimed = self.epsilon_claimed
+        return claimed is not None and self._above(claimed + (self.epsilon_of_groups or 0.0))
+
+    @property
+    def explained_by_groups(self) -> bool:
+        """Whether the bound is above the claim, but not by more than the groups differ."""
+        return self.epsilon_claimed is not None and self._above(self.epsilon_claimed) and not self.refutes
+
+    def _above(self, epsilon: float) -> bool:
+        return self.epsilon_lower is not None and self.epsilon_lower > epsilon
 
     @property
     def auc_in_words(self) -> str:

@@ -123,10 +123,17 @@ def _lead(found: Audit) -> str:
         names = ", ".join(sorted({f"{finding.model} ({finding.attack})" for finding in refuted}))
         told.append(f"A claimed ε was contradicted: {names}. Look for a bug before anything is published.")
     elif shown is not None and own.epsilon is not None:
+        where = "above" if shown.explained_by_groups else "below"
         told.append(
-            f"The most that membership inference showed of this model's ε is {shown.epsilon_lower:.2g}, below the "
+            f"The most that membership inference showed of this model's ε is {shown.epsilon_lower:.2g}, {where} the "
             f"{own.epsilon:.3g} that it claims. No claim was contradicted."
         )
+    told += [
+        f"{finding.attack} shows {finding.epsilon_lower:.2g} of {finding.model}, above its claim; but "
+        f"{finding.epsilon_of_groups:.2g} of a model that never saw the records: the groups differ by themselves."
+        for finding in found.findings
+        if finding.explained_by_groups
+    ]
     return " ".join(told) or "No attack on single records was tried."
 
 
@@ -240,7 +247,7 @@ def _bounds(found: Audit, private: bool) -> Plot | None:
     return Plot(
         inline_svg(plots.as_svg(figure, "audit-epsilon"), "audit-epsilon", alternative),
         "Each bound beside the ε that is claimed for what was attacked: the whole run, or one query or round of it. "
-        "A mark shown to the right of the claimed one would contradict the claim.",
+        "A mark shown to the right of the claimed one would contradict the claim, unless the control has the same.",
         Table(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
     )
 

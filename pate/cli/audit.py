@@ -107,11 +107,17 @@ def _show(found: Audit) -> None:
             print(f"* {finding.model}, {finding.attack}: {finding.remark}")
     for note in found.left_out:
         print(f"* not tried on {note}")
+    for finding in found.findings:
+        if finding.explained_by_groups:
+            print(
+                f"* {finding.model}, {finding.attack}: ε ≥ {finding.epsilon_lower:.3g} is above the claim, but a model "
+                f"that never saw the records gives {finding.epsilon_of_groups:.3g}: the groups differ by themselves"
+            )
     refuted = [finding for finding in found.findings if finding.refutes]
     for finding in refuted:
         print(f"CONTRADICTED: {finding.attack} shows ε ≥ {finding.epsilon_lower:.3g} of {finding.model}")
     if not refuted:
-        print("No bound is above what was claimed. That is no proof: better attacks may exist.")
+        print("No claim was contradicted. That is no proof: better attacks may exist.")
 
 
 def _say_where(found: Audit, run: str) -> None:

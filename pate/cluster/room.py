@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pate.cluster.session import started_here
+
 _SECONDS_TO_TELL = 15.0  # an autoscaler looks at demand every 5 s
 _LOOKS_TO_TELL = 3  # after so many the second version of the autoscaler has seen what it was asked for
 _SHOWN = ("CPU", "GPU")
@@ -55,15 +57,26 @@ def has_gpus() -> bool:
 
 
 def grows() -> bool:
-    """Whether there is an autoscaler that starts nodes: one that cannot names nodes by their ids."""
+    """Whether there is an autoscaler that starts nodes: one that cannot names nodes by their ids.
+
+    On a cluster that has only just started it has not said anything yet, and is waited for.
+    """
+    if started_here():
+        return False
     try:
-        if _second_version():
-            types = {node.ray_node_type_name for node in _status().cluster_resource_state.node_states}
-        else:
-            types = set(_report().get("active_nodes", {}))
+        until = time.monotonic() + _SECONDS_TO_TELL
+        while not (types := _types_of_nodes()) and time.monotonic() < until:
+            time.sleep(0.5)
     except Exception:  # all of this is Ray's own business, and another version may do it otherwise
         return False
-    return any(name and not name.startswith(_NO_AUTOSCALER) for name in types)
+    return any(not name.startswith(_NO_AUTOSCALER) for name in types)
+
+
+def _types_of_nodes() -> set[str]:
+    """As the autoscaler calls them."""
+    if not _second_version():
+        return set(_report().get("active_nodes", {}))
+    return {node.ray_node_type_name for node in _status().cluster_resource_state.node_states} - {""}
 
 
 def _asked_for_gpu() -> bool:

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from pate import forget, pipeline
 from pate.audit import threshold
-from pate.audit.auditing import Audit, Audited, attack_names, audit
-from pate.audit.findings import Options
+from pate.audit.auditing import Audit, Audited, attack_names, audit, beside_control
+from pate.audit.findings import Finding, Options
 from pate.audit.page import EXPLAINED, render_audit
 from pate.baselines.run import run_baseline
 from pate.cli import app
+from pate.cli.audit import _show
 from pate.cli.options import as_option
 from pate.config import BaselineConfig, Config, parse_config
 from pate.data.sources import load
@@ -81,7 +82,7 @@ def _audit(*arguments: object) -> str:
 def test_all_kinds_of_models_stand_side_by_side(runs: dict[str, Path]) -> None:
     others = [part for name in ("neighbours", "erm", "sgd") for part in ("--against", runs[name])]
     shown = _audit(runs["digits"], *others, "--attacks", FEW, "--quick")
-    assert "No bound is above what was claimed" in shown
+    assert "No claim was contradicted" in shown
     run = Run.load(runs["digits"])
     found = Audit.from_json(json.loads(run.private_audit_file.read_text()))
     assert [model.name for model in found.models] == [
@@ -194,3 +195,32 @@ def test_a_contradicted_claim_is_told_first() -> None:
     model = Audited("model", "baseline", "DP-SGD", 0.5, 1e-5, 1.0, 0.5)
     page = render_audit(Audit("model", "digits", True, True, (model,), tuple(findings)))
     assert "A claimed ε was contradicted" in page
+
+
+def test_what_a_model_that_never_saw_the_records_shows_too_contradicts_nothing(capsys: pytest.CaptureFixture) -> None:
+    def finding(model: str, attack: str, lower: float, claimed: float | None) -> Finding:
+        return Finding(attack, model, "", epsilon_lower=lower, epsilon_claimed=claimed)
+
+    raw = [
+        finding("probe", "RMIA", 0.17, 0.1),
+        finding("probe", "LiRA, offline", 0.4, 0.1),
+        finding("probe", "one run: gradients", 0.17, 0.1),
+        finding("control", "RMIA", 0.19, None),
+        finding("control", "LiRA, offline", 0.2, None),
+    ]
+    assert [f.refutes for f in raw] == [True, True, True, False, False]
+    rmia, lira, gradients, *of_control = beside_control(raw, "control")
+    assert (rmia.refutes, rmia.explained_by_groups) == (False, True)
+    assert (lira.refutes, lira.explained_by_groups) == (True, False), "it shows more than both together"
+    assert (gradients.refutes, gradients.explained_by_groups) == (True, False), "canaries are no groups"
+    assert of_control == raw[3:]
+    model = Audited("probe", "baseline", "DP-SGD", 0.1, 1e-5, 0.9, 0.9)
+    found = Audit("probe", "mnist", True, True, (model,), (rmia, *of_control))
+    assert Audit.from_json(json.loads(json.dumps(found.to_json()))).findings[0] == rmia
+    page = render_audit(found)
+    assert "was contradicted:" not in page
+    assert "the groups differ by themselves" in page
+    _show(found)
+    told = capsys.readouterr().out
+    assert "CONTRADICTED" not in told
+    assert "gives 0.19: the groups differ by themselves" in told

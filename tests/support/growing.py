@@ -21,6 +21,7 @@ from typing import Any
 
 from pate.cluster.folder import end_processes
 
+_PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 _HEAD = "ray.head.default"  # as the provider calls it
 _SECONDS_TO_START = 120.0
 _ATTEMPTS = 4  # Ray gives a head half a minute, which is little on a busy machine
@@ -86,8 +87,9 @@ def growing_cluster(
         }
         if second:
             config["provider"] |= {"launch_multiple": True, "head_node_id": FAKE_HEAD_NODE_ID}
+            config["provider"] |= {"type": "external", "module": _PROVIDER}  # by its type it wants a file Ray lacks
             environment |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID}
-            environment |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}
+            environment |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID, "RAY_NODE_TYPE_NAME": _HEAD}
         (folder / "autoscaler.json").write_text(json.dumps(config))
         options = [
             f"--autoscaling-config={folder / 'autoscaler.json'}",
