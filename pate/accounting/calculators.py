@@ -7,7 +7,9 @@ comes from its mechanism, not from here. References:
 * Balle, Barthe, Gaboardi, "Privacy Amplification by Subsampling", NeurIPS 2018;
 * Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018;
 * Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", ICML 2015;
-* Abadi et al., "Deep Learning with Differential Privacy", CCS 2016.
+* Abadi et al., "Deep Learning with Differential Privacy", CCS 2016;
+* Bun and Steinke, "Concentrated Differential Privacy: Simplifications, Extensions, and Lower Bounds", TCC 2016;
+* Mironov, Talwar, Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", 2019.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from pate.accounting.composition import RepeatedGuarantee
 __all__ = [
     "PrivacyParameters",
     "amplify_exact",
+    "amplify_lecture",
     "amplify_linear",
+    "closed_moment_epsilon",
     "compose_advanced",
     "compose_basic",
     "compose_optimal",
@@ -34,6 +38,9 @@ __all__ = [
     "laplace_accuracy",
     "moments_epsilon",
     "strong_composition_epsilon",
+    "zcdp_epsilon",
+    "zcdp_of_gaussian",
+    "zcdp_of_pure",
 ]
 
 Conversion = Literal["abadi", "tight"]
@@ -80,6 +87,23 @@ def amplify_linear(epsilon: float, delta: float, sampling_rate: float) -> Privac
     if epsilon > 1.0:
         raise parameters.ParameterError("epsilon", epsilon, "the linear bound holds up to 1; use amplify_exact")
     return PrivacyParameters(2.0 * sampling_rate * epsilon, sampling_rate * delta)
+
+
+def amplify_lecture(epsilon: float, delta: float, sampling_rate: float) -> PrivacyParameters:
+    """The lecture's bound (2γ(e^ε − e^−ε), γδ), with γ = `sampling_rate`; it holds for any ε.
+
+    e^ε − e^−ε is at least e^ε − 1, so it is never below `amplify_exact`; for small ε it is four times that.
+
+    >>> round(amplify_lecture(1.0, 0.0, 0.01).epsilon, 6)
+    0.047008
+    """
+    epsilon, delta = parameters.claimed(epsilon, delta)
+    parameters.probability(sampling_rate, "sampling_rate")
+    try:
+        amplified = 4.0 * sampling_rate * math.sinh(epsilon)
+    except OverflowError:
+        amplified = math.inf
+    return PrivacyParameters(amplified, sampling_rate * delta)
 
 
 def group_privacy(epsilon: float, delta: float, size: int) -> PrivacyParameters:
@@ -200,6 +224,53 @@ def moments_epsilon(
     if conversion == "tight":
         return float(accountant.get_epsilon(delta))
     return epsilon_from_rdp(accountant.orders, accountant.rdp, delta)[0]
+
+
+def closed_moment_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
+    """ε of DP-SGD by a closed bound on its moments: a step at order α costs 2q²α/σ² (Mironov, Talwar, Zhang 2019,
+    Theorem 11), for q ≤ 1/5, σ ≥ 4 and orders that are not too large; infinite where none is allowed.
+
+    It is the growth of Abadi et al. 2016, Lemma 3, q²λ(λ + 1)/((1 − q)σ²) to first order, with a constant that is
+    proved; `moments_epsilon` computes the moments themselves and is never larger.
+
+    >>> round(closed_moment_epsilon(0.01, 4.0, 10_000, 1e-5), 2)
+    2.52
+    """
+    _check_sgd(q, sigma, steps, delta)
+    if q > 0.2 or sigma < 4.0:
+        return math.inf
+    orders = np.linspace(1.0, 1024.0, 20_461)[1:]
+    log = np.log1p(1 / (q * (orders - 1)))
+    room = log + np.log(q * orders) + 1 / (2 * sigma**2)
+    allowed = orders <= sigma**2 * log / 2 - 2 * math.log(sigma)
+    allowed &= (room > 0) & (orders * room <= sigma**2 * log**2 / 2 - math.log(5) - 2 * math.log(sigma))
+    if not allowed.any():
+        return math.inf
+    return epsilon_from_rdp(orders[allowed], steps * 2 * q**2 * orders[allowed] / sigma**2, delta)[0]
+
+
+def zcdp_of_gaussian(sigma: float, sensitivity: float = 1.0) -> float:
+    """ρ of the Gaussian mechanism: Δ²/(2σ²) (Bun and Steinke 2016, Proposition 1.6). ρ adds up over mechanisms."""
+    parameters.positive(sigma, "sigma")
+    parameters.positive(sensitivity, "sensitivity")
+    return sensitivity**2 / (2 * sigma**2)
+
+
+def zcdp_of_pure(epsilon: float) -> float:
+    """ρ of an ε-DP mechanism: ε²/2 (Bun and Steinke 2016, Proposition 1.4)."""
+    parameters.epsilon(epsilon)
+    return epsilon**2 / 2
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """ε of ρ-zCDP: ρ + 2√(ρ·ln(1/δ)) (Bun and Steinke 2016, Proposition 1.3).
+
+    >>> round(zcdp_epsilon(100 * zcdp_of_gaussian(40.0), 1e-5), 3)
+    1.231
+    """
+    parameters.number(rho, "rho", least=0)
+    parameters.delta(delta)
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 def strong_composition_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:

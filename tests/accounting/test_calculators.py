@@ -41,6 +41,15 @@ def test_exact_amplification_matches_the_oracle(epsilon, rate):
     assert calc.amplify_exact(epsilon, 0.0, rate).epsilon == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
+@given(st.floats(0.0, 700.0), st.floats(1e-6, 1.0))
+def test_the_lectures_amplification_holds_for_any_epsilon(epsilon, rate):
+    lecture = calc.amplify_lecture(epsilon, 1e-6, rate)
+    with mp.workdps(330):
+        expected = float(2 * mp.mpf(rate) * (mp.exp(epsilon) - mp.exp(-epsilon)))
+    assert lecture == (pytest.approx(expected, rel=1e-9), pytest.approx(rate * 1e-6))
+    assert lecture.epsilon >= calc.amplify_exact(epsilon, 1e-6, rate).epsilon * (1 - 1e-12)
+
+
 def test_amplification_of_very_weak_guarantees():
     assert calc.amplify_exact(5000.0, 0.0, 0.5).epsilon == pytest.approx(5000.0 - math.log(2))
     assert calc.amplify_exact(math.inf, 0.0, 0.5).epsilon == math.inf
@@ -212,3 +221,32 @@ def test_strong_composition_finds_the_best_split(q, sigma, steps, delta):
 def test_nonsense_is_refused(call):
     with pytest.raises(ValueError):
         call()
+
+
+# Concentrated differential privacy, and the closed bound on moments.
+
+
+@given(st.floats(0.5, 1000.0), st.floats(0.1, 10.0), st.integers(1, 1000), st.floats(1e-12, 0.5))
+def test_zcdp_of_gaussians_is_what_its_renyi_costs_give(sigma, sensitivity, k, delta):
+    rho = k * calc.zcdp_of_gaussian(sigma, sensitivity)
+    orders = 1 + math.sqrt(math.log(1 / delta) / rho)  # the best one for α·ρ + ln(1/δ)/(α − 1)
+    assert calc.zcdp_epsilon(rho, delta) == pytest.approx(orders * rho + math.log(1 / delta) / (orders - 1))
+
+
+def test_zcdp_of_a_pure_mechanism_bounds_randomised_response():
+    for epsilon in (0.1, 1.0, 4.0):
+        p = math.exp(epsilon) / (1 + math.exp(epsilon))
+        for order in (1.5, 2.0, 8.0, 64.0):
+            moment = p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)
+            assert math.log(moment) / (order - 1) <= order * calc.zcdp_of_pure(epsilon) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 4.0, 10_000), (0.2, 10.0, 100), (0.001, 4.0, 100_000)])
+def test_the_closed_bound_is_never_below_the_moments(q, sigma, steps):
+    assert calc.closed_moment_epsilon(q, sigma, steps, 1e-5) >= calc.moments_epsilon(q, sigma, steps, 1e-5)
+
+
+def test_the_closed_bound_says_where_it_does_not_hold():
+    assert calc.closed_moment_epsilon(0.3, 4.0, 10, 1e-5) == math.inf
+    assert calc.closed_moment_epsilon(0.01, 3.9, 10, 1e-5) == math.inf
+    assert calc.closed_moment_epsilon(**SGD) == pytest.approx(2.524, abs=1e-3)
