@@ -36,7 +36,7 @@ from pate.learning import with_learned_features
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import Mechanism
-from pate.neighbours.electorate import electorate_of
+from pate.neighbours.electorate import electorate_of, tell_of_silent
 from pate.neighbours.posterior import Labelled
 from pate.neighbours.voting import Election
 from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
@@ -139,8 +139,6 @@ def run(
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
     if not by_records:
         data.refuse_missing()
-    elif isinstance(data.private, Records) and (silent := int((~data.private.usable(len(data.classes))).sum())):
-        console.say_privately(f"{silent} records cast no vote: no numbers, or a label outside data.classes")
     shared_ledger(config, out, config_dir)
     for remark in data.remarks:
         console.say(f"note: {remark}")
@@ -325,6 +323,7 @@ def _release_rounds(
         aggregator = _aggregator(inside, mechanism, open_ledger, stack if remote else None, address)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
+        tell_of_silent(data, run, console)
         electorate = electorate_of(data, run, stack, config.ray)
 
         def release(name: str, election: Election, by: Mechanism) -> NDArray[np.int64]:

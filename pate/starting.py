@@ -25,7 +25,8 @@ from pate.inspecting import Seen, guessed_dialect, missing_share, read, seen, so
 from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
 
 _LIKE_AN_ID = re.compile(
-    r"(^|_|\b)(patient|person|user|customer|client|account|subject|member|id|pid|uid|guid)(_?(id|no|nr|number))?$"
+    r"(^|_|\b)(patient|pat|person|user|customer|cust|client|account|subject|subj|member|id|pid|uid|guid|mrn)"
+    r"(_?(id|no|nr|number))?$"
 )
 _MOST_CLASSES = 20
 _FEWEST_OF_A_CLASS = 10

@@ -103,7 +103,7 @@ def amplify_lecture(epsilon: float, delta: float, sampling_rate: float) -> Priva
         amplified = 4.0 * sampling_rate * math.sinh(epsilon)
     except OverflowError:
         amplified = math.inf
-    return PrivacyParameters(amplified, sampling_rate * delta)
+    return PrivacyParameters(amplified, delta * sampling_rate)
 
 
 def group_privacy(epsilon: float, delta: float, size: int) -> PrivacyParameters:

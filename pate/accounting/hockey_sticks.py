@@ -139,6 +139,8 @@ class Envelope:
         """Has a curve above all pairs of a place; places are small where curves are nearly as high as leads'."""
         curves = self._grid.excess(pairs)
         gap = 1 - (curves @ self._tilted / self._worst).max(axis=1)
+        if np.isnan(gap).any():  # such a pair would be in no place, and its curve missing
+            raise ArithmeticError("a curve is not a number")
         for i, (least, per_scale) in enumerate(_PLACES):
             chosen = np.flatnonzero((gap >= least) & (gap < (_PLACES[i - 1][0] if i else np.inf)))
             if not len(chosen):

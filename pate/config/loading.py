@@ -156,6 +156,8 @@ def _message(error: Any) -> str:
         return f"must be a list: write {listed}"
     if error["type"] == "dict_type":
         return "must be keys and values: write {a: b}"
+    if error["type"] == "model_type":
+        return "must be a section with keys of its own" + (f", such as name: {value}" if isinstance(value, str) else "")
     if error["type"] == "string_type":
         return "must be text" + (", in quotes" if isinstance(value, (bool, int, float)) else "")
     return f"{message[0].lower()}{message[1:]}"

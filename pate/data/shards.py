@@ -36,6 +36,7 @@ from pate.data.records import (
     with_valid_ids,
 )
 from pate.data.spill import Block, Spill
+from pate.data.tables import check_not_private
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
 from pate.storage import is_url
@@ -158,7 +159,11 @@ def load_sharded(
     paths, patterns = _expanded(settings.private, folder, may_be_elsewhere=by_workers)
     wanted = Wanted({}, () if settings.source == "npz" else settings.ignore)
     dialect = USUAL if settings.source == "npz" else dialect_of(settings)
-    public = read_table(_place(settings.public, folder), settings.source, wanted, dialect)
+    places = {
+        part: _place(path, folder) for part in ("public", "test") if (path := getattr(settings, part)) is not None
+    }
+    check_not_private(settings, places, paths)
+    public = read_table(places["public"], settings.source, wanted, dialect)
     format = (
         Format.of_arrays(settings, public, settings.ids)
         if settings.source == "npz"
@@ -171,7 +176,7 @@ def load_sharded(
         remarks = category_remarks(public, format)
     with problems.gathered():
         if settings.test is not None:
-            test = read_table(_place(settings.test, folder), settings.source, wanted, dialect)
+            test = read_table(places["test"], settings.source, wanted, dialect)
             X_test = features_of(_with_known_columns(test, format), format)
     with problems.gathered():
         y_test = None if test is None else labels_of(test, format)

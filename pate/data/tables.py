@@ -10,6 +10,8 @@ per value; others are all 0).
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +37,7 @@ from pate.errors import DataError
 from pate.naming import nearest
 
 if TYPE_CHECKING:
-    from pate.data.settings import CsvData, NpzData
+    from pate.data.settings import CsvData, NpzData, OwnData
 
 _PARTS = ("private", "public", "test")
 
@@ -46,6 +48,20 @@ def existing(path: str, folder: Path) -> Path:
         if candidate.is_file():
             return candidate
     raise DataError(f"{path}: no such file, nor below {folder}; give its folder with {{data_dir}}", data_dir=None)
+
+
+def check_not_private(settings: OwnData, places: Mapping[str, str], private: Collection[str]) -> None:
+    """Refuse a public or test file, by its place, that is one of the private ones under whatever name.
+
+    What the config's own words tell was refused before; links, other spellings and other folders are seen here.
+    """
+    real = {os.path.realpath(path) for path in private}
+    for part, path in places.items():
+        if os.path.realpath(path) in real:
+            raise DataError(
+                f"data.{part} = {getattr(settings, part)!r}: is a private file by another name, and what is {part} is "
+                "treated as known to everybody; name another file"
+            )
 
 
 def load_npz(settings: NpzData, folder: Path, keep_missing: bool = False) -> Dataset:
@@ -65,6 +81,7 @@ def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dat
             raise DataError(f"data.{part}: no rows; a csv source needs private and public ones")
     _check_ignored(settings, tables)
     private, public = tables["private"], tables["public"]
+    _check_features_are_private_too(settings, private, public)
     in_order = [*(name for name in public.columns if name in private.columns), *private.columns]  # as of shards
     format = Format.of_columns(settings, dict.fromkeys(in_order), private.where).fitted(public)
     return dataset(tables, replace(format, keep_missing=keep_missing))
@@ -101,17 +118,32 @@ def _files(settings: CsvData | NpzData, folder: Path, keep_bad: bool) -> dict[st
     named = {"label": getattr(settings, "label", None), "id": getattr(settings, "id", None)}
     dialect = USUAL if settings.source == "npz" else dialect_of(settings)
     tables: dict[str, Table] = {}
+    places: dict[str, str] = {}
     problems = Problems()
     for part in ("public", "private", "test"):
-        path = getattr(settings, part)
-        if path is not None:
+        if getattr(settings, part) is not None:
             with problems.gathered():
-                known = tables["public"].columns if "public" in tables else ()
-                needed, keep = (named, keep_bad) if part == "private" else ({}, False)
-                wanted = Wanted(needed, getattr(settings, "ignore", ()), known, keep)
-                tables[part] = read_table(str(existing(path, folder)), settings.source, wanted, dialect)
+                places[part] = str(existing(getattr(settings, part), folder))
+    problems.tell()
+    check_not_private(settings, {part: path for part, path in places.items() if part != "private"}, [places["private"]])
+    for part, path in places.items():
+        with problems.gathered():
+            known = tables["public"].columns if "public" in tables else ()
+            needed, keep = (named, keep_bad) if part == "private" else ({}, False)
+            wanted = Wanted(needed, getattr(settings, "ignore", ()), known, keep)
+            tables[part] = read_table(path, settings.source, wanted, dialect)
     problems.tell()
     return tables
+
+
+def _check_features_are_private_too(settings: CsvData, private: Table, public: Table) -> None:
+    """Refuse a column that the private file lacks: it would be left out of everybody's features unnoticed."""
+    problems = Problems()
+    for name in public.columns:
+        if name not in (*private.columns, settings.label, settings.id):
+            text = f"{private.where}: no column {name!r}, which the public file has; add it here or to data.ignore"
+            problems.add(DataError(text))
+    problems.tell()
 
 
 def _check_ignored(settings: CsvData, tables: dict[str, Table]) -> None:

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from pate.boundary import Failed, guarded, kind_of, silence
 from pate.config import RaySettings
+from pate.console import Console
 from pate.data.dataset import Dataset, Records, Shards
 from pate.data.partition import ranks
 from pate.data.spill import Block
 from pate.errors import RunError
 from pate.mechanisms.base import Split
 from pate.neighbours.voting import Election, PartialVotes
+from pate.runs.files import LEFT_OUT
 from pate.runs.run import Run
 
 HERE = "here"
@@ -114,6 +116,24 @@ def _count_persons(election: Election, readers: Sequence[Any], share: int) -> ND
         )
         total += election.count_persons(X, y, persons.tolist(), ranks.tolist())
     return total
+
+
+def tell_of_silent(data: Dataset, run: Run, console: Console) -> None:
+    """For the operator alone, before anything is paid for: how many records cast no vote, and why. It stops nothing."""
+    if not isinstance(data.private, Records):
+        return
+    without_id = data.private.left_out
+    unusable = int((~data.private.usable(len(data.classes))).sum())
+    if not without_id + unusable:
+        return
+    run.note(LEFT_OUT, {"records_without_valid_id": without_id, "records_without_label_or_numbers": unusable})
+    total = len(data.private) + without_id
+    silent = f"{without_id + unusable} of {total} private records cast no vote"
+    console.say_privately(f"{silent}: {without_id} have no valid id, {unusable} no label or no numbers")
+    if without_id + unusable == total:
+        console.say_privately(
+            "labels would be noise alone: stop, and see data.id, data.id_type, data.label and data.classes"
+        )
 
 
 def electorate_of(data: Dataset, run: Run, until_end: ExitStack, settings: RaySettings) -> Electorate:

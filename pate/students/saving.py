@@ -106,6 +106,8 @@ def load_card(folder: Path) -> dict[str, Any]:
     """What `student.json` says: classes, how the input is written, ε, δ, mechanism."""
     try:
         return read_model_card(folder / STUDENT_CARD, "student", object)
+    except FileNotFoundError:
+        raise RunError(f"{folder}: there is no student; name the folder of a finished run, or its student/") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder}: no readable student there ({first_line(error)})") from None
 

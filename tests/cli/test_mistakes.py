@@ -140,6 +140,9 @@ MISTAKES = {
     "unknown encoding": sets("no such text encoding", "data.encoding=ansi-german"),
     "private as public": sets("public: is a private file", "data.public=./private.csv"),
     "private as test": sets("test: is a private file", "data.test=private.csv"),
+    "private as public, by another name": sets("is a private file by another name", "data.public=../copy/private.csv"),
+    "column that private rows lack": recoded("no column 'length', which the public file has", lambda t: _without(t, 2)),
+    "a word for a section": sets("must be a section with keys of its own, such as name: mixmach", "student=mixmach"),
     "public among the private shards": sets("public: is a private file", "data.private='*.csv'"),
     "file that is not there": sets("privat.csv: no such file", "data.private=privat.csv"),
     # files
@@ -176,6 +179,11 @@ MISTAKES = {
         "cannot join that Ray cluster", arguments=("--set", "backend=ray", "--address", "127.0.0.1:9")
     ),
 }
+
+
+def _without(text: str, column: int) -> str:
+    rows = [line.split(",") for line in text.splitlines()]
+    return "".join(",".join(row[:column] + row[column + 1 :]) + "\n" for row in rows)
 
 
 def _without_last(text: str) -> str:

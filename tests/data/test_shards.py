@@ -310,3 +310,13 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
     (tmp_path / "shard-2.csv").unlink()
     with pytest.raises(DataError, match=r"shard-2\.csv: no such file on .*data.read_by: driver"):
         Readers(left.private, KEY, Split(N_PARTS))
+
+
+@pytest.mark.parametrize("part", ["public", "test"])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_private_file_by_another_name_is_refused(part: str, several: bool, tmp_path: Path) -> None:
+    data = write(tmp_path, "csv", n_shards=2) | ({} if several else {"private": "shard-0.csv"})
+    (tmp_path / "link.csv").symlink_to(tmp_path / "shard-0.csv")
+    for name in ("link.csv", str(tmp_path / "shard-0.csv"), f"../{tmp_path.name}/shard-0.csv"):
+        with pytest.raises(DataError, match=rf"^data.{part} = .*: is a private file by another name"):
+            load(config(data | {part: name}).data, tmp_path, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,36 @@ def test_a_whole_run_without_a_single_vote(tmp_path: Path, make: Any, mechanism:
     run(tmp_path / "persons", config(mechanism=mechanism, neighbours={"queries": 6, "votes": 2}), persons)
 
 
+def test_the_operator_alone_is_told_who_casts_no_vote(tmp_path: Path) -> None:
+    class Told(Quiet):
+        def __init__(self) -> None:
+            self.privately: list[str] = []
+            self.said: list[str] = []
+
+        def say_privately(self, text: str) -> None:
+            self.privately.append(text)
+
+        def say(self, text: str) -> None:
+            self.said.append(text)
+
+    console, given = Told(), unlabelled(data())
+    pipeline.run(config(), tmp_path / "none", data=given, console=console)
+    n = len(given.records)
+    assert console.privately[0].startswith(f"{n} of {n} private records cast no vote: 0 have no valid id, {n} no label")
+    assert console.privately[1].startswith("labels would be noise alone")
+    assert console.said
+    assert not any(str(n) in text for text in console.said)
+    console, y = Told(), data().records.y.copy()
+    y[:3] = -1
+    some = replace(data(), private=replace(data().records, y=y, left_out=2))
+    pipeline.run(config(), tmp_path / "some", data=some, console=console)
+    assert console.privately == [
+        f"5 of {n + 2} private records cast no vote: 2 have no valid id, 3 no label or no numbers"
+    ]
+    noted = json.loads((tmp_path / "some" / "private" / "left_out.json").read_text())
+    assert noted == {"records_without_valid_id": 2, "records_without_label_or_numbers": 3}
+
+
 def test_a_whole_run_on_empty_files_with_pages(tmp_path: Path) -> None:
     about = section(tmp_path, "csv", "no record", 1)
     content = config().model_dump(mode="json", exclude_defaults=True) | {"data": about, "neighbours": {"queries": 4}}
@@ -276,19 +307,3 @@ def test_partial_votes_of_nobody_add_up() -> None:
     nobody = np.zeros((4, 2), dtype=np.int64)
     total = sum_votes([PartialVotes(("x",), nobody), PartialVotes(("y",), nobody + 1)], ["x", "y"])
     np.testing.assert_array_equal(total, nobody + 1)
-
-
-def test_only_the_operator_is_told_how_many_cast_no_vote(tmp_path: Path) -> None:
-    public: list[str] = []
-    private: list[str] = []
-
-    class Listening(Quiet):
-        def say(self, text: str) -> None:
-            public.append(text)
-
-        def say_privately(self, text: str) -> None:
-            private.append(text)
-
-    pipeline.run(config(), tmp_path / "run", data=unlabelled(data()), console=Listening(), pages=False)
-    assert any("600 records cast no vote" in text for text in private)
-    assert not any("600" in text for text in public)

@@ -153,7 +153,7 @@ def test_mistakes_are_clear(tmp_path: Path) -> None:
         build_student("gan", {"device": "abacus"}, 0).fit(X, labels, None)
     with pytest.raises(DataError, match="nothing to learn from"):
         build_student("mixmatch", {}, 0).fit(X, np.full(len(X), UNANSWERED), None)
-    with pytest.raises(RunError, match="no readable student"):
+    with pytest.raises(RunError, match="there is no student; name the folder of a finished run"):
         load_student(tmp_path)
 
 
