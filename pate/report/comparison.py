@@ -264,10 +264,12 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _shown(value: Any) -> str:
-    """A setting in a word: a component by its name, a list joined."""
+    """A setting in a word: a component by its name, a list joined, other keys and values with what is set."""
     if isinstance(value, list):
         return " + ".join(_shown(part) for part in value)
-    return str(value["name"]) if isinstance(value, dict) else str(value)
+    if not isinstance(value, dict):
+        return str(value)
+    return str(value["name"]) if "name" in value else " ".join(f"{k} {v}" for k, v in value.items() if v is not None)
 
 
 def _data_dependent(run: RunFiles) -> tuple[tuple[str, float, float], ...]:

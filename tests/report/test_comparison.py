@@ -100,6 +100,18 @@ def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_pro
     assert {"0.05", "0.1", "1", "5"} <= {label.get_text() for label in axes.get_xticklabels()}
 
 
+def test_runs_with_rounds_are_compared_by_them(tmp_path: Path) -> None:
+    def near(name: str, second: int) -> Path:
+        rounds = f"[{{queries: 60, scale: 4, features: null}}, {{queries: {second}, scale: 4, features: student}}]"
+        config = f"neighbours: {{rounds: {rounds}}}"
+        shown = {"voters": "neighbours", "neighbours": {"votes": 1, "cells": [50, 50]}}
+        return of_other_kind(tmp_path / name, config, 0.1, 0.05, **shown)
+
+    first, second = (row[0] for row in table_rows(compare_runs([near("a", 40), near("b", 70)]))[1:3])
+    assert "queries 60 scale 4 + queries 40 scale 4 features student" in first
+    assert "queries 70" in second
+
+
 def per(folder: Path, unit: str, config: str = "student: {name: supervised}") -> Path:
     report = json.loads((finished(folder, config) / "report.json").read_text())
     report["privacy"] = {"epsilon": 3.0, "delta": 1e-5, "unit": unit}
