@@ -87,29 +87,44 @@ class Console:
             rate,
             TimeRemainingColumn(),
         )
-        started = time.monotonic()
+        pace = _Pace()
         with Progress(*columns, console=self._rich, transient=True) as progress:
             task = progress.add_task(what, total=total, rate="")
 
             def update(done: int, remark: str = "", seconds: float | None = None) -> None:
-                rate = f"{done / (seconds or time.monotonic() - started):.3g}/s"
-                progress.update(task, completed=done, description=f"{what} {remark}".rstrip(), rate=rate)
+                rate = pace.of(done, seconds)
+                shown = "" if rate is None else f"{rate:.3g}/s"
+                progress.update(task, completed=done, description=f"{what} {remark}".rstrip(), rate=shown)
 
             yield update
 
     def _lines(self, what: str, total: int) -> Update:
-        started = last = time.monotonic()
+        last, pace = time.monotonic(), _Pace()
 
         def update(done: int, remark: str = "", seconds: float | None = None) -> None:
             nonlocal last
-            now = time.monotonic()
+            now, rate = time.monotonic(), pace.of(done, seconds)
             if done and now - last >= _SECONDS_BETWEEN_LINES:
                 last = now
-                rate = done / (seconds or now - started)
-                left, after = (total - done) / rate, f"; {remark}" if remark else ""
-                self.say(f"{what}: {done} of {total}, {rate:.3g} per second, about {left:.0f} s left{after}")
+                speed = f", {rate:.3g} per second, about {(total - done) / rate:.0f} s left" if rate else ""
+                self.say(f"{what}: {done} of {total}{speed}{f'; {remark}' if remark else ''}")
 
         return update
+
+
+class _Pace:
+    """How many are done per second, since the first that was told of: what comes before it may take long."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+
+    def of(self, done: int, seconds: float | None = None) -> float | None:
+        """None as long as nobody can know; `seconds` is how long all of it took, where that is known."""
+        if seconds:
+            return done / seconds
+        now = time.monotonic()
+        before, since = self._first = self._first or (done, now)
+        return (done - before) / (now - since) if done > before and now > since else None
 
 
 class Quiet(Console):

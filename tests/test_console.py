@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pate import console as console_module
 from pate.cli.run import print_rows
 from pate.console import Console, JsonConsole, Replay, printable
 
@@ -148,3 +149,20 @@ def test_a_path_that_no_terminal_can_show_is_shown_all_the_same(tmp_path: Path) 
         assert b"[bold]" in shown.stderr
         assert b"\x1b" not in shown.stderr
     assert printable("plain ε, ⊥ and 日本") == "plain ε, ⊥ and 日本"
+
+
+def test_what_comes_before_the_first_step_is_not_taken_for_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features of all records may take an hour before steps of a second each."""
+    now = [0.0]
+    monkeypatch.setattr(console_module.time, "monotonic", lambda: now[0])
+    said: list[str] = []
+
+    class Lines(Console):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    update = Lines()._lines("training", 61)
+    for at, done in ((3600.0, 1), (3601.0, 2), (3630.0, 31)):
+        now[0] = at
+        update(done)
+    assert said == ["training: 1 of 61", "training: 31 of 61, 1 per second, about 30 s left"]
