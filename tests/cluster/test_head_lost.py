@@ -23,22 +23,7 @@ place = listening.getsockname()
 """
 GONE = "the head of that Ray cluster is gone. What was paid for is kept"
 
-HELD_UP = """
-import time
-from pathlib import Path
-from sklearn.naive_bayes import GaussianNB
-
-class Slow(GaussianNB):
-    def fit(self, X, y):
-        time.sleep(0.3)
-        return super().fit(X, y)
-
-class HeldUp(GaussianNB):
-    def fit(self, X, y):
-        while Path(__file__).with_name("hold").exists():
-            time.sleep(0.1)
-        return super().fit(X, y)
-"""
+HELD_UP = (REPOSITORY / "tests" / "support" / "held_up.py").read_text()
 
 CONFIG = """
 name: lost

@@ -21,17 +21,7 @@ from pate.runs.run import Run
 
 DASHBOARD = json.loads((REPOSITORY / "cluster" / "grafana" / "pate.json").read_text())
 
-HELD_UP = """
-import time
-from pathlib import Path
-from sklearn.naive_bayes import GaussianNB
-
-class HeldUp(GaussianNB):
-    def fit(self, X, y):
-        while Path(__file__).with_name("hold").exists():
-            time.sleep(0.1)
-        return super().fit(X, y)
-"""
+HELD_UP = (REPOSITORY / "tests" / "support" / "held_up.py").read_text()
 
 CONFIG = """
 name: seen
