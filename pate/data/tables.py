@@ -138,11 +138,13 @@ def _files(settings: CsvData | NpzData, folder: Path, keep_bad: bool) -> dict[st
 
 def _check_features_are_private_too(settings: CsvData, private: Table, public: Table) -> None:
     """Refuse a column that the private file lacks: it would be left out of everybody's features unnoticed."""
-    problems = Problems()
+    problems, roles = Problems(), (settings.label, settings.id)
+    others = [repr(name) for name in private.columns if name not in (*public.columns, *roles)]
+    instead = f" (it has {', '.join(others)}, which the public file has not)" if others else ""
     for name in public.columns:
-        if name not in (*private.columns, settings.label, settings.id):
-            text = f"{private.where}: no column {name!r}, which the public file has; add it here or to data.ignore"
-            problems.add(DataError(text))
+        if name not in (*private.columns, *roles):
+            text = f"no column {name!r}, which the public file has{instead}; add it here or to data.ignore"
+            problems.add(DataError(f"{private.where}: {text}"))
     problems.tell()
 
 
