@@ -350,9 +350,12 @@ def test_baseline_reproduce_and_audit_are_sent_too(head: Head) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to hide a folder from the cluster")
 def test_a_run_that_a_cluster_behind_ray_client_cannot_see_is_one_line(head: Head) -> None:
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     port = re.search(rf"--port={head.gcs.split(':')[1]} .*--ray-client-server-port=(\d+)", listed)
     assert port
+    deadline = time.monotonic() + 60
+    while socket.socket().connect_ex(("127.0.0.2", int(port[1]))) and time.monotonic() < deadline:
+        time.sleep(0.2)  # it starts after the head is up
     (head.folder / "hidden").mkdir()
     code = f"""
         import subprocess
