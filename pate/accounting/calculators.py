@@ -228,7 +228,8 @@ def moments_epsilon(
 
 def closed_moment_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
     """ε of DP-SGD by a closed bound on its moments: a step at order α costs 2q²α/σ² (Mironov, Talwar, Zhang 2019,
-    Theorem 11), for q ≤ 1/5, σ ≥ 4 and orders that are not too large; infinite where none is allowed.
+    Theorem 11; quoted without the paper at hand, so check its conditions before you rely on it), for q ≤ 1/5, σ ≥ 4 and
+    orders that are not too large; infinite where none is allowed.
 
     It is the growth of Abadi et al. 2016, Lemma 3, q²λ(λ + 1)/((1 − q)σ²) to first order, with a constant that is
     proved; `moments_epsilon` computes the moments themselves and is never larger.
