@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,12 @@ class Console:
                 yield
         else:
             self.say(f"{what} …")
+            yield
+
+    @contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """The same before anything is begun: a mistake that is found then is the only line of a log."""
+        with self.working(what) if self._rich.is_terminal else nullcontext():
             yield
 
     @contextmanager
@@ -147,6 +153,10 @@ class Quiet(Console):
     def working(self, what: str) -> Iterator[None]:
         yield
 
+    @contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        yield
+
 
 class JsonConsole(Console):
     """The same as JSON lines on standard error, for log collectors; private remarks are left out."""
@@ -179,6 +189,11 @@ class JsonConsole(Console):
         self._line("begin", what=what)
         yield
         self._line("end", what=what, seconds=round(time.monotonic() - started, 3))
+
+    @contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        with self.working(what):
+            yield
 
     def _line(self, event: str, **content: Any) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -9,10 +9,17 @@ from numpy.typing import NDArray
 from pate.config import BaselineConfig, Config
 from pate.config.components import Component, listed
 from pate.errors import ConfigError, DataError, first_line
-from pate.features import learned_steps
+from pate.features import build_steps, learned_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def learns_features(config: Config) -> bool:
+    """Whether a transform that the config names learns from public examples first, which may take minutes."""
+    models = [*config.teachers, *(one for one in (config.nonprivate, config.neighbours) if one is not None)]
+    steps = [step for one in models for step in build_steps([f.model_dump() for f in one.features], "features")]
+    return any(callable(getattr(step, "learn", None)) for step in steps)
 
 
 def with_learned_features(config: Config, X_public: NDArray) -> Config:

@@ -154,7 +154,8 @@ def import_dotted(path: str, key: str) -> object:
     except (Exception, SystemExit) as error:  # a user's own file may be wrong in any way
         if isinstance(error, AttributeError) and module in sys.modules:
             known = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
-            close = difflib.get_close_matches(attribute, known, n=1)
+            close = difflib.get_close_matches(attribute, known, n=3)
+            close.sort(key=lambda name: name.endswith("Regressor") and not attribute.endswith("Regressor"))
             hint = f"; did you mean {close[0]}?" if close else ""
             raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}{hint}") from None
         if isinstance(error, AttributeError) and error.name == attribute and isinstance(error.obj, type):

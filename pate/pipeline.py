@@ -20,26 +20,25 @@ from numpy.typing import NDArray
 from pate import lessons
 from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
 from pate.asking import ask, ask_in_rounds
-from pate.cluster.joining import check_address, check_seen, joins
+from pate.cluster.joining import check_seen
 from pate.cluster.metrics import seen_from_outside, show, show_stage
-from pate.cluster.session import check_workers, joined, ray_session
+from pate.cluster.session import joined, ray_session
 from pate.config import Config, load_config, parse_config
 from pate.console import Console
-from pate.data.dataset import Dataset, Records, Shards, Votes
-from pate.data.sources import data_root, load, read_by_workers
+from pate.data.dataset import Dataset, Shards, Votes
+from pate.data.sources import data_root
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
 from pate.errors import BudgetExceeded, RunError
 from pate.forget import remembered
-from pate.gaps import check_gaps
-from pate.learning import with_learned_features
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import Mechanism
 from pate.neighbours.electorate import electorate_of, tell_of_silent
-from pate.neighbours.posterior import Labelled
+from pate.neighbours.posterior import Labelled, no_more_than_noise
 from pate.neighbours.voting import Election
-from pate.planning.budget import ledger_opener, publishable_epsilon, shared_ledger
+from pate.planning.budget import ledger_opener
+from pate.preparing import prepare
 from pate.report.figures import save_examples
 from pate.report.making import report_of_run
 from pate.report.schema import Report
@@ -47,9 +46,8 @@ from pate.report.terminal import summary_rows
 from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.beginning import undone_if_nothing_came
-from pate.runs.others import others_on_the_same_data
 from pate.runs.run import Resume, Run
-from pate.sizes import Tell, check_records, check_sizes
+from pate.sizes import Tell, check_records
 from pate.students.held_out import HeldOut, held_out, tries_of_a_run
 from pate.students.seeing import StudentFeatures
 from pate.students.stage import (
@@ -59,10 +57,8 @@ from pate.students.stage import (
     student_between,
     train_student,
 )
-from pate.trying import check_components, try_everything
 
 _SECONDS_BETWEEN_COPIES = 10.0
-_WORTH_TELLING = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -128,47 +124,32 @@ def run(
         config = load_config(config)
     elif not isinstance(config, Config):
         config = parse_config(config)
-    mechanism = config.build_mechanism()
-    check_components(config, config_dir)
-    on_ray = config.backend == "ray"
-    if on_ray:
-        check_address(address)
-        check_workers(address, config.ray)
-    by_workers = on_ray and read_by_workers(config.data, joins(address))
-    by_records = config.voters == "neighbours"
-    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
-    if not by_records:
-        data.refuse_missing()
-    shared_ledger(config, out, config_dir)
-    for remark in data.remarks:
-        console.say(f"note: {remark}")
-    tell = console.say if data.benchmark else console.say_privately
-    check_sizes(config, data, force, tell)
-    for remark in data.private.remarks if isinstance(data.private, Records) else ():
-        tell(remark)
-    epsilon = publishable_epsilon(config, mechanism, len(data.classes))
-    _announce(config, mechanism, epsilon, console)
-    if others := others_on_the_same_data(config, out, data_dir, config_dir):
-        console.say(f"note: {others}")
-    seconds: dict[str, float] = {}
-    given = config
-    with _stage("try", seconds), console.working("trying the student and the report on public examples"):
-        config = with_learned_features(given, data.X_public)
-        check_gaps(config, data)
-        student_seconds = try_everything(config, data, mechanism, epsilon, pages)
-    if student_seconds >= _WORTH_TELLING:
-        console.say(f"the student will take about {student_seconds:.0f} s, once there are labels")
+    ready = prepare(
+        config,
+        out,
+        data_dir=data_dir,
+        config_dir=config_dir,
+        address=address,
+        resume=resume,
+        force=force,
+        console=console,
+        data=data,
+        pages=pages,
+    )
+    given, config, mechanism, data, epsilon = ready.given, ready.config, ready.mechanism, ready.data, ready.epsilon
+    seconds = {"try": ready.seconds}
     with (
         Run.create(out, given, resume) as directory,
         undone_if_nothing_came(directory),
-        joined(address, config.ray) if on_ray else nullcontext(),
+        joined(address, config.ray) if config.backend == "ray" else nullcontext(),
         seen_from_outside(directory.id, config.name, **_figures(config, epsilon)),
     ):
+        ready.announce(console)
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
         inside = _Inside(
-            config, config_dir, data, directory, force, pages, seconds, console, kept_features, student_seconds
+            config, config_dir, data, directory, force, pages, seconds, console, kept_features, ready.student_seconds
         )
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
@@ -199,30 +180,6 @@ def _agreement(config: Config, data: Dataset, released: Released, run: Run, cons
     if data.X_test is not None and data.y_test is not None:
         return None
     return held_out(config, data, released.labels, released.labelled, run, console, tries_of_a_run(config))
-
-
-def in_asking_order(data: Dataset, config: Config) -> Dataset:
-    """The examples that are asked about come first among the public ones."""
-    if config.budget.query_order != "clusters":
-        return data
-    from pate.data.order import by_clusters
-
-    return data.reordered(by_clusters(data.X_public, config.budget.asked, config.seed))
-
-
-def _announce(config: Config, mechanism: Mechanism, epsilon: float, console: Console) -> None:
-    budget = config.budget
-    told = f"ε to publish: {epsilon:.3g} at δ = {budget.delta:g}, fixed now and true for every data set."
-    if config.voters == "neighbours":
-        assert config.neighbours is not None
-        rounds = ", ".join(f"{round.queries} cells by {round.mechanism}" for round in config.build_rounds())
-        votes = "one vote" if config.neighbours.votes == 1 else f"{config.neighbours.votes} votes"
-        console.say(f"{config.name}: {votes} per record in each round: {rounds}. {told}")
-        return
-    answered = f", at most {budget.most_answered} answered" if mechanism.may_decline else ""
-    rounds = f" in rounds of {' and '.join(str(one.asked) for one in config.rounds)}" if config.rounds else ""
-    asked = f"{budget.asked} queries{rounds}{answered}"
-    console.say(f"{config.name}: {config.n_teachers} teachers, {mechanism}, {asked}. {told}")
 
 
 def _figures(config: Config, epsilon: float) -> dict[str, float]:
@@ -328,7 +285,13 @@ def _release_rounds(
 
         def release(name: str, election: Election, by: Mechanism) -> NDArray[np.int64]:
             with _stage("vote", inside.seconds), console.working(name.partition(",")[0]):
-                return aggregator.release_round(name, election, by, electorate)
+                released = aggregator.release_round(name, election, by, electorate)
+            if by.releases_counts and no_more_than_noise(released, by.noise):  # type: ignore[attr-defined]
+                console.say(
+                    "warning: what was released is no more than noise, so hardly any private record cast a vote that "
+                    "counts; look at data.id, data.id_type, data.label and data.classes"
+                )
+            return released
 
         def teach(number: int, labelled: Labelled) -> Any:
             with _stage("label", inside.seconds):

@@ -153,7 +153,7 @@ def _label_and_id(
             id = likely[0]
             guesses.append(f"{id!r} says whose record it is: the guarantee is per {id}, whatever number of records")
         else:
-            guesses.append("no column says whose record it is: the guarantee is per row; name one with --id")
+            guesses.append("PER ROW, not per person: no column says whose record it is; if one does, name it with --id")
     if label is None:
         left = [name for name in own if name != id]
         if len(left) != 1:

@@ -6,7 +6,6 @@ built, trained for a moment, stored, loaded and drawn first. Nothing private is 
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 import warnings
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.config import Config
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Votes
 from pate.errors import ConfigError, DataError, first_line
 from pate.lessons import lessons
 from pate.mechanisms import UNANSWERED, Mechanism
@@ -31,10 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pate.report.schema import Report
+    from pate.teachers import Recipe
 
 _STEPS = 2  # of training a network: enough for every line of its loop
 _LABELS_PER_CLASS, _FEWEST_LABELS = 6, 60
+_TIMES_MORE = 8  # examples, to see how a student's time grows with them
 _UNLABELLED = 128
+_MANY = 2000  # examples for a teacher that fails on a few
 _PREDICTED = 5
 _SHOWN = 6  # examples of the page: one line of them
 
@@ -61,7 +63,8 @@ def try_everything(config: Config, data: Dataset, mechanism: Mechanism, epsilon:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that two steps of training did not converge
-        try_features(config, data)
+        if config.voters == "teachers" and not isinstance(data.private, Votes):
+            try_teachers(config, data)
         with one_thread():  # as it will be trained
             try_student(config, data, mechanism.may_decline)
             seconds = student_seconds(config, data, mechanism.may_decline)
@@ -84,20 +87,41 @@ def seconds_of_student(config: Config, data: Dataset, may_decline: bool) -> floa
             return None
 
 
-def try_features(config: Config, data: Dataset) -> None:
-    """What teachers see of public examples."""
+def try_teachers(config: Config, data: Dataset) -> None:
+    """Each kind of teacher on public examples: its features, and whether it can be fitted where it is not ours.
+
+    On a few examples or, if it fails on those, on more; workers try all kinds again, where they are trained.
+    """
     from pate.teachers import recipes
 
-    tried = {json.dumps(recipe.features, default=str): recipe for recipe in recipes(config.teachers)}
-    for recipe in tried.values():
+    for recipe in recipes(config.teachers):
         try:
             with _as_failure(f"{recipe.key}.features", "worked out"):
-                if len(recipe.build_features().transform(data.X_public[:_PREDICTED])) != len(
-                    data.X_public[:_PREDICTED]
-                ):
+                shown = recipe.build_features().transform(data.X_public[:_PREDICTED])
+                if len(shown) != len(data.X_public[:_PREDICTED]):
                     raise ValueError("not one row per example")
+            if not type(recipe.estimator(config.seed)).__module__.startswith("pate."):
+                _fit_teacher(recipe, data, config.seed)
         except _Failed as error:
             raise ConfigError(str(error)) from None
+
+
+def _fit_teacher(recipe: Recipe, data: Dataset, seed: int) -> None:
+    from pate.teachers.part import PartClassifier
+
+    n_classes = len(data.classes)
+    few = max(_FEWEST_LABELS, _LABELS_PER_CLASS * n_classes)
+    for size in dict.fromkeys(min(n, len(data.X_public)) for n in (few, _MANY)):
+        try:
+            with _as_failure(f"{recipe.key}.name = {recipe.name!r}", "trained"):
+                X = recipe.build_features().transform(data.X_public[:size])
+                teacher = PartClassifier(recipe.estimator(seed)).fit(X, made_up_labels(size, n_classes, False))
+                teacher.predict(X[:_PREDICTED])
+        except _Failed as error:
+            failure = error
+        else:
+            return
+    raise failure
 
 
 def try_student(config: Config, data: Dataset, may_decline: bool) -> None:
@@ -130,10 +154,17 @@ def student_seconds(config: Config, data: Dataset, may_decline: bool) -> float:
     times = 1 + more + (config.neighbours.refine if config.neighbours is not None else 0)
     try:
         if not isinstance(steps, int):
-            prepared, fitted = _prepared_and_fitted_in(config, data, few, may_decline)
-            return prepared * len(data.X_public) / few + times * fitted * asked / few
+            more_of_them = min(asked, _TIMES_MORE * few)
+            prepared, fitted = _prepared_and_fitted_in(config, data, more_of_them, may_decline)
+            for_each = 0.0
+            if more_of_them > few:  # what takes as long with few examples does not take longer with many
+                _, fitted_few = _prepared_and_fitted_in(config, data, few, may_decline)
+                for_each = max(0.0, fitted - fitted_few) / (more_of_them - few)
+            whole = fitted + for_each * (asked - more_of_them)
+            return prepared * len(data.X_public) / more_of_them + times * whole
         short, longer = (_fitted_in(config, data, few, may_decline, n) for n in (_STEPS, 4 * _STEPS))
-        return times * max(0.0, longer - short) / (3 * _STEPS) * steps
+        per_step = (longer - short) / (3 * _STEPS) if longer > short else longer / (4 * _STEPS)
+        return times * per_step * steps
     except Exception:  # it needs more labels than a few: an estimate is not worth an error
         return 0.0
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,17 @@ def attack(subject: Subject, options: Options) -> list[Finding]:
     return [_guessed(subject, column, options) for column in _columns(subject, options)]
 
 
+def check_columns(features: Sequence[str] | None, sensitive: Sequence[str]) -> None:
+    """Raise where a column that people name as sensitive is none of categories, before anything is trained."""
+    known = sorted({feature.partition("=")[0] for feature in features or () if "=" in feature})
+    for name in sensitive:
+        if name not in known:
+            raise NotApplicable(
+                f"{{sensitive}}: no column of categories is called that; there are {', '.join(known) or 'none'}",
+                sensitive=name,
+            )
+
+
 def _columns(subject: Subject, options: Options) -> list[_Column]:
     source, features = subject.config.data.source, subject.data.features
     wanted = options.sensitive or _KNOWN.get(source, ())
@@ -65,15 +76,10 @@ def _columns(subject: Subject, options: Options) -> list[_Column]:
         raise NotApplicable("attribute: is for tables with named columns")
     if not wanted:
         raise NotApplicable("attribute: which column is sensitive is not said; name one of data.categories")
+    check_columns(features, wanted)
     found = []
     for name in wanted:
         places = np.flatnonzero([feature.startswith(f"{name}=") for feature in features])
-        if len(places) < 2:
-            columns = sorted({feature.partition("=")[0] for feature in features if "=" in feature})
-            raise NotApplicable(
-                f"{{sensitive}}: no column of categories is called that; there are {', '.join(columns) or 'none'}",
-                sensitive=name,
-            )
         found.append(_Column(name, places))
     return found
 

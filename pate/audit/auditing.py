@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from pate import __version__
+from pate.audit.attribute import check_columns
 from pate.audit.findings import Finding, NotApplicable, Options
 from pate.audit.subject import Subject, control, data_of, subject_of, without_privacy
 from pate.data.dataset import Dataset
@@ -148,8 +149,9 @@ def _subjects(
     stack: ExitStack,
 ) -> list[Subject]:
     """The run's own model, those of other runs on the same data, one without privacy and a control; each name once."""
-    with options.console.working("reading the run and its data"):
+    with options.console.trying("reading the run and its data"):
         data = data or data_of(run, data_dir)
+        check_columns(data.features, options.sensitive)
         subjects = [subject_of(run, data)]
         for place in against:
             other = stack.enter_context(Run.load(place))

@@ -94,7 +94,7 @@ def subject_of(run: Run, data: Dataset) -> Subject:
     Refused in one line: a run without a student or a model, data without private records or labelled test examples,
     other data than the run was made with.
     """
-    from pate.pipeline import in_asking_order
+    from pate.preparing import in_asking_order
 
     config, report = run.config, _finished(run)
     data = in_asking_order(data, config) if isinstance(config, Config) else data

@@ -6,6 +6,7 @@ import io
 import sys
 import warnings
 from collections.abc import Callable
+from difflib import get_close_matches
 from signal import SIGINT
 from typing import Annotated, Any
 
@@ -34,6 +35,8 @@ from pate.cluster.interrupts import interruptible, received
 from pate.console import printable
 from pate.errors import PateError
 from pate.networks.threads import wait_without_burning
+
+_ALIKE = 0.7  # a longer option that merely shares letters is no help
 
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
@@ -106,7 +109,7 @@ def _status(commands: typer.Typer) -> int | str | None:
             error.show()
             return error.exit_code
         help_of = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
-        return _complain(" ".join(error.format_message().rstrip(".").split()) + help_of)
+        return _complain(" ".join(_worded(error).rstrip(".").split()) + help_of)
     except typer.Abort:
         return 1
     except PateError as error:
@@ -129,6 +132,23 @@ def _status(commands: typer.Typer) -> int | str | None:
             raise
         what = f"{kind_of(error)} in {place_of(error)}"
         return _complain(f"{what}, a mistake in pate; the same command at a terminal shows more", status=1)
+
+
+def _worded(error: Any) -> str:
+    """What click says of a wrong command line, with a word that may have been meant."""
+    context, option = error.ctx, getattr(error, "option_name", None)
+    if context is not None and option is not None and type(error).__name__ == "NoSuchOption":
+        known = [name for parameter in context.command.get_params(context) for name in parameter.opts]
+        close = get_close_matches(option, known, n=1, cutoff=_ALIKE)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        if not close and "--set" in known:
+            hint = "; what a config says is changed with --set, as in --set budget.epsilon=2"
+        return f"no such option: {option}{hint}"
+    text = str(error.format_message())
+    if context is not None and text.startswith("No such command"):
+        commands = ", ".join(context.command.list_commands(context))
+        return text if "Did you mean" in text else f"{text.rstrip('.')}; there are {commands}"
+    return text
 
 
 def _after_interrupt(code: int | str | None) -> int | str | None:

@@ -110,6 +110,7 @@ def plan(
         int | None, typer.Option(help="recommend everything for so many private records (persons, where ids are)")
     ] = None,
     public: Annotated[int | None, typer.Option(help="with --records: how many public examples there are")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="with CONFIG: key=value, as for `pate run`")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="with CONFIG: where data files are")] = None,
     trust: Annotated[
         list[str] | None,
@@ -122,6 +123,8 @@ def plan(
     from pate.naming import importing_only
     from pate.planning import plan as planning
 
+    if set_ and config is None:
+        raise ConfigError("--set: changes a config; name one, or give options such as --mechanism and --queries")
     if records is not None:
         _recommend(ctx, config, records, classes, target_epsilon, delta, public, as_json)
         return
@@ -130,7 +133,7 @@ def plan(
         from pate.config import load_config
 
         with importing_only(trusted) as guard:
-            found = load_config(config)
+            found = load_config(config, set_ or ())
             if found.voters == "neighbours":
                 from pate.cli.neighbours import print_plan
 

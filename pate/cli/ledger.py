@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
             "unanswered": rows("SELECT COUNT(*) AS n FROM answers WHERE label < 0")[0]["n"],
         }
     content["epsilon"] = _spent_and_left(content)
+    content["published"] = _published(run) if content["epsilon"] is None else None
     if as_json:
         print(json.dumps(content))
     else:
@@ -161,6 +163,17 @@ def _anchored(place: _Place, anchor: str) -> _Place:
     return replace(place, pins={**place.pins, f"the anchor {anchor}": last})
 
 
+def _published(place: str) -> dict[str, float] | None:
+    """What a finished run's report says that it cost."""
+    from pate.runs.run import Run as RunOf
+
+    with RunOf.load(place, inside=False) as run:
+        if not run.report_file.exists():
+            return None
+        privacy = run.report.privacy
+    return {"epsilon": privacy.epsilon, "delta": privacy.delta}
+
+
 def _spent_and_left(content: dict[str, Any]) -> dict[str, float] | None:
     """ε of all charges of a shared ledger, and what is left of its budget; None where a run has a ledger of its own."""
     from pate.ledger import SharedBudget
@@ -191,5 +204,24 @@ def _print(content: dict[str, Any]) -> None:
     for run in content["runs"]:
         own = [charge for charge in content["charges"] if charge["run"] == run["run"]]
         asked, answered = (sum(charge[column] for charge in own) for column in ("asked", "answered"))
+        votes, rounds = _rounds(run["mechanism"])
+        if rounds:
+            each = "1 vote" if votes == "1" else f"{votes} votes"
+            print(f"run {run['run']}: {each} per record or id, {', '.join(rounds)}, since {run['at']}")
+            print(f"  {asked} of {run['asked']} rounds released")
+            continue
         print(f"run {run['run']}: {run['mechanism']}, since {run['at']}")
         print(f"  asked {asked} of {run['asked']}, answered {answered} of {run['answered']}, in {len(own)} batches")
+    if content["published"] is not None:
+        told = content["published"]
+        print(f"ε to publish: {told['epsilon']:.4g} at δ = {told['delta']:g}, of limits that were fixed beforehand")
+
+
+def _rounds(limits: str) -> tuple[str, list[str]]:
+    """Of limits where records vote themselves: votes of each, and cells and mechanism of each round.
+
+    >>> _rounds("1 votes in (Round(queries=100, mechanism=Histogram(scale=1.0), by_student=False),)")
+    ('1', ['100 cells by Histogram(scale=1.0)'])
+    """
+    found = re.findall(r"Round\(queries=(\d+), mechanism=(\w+\(.*?\)), by_student", limits)
+    return limits.partition(" ")[0], [f"{cells} cells by {mechanism}" for cells, mechanism in found]

@@ -45,6 +45,8 @@ def predict(
     from pate.console import printable
     from pate.runs.run import Run
 
+    if out is not None and not out.parent.is_dir():
+        raise DataError(f"{out}: there is no folder {out.parent}; make it, or give {{out}} another", out=None)
     with Run.load(run, inside=False) as found:
         predictor = found.predictor(trust or (), student)
         X, kept = read_examples(input_, predictor, keep or ())
@@ -66,17 +68,26 @@ def predict(
 def _write_csv(
     out: Path, predictor: Predictor, names: list[str], shares: NDArray | None, kept: dict[str, list[str]]
 ) -> None:
-    """A row for each example: kept columns, or its number from 0 on, its class, and the probability of each class."""
+    """A row for each example: kept columns, or its number from 0 on, its class, and the probability of each class.
+
+    With the signs between cells and before decimals that the run's own csv files have.
+    """
     columns = predictor.card.get("columns")
+    from pate.data.formats import Dialect
+
+    dialect = predictor.format.dialect if isinstance(columns, dict) else Dialect()
     label = str(columns["label"]) if isinstance(columns, dict) and columns.get("label") else "label"
     table: dict[str, Iterable[Any]] = dict(kept) if kept else {"row": range(len(names))}
     table["predicted " + label if label in table else label] = names
     if shares is not None:
-        table |= {f"p({name})": [f"{share:.6f}" for share in shares[:, i]] for i, name in enumerate(predictor.classes)}
+        table |= {
+            f"p({name})": [f"{share:.6f}".replace(".", dialect.decimal) for share in shares[:, i]]
+            for i, name in enumerate(predictor.classes)
+        }
     with ExitStack() as stack:
         shown = str(out) == "-"
         file = sys.stdout if shown else stack.enter_context(out.open("w", newline="", encoding="utf-8"))
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file, delimiter=dialect.delimiter, lineterminator="\n")
         writer.writerow(table)
         writer.writerows(zip(*table.values(), strict=True))
     if not shown:

@@ -19,7 +19,7 @@ def print_recommendation(
     from pate.planning.recommend import recommend, usual_delta
 
     delta = usual_delta(max(1, records)) if delta is None else delta
-    with Console().working(f"what {records:,} records allow at ε = {target_epsilon:g}"):
+    with Console().trying(f"what {records:,} records allow at ε = {target_epsilon:g}"):
         found = recommend(records, classes, target_epsilon, delta, public)
     if as_json:
         print(json.dumps(_as_object(found, classes, delta)))

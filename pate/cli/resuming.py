@@ -28,6 +28,9 @@ class CommandWithResume(TyperCommand):
     """A command that takes `--resume` alone too: a word that comes next is a value of it only if it is `auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for word in args:
+            if word.startswith(f"{_OPTION}=") and word != f"{_OPTION}=auto":
+                raise typer.BadParameter(f"{word}: write {_OPTION} alone, or {_OPTION}=auto", ctx=ctx)
         words = [
             f"{_OPTION}={_ALONE}" if word == _OPTION and following != "auto" else word
             for word, following in zip_longest(args, args[1:])

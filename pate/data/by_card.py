@@ -6,6 +6,7 @@ the configuration and the public file. A card may come from anybody: it is data,
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pate.data.columns import SECONDS_PER_YEAR, Column
 from pate.data.formats import Columns, Dialect, Wanted, array_column, other_delimiter
 from pate.data.frames import cell_text
+from pate.data.problems import Problems, SeveralErrors
 from pate.data.records import Format, Table, features_of, read_table
 from pate.data.settings import Missing
 from pate.errors import DataError
@@ -100,7 +102,26 @@ def examples_of(table: Table, format: Format) -> NDArray[np.float32]:
         shown = ", ".join(map(repr, absent[:9]))
         hint = _why_absent(absent, list(table.columns), format)
         raise DataError(f"{table.where}: lacks the columns {shown}, which this student takes{hint}")
-    return features_of(table, format)
+    try:
+        return features_of(table, format)
+    except DataError as error:
+        problems = Problems()
+        for one in error.found if isinstance(error, SeveralErrors) else [error]:
+            problems.add(DataError(_without_config(one.text()), **one.arguments))
+        problems.tell()
+        raise
+
+
+def _without_config(text: str) -> str:
+    """What is wrong with a file, for people who have a student and not the config that it came from.
+
+    >>> _without_config("a.csv: column 'x', line 2: not a date of the form %Y (data.dates); write the form that it has")
+    "a.csv: column 'x', line 2: not a date of the form %Y; write it as in the files of the student's run"
+    """
+    if "data." not in text:
+        return text
+    wrong = re.sub(r" \(data\.\w+\)", "", text.partition("; ")[0])
+    return f"{wrong}; write it as in the files of the student's run"
 
 
 def _why_absent(absent: list[str], names: list[str], format: Format) -> str:

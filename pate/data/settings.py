@@ -251,7 +251,11 @@ class CsvData(ColumnsData):
     @model_validator(mode="after")
     def _signs_differ(self) -> CsvData:
         if self.delimiter == self.decimal:
-            raise ValueError(f"delimiter and decimal are both {self.decimal!r}: cells could not be told apart")
+            given = "is" if "delimiter" in self.model_fields_set else "is, where it is not written,"
+            raise ValueError(
+                f"decimal is {self.decimal!r} and delimiter {given} {self.delimiter!r} too: cells could not be told "
+                "apart; write what stands between cells, such as delimiter: ';'"
+            )
         return self
 
 

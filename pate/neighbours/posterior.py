@@ -14,6 +14,7 @@ _STEPS_TOGETHER, _STEPS_A_CLASS = 100, 5  # of expectation maximisation: few, so
 _POSSIBLE = 1e-9  # of what was thought before stays possible, so that no count is ruled out for good
 _DOUBT = 0.1  # votes, in scales of noise, that every cell is taken to have in the shares of all cells together
 _FITTINGS = 30  # of a cell's guesses to its shares: far more than labels are told apart by
+_FOUR_DEVIATIONS = 4.0
 _LEAST = 1e-4  # what a share or a guess is at least, so that no class is ruled out for good
 
 
@@ -50,6 +51,21 @@ class Labelled:
         rows, cells = self.rows[::n_classes], self.cells[::n_classes]
         matched = _with_means(guesses[rows], cells, own)
         return replace(self, weights=matched.reshape(-1))
+
+
+def no_more_than_noise(released: NDArray[np.int64], noise: IntegerNoise) -> bool:
+    """Whether all released counts together are what noise alone would give, so that hardly any record can have voted.
+
+    By chance it is said of no votes at all in all but 1 of 10,000 rounds; and of what was released alone.
+
+    >>> from pate.noise.integer import DiscreteLaplace
+    >>> drawn = np.array([[1, -2], [0, 1]])
+    >>> no_more_than_noise(drawn, DiscreteLaplace(1.0)), no_more_than_noise(drawn + 20, DiscreteLaplace(1.0))
+    (True, False)
+    """
+    k = np.arange(-noise.half_width(), noise.half_width() + 1)
+    variance = float((k.astype(float) ** 2 * np.exp(noise.log_pmf(k))).sum())
+    return float(released.sum()) < _FOUR_DEVIATIONS * np.sqrt(variance * released.size)
 
 
 def expected_counts(

@@ -31,6 +31,7 @@ _MEANING = {
     SANITISED: "bounds the cost of this run's answers; released with noise",
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
+_SKEWED = 1.2  # times the share that a class has if all have the same
 _MOST_TOLD = 4  # settings beside the name of a method
 _TOLD_ANYWAY = ("budget.epsilon", "budget.delta")  # every row has them
 _NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate")
@@ -54,6 +55,8 @@ class Entry:
     names: tuple[str, ...]
     added_or_removed: float | None = None
     unit: str = "record"
+    balanced_accuracy: float | None = None
+    auc: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,14 @@ class Comparison:
     test_examples: int
     notes: tuple[str, ...]
     data: str | None = None
+    commonest_share: float | None = None
+    """What always saying the commonest class of the test examples is right on."""
+    n_classes: int = 2
+
+    @property
+    def skewed(self) -> bool:
+        """Whether one class is so frequent that the share that is right does not tell how good a model is."""
+        return self.commonest_share is not None and self.commonest_share > _SKEWED / self.n_classes
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,9 @@ class _Run:
     data: str | None
     added_or_removed: float | None = None
     unit: str = "record"
+    balanced_accuracy: float | None = None
+    auc: float | None = None
+    commonest_share: float | None = None
     shown: tuple[tuple[str, str], ...] = ()
     """What of the settings may be published, by key."""
 
@@ -103,14 +117,26 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
         names = tuple(run.name for run in members)
         half = members[0].added_or_removed if kind == WORST_CASE else None
         epsilon = sum(epsilons) / len(epsilons)
-        entries.append(Entry(methods[settings], epsilon, kind, delta, mean, spread, len(members), names, half, unit))
+        balanced, auc = (_mean_of(members, name) for name in ("balanced_accuracy", "auc"))
+        entries.append(
+            Entry(methods[settings], epsilon, kind, delta, mean, spread, len(members), names, half, unit, balanced, auc)
+        )
     order = list(_MEANING)
     entries.sort(key=lambda entry: (entry.unit, order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
     known = [run.nonprivate for run in runs if run.nonprivate is not None]
     nonprivate = sum(known) / len(known) if known else None
     sources = {run.data for run in runs}
     data = sources.pop() if len(sources) == 1 else None
-    return Comparison(tuple(entries), nonprivate, runs[0].test[0], _notes(entries, runs), data)
+    commonest = _mean_of(runs, "commonest_share")
+    return Comparison(
+        tuple(entries), nonprivate, runs[0].test[0], _notes(entries, runs), data, commonest, len(runs[0].classes)
+    )
+
+
+def _mean_of(runs: Sequence[_Run], name: str) -> float | None:
+    """Of a figure, over the runs that have it."""
+    known = [value for run in runs if (value := getattr(run, name)) is not None]
+    return sum(known) / len(known) if known else None
 
 
 def as_object(comparison: Comparison) -> dict[str, Any]:
@@ -121,8 +147,10 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
 
 
 def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Header and rows of the table."""
-    rows: list[tuple[str, ...]] = [("method", "ε", "per", "right", "which ε", "δ", "runs")]
+    """Header and rows of the table; where classes are skewed, with what tells more than the share that is right."""
+    skewed = comparison.skewed
+    further = ("mean over classes", "AUC") if skewed else ()
+    rows: list[tuple[str, ...]] = [("method", "ε", "per", "right", *further, "which ε", "δ", "runs")]
     for entry in comparison.entries:
         epsilon = f"{entry.epsilon:.3g}"
         if entry.added_or_removed is not None:
@@ -130,9 +158,16 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         spread = f" ± {100 * entry.deviation:.1f}" if entry.deviation is not None else ""
         shown = f"{percent(entry.accuracy).removesuffix(' %')}{spread} %"
         delta = small(entry.delta)
-        rows.append((entry.method, epsilon, entry.unit, shown, entry.epsilon_kind, delta, str(entry.runs)))
+        balanced = "–" if entry.balanced_accuracy is None else percent(entry.balanced_accuracy)
+        more = (balanced, "–" if entry.auc is None else f"{entry.auc:.3f}") if skewed else ()
+        rows.append((entry.method, epsilon, entry.unit, shown, *more, entry.epsilon_kind, delta, str(entry.runs)))
     if comparison.nonprivate is not None:
-        rows.append(("without privacy (benchmark)", "∞", "", percent(comparison.nonprivate), "none", "", ""))
+        more = ("–", "–") if skewed else ()
+        rows.append(("without privacy (benchmark)", "∞", "", percent(comparison.nonprivate), *more, "none", "", ""))
+    if skewed and comparison.commonest_share is not None:
+        even = percent(1 / comparison.n_classes)
+        right = percent(comparison.commonest_share)
+        rows.append(("always the commonest class", "0", "", right, even, "0.500", "none", "", ""))
     return rows
 
 
@@ -158,7 +193,8 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
     """One self-contained page; `svg` is the file of the plot that `draw` made."""
     header, *rows = table_rows(comparison)
     papers = paper_rows(comparison.data)
-    shown = rows + [(*row[:2], "record", *row[2:], "") for row in paper_table_rows(papers)]
+    unknown = ("–", "–") if comparison.skewed else ()
+    shown = rows + [(*row[:2], "record", row[2], *unknown, *row[3:], "") for row in paper_table_rows(papers)]
     best = max(comparison.entries, key=lambda entry: entry.accuracy)
     alternative = f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}."
     return render(
@@ -215,6 +251,9 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             data=report.get("data"),
             added_or_removed=privacy.get("epsilon_added_or_removed"),
             unit=str(privacy.get("unit", "record")),
+            balanced_accuracy=student.get("balanced_accuracy"),
+            auc=student.get("auc"),
+            commonest_share=student.get("commonest_share"),
             shown=tuple(_flat(published_config(settings))),
         )
     except (KeyError, TypeError) as error:

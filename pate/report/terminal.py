@@ -34,7 +34,7 @@ def _voters(report: Report) -> list[Row]:
         cells = ", then ".join(f"{n:,}" for n in report.neighbours.cells)
         labelled = f"{report.neighbours.labelled:,} of {report.public_examples or 0:,} public examples"
         votes = "1 vote" if report.neighbours.votes == 1 else f"{report.neighbours.votes} votes"
-        return [("cells", f"{cells}; {votes} per record"), ("labelled", labelled)]
+        return [("cells", f"{cells}; {votes} per {report.privacy.unit}"), ("labelled", labelled)]
     queries = report.queries
     return [
         ("teachers", f"{report.n_teachers}"),

@@ -26,6 +26,7 @@ from pate.data.dataset import Dataset, Records, Votes
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
+from pate.preparing import in_asking_order
 from pate.report.nonprivate import nonprivate_accuracy
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
@@ -118,7 +119,7 @@ class _Votes:
         self._taught: dict[_Ensemble, Config] = {}
         first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
         for config in (row.config(seed) for row in study.rows if not row.by_records):
-            order = pipeline.in_asking_order(_numbered(data), config).public_rows
+            order = in_asking_order(_numbered(data), config).public_rows
             assert order is not None
             self._asked[config.name] = order[: config.budget.asked]
             ensemble = _ensemble(config)

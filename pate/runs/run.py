@@ -99,6 +99,15 @@ class Run(RunFiles):
         return run
 
     @classmethod
+    def check(cls, place: Path | str, config: RunConfig, resume: Resume = False) -> None:
+        """Raise where `create` would refuse a folder as it is now; of a place in storage only `create` can tell."""
+        if not is_url(place):
+            try:
+                cls(Path(place))._check_place(config, resume)
+            except OSError as error:
+                raise RunError(f"{error.filename or place}: {error.strerror}; choose another place") from None
+
+    @classmethod
     @contextmanager
     def create(cls, place: Path | str, config: RunConfig, resume: Resume = False) -> Iterator[Run]:
         """Make a run, or `resume` one that belongs to the same config; locked while in use.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from sklearn.base import BaseEstimator
@@ -16,7 +17,10 @@ def own_students() -> dict[str, type[BaseEstimator]]:
 
 
 def build_student(name: str, params: dict[str, Any], random_state: int) -> Any:
-    """The student a config names: a module of this folder, or a dotted path to a class with the same contract."""
+    """The student a config names: a module of this folder, or a dotted path to a class with the same contract.
+
+    One that has a method `check` is asked at once whether its parameters make sense.
+    """
     if "." in name:
         cls: Any = import_dotted(name, "student.name")
     else:
@@ -25,9 +29,14 @@ def build_student(name: str, params: dict[str, Any], random_state: int) -> Any:
             raise ConfigError(f"student.name = {name!r}: no such student; {nearest(name, known)}")
         cls = known[name]
     try:
-        return cls(**{"random_state": random_state, **params})
+        student = cls(**{"random_state": random_state, **params})
     except TypeError as error:
-        raise ConfigError(f"student.params: {error}") from None
+        wrong = [name for name in params if name not in signature(cls).parameters] if isinstance(cls, type) else []
+        hint = f" {nearest(wrong[0], signature(cls).parameters)}" if wrong else ""
+        raise ConfigError(f"student.params: {error};{hint}" if hint else f"student.params: {error}") from None
+    if hasattr(student, "check"):
+        student.check()
+    return student
 
 
 def _class_in(module_name: str) -> type[BaseEstimator] | None:

@@ -145,13 +145,14 @@ def taught(
     """
     student = _bare(config)
     given = few_and_many(seen, labels) if labelled is None else few_and_many_of(seen, labelled)
-    _fit(student, given, checkpoint, console)
+    times = 1 + (config.neighbours.refine if config.neighbours is not None else 0)
+    _fit(student, given, checkpoint, console, 1, times)
     guesses = np.zeros((len(seen), n_classes))
-    for _ in range(config.neighbours.refine if config.neighbours is not None else 0):
+    for number in range(2, times + 1):
         assert labelled is not None  # where records voted
         guesses[:, student.classes_] = student.predict_proba(seen)
         student = _bare(config)
-        _fit(student, few_and_many_of(seen, labelled.refined(guesses)), checkpoint, console)
+        _fit(student, few_and_many_of(seen, labelled.refined(guesses)), checkpoint, console, number, times)
     return student
 
 
@@ -166,17 +167,20 @@ def _bare(config: Config) -> Any:
     return student.bare() if getattr(student, "prepare", None) else student
 
 
-def _fit(student: Any, given: Given, checkpoint: Path, console: Console) -> None:
-    """Train on what is given; a network goes on from its checkpoint."""
+def _fit(
+    student: Any, given: Given, checkpoint: Path, console: Console, number: int | None = None, times: int = 1
+) -> None:
+    """Train on what is given, for the `number`th of so many `times`; a network goes on from its checkpoint."""
     examples, further = given
+    what = "training the student" + (f", {number} of {times}" if times > 1 else "")
     if "checkpoint" not in signature(student.fit).parameters:
         show(student_step=0, student_steps=1)
-        with console.working("training the student"), one_thread():
+        with console.working(what), one_thread():
             student.fit(*examples, **further)
         show(student_step=1)
         return
     show(student_step=0, student_steps=student.steps)
-    with console.track("training the student", student.steps) as update:
+    with console.track(what, student.steps) as update:
 
         def progress(now: Progress) -> None:
             update(now.step, f"loss {now.loss:.3f}, unlabelled {now.unlabelled_loss:.4f}")

@@ -96,6 +96,14 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self._fit(X[counts], y[counts], weights[counts])
         return self
 
+    def check(self) -> None:
+        """Raise ConfigError where the estimator or the transforms could not be made."""
+        self._estimator()
+        self.transforms()
+
+    def _estimator(self) -> BaseEstimator:
+        return build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")
+
     def transforms(self) -> Features:
         """What comes before the estimator, built anew."""
         return build_features(listed(self.prepare or []), "student.params.prepare")
@@ -139,7 +147,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         return (self._predict(X)[:, None] == self.classes_).astype(np.float64)
 
     def _fit(self, X: NDArray, y: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> None:
-        inner = build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")
+        inner = self._estimator()
         if weights is not None and not has_fit_parameter(inner, "sample_weight"):
             raise ConfigError(f"student.params.estimator = {self.estimator!r}: takes no weights; use one that does")
         learner = shares.ByShares(inner) if weights is not None and shares.suits(inner) else inner

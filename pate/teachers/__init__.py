@@ -93,6 +93,7 @@ def build_estimator(name: str, params: dict[str, Any], random_state: int, key: s
     if kind not in (None, "classifier"):
         what = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
         raise ConfigError(f"{key} = {name!r}: {what}, not a classifier{_classifier_like(name)}")
+    _check_values(estimator, name, key)
     if hasattr(estimator, "get_params"):
         unseeded = [
             parameter
@@ -112,6 +113,29 @@ def _kind_of(estimator: Any) -> str | None:
     except Exception:  # a class of anybody's making
         kind = getattr(estimator, "_estimator_type", None)
     return kind if isinstance(kind, str) else None
+
+
+def _check_values(estimator: Any, name: str, key: str) -> None:
+    """What scikit-learn would say of a parameter's value only when it is fitted."""
+    inner = estimator.get_params().values() if hasattr(estimator, "get_params") else ()
+    for one in (estimator, *inner):
+        if type(one).__module__.startswith("sklearn.") and callable(getattr(one, "_validate_params", None)):
+            try:
+                one._validate_params()
+            except ValueError as error:
+                raise ConfigError(f"{key} = {name!r}: {error}") from None
+
+
+def _check_names(make: Any, name: str, params: dict[str, Any], key: str) -> None:
+    """Raise ConfigError for a parameter that there is not."""
+    try:
+        known = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # of a class in C, or one that hides what it takes
+        return
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for wrong in params.keys() - known.keys():
+        raise ConfigError(f"{key} = {name!r}: has no parameter {wrong!r}; {nearest(str(wrong), known)}")
 
 
 def _classifier_like(name: str) -> str:
@@ -145,6 +169,7 @@ def _built(name: str, params: dict[str, Any], key: str) -> Any:
         raise ConfigError(f"{key} = {name!r}: not a class")
     if not isinstance(params, dict):
         raise ConfigError(f"{key} = {name!r}: params must be 'parameter: value' lines, not {params!r}")
+    _check_names(make, name, params, key)
     values = {parameter: _value(value, f"{key}({parameter})") for parameter, value in params.items()}
     if values.get("memory") is not None:  # of a Pipeline: a folder of pickles, which run code when they are read
         must_be_trusted("joblib.Memory", f"{key}(memory)")

@@ -38,12 +38,14 @@ def test_a_short_h_helps(arguments: list[str]) -> None:
     ("arguments", "words"),
     [
         (["rum"], "No such command 'rum'. Did you mean 'run'? (see `pate --help`)"),
-        (["run", "--output", "x"], "No such option: --output"),
+        (["run", "--output", "x"], "no such option: --output; did you mean --out?"),
         (["run", "a.yaml", "b.yaml"], "unexpected extra argument"),
         (["init", "data.csv"], "Missing option '--public' (see `pate init --help`)"),
         (["init", "data.csv", "--public", "p.csv", "--records", "4k"], "--records"),
         (["account", "votes.npy", "--mechanism", "gnmax"], "Missing option '--delta'"),
         (["ledger", "shew"], "shew"),
+        (["trian"], "No such command 'trian'; there are init, run, "),
+        (["run", "--epsilon", "2"], "what a config says is changed with --set, as in --set budget.epsilon=2"),
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(arguments: list[str], words: str) -> None:

@@ -108,7 +108,17 @@ MISTAKES = {
     ),
     "misspelt kind of student": sets("supervised", "student.name=superviced"),
     "student's misspelt parameter": sets("regularisation", "student.params.params={regularisation: 1}"),
-    "student's impossible parameter": sets("before anything was charged", "student.params.params={C: -1}"),
+    "student's impossible parameter": sets("The 'C' parameter of", "student.params.params={C: -1}"),
+    "student's parameters that do not go together": sets(
+        "before anything was charged", "student.params.params={penalty: l1}"
+    ),
+    "teacher's parameter with a letter missing": sets(
+        "did you mean 'var_smoothing'?", "teachers=[{name: sklearn.naive_bayes.GaussianNB, params: {var_smooting: 1}}]"
+    ),
+    "teacher's parameters that do not go together": sets(
+        "before anything was charged",
+        "teachers=[{name: sklearn.linear_model.LogisticRegression, params: {penalty: l1}}]",
+    ),
     "regressor as student": sets("a regressor", "student.params.estimator=sklearn.linear_model.Ridge"),
     "gaps for who takes none": sets("takes no missing values", "data.missing=keep"),
     # data section
@@ -134,7 +144,7 @@ MISTAKES = {
     "dates declared as words too": sets("is named under categories already", "data.categories.born=[a, b]"),
     "dates without forms": sets("write {a: b}", "data.dates=[born]"),
     "decimals after a semicolon": sets("should be '.' or ','", "data.decimal=';'"),
-    "one sign for two things": sets("delimiter and decimal are both ','", "data.decimal=','"),
+    "one sign for two things": sets("delimiter is, where it is not written, ',' too", "data.decimal=','"),
     "ignore a column that is not there": sets("did you mean 'length'?", "data.ignore=[lenght]"),
     "two delimiters": sets("must be one sign", "data.delimiter='; '"),
     "unknown encoding": sets("no such text encoding", "data.encoding=ansi-german"),
@@ -217,7 +227,7 @@ def test_a_mistake_ends_in_one_helpful_line(name: str, files: Path, tmp_path: Pa
         config, arguments = folder / arguments[0].partition("=")[2], ()
     ended = in_process("run", config, "--out", tmp_path / "run", *arguments)
     assert ended.returncode == 2, ended
-    *_, last = ended.stderr.splitlines()
+    (last,) = ended.stderr.splitlines()
     assert last.startswith("pate: error: ")
     assert mistake.words in last, last
     assert len(last) < 600

@@ -101,11 +101,11 @@ def test_a_csv_file_is_encoded_as_the_run_did(hospital: Path) -> None:
     assert in_process(*arguments).stdout.split() == names.tolist()
     shown = in_process(*arguments, "--out", "-", "--keep", "patient", "--keep", "back")
     assert shown.returncode == 0, shown.stderr
-    table = list(csv.DictReader(io.StringIO(shown.stdout)))
+    table = list(csv.DictReader(io.StringIO(shown.stdout), delimiter=";"))  # as the run's own files
     assert list(table[0]) == ["patient", "back", "predicted back", "p(no)", "p(yes)"]
     assert [row["predicted back"] for row in table] == names.tolist()
     assert [row["patient"] for row in table] == [f"P2-{i}" for i in range(50)]
-    np.testing.assert_allclose([float(row["p(yes)"]) for row in table], shares[:, 1], atol=1e-6)
+    np.testing.assert_allclose([float(row["p(yes)"].replace(",", ".")) for row in table], shares[:, 1], atol=1e-6)
 
 
 def test_it_can_be_written_to_a_file_without_labels_and_from_the_student_alone(hospital: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_it_can_be_written_to_a_file_without_labels_and_from_the_student_alone(h
     unlabelled = write(tmp_path / "new.csv", [{k: v for k, v in row.items() if k != "back"} for row in rows(50, 2)])
     shown = in_process("predict", tmp_path / "taken", "--input", unlabelled, "--out", tmp_path / "out.csv")
     assert (shown.returncode, shown.stdout) == (0, "")
-    table = list(csv.DictReader((tmp_path / "out.csv").open()))
+    table = list(csv.DictReader((tmp_path / "out.csv").open(), delimiter=";"))
     assert list(table[0]) == ["row", "back", "p(no)", "p(yes)"]
     assert [row["back"] for row in table] == answers(hospital)[0].tolist()
 
@@ -164,7 +164,7 @@ def test_a_bad_table_is_one_clear_line(change: Any, words: str, hospital: Path, 
     [
         (lambda text: text.replace(";", "\t"), "it seems to be separated by '\\t'"),
         (lambda text: text.replace(",", ".").replace(";", ","), "it seems to be separated by ','"),
-        (lambda text: text.replace(",", "."), "decimals come after a point"),
+        (lambda text: text.replace(",", "."), "not a finite number; write it as in the files of the student's run"),
         (lambda text: text.replace("born", "Born"), "it has 'Born': write 'born'"),
         (lambda text: text.partition("\n")[2], "is there a header line?"),
     ],

@@ -134,7 +134,7 @@ def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pyte
     from pate.networks import threads
 
     within: list[bool] = []
-    monkeypatch.setattr(trying, "try_features", lambda *_: None)
+    monkeypatch.setattr(trying, "try_teachers", lambda *_: None)
     monkeypatch.setattr(trying, "try_student", lambda *_: within.append(bool(threads._within)))
     monkeypatch.setattr(trying, "student_seconds", lambda *_: within.append(bool(threads._within)) or 1.0)
     config, data, mechanism = SimpleNamespace(nonprivate=None), None, SimpleNamespace(may_decline=True)

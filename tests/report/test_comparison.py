@@ -154,3 +154,18 @@ def test_rows_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     methods = [entry.method for entry in compare_runs(hidden).entries]
     assert methods == ["PATE, gnmax, 9 teachers, anna", "PATE, gnmax, 9 teachers, berta"]
     assert ".csv" not in "".join(methods)
+
+
+def test_where_classes_are_skewed_it_tells_more_than_the_share_that_is_right(tmp_path: Path) -> None:
+    even = compare_runs([finished(tmp_path / "even", commonest_share=0.51, balanced_accuracy=0.8, auc=0.9)])
+    assert "AUC" not in table_rows(even)[0]
+    runs = [
+        finished(tmp_path / str(seed), f"name: n{seed}", commonest_share=0.85, balanced_accuracy=share, auc=0.9)
+        for seed, share in enumerate((0.6, 0.7))
+    ]
+    compared = compare_runs([*runs, finished(tmp_path / "unknown", "student: {name: gan}", commonest_share=0.85)])
+    header, *rows = table_rows(compared)
+    assert header[3:6] == ("right", "mean over classes", "AUC")
+    assert {row[4:6] for row in rows[:-1]} == {("65.0 %", "0.900"), ("–", "–")}
+    assert rows[-1][:6] == ("always the commonest class", "0", "", "85.0 %", "50.0 %", "0.500")
+    assert "mean over classes" in render_comparison(compared, '<svg viewBox="0 0 1 1"></svg>')

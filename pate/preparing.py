@@ -1,0 +1,137 @@
+"""Everything that comes before a run's directory is made: what the config names is built and tried on public data.
+
+Nothing is said until all of it has worked, so a mistake is one line.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from pate.cluster.joining import check_address, joins
+from pate.cluster.metrics import show_stage
+from pate.cluster.session import check_workers
+from pate.config import Config
+from pate.console import Console
+from pate.data.dataset import Dataset, Records
+from pate.data.sources import load, read_by_workers
+from pate.errors import ConfigError
+from pate.gaps import check_gaps
+from pate.learning import learns_features, with_learned_features
+from pate.mechanisms import Mechanism
+from pate.planning.budget import publishable_epsilon, shared_ledger
+from pate.runs.others import others_on_the_same_data
+from pate.runs.run import Resume, Run
+from pate.sizes import check_sizes
+from pate.trying import check_components, try_everything
+
+_WORTH_TELLING = 5.0  # seconds
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that may begin: its config as `given` and with features learned from public examples, and its data."""
+
+    given: Config
+    config: Config
+    mechanism: Mechanism
+    data: Dataset
+    epsilon: float
+    student_seconds: float
+    seconds: float
+    remarks: tuple[str, ...]
+    private_remarks: tuple[str, ...]
+
+    def announce(self, console: Console) -> None:
+        """Say what is begun and what it will cost, and whatever else the operator should know."""
+        for remark in self.remarks:
+            console.say(f"note: {remark}")
+        for remark in self.private_remarks:
+            (console.say if self.data.benchmark else console.say_privately)(remark)
+        console.say(announcement(self.config, self.mechanism, self.epsilon))
+        if self.student_seconds >= _WORTH_TELLING:
+            console.say(f"the student will take about {self.student_seconds:.0f} s, once there are labels")
+
+
+def prepare(
+    config: Config,
+    out: Path | str,
+    *,
+    data_dir: Path | None,
+    config_dir: Path,
+    address: str | None,
+    resume: Resume,
+    force: bool,
+    console: Console,
+    data: Dataset | None = None,
+    pages: bool = True,
+) -> Prepared:
+    """Raise where the run could not be begun or would fail later; the arguments are those of `pate.pipeline.run`."""
+    mechanism = config.build_mechanism()
+    Run.check(out, config, resume)
+    check_components(config, config_dir)
+    on_ray, by_records = config.backend == "ray", config.voters == "neighbours"
+    if on_ray:
+        check_address(address)
+        check_workers(address, config.ray)
+    by_workers = on_ray and read_by_workers(config.data, joins(address))
+    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
+    if not by_records:
+        data.refuse_missing()
+    shared_ledger(config, out, config_dir)
+    private_remarks: list[str] = []
+    try:
+        check_sizes(config, data, force, private_remarks.append)
+    except ConfigError:
+        for remark in private_remarks:  # what the error must not say
+            (console.say if data.benchmark else console.say_privately)(remark)
+        raise
+    private_remarks += data.private.remarks if isinstance(data.private, Records) else ()
+    epsilon = publishable_epsilon(config, mechanism, len(data.classes))
+    others = others_on_the_same_data(config, out, data_dir, config_dir)
+    started = time.perf_counter()
+    show_stage("try")
+    with console.working("learning features from public examples") if learns_features(config) else nullcontext():
+        learned = with_learned_features(config, data.X_public)
+    with console.trying("trying the student and the report on public examples"):
+        check_gaps(learned, data)
+        student_seconds = try_everything(learned, data, mechanism, epsilon, pages)
+    return Prepared(
+        given=config,
+        config=learned,
+        mechanism=mechanism,
+        data=data,
+        epsilon=epsilon,
+        student_seconds=student_seconds,
+        seconds=time.perf_counter() - started,
+        remarks=(*data.remarks, *([others] if others else [])),
+        private_remarks=tuple(private_remarks),
+    )
+
+
+def in_asking_order(data: Dataset, config: Config) -> Dataset:
+    """The examples that are asked about come first among the public ones."""
+    if config.budget.query_order != "clusters":
+        return data
+    from pate.data.order import by_clusters
+
+    return data.reordered(by_clusters(data.X_public, config.budget.asked, config.seed))
+
+
+def announcement(config: Config, mechanism: Mechanism, epsilon: float) -> str:
+    """What a run asks of whom, and what that costs."""
+    budget = config.budget
+    told = f"ε to publish: {epsilon:.3g} at δ = {budget.delta:g}, fixed now and true for every data set."
+    if config.voters == "neighbours":
+        assert config.neighbours is not None
+        rounds = ", ".join(f"{round.queries} cells by {round.mechanism}" for round in config.build_rounds())
+        votes = "one vote" if config.neighbours.votes == 1 else f"{config.neighbours.votes} votes"
+        whose = getattr(config.data, "id", None) or "record"
+        each = " in each round" if len(config.build_rounds()) > 1 else ""
+        return f"{config.name}: {votes} per {whose}{each}: {rounds}. {told}"
+    answered = f", at most {budget.most_answered} answered" if mechanism.may_decline else ""
+    rounds = f" in rounds of {' and '.join(str(one.asked) for one in config.rounds)}" if config.rounds else ""
+    asked = f"{budget.asked} queries{rounds}{answered}"
+    return f"{config.name}: {config.n_teachers} teachers, {mechanism}, {asked}. {told}"
