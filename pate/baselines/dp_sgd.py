@@ -6,7 +6,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,37 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
 from pate.baselines.dp_erm import usable_records
+from pate.baselines.draws import Draws, draws_for
 from pate.baselines.networks import build_network
-from pate.baselines.pca import private_components, project, public_components
+from pate.baselines.optimisers import optimiser_for
+from pate.baselines.pca import private_components, public_components
 from pate.baselines.per_example import clipped_sum, never_stopping
 from pate.baselines.rehearsal import Buffers, way_for
+from pate.baselines.seen import (
+    BLOCK,
+    Watched,
+    held,
+    inputs_of,
+    public_channels,
+    refuse_memory_of_frozen,
+    shares_right,
+    through_frozen,
+    trained_part,
+    transforms_of,
+)
 from pate.baselines.sgd_accounting import History, epsilon_of, noise_for, steps_within
-from pate.baselines.sgd_files import load_checkpoint, load_state, save_state
+from pate.baselines.sgd_files import Noted, load_checkpoint, load_state, save_state
 from pate.boundary import worded_by_us
 from pate.errors import ConfigError
-from pate.features import Features, build_features
 from pate.networks.stored import check_values, check_weights
-from pate.networks.tensors import device_anew, example_tensor, resolve_device
-from pate.noise.continuous import Entropy, bernoulli, gaussians
+from pate.networks.tensors import device_anew, resolve_device
+from pate.noise.continuous import Entropy
 from pate.storage.files import sizes
 
 FEATURES = ("none", "pca", "scattering")
+FIXED = ("pca", "channels")  # tensors of preparation
 _SAVES = 20  # how often the state of a run is stored
-_ANYWAY = ("entropy", "per_example", "device")  # a run may go on with others
+_ANYWAY = ("entropy", "per_example", "device", "draws")  # a run may go on with others
 
 
 class DPSGDClassifier(ClassifierMixin, BaseEstimator):
@@ -50,8 +64,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     Sensitivity: a record changes the sum by at most `clip_norm`, so a step is a Gaussian mechanism of noise multiplier
     `sigma` on a Poisson sample of rate q. It changes it by zero where its gradient is not finite or cannot be computed,
     its features are no numbers or its label is not among `classes`: no record stops a run. Preparation is per example
-    (`prepare`: public features, as teachers have; scattering, group normalisation), from `X_public` (PCA), or noisy and
-    counted (PCA with `pca_sigma`).
+    (`prepare`: public features, as teachers have; scattering, group normalisation), from `X_public` (PCA; mean and
+    scale of the scattered channels, with `normalise: public`), or noisy and counted (PCA with `pca_sigma`).
 
     The network is tried on made-up examples first, and refused if it remembers anything of those that it saw: a buffer
     that changes in a forward pass would be released without noise. How it is clipped is held against a plain loop.
@@ -61,9 +75,11 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     The learning rate goes in a straight line from `learning_rate` to `learning_rate_end` (None: it stays).
     Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
-    `checkpoint` is a safetensors file, beside the config, of weights pre-trained on public data. `state` in `fit` is a
-    file that an interrupted run goes on from, with the accountant's history in it. `device` is auto (a GPU where there
-    is one), cpu or cuda: gradients are worked out there. Lots and noise are drawn from `entropy` all the same.
+    `checkpoint` is a safetensors file, beside the config, of weights pre-trained on public data; the first `frozen`
+    layers of the network stay as they are there, each example goes through those once, and no noise is added to them.
+    `state` in `fit` is a file that an interrupted run goes on from, with the accountant's history in it. `optimiser` is
+    momentum or adam. `device` is auto (a GPU where there is one), cpu or cuda: all of a step is done there, and `draws`
+    says where lots and noise come from (see `pate.baselines.draws`).
     """
 
     accepts_images = True
@@ -80,6 +96,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         prepare: str | Sequence[str | dict[str, Any]] = (),
         features: str = "none",
         groups: int = 27,
+        normalise: str = "groups",
         components: int = 60,
         pca_sigma: float | None = None,
         sigma: float | None = None,
@@ -93,7 +110,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         per_example: str = "auto",
         accountant: str = "prv",
         checkpoint: str | None = None,
+        frozen: int = 0,
+        optimiser: str = "momentum",
         device: str = "auto",
+        draws: str = "auto",
         random_state: int = 0,
         entropy: Entropy = os.urandom,
     ) -> None:
@@ -106,6 +126,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.prepare = prepare
         self.features = features
         self.groups = groups
+        self.normalise = normalise
         self.components = components
         self.pca_sigma = pca_sigma
         self.sigma = sigma
@@ -119,7 +140,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.per_example = per_example
         self.accountant = accountant
         self.checkpoint = checkpoint
+        self.frozen = frozen
+        self.optimiser = optimiser
         self.device = device
+        self.draws = draws
         self.random_state = random_state
         self.entropy = entropy
 
@@ -150,41 +174,51 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         X_public: NDArray | None = None,
         state: Path | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        watch: Mapping[str, tuple[NDArray, NDArray]] | None = None,
     ) -> DPSGDClassifier:
-        """Take all planned steps, or those that the file `state` lacks; `progress` is told how many are done."""
+        """Take all planned steps, or those that the file `state` lacks; `progress` is told how many are done.
+
+        Of the examples and labels in `watch` the share that is right is noted in `curve_` twenty times while it trains:
+        for examples that anybody may know, since no noise hides what it tells about them.
+        """
         self.sigma_, rate, steps, _ = self.plan()
         way = self.rehearse(np.shape(X)[1:])
         X, targets = self._usable(np.asarray(X), np.asarray(y))
         resumed = load_state(state, self._digest()) if state is not None and state.exists() else None
         X = self._prepared(X)
         self._prepare_features(X, X_public, resumed)
-        inputs = self._inputs(X)
         device = resolve_device(self.device)
         network = self._first_network().to(device)
-        parameters = list(network.parameters())
-        velocity = [torch.zeros_like(parameter) for parameter in parameters]
-        begin = 0
+        inputs, targets = held(through_frozen(network, self.frozen, self._inputs(X)), device), held(targets, device)
+        trained = trained_part(network, self.frozen)
+        optimiser = optimiser_for(self.optimiser, list(trained.parameters()), self.momentum)
+        begin, self.curve_ = 0, list[Noted]()
         if resumed is not None:
-            tensors, begin, self.history_ = resumed
+            tensors, begin, self.history_, self.curve_ = resumed
             network.load_state_dict({name[2:]: t for name, t in tensors.items() if name.startswith("w.")})
-            velocity = [tensors[f"v.{i}"].to(device) for i in range(len(velocity))]
-        total = never_stopping(clipped_sum(way, network, self.clip_norm), network, self.clip_norm)
-        buffers = Buffers(network)
-        network.train()
+            optimiser.resume([tensors[f"v.{i}"] for i in range(len(optimiser.tensors))])
+        total = never_stopping(clipped_sum(way, trained, self.clip_norm), trained, self.clip_norm)
+        draws = draws_for(self.draws, device, self.entropy)
+        watched = self._watched(network, watch)
+        buffers = Buffers(trained)
+        trained.train()
         for step in range(begin, steps):
-            chosen = np.flatnonzero(bernoulli(len(inputs), rate, self.entropy))
-            gradients = [torch.zeros_like(parameter) for parameter in parameters]
-            for block in np.array_split(chosen, max(1, math.ceil(len(chosen) / self.micro_batch))):
+            rows = draws.lot(len(inputs), rate).to(inputs.device)
+            gradients = [torch.zeros_like(parameter) for parameter in optimiser.parameters]
+            for block in rows.split(self.micro_batch):
                 if len(block):
-                    rows = torch.from_numpy(block)
-                    parts = total(inputs[rows].to(device), targets[rows].to(device))
+                    parts = total(inputs[block].to(device), targets[block].to(device))
                     for gradient, part in zip(gradients, parts, strict=True):
                         gradient += part
                     buffers.put_back()
-            self._update(parameters, gradients, velocity, self._learning_rate_at(step / steps))
+            noisy = self._with_noise(gradients, draws)
+            optimiser.step(noisy, self._learning_rate_at(step / steps), step + 1)
             _append_step(self.history_, self.sigma_, rate)
-            if state is not None and ((step + 1) * _SAVES // steps > step * _SAVES // steps):
-                save_state(state, self._digest(), network, velocity, self.pca_, step + 1, self.history_)
+            if (step + 1) * _SAVES // steps > step * _SAVES // steps:
+                self.curve_ += [(step + 1, shares_right(trained, watched, device))] if watched else []
+                if state is not None:
+                    kept = optimiser.tensors, self.fixed_, step + 1, self.history_, self.curve_
+                    save_state(state, self._digest(), network, *kept)
             progress(step + 1, steps)
         self.network_ = network.cpu()
         self.epsilon_, self.delta_ = epsilon_of(self.history_, self.delta, self.accountant), self.delta
@@ -201,7 +235,23 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         else:
             nobodys = np.random.default_rng(0).random((2, *example_shape), dtype=np.float32)
             self.input_shape_ = tuple(self._inputs(self._prepared(nobodys)).shape[1:])
-        return way_for(self.per_example, self._first_network, self.input_shape_, len(self.classes_))
+        network = self._first_network()
+        if self.frozen:
+            refuse_memory_of_frozen(network, self.frozen, torch.rand(4, *self.input_shape_))
+        seen = tuple(through_frozen(network, self.frozen, torch.zeros(2, *self.input_shape_)).shape[1:])
+        return way_for(
+            self.per_example, lambda: trained_part(self._first_network(), self.frozen), seen, len(self.classes_)
+        )
+
+    def _watched(self, network: torch.nn.Module, watch: Mapping[str, tuple[NDArray, NDArray]] | None) -> Watched:
+        position = {label: i for i, label in enumerate(self.classes_.tolist())}
+        return {
+            name: (
+                through_frozen(network, self.frozen, self._inputs(self._prepared(np.asarray(X)))),
+                torch.tensor([position.get(label, -1) for label in np.asarray(y).tolist()]),
+            )
+            for name, (X, y) in (watch or {}).items()
+        }
 
     def predict(self, X: NDArray) -> NDArray:
         """The class of each example."""
@@ -216,14 +266,14 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         device, inputs = resolve_device(self.device), self._inputs(self._prepared(np.asarray(X)))
         network = self.network_.to(device).eval()
         with torch.no_grad():
-            blocks = [network(block.to(device)).cpu() for block in inputs.split(1024)]
+            blocks = [network(block.to(device)).cpu() for block in inputs.split(BLOCK)]
         network.cpu()
         return torch.cat(blocks) if len(inputs) else torch.zeros(0, len(self.classes_))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """What is released: the network's tensors and, if there is one, the projection."""
+        """What is released: the network's tensors and what was fixed before it, such as a projection."""
         tensors = {f"w.{name}": tensor.contiguous() for name, tensor in self.network_.state_dict().items()}
-        return tensors | ({"pca": torch.from_numpy(self.pca_)} if self.pca_ is not None else {})
+        return tensors | {name: torch.from_numpy(array) for name, array in self.fixed_.items()}
 
     def describe(self) -> dict[str, Any]:
         """What `restore` needs beside the weights."""
@@ -233,14 +283,17 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """The trained network again, from what was released; ValueError if that does not belong together."""
         self.classes_, self.input_shape_ = np.asarray(self.classes), tuple(sizes(about["input_shape"], "input_shape"))
         self.device = device_anew(self.device)
-        self.pca_ = weights.get("pca")
+        self.fixed_ = {name: weights[name] for name in FIXED if name in weights}
         tensors = {key: torch.from_numpy(tensor) for key, tensor in weights.items()}
         check_values(tensors)
-        self._transforms()
-        if self.features not in FEATURES or (self.features == "pca") != (self.pca_ is not None):
-            raise ValueError(f"features = {self.features!r}, with{'out' if self.pca_ is None else ''} a projection")
-        if self.pca_ is not None and self.pca_.shape[1:] != self.input_shape_:
-            raise ValueError(f"pca has shape {self.pca_.shape} where the network takes {self.input_shape_}")
+        transforms_of(self.prepare)
+        pca, channels = self.fixed_.get("pca"), self.fixed_.get("channels")
+        if self.features not in FEATURES or (self.features == "pca") != (pca is not None):
+            raise ValueError(f"features = {self.features!r}, with{'out' if pca is None else ''} a projection")
+        if pca is not None and pca.shape[1:] != self.input_shape_:
+            raise ValueError(f"pca has shape {pca.shape} where the network takes {self.input_shape_}")
+        if channels is not None and channels.shape != (2, self.input_shape_[0]):
+            raise ValueError(f"channels has shape {channels.shape} where the network takes {self.input_shape_}")
         if type(self.groups) is not int or self.groups < 1:
             raise ValueError(f"groups = {self.groups!r}: must be a whole number above 0")
         network = {name[2:]: tensor for name, tensor in tensors.items() if name.startswith("w.")}
@@ -273,6 +326,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             parameters.epsilon(self.epsilon)
         if self.epsilon is None and self.sigma is None:
             raise ConfigError("epsilon, sigma: give a target ε, or the noise multiplier")
+        if self.normalise not in ("groups", "public"):
+            raise ConfigError(f"normalise = {self.normalise!r}: must be 'groups' or 'public'")
         if self.features not in FEATURES:
             raise ConfigError(f"features = {self.features!r}: must be one of {', '.join(FEATURES)}")
         for name in ("sigma", "pca_sigma", "epochs", "learning_rate", "clip_norm"):
@@ -281,8 +336,11 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         for name in ("lot_size", "n_records", "micro_batch"):
             parameters.queries(getattr(self, name), name, least=1)
         parameters.seed(self.random_state, "random_state")
+        draws_for(self.draws, torch.device("cpu"), self.entropy)
+        optimiser_for(self.optimiser, [], self.momentum)
+        parameters.queries(self.frozen, "frozen", least=0)
         resolve_device(self.device)
-        self._transforms()
+        transforms_of(self.prepare)
         if self.learning_rate_end is not None:
             parameters.number(self.learning_rate_end, "learning_rate_end", least=0)
         parameters.number(self.momentum, "momentum", least=0, below=1)
@@ -301,23 +359,27 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         return X, torch.tensor([position[label] for label in y.tolist()], dtype=torch.int64)
 
     def _prepare_features(self, X: NDArray, X_public: NDArray | None, resumed: Any) -> None:
-        self.pca_, self.history_ = None, []
-        if self.features != "pca":
+        self.fixed_, self.history_ = dict[str, NDArray](), []
+        wanted = {"pca": "pca", "scattering": "channels" if self.normalise == "public" else None}.get(self.features)
+        if wanted is None:
             return
         if resumed is not None:
-            self.pca_ = resumed[0]["pca"].numpy()
+            self.fixed_ = {wanted: resumed[0][wanted].numpy()}
             return
         try:
-            if self.pca_sigma is not None:
-                self.pca_ = private_components(X, self.components, self.pca_sigma, self.entropy)
+            if self._private_pca:
+                assert self.pca_sigma is not None
+                self.fixed_ = {"pca": private_components(X, self.components, self.pca_sigma, self.entropy)}
                 self.history_ = [(self.pca_sigma, 1.0, 1)]
-            elif X_public is not None:
-                self.pca_ = public_components(self._prepared(np.asarray(X_public)), self.components)
-            else:
+            elif X_public is None:
                 raise ConfigError(
-                    "features = 'pca': needs public examples to find the components from, or pca_sigma, the noise of a "
-                    "differentially private PCA"
+                    f"features = {self.features!r}: needs public examples, or pca_sigma, the noise of a differentially "
+                    "private PCA"
                 )
+            else:
+                seen = self._prepared(np.asarray(X_public))
+                found = public_components(seen, self.components) if wanted == "pca" else public_channels(seen)
+                self.fixed_ = {wanted: found}
         except ValueError as error:
             if not worded_by_us(error):  # could tell how many records there are
                 raise
@@ -325,54 +387,25 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     def _prepared(self, X: NDArray) -> NDArray:
         """Public features, fitted to nothing: each example by itself."""
-        return self._transforms().transform(X)
-
-    def _transforms(self) -> Features:
-        given = [self.prepare] if isinstance(self.prepare, str) else self.prepare
-        steps = [{"name": step} if isinstance(step, str) else step for step in given]
-        if any("name" not in step for step in steps):
-            raise ConfigError("prepare: each of its features is a name, or has `name` and `params`")
-        return build_features(steps, "prepare")
+        return transforms_of(self.prepare).transform(X)
 
     def _inputs(self, X: NDArray) -> torch.Tensor:
         """What the network sees; each example is prepared by itself."""
-        if self.features == "pca":
-            assert self.pca_ is not None
-            return torch.from_numpy(project(X, self.pca_))
-        if self.features == "scattering":
-            from pate.features.scattering import Scattering, group_normalise
-
-            try:
-                return torch.from_numpy(group_normalise(Scattering().transform(X), self.groups))
-            except (ValueError, RuntimeError) as error:
-                if not worded_by_us(error):
-                    raise
-                raise ConfigError(f"features = 'scattering': {error}") from None
-        return example_tensor(X, memory_format=torch.contiguous_format)
+        return inputs_of(X, self.features, self.groups, getattr(self, "fixed_", {}))
 
     def _learning_rate_at(self, share_done: float) -> float:
         """Straight from `learning_rate` to `learning_rate_end` over the run, if there is one."""
         end = self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
         return self.learning_rate + share_done * (end - self.learning_rate)
 
-    def _update(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: list[torch.Tensor],
-        velocity: list[torch.Tensor],
-        learning_rate: float,
-    ) -> None:
-        """Noise once, then a step of momentum; in place."""
-        n_weights = sum(parameter.numel() for parameter in parameters)
-        noise = torch.from_numpy(gaussians(n_weights, self.entropy) * (self.sigma_ * self.clip_norm))
-        noise = noise.to(parameters[0].device)  # drawn as everywhere, whatever the device
-        place = 0
-        with torch.no_grad():
-            for parameter, gradient, speed in zip(parameters, gradients, velocity, strict=True):
-                part = noise[place : place + parameter.numel()].reshape(parameter.shape)
-                place += parameter.numel()
-                speed.mul_(self.momentum).add_((gradient + part).to(parameter.dtype) / self.lot_size)
-                parameter.sub_(learning_rate * speed)
+    def _with_noise(self, gradients: Sequence[torch.Tensor], draws: Draws) -> list[torch.Tensor]:
+        """The noisy mean of a lot: noise once, whatever the micro-batches."""
+        noise = draws.gaussians(sum(gradient.numel() for gradient in gradients)) * (self.sigma_ * self.clip_norm)
+        parts = noise.split([gradient.numel() for gradient in gradients])
+        return [
+            (gradient + part.reshape(gradient.shape)).to(gradient.dtype) / self.lot_size
+            for gradient, part in zip(gradients, parts, strict=True)
+        ]
 
     def _digest(self) -> str:
         """Equal for settings that a state can go on under."""

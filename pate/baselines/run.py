@@ -38,7 +38,8 @@ from pate.runs.others import others_on_the_same_data
 from pate.runs.run import Resume, Run
 
 _SECONDS_BETWEEN_COPIES = 10.0
-_FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_")
+_FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_", "curve_")
+_MOST_WATCHED = 10_000
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,21 @@ def run_baseline(
     address: str | None = None,
     resume: Resume = False,
     console: Console | None = None,
+    data: Dataset | None = None,
+    curve: bool = False,
 ) -> BaselineOutcome:
     """Train the baseline as `config` says, in the directory or at the URL `out`.
 
     `resume` goes on with a run that is in `out`: an interrupted DP-SGD where it was. "auto" also begins one where there
     is none. Where this machine has no GPU, networks are trained on one of the Ray cluster at `address`, or in
-    $RAY_ADDRESS. A private record that cannot be learned from counts as zero and stops nothing.
+    $RAY_ADDRESS. A private record that cannot be learned from counts as zero and stops nothing. `data` is the data, if
+    it was loaded before. With `curve`, the report on a benchmark also tells how well DP-SGD did while it trained.
     """
     console = console or Console()
     check_address(address)
-    given, data = config, load(config.data, data_dir, config_dir, keep_missing=True)
+    given, data = config, data or load(config.data, data_dir, config_dir, keep_missing=True)
+    if curve and not data.benchmark:
+        raise ConfigError("curve: is for benchmarks; accuracies on private records are private")
     config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
@@ -83,7 +89,7 @@ def run_baseline(
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
         started = time.perf_counter()
-        (_fit if data.benchmark else _fit_on_private_data)(model, data, directory, console)
+        (_fit if data.benchmark else _fit_on_private_data)(model, data, directory, console, curve)
         seconds = {"train": time.perf_counter() - started}
         if getattr(model, "left_out_", 0):
             console.say_privately(
@@ -152,7 +158,7 @@ def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, con
     return {"sigma": sigma, "sampling_rate": rate, "steps": steps}
 
 
-def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
+def _fit(model: Any, data: Dataset, directory: Run, console: Console, curve: bool = False) -> None:
     X = _shaped(model, data.records.X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `_plan` has shown them
@@ -163,7 +169,7 @@ def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
                     update(done)
                     directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
-                given = model, X, data.records.y, data.X_public
+                given = model, X, data.records.y, data.X_public, _watched(data) if curve else None
                 if gpu_elsewhere(getattr(model, "device", "cpu")):
                     private = not data.benchmark
                     task = Task("the baseline", fitted_elsewhere, given, directory.baseline_state, private)
@@ -177,8 +183,22 @@ def _fit(model: Any, data: Dataset, directory: Run, console: Console) -> None:
                 model.fit(X, data.records.y)
 
 
-def _fitted(model: Any, X: NDArray, y: NDArray, X_public: NDArray, *, kept: Path, progress: Progress) -> Any:
-    return model.fit(X, y, X_public=X_public, state=kept, progress=progress)
+def _fitted(
+    model: Any, X: NDArray, y: NDArray, X_public: NDArray, watch: Any = None, *, kept: Path, progress: Progress
+) -> Any:
+    further = {} if watch is None else {"watch": watch}
+    return model.fit(X, y, X_public=X_public, state=kept, progress=progress, **further)
+
+
+def _watched(data: Dataset) -> dict[str, tuple[NDArray, NDArray]]:
+    """Of a benchmark: examples that it trains on, and all others whose labels are known."""
+    assert data.X_test is not None
+    assert data.y_test is not None
+    X, y = [data.X_test], [data.y_test]
+    if data.y_public is not None:
+        X, y = [data.X_public, *X], [data.y_public, *y]
+    training = data.records.X[:_MOST_WATCHED], data.records.y[:_MOST_WATCHED]
+    return {"training": training, "test": (np.concatenate(X), np.concatenate(y))}
 
 
 def fitted_elsewhere(*given: Any, **further: Any) -> tuple[dict[str, NDArray], dict[str, Any], dict[str, Any]]:
@@ -190,7 +210,7 @@ def fitted_elsewhere(*given: Any, **further: Any) -> tuple[dict[str, NDArray], d
 
 
 @guarded("the baseline")
-def _fit_on_private_data(model: Any, data: Dataset, directory: Run, console: Console) -> None:
+def _fit_on_private_data(model: Any, data: Dataset, directory: Run, console: Console, curve: bool = False) -> None:
     """The same where a message, or what somebody else's class prints, could quote a record."""
     named = dotted_names([getattr(model, name, ()) for name in ("model", "prepare")])
     somebody_elses = not is_ours(type(model).__module__) or bool(named)
@@ -254,4 +274,6 @@ def _benchmark(config: BaselineConfig, data: Dataset, model: Any, console: Conso
         label_accuracy=None,
         nonprivate_accuracy=nonprivate,
         public_accuracy=None if data.y_public is None else _accuracy(model, data.X_public, data.y_public),
+        public_examples=None if data.y_public is None else len(data.X_public),
+        curve=tuple(getattr(model, "curve_", ())) or None,
     )

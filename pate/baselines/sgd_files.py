@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,34 +16,38 @@ from pate.errors import ConfigError, RunError
 from pate.naming import found_file
 from pate.storage.files import write_atomically
 
+Noted = tuple[int, dict[str, float]]
+"""After how many steps which share of which examples was right."""
+
 
 def save_state(
     path: Path,
     digest: str,
     network: torch.nn.Module,
     velocity: Sequence[torch.Tensor],
-    pca: NDArray | None,
+    fixed: Mapping[str, NDArray],
     step: int,
     history: History,
+    curve: Sequence[Noted] = (),
 ) -> None:
-    """Weights, momentum, projection and the accountant's history in one file: all of it or none."""
+    """Weights, momentum, preparation, the accountant's history and what was noted in one file: all of it or none."""
     tensors = {f"w.{name}": tensor.cpu().contiguous() for name, tensor in network.state_dict().items()}
     tensors |= {f"v.{i}": speed.cpu() for i, speed in enumerate(velocity)}
-    if pca is not None:
-        tensors["pca"] = torch.from_numpy(pca)
-    about = {"digest": digest, "step": str(step), "history": json.dumps(history)}
+    tensors |= {name: torch.from_numpy(array) for name, array in fixed.items()}
+    about = {"digest": digest, "step": str(step), "history": json.dumps(history), "curve": json.dumps(curve)}
     write_atomically(path, lambda partial: save_file(tensors, partial, about))
 
 
-def load_state(path: Path, digest: str) -> tuple[dict[str, torch.Tensor], int, History]:
-    """All tensors by name, the steps done and the accountant's history, if it was begun with the same settings."""
+def load_state(path: Path, digest: str) -> tuple[dict[str, torch.Tensor], int, History, list[Noted]]:
+    """All tensors by name, the steps done, the accountant's history and what was noted, if settings are the same."""
     with safe_open(path, framework="pt") as file:
         about = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if about["digest"] != digest:
         raise RunError(f"{path}: was begun with other settings; start a new run")
     history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in json.loads(about["history"])]
-    return tensors, int(about["step"]), history
+    curve = [(int(step), shares) for step, shares in json.loads(about.get("curve", "[]"))]
+    return tensors, int(about["step"]), history, curve
 
 
 def load_checkpoint(network: torch.nn.Module, path: str) -> None:

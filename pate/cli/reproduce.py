@@ -12,7 +12,7 @@ from pate.errors import ConfigError
 
 
 def reproduce(
-    data: Annotated[str, typer.Argument(help="mnist, svhn, cifar10, adult or digits")],
+    data: Annotated[str, typer.Argument(help="mnist, svhn, cifar10, adult or digits; or a paper: abadi, tramer")],
     quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
     seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,
@@ -28,10 +28,14 @@ def reproduce(
     """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
     from pate.console import console_for, in_a_job
     from pate.reproduce import run, table
+    from pate.reproduce.baseline_rows import baseline_studies
     from pate.reproduce.rows import study
 
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
+    if data in baseline_studies():
+        _reproduce_baselines(data, quick, votes, seeds, rows, run_dir, data_dir, address, as_json, log_json)
+        return
     chosen = study(data, votes, quick)
     if rows is not None:
         chosen = chosen.only([name.strip() for name in rows.split(",")])
@@ -51,3 +55,41 @@ def reproduce(
     if not in_a_job():  # whose log is no place for them
         print("\n".join(["", *table.private_lines(result.public, result.private)]))
     print(f"\nwritten: {out}/results.json, table.txt; under {out}/private (do not publish) the other figures")
+
+
+def _reproduce_baselines(
+    name: str,
+    quick: bool,
+    votes: bool,
+    seeds: int | None,
+    rows: str | None,
+    run_dir: Path | None,
+    data_dir: Path | None,
+    address: str | None,
+    as_json: bool,
+    log_json: bool,
+) -> None:
+    """A paper about a baseline, which has no teachers."""
+    from pate.console import console_for
+    from pate.reproduce.baseline_rows import baseline_study
+    from pate.reproduce.baseline_runs import FIGURE, reproduce_baselines, table_lines
+
+    if votes:
+        raise ConfigError(f"--votes: {name} is about a learner without teachers; leave it out")
+    chosen = baseline_study(name, quick)
+    if rows is not None:
+        chosen = chosen.only([row.strip() for row in rows.split(",")])
+    out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{name}{'-quick' * quick}"
+    console = console_for(log_json)
+    try:
+        result = reproduce_baselines(
+            chosen, out, seeds or (1 if quick else 3), data_dir=data_dir, address=address, console=console
+        )
+    except KeyboardInterrupt:
+        console.say("\ninterrupted; the same command goes on from here")
+        raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    print("\n".join(table_lines(result)))
+    print(f"\nwritten: {out}/results.json, table.txt, {FIGURE}")

@@ -154,6 +154,10 @@ class Benchmark(_Section):
     public_accuracy: float | None = Field(
         default=None, description="baselines: share of the public examples that the model gets right"
     )
+    public_examples: int | None = Field(default=None, description="baselines: how many those are")
+    curve: tuple[tuple[int, dict[str, float]], ...] | None = Field(
+        default=None, description="baselines: after how many steps which share of training and test examples was right"
+    )
 
 
 class InWords(_Section):

@@ -190,7 +190,9 @@ def test_a_resumed_run_keeps_the_accountants_state(tmp_path: Path) -> None:
         X, y, state=state, progress=lambda done, total: begun.append(done)
     )
     assert begun[0] > 25  # went on, not from the beginning
-    np.testing.assert_array_equal(resumed.pca_, model.pca_)  # a second PCA would have been a second charge
+    np.testing.assert_array_equal(
+        resumed.fixed_["pca"], model.fixed_["pca"]
+    )  # a second PCA would have been a second charge
     assert resumed.history_ == [(3.0, 1.0, 1), (1.0, 0.1, 50)]
     assert resumed.epsilon_ == model.plan()[3]
     with pytest.raises(RunError, match="other settings"):
@@ -202,7 +204,7 @@ def test_public_components_owe_nothing_to_private_records() -> None:
     public = blobs(50, seed=5)[0]
     first = classifier(features="pca", components=6, epochs=1).fit(X, y, public)
     second = classifier(features="pca", components=6, epochs=1).fit(X * np.linspace(0, 9, 16).reshape(4, 4), y, public)
-    np.testing.assert_array_equal(first.pca_, second.pca_)
+    np.testing.assert_array_equal(first.fixed_["pca"], second.fixed_["pca"])
     assert first.history_ == [(1.0, 0.1, 10)]
     with pytest.raises(ConfigError, match="needs public examples"):
         classifier(features="pca").fit(X, y)

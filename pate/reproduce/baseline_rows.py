@@ -1,0 +1,85 @@
+"""The rows of papers about baselines: configs of ordinary `pate baseline` runs, each beside the paper's figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pate.config import BaselineConfig, default_config_path, parse_config, read_yaml
+from pate.errors import ConfigError
+from pate.naming import nearest
+
+_ROWS = Path(__file__).with_name("baseline_rows.yaml")
+
+
+@dataclass(frozen=True)
+class BaselineRow:
+    """What is run, what the paper has for it, and how the two differ; `panel` and `at` say where a figure shows it."""
+
+    name: str
+    content: dict[str, Any]
+    paper: float | None
+    differs: str
+    panel: str
+    at: float | None = None
+    line: str = ""
+    curve: bool = False
+
+    def config(self, seed: int) -> BaselineConfig:
+        """The config of the row's run with that seed."""
+        return parse_config(self.content | {"seed": seed}, BaselineConfig)
+
+
+@dataclass(frozen=True)
+class BaselineStudy:
+    """All rows of one paper; `panels` are titles and axes of its figure, by name."""
+
+    name: str
+    source: str
+    rows: tuple[BaselineRow, ...]
+    panels: dict[str, dict[str, Any]]
+
+    def only(self, names: Sequence[str]) -> BaselineStudy:
+        """The same with some of its rows."""
+        known = {row.name: row for row in self.rows}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{{rows}}: {self.name} has no such row here; {nearest(name, known)}", rows=name)
+        return replace(self, rows=tuple(known[name] for name in names))
+
+
+def baseline_studies(file: Path = _ROWS) -> list[str]:
+    """The names of all that there are."""
+    return list(read_yaml(file))
+
+
+def baseline_study(name: str, quick: bool, file: Path = _ROWS) -> BaselineStudy:
+    """The rows of one paper; `quick` leaves most of them out."""
+    known = read_yaml(file)[name]
+    rows = [_row(name, known, entry) for entry in known["rows"] if not quick or entry.get("quick", False)]
+    return BaselineStudy(name, known["source"], tuple(rows), known["panels"])
+
+
+def _row(study: str, known: dict[str, Any], entry: dict[str, Any]) -> BaselineRow:
+    own = read_yaml(default_config_path(entry.get("config") or known["config"]))
+    own.pop("nonprivate", None)
+    baseline = own["baseline"]
+    params = baseline.get("params", {}) | known.get("params", {}) | entry.get("params", {})
+    content = own | {
+        "name": f"{study}-{entry['name']}",
+        "data": entry.get("data", own["data"]),
+        "baseline": {"name": entry.get("baseline", baseline["name"]), "params": params},
+        "budget": own["budget"] | entry.get("budget", {}),
+    }
+    return BaselineRow(
+        name=entry["name"],
+        content=content,
+        paper=entry.get("paper"),
+        differs="; ".join(text for text in (known.get("differs"), entry.get("differs")) if text),
+        panel=entry["panel"],
+        at=entry.get("at"),
+        line=entry.get("line", ""),
+        curve=entry.get("curve", False),
+    )
