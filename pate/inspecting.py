@@ -65,6 +65,9 @@ def source_of(path: Path) -> Literal["csv", "parquet"]:
 def guessed_dialect(paths: Sequence[Path]) -> Dialect:
     """How csv files are written; the first of them, a public one, says all but the encoding, which must suit each."""
     contents = [content_of(str(path)) for path in paths]
+    for path, content in zip(paths, contents, strict=True):
+        if not content.strip():
+            raise DataError(f"{path}: is empty; it needs a header line with the names of the columns")
     encoding = next((name for name in ("utf-8", "cp1252") if all(_decodes(content, name) for content in contents)), "")
     if all(content.startswith((b"\xff\xfe", b"\xfe\xff")) for content in contents):
         encoding = "utf-16"

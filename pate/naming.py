@@ -78,6 +78,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     "known are 'scale', 'sigma'"
     """
     known = sorted(known)
+    if not known:
+        return "there is none"
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{close[0]}'?" if close else "known are " + ", ".join(f"'{k}'" for k in known)
 

@@ -288,8 +288,9 @@ def _release_rounds(
                 released = aggregator.release_round(name, election, by, electorate)
             if by.releases_counts and no_more_than_noise(released, by.noise):  # type: ignore[attr-defined]
                 console.say(
-                    "warning: what was released is no more than noise, so hardly any private record cast a vote that "
-                    "counts; look at data.id, data.id_type, data.label and data.classes"
+                    "warning: what was released is no more than noise: either there is too much of it for so few "
+                    "records, or hardly any of them cast a vote; look at data.id, id_type, label, classes, decimal, "
+                    "dates and encoding, and at the mechanism's scale"
                 )
             return released
 

@@ -73,6 +73,8 @@ def prepare(
     Run.check(out, config, resume)
     check_components(config, config_dir)
     on_ray, by_records = config.backend == "ray", config.voters == "neighbours"
+    if address is not None and not on_ray:
+        raise ConfigError("{address}: backend: local trains in this process; leave out one of the two", address=address)
     if on_ray:
         check_address(address)
         check_workers(address, config.ray)
@@ -91,6 +93,9 @@ def prepare(
     private_remarks += data.private.remarks if isinstance(data.private, Records) else ()
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     others = others_on_the_same_data(config, out, data_dir, config_dir)
+    remarks = [*data.remarks, *([others] if others else [])]
+    if config.nonprivate is not None and not data.benchmark:
+        remarks.append("nonprivate: left out, since its accuracy would tell of private records; it is for benchmarks")
     started = time.perf_counter()
     show_stage("try")
     with console.working("learning features from public examples") if learns_features(config) else nullcontext():
@@ -106,7 +111,7 @@ def prepare(
         epsilon=epsilon,
         student_seconds=student_seconds,
         seconds=time.perf_counter() - started,
-        remarks=(*data.remarks, *([others] if others else [])),
+        remarks=tuple(remarks),
         private_remarks=tuple(private_remarks),
     )
 

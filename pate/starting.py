@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from pate.accounting import parameters
 from pate.data.columns import canonical
 from pate.data.formats import USUAL, Dialect
 from pate.data.problems import Problems
@@ -29,6 +30,7 @@ _LIKE_AN_ID = re.compile(
     r"(_?(id|no|nr|number))?$"
 )
 _MOST_CLASSES = 20
+_FEWEST_IDS = 20
 _FEWEST_OF_A_CLASS = 10
 _MOST_FEATURES_TO_BE_NEAR_IN = 100
 _MANY_TO_LEARN_FROM = 200
@@ -149,6 +151,7 @@ def _label_and_id(
     own = [name for name in private.columns if name not in public.columns]
     if id is None:
         likely = [name for name in own if name != label and _LIKE_AN_ID.search(name.lower())]
+        likely = likely or [name for name in own if name != label and label is not None and _repeats(private, name)]
         if likely:
             id = likely[0]
             guesses.append(f"{id!r} says whose record it is: the guarantee is per {id}, whatever number of records")
@@ -164,6 +167,16 @@ def _label_and_id(
     if label == id:
         raise ConfigError("{label}: names the same column as {id}", label=label, id=id)
     return label, id
+
+
+def _repeats(table: Table, name: str) -> bool:
+    """Whether a column that the public file has not may say whose record it is: many values, several records each.
+
+    If it does not, to protect all records of a value together costs accuracy and no privacy.
+    """
+    texts = [text for text in table.columns[name].texts() if text]
+    distinct = len(set(texts))
+    return len(texts) / 50 < distinct < 0.95 * len(texts) and distinct >= _FEWEST_IDS
 
 
 def _classes(
@@ -210,10 +223,12 @@ def _classes(
 def _about_records(private: Table, id: str | None, given: int | None, loud: list[str]) -> int:
     """How many records or persons there are, as anybody may know."""
     if given is not None:
-        return given
+        return parameters.whole(given, "records", least=1)
     rows = len(private) if id is None else len({text for text in private.columns[id].texts() if text})
     if rows < 1:
         raise DataError(f"{private.where}: holds no records")
+    if id is not None and rows < min(_FEWEST_IDS, len(private) / 10):
+        raise DataError(f"{{id}}: column {id!r} has few different values, so it cannot say whose record it is", id=id)
     unit = 10 ** (len(str(rows)) - 1)
     about = max(1, round(rows / unit)) * unit
     what = "records" if id is None else f"different values of {id!r}"

@@ -42,8 +42,11 @@ def audit(
     from pate.audit import auditing
     from pate.audit.findings import Options
     from pate.console import Quiet, console_for, in_a_job
+    from pate.errors import ConfigError
 
     run = run if is_url(run) else os.path.expanduser(run)
+    if 1 < confidence <= 100:
+        raise ConfigError(f"--confidence {confidence:g}: is a share below 1; write {confidence / 100:g}")
     parameters.open_probability(confidence, "confidence")
     if plan:
         _plan(run, confidence, as_json)

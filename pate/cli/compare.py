@@ -41,4 +41,4 @@ def compare(
     print_table(report.table_rows(compared))
     for note in compared.notes:
         print(f"* {note}")
-    print(f"written: {out / 'comparison.html'}, {out / 'comparison.png'}")
+    print(f"written: {out}/comparison.html, comparison.png, comparison.svg")

@@ -47,6 +47,10 @@ def predict(
 
     if out is not None and not out.parent.is_dir():
         raise DataError(f"{out}: there is no folder {out.parent}; make it, or give {{out}} another", out=None)
+    if out is None and keep:
+        raise DataError("{keep}: columns are kept in a file; name one with {out}", keep=keep, out=None)
+    if out is not None and out.exists() and input_.exists() and out.samefile(input_):
+        raise DataError("{out}: is the input itself, and would be written over; name another file", out=str(out))
     with Run.load(run, inside=False) as found:
         predictor = found.predictor(trust or (), student)
         X, kept = read_examples(input_, predictor, keep or ())
@@ -99,6 +103,8 @@ def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) ->
     from pate.data.arrays import is_archive
     from pate.runs.predictor import checked_array
 
+    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise DataError(f"{path}: is a workbook; save it as csv")
     content = _content(path)
     if content.startswith(b"\x93NUMPY") or is_archive(content):
         if keep:

@@ -82,7 +82,9 @@ def _print_outcome(outcome: object) -> None:
         each, plurality = figures["mean_teacher_accuracy"], figures["plurality_accuracy"]
         text = f"{percent(each)} right on average, {percent(plurality)} by plurality (private: do not publish)"
         rows.insert(1, ("each teacher (benchmark)", text))
-    print_rows(rows, f"run directory: {outcome.path}  (labels.npz, student/ and report.* may leave it)")
+    print_rows(
+        rows, f"run directory: {outcome.path}  (labels.npz, student/, report.*, plots/ and privacy.txt may leave it)"
+    )
 
 
 def print_rows(rows: list[tuple[str, str]], last: str) -> None:

@@ -26,11 +26,13 @@ LARGEST = 2**63
 _HINTS = {
     "'\\t'": "indent by blanks, not by a tab",
     "mapping values are not allowed": "indent the keys of a section alike, and put text that holds ': ' into quotes",
+    "expected <block end>": "indent the keys of a section, and the items of a list, alike",
     "could not find expected ':'": "a key is followed by a colon and a blank",
     "unexpected end of stream": "a quote is not closed",
 }
 """What people have done where the parser says that."""
 
+_DATA = {".csv", ".tsv", ".parquet", ".xlsx", ".npz", ".npy"}
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)\Z")
 _FLOAT = re.compile(
@@ -42,6 +44,8 @@ _FLOAT = re.compile(
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The plain values of a config file."""
+    if path.suffix.lower() in _DATA:
+        raise ConfigError(f"{path}: is data, not a config; `pate init` writes one for it")
     try:
         content = parse_yaml(read_whole(path, MOST_BYTES).decode("utf-8-sig"), str(path))
     except FileNotFoundError:

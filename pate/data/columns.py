@@ -28,6 +28,7 @@ MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 _INTEGER = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_MOSTLY = 0.9
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+", re.ASCII)
 _DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+", re.ASCII)
 _LIKE_A_DATE = re.compile(r"[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ T].*)?", re.ASCII)
@@ -109,7 +110,9 @@ class Column:
         text = self.values[row] if isinstance(self.values, list) else ""
         if date is not None:
             hint = "write the form that the file has"
-            if math.isfinite(_number(text, self.decimal)):
+            if _of_the_form(text, date):
+                hint = "the form is right, but there is no such day: mend the cell, or leave it empty"
+            elif math.isfinite(_number(text, self.decimal)):
                 hint = "it is like a number: take numbers out of data.dates"
             return self.error(row, f"not a date of the form {date} (data.dates); {hint}")
         if self.decimal == "." and _DECIMAL_COMMA.fullmatch(text):
@@ -118,6 +121,8 @@ class Column:
             return self.error(row, "not a finite number; say data.decimal: '.' if decimals come after a point")
         if _LIKE_A_DATE.fullmatch(text):
             return self.error(row, "not a finite number but like a date; give its form under data.dates")
+        if np.isfinite(self.numbers(lenient=True)).mean() > _MOSTLY:
+            return self.error(row, "not a finite number, as most others of the column are: mend the cell, or empty it")
         return self.error(
             row,
             "not a finite number; list the values of a column of words under data.categories, or add the column to "
@@ -257,6 +262,18 @@ def years_of(when: datetime) -> float:
     """
     naive = when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
     return (naive - _YEAR_ZERO).total_seconds() / SECONDS_PER_YEAR
+
+
+def _of_the_form(text: str, form: str) -> bool:
+    """Whether a text has digits where a date of that form has them.
+
+    >>> _of_the_form("31.02.1970", "%d.%m.%Y"), _of_the_form("1970-02-31", "%d.%m.%Y")
+    (True, False)
+    """
+    pattern = re.escape(form)
+    for sign, digits in (("Y", 4), ("y", 2), *((sign, 2) for sign in "dmHMS")):
+        pattern = pattern.replace(f"%{sign}", rf"\d{{1,{digits}}}")
+    return "%" not in pattern and re.fullmatch(pattern, text) is not None
 
 
 def _years(text: str, form: str) -> float:

@@ -173,6 +173,12 @@ def csv_batches(
     start = source.peek(4)[:4]
     if start == b"PK\x03\x04":
         raise DataError(f"{where}: is a workbook of Excel, or another zip file; save it as csv")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) and not dialect.codec.lower().replace("_", "-").startswith(
+        "utf-16"
+    ):
+        raise DataError(f"{where}: is UTF-16 text; say data.encoding: utf-16, or save it as UTF-8")
+    if not start:
+        raise DataError(f"{where}: is empty; it needs a header line with the names of the columns")
     lines = _lines_by_themselves(source, dialect) if wanted.keep_bad else _lines(source, where, dialect, start)
     header = next(lines, None)
     if header is None:
@@ -212,6 +218,16 @@ def _lines_by_themselves(source: io.BufferedReader[Any], dialect: Dialect) -> It
             yield row if len(row) == width else [""] * width
 
 
+def _is_utf8(cell: str, dialect: Dialect) -> bool:
+    """Whether a cell was read by a one-byte encoding though its bytes are UTF-8: `mÃ¤nnlich`."""
+    if cell.isascii() or dialect.codec.lower().startswith("utf"):
+        return False
+    try:
+        return bool(cell.encode(dialect.codec).decode("utf-8"))
+    except UnicodeError:
+        return False
+
+
 def _lines(source: io.BufferedReader[Any], where: str, dialect: Dialect, start: bytes) -> Iterator[list[str]]:
     text = io.TextIOWrapper(source, dialect.codec, newline="")
     reader = csv.reader(text, skipinitialspace=True, strict=True, delimiter=dialect.delimiter)
@@ -219,6 +235,11 @@ def _lines(source: io.BufferedReader[Any], where: str, dialect: Dialect, start: 
     try:
         for row in reader:
             lines += 1
+            if any(_is_utf8(cell, dialect) for cell in row):
+                raise DataError(
+                    f"{_row(where, done)}: in UTF-8, though the encoding is said to be {dialect.encoding} "
+                    "(data.encoding); save all files alike"
+                )
             if reader.line_num != lines:  # it would have swallowed other records
                 raise DataError(
                     f"{_row(where, done)}: spans lines; close its quote, or take line breaks out of its cells"

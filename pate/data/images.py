@@ -6,6 +6,7 @@ images (SVHN: 10,000); the rest of the test images test the student. Pixels are 
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 from collections.abc import Callable
@@ -43,7 +44,12 @@ _CLOTHES = (
     "ankle boot",
 )
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_SVHN_MD5 = {"train": "e26dedcc434d2e4c54c9b2d4a06d8373", "test": "eb5a983be6a315427106f1b164d9cef3"}
+_DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+_SVHN_MD5 = {  # as torchvision has them
+    "train": "e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test": "eb5a983be6a315427106f1b164d9cef3",
+    "extra": "a93ce644f1a588dc4d68dda5feec44a7",
+}
 _CIFAR10_ARCHIVE = (
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "c32a1d4ab5d03f1284b67883e8d87530",
@@ -121,8 +127,34 @@ def _mnist(cls_name: str, folder: Path, download: bool) -> Splits:
     )
 
 
+def _fashion_mnist(folder: Path, download: bool) -> Splits:
+    """As torchvision keeps it, else as the Debian package dataset-fashion-mnist has installed it."""
+    try:
+        return _mnist("FashionMNIST", folder, download)
+    except FileNotFoundError:
+        if not _DEBIAN_FASHION_MNIST.is_dir():
+            raise
+    images, labels = (
+        [_idx(_DEBIAN_FASHION_MNIST / f"{part}-{kind}-ubyte.gz") for part in ("train", "t10k")]
+        for kind in ("images-idx3", "labels-idx1")
+    )
+    return Splits((images[0], labels[0].astype(np.int64)), (images[1], labels[1].astype(np.int64)))
+
+
+def _idx(path: Path) -> NDArray[np.uint8]:
+    """A file of MNIST's own format: zero, the type (8: bytes), the number of sides, each side, then the values."""
+    content = gzip.decompress(path.read_bytes())
+    if content[:3] != bytes([0, 0, 8]):
+        raise ValueError(f"{path.name} is no file of bytes in MNIST's format")
+    sides = np.frombuffer(content, ">u4", content[3], 4).tolist()
+    return np.frombuffer(content, np.uint8, -1, 4 + 4 * content[3]).reshape(sides)
+
+
 def _svhn(folder: Path, download: bool) -> Splits:
-    """Official .mat layout: X is 32×32×3×N, and the digit 0 has label 10. Read without torchvision's md5 refusal."""
+    """Official .mat layout: X is 32×32×3×N, and the digit 0 has label 10. Read without torchvision's md5 refusal.
+
+    Where the `extra` images are there as well, they are private records too, as in the papers: 604,388 in all.
+    """
     from scipy.io import loadmat
 
     if download:
@@ -130,13 +162,15 @@ def _svhn(folder: Path, download: bool) -> Splits:
 
         for split in ("train", "test"):
             torchvision.datasets.SVHN(str(folder / "svhn"), split=split, download=True)
-    result, remarks = [], []
-    for split in ("train", "test"):
+    result, remarks = {}, []
+    for split in ("train", "test", "extra"):
         path = next(
             (p for p in (folder / "svhn" / f"{split}_32x32.mat", folder / f"{split}_32x32.mat") if p.exists()),
             None,
         )
         if path is None:
+            if split == "extra":
+                continue
             raise FileNotFoundError(f"{split}_32x32.mat")
         content = path.read_bytes()
         if not content.startswith(b"MATLAB 5.0"):
@@ -145,8 +179,10 @@ def _svhn(folder: Path, download: bool) -> Splits:
             remarks.append(f"{path.name} is not the official file (other md5), so figures may differ")
         arrays = loadmat(io.BytesIO(content))
         labels = arrays["y"].reshape(-1).astype(np.int64) % 10
-        result.append((np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2)), labels))
-    return Splits(result[0], result[1], tuple(remarks))
+        result[split] = np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2)), labels
+    train = [result[split] for split in ("train", "extra") if split in result]
+    images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    return Splits((images, labels), result["test"], tuple(remarks))
 
 
 def _cifar10(folder: Path, download: bool) -> Splits:
@@ -167,7 +203,7 @@ def _cifar10(folder: Path, download: bool) -> Splits:
 
 _READERS: dict[str, tuple[Callable[[Path, bool], Splits], tuple[str, ...], int]] = {
     "mnist": (lambda folder, download: _mnist("MNIST", folder, download), _DIGITS, 9_000),
-    "fashion_mnist": (lambda folder, download: _mnist("FashionMNIST", folder, download), _CLOTHES, 9_000),
+    "fashion_mnist": (_fashion_mnist, _CLOTHES, 9_000),
     "svhn": (_svhn, _DIGITS, 10_000),
     "cifar10": (_cifar10, _CIFAR10, 9_000),
 }

@@ -19,6 +19,7 @@ from pate.report.published_config import LEFT_OUT, published_config
 from pate.report.rendering import Plot, Table, inline_svg, render
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
+from pate.storage import is_url
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,6 +101,10 @@ class _Run:
 
 def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
     """Read the runs, check that they were tested alike, and put seeds of one method together."""
+    named = [str(path) if is_url(path) else str(Path(path).resolve()) for path in paths]
+    for place, path in enumerate(paths):
+        if named[place] in named[:place]:
+            raise RunError(f"{path}: is named twice; name each run once")
     runs = [_read(path, with_private) for path in paths]
     _check_same_test(runs)
     groups: dict[tuple[str, str, float, float, str], list[_Run]] = {}

@@ -28,13 +28,22 @@ def _published(report: AnyReport) -> str:
         things = ["model/: the trained model", "report.json, report.html, plots/, privacy.txt: this description"]
     else:
         things = [
-            f"labels.npz: labels of public examples, {report.queries.answered} of {report.queries.asked} asked",
+            _labels(report),
             "student/: a model trained on those labels and on public examples",
             "report.json, report.html, plots/, privacy.txt: this description",
         ]
     what = "It covers what was published:"
     rest = "Everything else of the run (above all the folder private/ and ledger.db) stays with the operator."
     return _section("1. What is published", what, *(f"- {thing}" for thing in things), rest)
+
+
+def _labels(report: Report) -> str:
+    if report.neighbours is not None:
+        cells = ", then ".join(f"{n:,}" for n in report.neighbours.cells)
+        return (
+            f"labels.npz: labels of {report.neighbours.labelled:,} public examples, from noisy votes in {cells} cells"
+        )
+    return f"labels.npz: labels of public examples, {report.queries.answered} of {report.queries.asked} asked"
 
 
 def _unit(report: AnyReport) -> str:
@@ -131,7 +140,7 @@ def _limits(report: AnyReport) -> str:
     if report.neighbours is not None:
         return _section(
             "5. Limits",
-            f"Fixed before the first: {len(report.neighbours.cells)} rounds of votes, with "
+            f"Fixed before the first: {_counted(len(report.neighbours.cells), 'round')} of votes, with "
             f"{', '.join(map(str, report.neighbours.cells))} cells. ε is the cost of all of them, however many cells.",
             "A round is stored whole, with its charge, before anything of it is told; later it is read from there.",
             "Other runs and releases on the same private data are not in this figure: their ε add up.",
@@ -181,6 +190,10 @@ def _section(heading: str, *paragraphs: str) -> str:
         for text in paragraphs
     ]
     return "\n".join([heading, "-" * len(heading), *wrapped])
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _in_rounds(rounds: tuple[int, ...]) -> str:

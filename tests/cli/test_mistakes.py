@@ -62,7 +62,7 @@ MISTAKES = {
     "keys indented by chance": text("indent the keys of a section alike", "  label: kind", "   label: kind"),
     "colon without a blank": text("a colon and a blank", "backend: local", "backend:local\nseed: 0"),
     "quote not closed": text("a quote is not closed", "name: pets", "name: 'pets"),
-    "no config but data": Mistake("and this is text", arguments=("CONFIG=private.csv",)),
+    "no config but data": Mistake("is data, not a config; `pate init` writes one", arguments=("CONFIG=private.csv",)),
     "key twice": text("twice", "name: pets", "name: pets\nname: dogs"),
     "misspelt section": text("did you mean 'budget'?", "budget:", "budgt:"),
     "misspelt key": text("did you mean 'asked'?", "asked: 20", "askd: 20"),
@@ -167,7 +167,26 @@ MISTAKES = {
     "decimal comma": recoded("data.decimal", lambda text: text.replace(",1.0,", ',"1,5",', 1)),
     "latin letters": recoded("data.encoding", lambda text: text.replace("p1,", "pé,").encode("latin-1")),
     "utf-16": recoded("data.encoding", lambda text: text.encode("utf-16")),
-    "utf-16 by name": recoded("such as utf-16", lambda text: text.encode("utf-16"), "public.csv"),
+    "utf-16 by name": recoded("say data.encoding: utf-16", lambda text: text.encode("utf-16"), "public.csv"),
+    "utf-8 by another name": recoded(
+        "in UTF-8, though the encoding is said to be cp1252",
+        lambda text: text.replace("short", "kürz"),
+        "*.csv",
+        "data.encoding=cp1252",
+        "data.categories={fur: [long, kürz]}",
+    ),
+    "a day that is not there": recoded(
+        "the form is right, but there is no such day",
+        lambda text: text.replace("2010-01-11", "2010-02-31", 1),
+        "public.csv",
+    ),
+    "one word among numbers": recoded(
+        "as most others of the column are", lambda text: text.replace(",0.0,", ",none of it,", 1), "public.csv"
+    ),
+    "indented otherwise": text("indent the keys of a section", "  public: public.csv", "   public: public.csv"),
+    "a cluster for a local run": Mistake(
+        "backend: local trains in this process", arguments=("--address", "10.0.0.9:6379")
+    ),
     "a workbook": recoded("save it as csv", lambda text: b"PK\x03\x04" + text.encode(), "public.csv"),
     "a line above the header": recoded("something above it", lambda text: f"Export of pets\n{text}", "public.csv"),
     "header forgotten": recoded("is there a header line?", lambda text: text.partition("\n")[2]),

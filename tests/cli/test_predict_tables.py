@@ -197,7 +197,11 @@ def test_nothing_to_predict_and_nothing_to_keep(hospital: Path, tmp_path: Path) 
     (tmp_path / "empty.csv").write_text("born;ward;age\n")
     for arguments, words in (
         (["--input", tmp_path / "empty.csv"], "holds no examples"),
-        (["--input", hospital / "test.csv", "--keep", "name"], "no column 'name' to keep"),
+        (["--input", hospital / "test.csv", "--keep", "name", "--out", "-"], "no column 'name' to keep"),
+        (["--input", hospital / "test.csv", "--keep", "patient"], "columns are kept in a file; name one with --out"),
+        (["--input", hospital / "test.csv", "--out", hospital / "test.csv"], "is the input itself"),
+        (["--input", tmp_path / "empty.xlsx"], "is a workbook; save it as csv"),
+        (["--input", hospital / "test.csv", "--student", "other"], "has no further student 'other'; there is none"),
     ):
         shown = in_process("predict", hospital / "run", *arguments)
         assert (shown.returncode, words in shown.stderr) == (2, True)

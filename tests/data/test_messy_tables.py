@@ -215,7 +215,7 @@ def test_an_index_without_a_name_is_no_feature(tmp_path: Path) -> None:
         ({"dates": {"born": "YYYY-MM-DD"}}, "must say day, month and year"),
         ({"delimiter": ";;"}, "data.delimiter = ';;': must be one sign"),
         ({"decimal": "'"}, "data.decimal"),
-        ({"decimal": ","}, "delimiter and decimal are both ','"),
+        ({"decimal": ","}, "delimiter is, where it is not written, ',' too"),
         ({"encoding": "ansi8"}, "data.encoding = 'ansi8': no such text encoding"),
         ({"missing": "median"}, "data.missing = 'median'"),
     ],

@@ -186,7 +186,7 @@ def test_the_digest_knows_what_is_under_an_id(tmp_path: Path) -> None:
         ("age,sex,who,sick\nold,f,a,no\n", r"shard-1\.csv: column 'age', row 0 .* not a finite number"),
         ("age,sex,who,sick\n,f,a,no\n", r"shard-1\.csv: column 'age', row 0 .* not a finite number"),
         ("age,sex,who,sick\n1,f\n", r"shard-1\.csv, row 0 .*: not as many fields"),
-        ("", r"shard-1\.csv: no header"),
+        ("", r"shard-1\.csv: is empty"),
     ],
 )
 def test_mistakes_name_their_shard(shard: str | None, says: str, tmp_path: Path) -> None:
