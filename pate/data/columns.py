@@ -121,7 +121,8 @@ class Column:
             return self.error(row, "not a finite number; say data.decimal: '.' if decimals come after a point")
         if _LIKE_A_DATE.fullmatch(text):
             return self.error(row, "not a finite number but like a date; give its form under data.dates")
-        if np.isfinite(self.numbers(lenient=True)).mean() > _MOSTLY:
+        others = self.numbers(lenient=True)
+        if np.isfinite(others).sum() > _MOSTLY * (~np.isnan(others)).sum():
             return self.error(row, "not a finite number, as most others of the column are: mend the cell, or empty it")
         return self.error(
             row,

@@ -32,6 +32,7 @@ _ROWS_PER_BYTE = 100  # of a parquet file: runs of equal values take next to not
 _BYTES_AT_ONCE = 1 << 16  # of a column of a parquet file
 _FROM_1970_TO_2000 = 946_684_800  # seconds
 NO_FILE = "no such file"
+_FEW_NAMES = 5
 DELIMITERS = ",;\t|"
 """Signs that stand between cells, usually."""
 
@@ -152,7 +153,10 @@ class Wanted:
         if 2 * sum(other in public for other in names) < len(names):
             return "; is there a header line?"
         close = difflib.get_close_matches(name, names, n=1)
-        return f"; did you mean '{close[0]}'?" if close else ""
+        if close:
+            return f"; did you mean '{close[0]}'?"
+        own = [other for other in names if other not in self.known]
+        return f"; besides what is public it has {', '.join(map(repr, own))}" if 0 < len(own) <= _FEW_NAMES else ""
 
 
 Batch = tuple[Columns, tuple[str, ...]]
