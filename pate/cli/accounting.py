@@ -122,6 +122,7 @@ def plan(
     from pate.mechanisms import build, mechanism_class
     from pate.naming import importing_only
     from pate.planning import plan as planning
+    from pate.planning.budget import publishable_epsilon
 
     if set_ and config is None:
         raise ConfigError("--set: changes a config; name one, or give options such as --mechanism and --queries")
@@ -159,6 +160,8 @@ def plan(
             chosen, workload = planning.solve_queries(settings, target_epsilon, workload, teachers)
         else:
             chosen = planning.solve_noise(settings, target_epsilon, workload, teachers)
+    if config is not None and target_epsilon is None and not own_settings(ctx):
+        publishable_epsilon(found, chosen, workload.n_classes)  # refused where it is above budget.epsilon
     result = _plan_object(chosen, workload, teachers, counts, weights, votes is not None)
     result |= {"seconds_of_training": seconds.training, "seconds_of_student": seconds.student, "not_imported": refused}
     if config is not None and found.rounds:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon: float | None, as_json: bool) -> None:
     """ε of all rounds, what a cell needs to be labelled rightly, and whether neighbours or teachers suit."""
     from pate.data.sources import load
+    from pate.planning.budget import publishable_epsilon
     from pate.planning.neighbours import check_cells, plan_of_rounds, with_target
     from pate.trying import seconds_of_student
 
@@ -20,9 +21,12 @@ def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon
     data = load(config.data, data_dir, path.parent, keep_missing=True)
     rounds, votes, n_classes = list(config.build_rounds()), config.neighbours.votes, len(data.classes)
     check_cells(rounds, len(data.X_public))
-    if target_epsilon is not None:
+    if target_epsilon is None:
+        publishable_epsilon(config, config.build_mechanism(), n_classes)  # refused where it is above budget.epsilon
+    else:
         rounds = with_target(rounds, votes, target_epsilon, config.budget.delta, n_classes)
     result = plan_of_rounds(rounds, votes, config.budget.delta, n_classes) | {"public_examples": len(data.X_public)}
+    result["unit"] = getattr(config.data, "id", None) or "record"
     result["seconds_of_student"] = seconds_of_student(config, data, may_decline=False)
     if as_json:
         print(json.dumps(result))
@@ -31,10 +35,12 @@ def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon
 
 
 def _print(result: dict[str, Any]) -> None:
-    print(f"every record votes in {result['votes']} cells per round, near itself; {len(result['rounds'])} rounds")
+    unit, cells, rounds = result["unit"], result["votes"], len(result["rounds"])
+    voted = "1 cell" if cells == 1 else f"{cells} cells"
+    print(f"every {unit} votes in {voted} per round, near itself; {'1 round' if rounds == 1 else f'{rounds} rounds'}")
     epsilon, delta = result["epsilon"], result["delta"]
-    print(f"  ε to publish       {epsilon:.4g} at δ = {delta:g}, for a record added, removed or changed")
-    print(f"  ε otherwise        {result['epsilon_added_or_removed']:.4g}, if records are only added or removed")
+    print(f"  ε to publish       {epsilon:.4g} at δ = {delta:g}, for a {unit} added, removed or changed")
+    print(f"  ε otherwise        {result['epsilon_added_or_removed']:.4g}, if it is only added or removed")
     for number, one in enumerate(result["rounds"], start=1):
         cells = f"{one['queries']:,} cells, {result['public_examples'] / one['queries']:.3g} public examples each"
         print(f"  round {number}            {cells}; {one['mechanism']}")

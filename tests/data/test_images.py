@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from pate.data import images
 from pate.data.images import load_images
 from pate.data.settings import DigitsData, ImageData
 from pate.data.sources import load
@@ -50,6 +51,33 @@ def test_svhns_label_ten_is_the_digit_zero_and_another_checksum_is_remarked_on(t
     assert data.records.X[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
     assert len(data.remarks) == 2
     assert "train_32x32.mat is not the official file" in data.remarks[0]
+
+
+def test_svhns_extra_images_are_private_records_too(tmp_path: Path) -> None:
+    for split, labels in (("train", [10, 3]), ("test", [4, 5]), ("extra", [7, 10, 9])):
+        pixels = np.full((32, 32, 3, len(labels)), len(split), dtype=np.uint8)
+        savemat(tmp_path / f"{split}_32x32.mat", {"X": pixels, "y": np.array(labels)[:, None]})
+    data = load_images("svhn", [tmp_path])
+    assert data.records.y.tolist() == [0, 3, 7, 0, 9]
+    assert data.records.X.shape == (5, 32, 32, 3)
+    assert data.y_public.tolist() == [4, 5]
+    assert len(data.remarks) == 3
+
+
+def test_fashion_mnist_is_found_where_debian_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    debian = tmp_path / "debian"
+    debian.mkdir()
+    for part, n in (("train", 4), ("t10k", 3)):
+        for kind, array in (("images-idx3", np.full((n, 28, 28), n)), ("labels-idx1", np.arange(n))):
+            (debian / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
+    monkeypatch.setattr(images, "_DEBIAN_FASHION_MNIST", debian)
+    data = load_images("fashion_mnist", [tmp_path / "elsewhere"])
+    assert data.records.X.shape == (4, 28, 28)
+    assert data.records.X.max() == pytest.approx(4 / 255)
+    assert data.y_public.tolist() == [0, 1, 2]
+    (debian / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"no such thing"))
+    with pytest.raises(DataError, match=r"fashion_mnist below .*: train-labels-idx1-ubyte\.gz is no file of bytes"):
+        load_images("fashion_mnist", [tmp_path / "elsewhere"])
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -1,0 +1,104 @@
+"""Papers about baselines, run again: rows are ordinary runs, kept when they are finished; a figure shows them all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.command_line import in_process
+
+from pate.console import Quiet
+from pate.errors import ConfigError
+from pate.reproduce import baseline_runs
+from pate.reproduce.baseline_rows import BaselineStudy, baseline_studies, baseline_study
+from pate.reproduce.baseline_runs import reproduce_baselines, table_lines
+
+ROWS = """
+small:
+  source: nobody's paper
+  config: mnist_dp_sgd
+  differs: digits instead
+  params: {prepare: [], features: none, model: linear, model_params: {}, lot_size: 300, epochs: 2, momentum: 0.0}
+  panels:
+    curves: {title: over time, x: epochs, kind: curves}
+    noise: {title: noise, x: σ, scale: log}
+    empty: {title: no row is here, x: nothing}
+  rows:
+    - name: one
+      panel: curves
+      line: ε = 8
+      paper: 0.9
+      data: {source: digits}
+      budget: {epsilon: 8, delta: 1.0e-4}
+      curve: true
+      quick: true
+    - name: much
+      panel: noise
+      at: 4
+      data: {source: digits}
+      params: {sigma: 4.0}
+      budget: {epsilon: null, delta: 1.0e-4}
+      differs: much noise
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> BaselineStudy:
+    (tmp_path / "rows.yaml").write_text(ROWS)
+    return baseline_study("small", False, tmp_path / "rows.yaml")
+
+
+def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, begun = tmp_path / "out", []
+    run = baseline_runs.run_baseline
+
+    def counted(config, *arguments, **settings):  # type: ignore[no-untyped-def]
+        begun.append(config.name)
+        return run(config, *arguments, **settings)
+
+    monkeypatch.setattr(baseline_runs, "run_baseline", counted)
+    result = reproduce_baselines(study, out, 2, data_dir=None, address=None, console=Quiet())
+    assert begun == ["small-one", "small-much"] * 2
+    one, much = result["rows"]
+    assert (one["epsilon"], one["tested_on"], len(one["each"])) == (pytest.approx(8, abs=0.05), 600, 2)
+    assert one["differs"] == "digits instead"
+    assert much["differs"] == "digits instead; much noise"
+    assert 0 < much["epsilon"] < 2
+    assert much["curve"] is None
+    assert [set(shares) for _, shares in one["curve"]] == [{"training", "test"}] * len(one["curve"])
+    last = one["curve"][-1][1]["test"]  # of all 600, as the row's own figure
+    assert last == pytest.approx(one["each"][0], abs=1e-9)
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(result))
+    assert (out / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "90.0 %" in (out / "table.txt").read_text()
+    assert "much" in "\n".join(table_lines(result))
+    begun.clear()
+    again = reproduce_baselines(study, out, 2, data_dir=None, address=None, console=Quiet())
+    assert begun == []
+    assert again == result
+
+
+def test_some_rows_by_name_and_quick_ones(study: BaselineStudy, tmp_path: Path) -> None:
+    assert [row.name for row in study.only(["much"]).rows] == ["much"]
+    with pytest.raises(ConfigError, match="small has no such row here; did you mean 'much'"):
+        study.only(["mush"])
+    assert [row.name for row in baseline_study("small", True, tmp_path / "rows.yaml").rows] == ["one"]
+
+
+@pytest.mark.parametrize("name", baseline_studies())
+def test_every_row_that_comes_with_it_is_a_config(name: str) -> None:
+    study = baseline_study(name, quick=False)
+    assert len({row.name for row in study.rows}) == len(study.rows)
+    assert {row.panel for row in study.rows} == set(study.panels)
+    for row in study.rows:
+        assert row.config(1).seed == 1
+        assert row.curve == (study.panels[row.panel].get("kind") == "curves")
+        assert row.curve or row.at is not None
+
+
+def test_votes_are_for_teachers(tmp_path: Path) -> None:
+    shown = in_process("reproduce", "abadi", "--votes", "--run-dir", tmp_path / "out")
+    assert (shown.returncode, "without teachers" in shown.stderr) == (2, True)
+    shown = in_process("reproduce", "abadi", "--rows", "paper-9", "--run-dir", tmp_path / "out")
+    assert (shown.returncode, "did you mean 'paper-" in shown.stderr) == (2, True)
