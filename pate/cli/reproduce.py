@@ -17,6 +17,9 @@ def reproduce(
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
     seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,
     rows: Annotated[str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250")] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="figures 2 and 3 of the 2017 paper alone, which are private")
+    ] = False,
     run_dir: Annotated[
         Path | None, typer.Option(help="else runs/reproduce-DATA; what is there is not run again")
     ] = None,
@@ -29,7 +32,7 @@ def reproduce(
     from pate.console import console_for, in_a_job
     from pate.reproduce import run, table
     from pate.reproduce.baseline_rows import baseline_studies
-    from pate.reproduce.rows import study
+    from pate.reproduce.rows import figures_alone, study
 
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
@@ -39,7 +42,12 @@ def reproduce(
     chosen = study(data, votes, quick)
     if rows is not None:
         chosen = chosen.only([name.strip() for name in rows.split(",")])
-    out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
+    if figures:
+        if rows is not None:
+            raise ConfigError("--figures: has no rows; leave out --rows")
+        chosen, seeds = figures_alone(chosen), 1
+    kind = "-votes" * votes + "-quick" * quick + "-figures" * figures
+    out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{data}{kind}"
     console = console_for(log_json)
     try:
         result = run.reproduce(

@@ -6,6 +6,7 @@ Both are computed from private votes and are themselves private.
 from __future__ import annotations
 
 import io
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def draw(figures: list[dict[str, Any]], data: str) -> bytes:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for ensemble, style in zip(figures, ("o-", "s--", "^:", "d-.", "v-"), strict=False):
+    for ensemble, style in zip(figures, cycle(("o-", "s--", "^:", "d-.", "v-")), strict=False):
         at = [point["epsilon_per_query"] for point in ensemble["noisy_vote"]]
         accuracy = [100 * point["accuracy"] for point in ensemble["noisy_vote"]]
         left.plot(at, accuracy, style, label=f"{ensemble['teachers']} teachers")

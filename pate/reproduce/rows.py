@@ -64,6 +64,13 @@ class Study:
         return replace(self, rows=tuple(known[name] for name in names), figure_teachers=(), nonprivate=None)
 
 
+def figures_alone(found: Study) -> Study:
+    """Figures 2 and 3 without any row: teachers are trained and vote, and nothing is released or learned from them."""
+    if not found.figure_teachers:
+        raise ConfigError("{figures}: there are no teachers to draw them of", figures=True)
+    return replace(found, rows=(), nonprivate=None)
+
+
 def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS, _PAPERS)) -> Study:
     """The rows of `data`, with own teachers or from stored votes; `quick` leaves most of them out."""
     everything = read_yaml(files[0])

@@ -59,8 +59,8 @@ def reproduce(
         except BlockingIOError:
             raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
         sources = _Sources(study, data_dir)
-        data = sources.of(study.rows[0].config(0))
-        settings = study.rows[0].config(0).ray
+        first = study.rows[0].config(0) if study.rows else study.teachers(study.figure_teachers[0], 0)
+        data, settings = sources.of(first), first.ray
         stack.enter_context(joined(address, settings))
         session = _Session(stack, address, settings, console)
         nonprivate = _nonprivate(study, data, private, console)
@@ -149,7 +149,7 @@ class _Votes:
     def figures(self) -> list[dict[str, Any]]:
         """Figures 2 and 3 on the first public examples, for each size of ensemble."""
         y = self._data.y_public
-        if y is None or not self._asked:
+        if y is None or not self._wanted:
             return []
         first = min(_FIGURE_EXAMPLES, len(y))
         if isinstance(self._data.private, Votes):

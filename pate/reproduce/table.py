@@ -11,6 +11,8 @@ PRIVATE = "private: do not publish"
 
 def public_lines(public: dict[str, Any]) -> list[str]:
     """Rows of the papers and ours, with the ε that holds for every data set."""
+    if not public["rows"]:
+        return [f"{public['data']}: no rows, figures 2 and 3 alone"]
     halves = any(row["epsilon_added_or_removed"] is not None for row in public["rows"])
     cells: list[tuple[str, ...]] = [
         (
@@ -73,7 +75,8 @@ def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
                 f"{sum(s['mean'] for s in inside['seconds'].values() if s):.0f}",
             )
         )
-    lines = [f"{public['data']}, {PRIVATE}: figures that depend on the votes", "", *columns(cells), ""]
+    lines = [f"{public['data']}, {PRIVATE}: figures that depend on the votes", ""]
+    lines += [*columns(cells), ""] if public["rows"] else []
     lines.append(
         "by its bound: our votes, the paper's accounting; exact: the same labels, by the exact accountant. Seconds "
         "include teachers, which rows share."

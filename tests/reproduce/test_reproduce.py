@@ -13,7 +13,7 @@ from pate.console import Console
 from pate.errors import ConfigError
 from pate.mechanisms import LNMax
 from pate.reproduce import figures, table
-from pate.reproduce.rows import Study, study
+from pate.reproduce.rows import Study, figures_alone, study
 from pate.reproduce.run import Reproduction, _ensemble, reproduce
 from pate.reproduce.teaching import _digest
 
@@ -160,6 +160,17 @@ def test_some_rows_alone(small: Study) -> None:
     assert (alone.figure_teachers, alone.nonprivate) == ((), None), "nothing else is trained for them"
     with pytest.raises(ConfigError, match="did you mean 'ours'"):
         small.only(["ous"])
+
+
+def test_figures_alone_release_nothing(local_ray: None, small: Study, tmp_path: Path) -> None:
+    found = reproduce(figures_alone(small), tmp_path / "run", seeds=1, data_dir=None, address=None, console=Console())
+    assert [ensemble["teachers"] for ensemble in found.private["ensembles"]] == [5, 20]
+    assert (tmp_path / "run" / "private" / "figures_2_and_3.png").exists()
+    assert not (tmp_path / "run" / "rows").exists()
+    assert found.public["rows"] == []
+    assert "Figures 2 and 3" in "\n".join(table.private_lines(found.public, found.private))
+    with pytest.raises(ConfigError, match="no teachers to draw"):
+        figures_alone(small.only(["ours"]))
 
 
 def test_sampled_teachers_share_no_votes_with_teachers_on_parts(small: Study) -> None:
