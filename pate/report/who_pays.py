@@ -1,0 +1,173 @@
+"""Who pays for privacy, in words and tables: how right a model is on each class and group, and what each lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+from pate.report.explanations import AnyReport
+from pate.report.fairness import FEWEST, error_of_share, recall_of
+from pate.report.formats import TOO_FEW, lost_or_gained, percent, points
+from pate.report.rendering import Table
+from pate.report.schema import Group, Lost, WithoutPrivacy
+
+_FEW = 6  # classes or groups, for a line of a terminal and for columns of a table
+_BY_CHANCE = 0.025  # how often a class or group may be said to have lost most where none lost anything
+
+
+@dataclass(frozen=True)
+class Part:
+    """The test examples of a class, or of a group by a `column`: how many, and how right a model is on them.
+
+    What a model without privacy is right on, and what was lost against it, is known of benchmarks.
+    """
+
+    column: str | None
+    value: str
+    examples: int
+    right: float | None
+    error: float | None = None
+    nonprivate: float | None = None
+    lost: Lost | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are enough test examples to tell anything."""
+        return self.right is not None and self.examples >= FEWEST
+
+    @property
+    def name(self) -> str:
+        """Of a class or group, in a sentence."""
+        return f"The class {self.value!r}" if self.column is None else f"The group {self.column} = {self.value}"
+
+
+def class_parts(report: AnyReport) -> list[Part]:
+    """The classes, by what of their test examples is recognised."""
+    confusion, beside = report.student.confusion, _without_privacy(report)
+    if confusion is None:
+        return []
+    n = len(report.classes)
+    nonprivate, lost = (beside.recall, beside.lost_by_class) if beside is not None else ((None,) * n, (None,) * n)
+    sizes = [sum(row) for row in confusion]
+    errors = [error_of_share(row[label], sum(row)) for label, row in enumerate(confusion)]
+    given = zip(report.classes, sizes, recall_of(confusion), errors, nonprivate, lost, strict=True)
+    return [Part(None, *of_class) for of_class in given]
+
+
+def group_parts(report: AnyReport) -> list[Part]:
+    """The groups, column by column, by what of their test examples is right."""
+    groups, beside = report.student.groups, _without_privacy(report)
+    if beside is None or len(beside.groups) != len(groups):
+        return [_part(group) for group in groups]
+    given = zip(groups, beside.groups, beside.lost_by_group, strict=True)
+    return [replace(_part(own), nonprivate=its.accuracy, lost=lost) for own, its, lost in given]
+
+
+def _part(group: Group) -> Part:
+    return Part(group.column, group.value, group.examples, group.accuracy, group.error)
+
+
+def who_lost_most(report: AnyReport) -> str | None:
+    """The class or group that lost most to privacy, in a sentence; None where nobody knows.
+
+    The largest of many differences is large by chance: the more there are, the larger it has to be to be told.
+    """
+    beside = _without_privacy(report)
+    known = [(one.lost.share, one) for one in class_parts(report) + group_parts(report) if one.lost and one.tells]
+    if beside is None or not known:
+        return None
+    share, most = max(known, key=lambda pair: pair[0])
+    assert most.lost is not None
+    if share <= 0:
+        return "No class or group lost anything to privacy."
+    told = points(share, most.lost.error)
+    if share <= NormalDist().inv_cdf(1 - _BY_CHANCE / len(known)) * most.lost.error:
+        name = most.name[0].lower() + most.name[1:]
+        return f"No class or group lost more to privacy than chance explains. The most: {name}, {told} points."
+    verb = "recognised" if most.column is None else "right"
+    return (
+        f"{most.name} ({most.examples:,} test examples) lost most to privacy: {percent(most.right)} {verb} instead of "
+        f"{percent(most.nonprivate)}, {told} points less. All test examples together "
+        f"{lost_or_gained(beside.lost.share, beside.lost.error)}."
+    )
+
+
+def in_a_line(parts: Sequence[Part]) -> str:
+    """Shares of classes, or of the groups of one column, for a terminal; of many groups, the best and the worst."""
+    told = [one for one in parts if one.tells]
+    few = [one for one in parts if not one.tells and one.examples]
+    if len(parts) > _FEW and told:
+        worst, *_, best = sorted(told, key=lambda one: one.right or 0.0) if len(told) > 1 else (told[0], told[0])
+        more = f"; {len(few)} more with too few test examples to tell" if few else ""
+        return f"{len(told)} groups, from {_shown(worst)} to {_shown(best)}{more}"
+    return ", ".join([_shown(one) for one in told] + [f"{one.value} {TOO_FEW} ({one.examples})" for one in few])
+
+
+def _shown(one: Part) -> str:
+    if one.lost is not None:
+        return f"{one.value} {percent(one.right)} ({lost_or_gained(one.lost.share, one.lost.error)})"
+    return f"{one.value} {_with_error(one)}"
+
+
+def by_column(parts: Sequence[Part]) -> dict[str, list[Part]]:
+    """Groups by their column."""
+    found: dict[str, list[Part]] = {}
+    for one in parts:
+        found.setdefault(one.column or "class", []).append(one)
+    return found
+
+
+def section(report: AnyReport) -> dict[str, Any] | None:
+    """What the page shows of it; None where there is nothing beyond what it shows of the classes anyway."""
+    beside, groups = _without_privacy(report), report.student.groups
+    if beside is None and not groups:
+        return None
+    tables = [("By class", _class_table(class_parts(report)))] if beside is not None else []
+    for column, parts in by_column(group_parts(report)).items():
+        members = [group for group in groups if group.column == column]
+        tables.append((f"By {column}", _group_table(column, parts, members, report.classes)))
+    heading = "Group by group" if beside is None else "Who pays for privacy"
+    return {"heading": heading, "most": who_lost_most(report), "tables": tables, "fewest": FEWEST}
+
+
+def _class_table(parts: Sequence[Part]) -> Table:
+    header = ("class", "test examples", "recognised", "without privacy", "lost")
+    return Table(header, [(one.value, f"{one.examples:,}", *_cells(one)) for one in parts])
+
+
+def _group_table(column: str, parts: Sequence[Part], groups: Sequence[Group], classes: Sequence[str]) -> Table:
+    shown = classes if len(classes) <= _FEW else ()
+    benchmark = any(one.lost is not None for one in parts)
+    beside = ("without privacy", "lost") if benchmark else ()
+    header = (column, "test examples", "right", *beside, "mean over classes", *(f"recognised: {c}" for c in shown))
+    rows = []
+    for one, group in zip(parts, groups, strict=True):
+        sizes = group.class_examples
+        mean = _cell(group.balanced_accuracy, min(sizes))
+        recall = [_cell(share, n) for share, n in zip(group.recall, sizes, strict=True)]
+        cells = _cells(one) if benchmark else _cells(one)[:1]
+        rows.append((one.value, f"{one.examples:,}", *cells, mean, *recall[: len(shown)]))
+    return Table(header, rows)
+
+
+def _cells(one: Part) -> tuple[str, str, str]:
+    """Right, right without privacy, and lost; in words where there are too few examples to tell."""
+    if not one.tells:
+        return TOO_FEW, TOO_FEW, TOO_FEW
+    lost = "–" if one.lost is None else points(one.lost.share, one.lost.error)
+    return _with_error(one), "–" if one.nonprivate is None else percent(one.nonprivate), lost
+
+
+def _with_error(one: Part) -> str:
+    assert one.right is not None
+    return percent(one.right) if one.error is None else f"{points(one.right, one.error)} %"
+
+
+def _cell(share: float | None, examples: int) -> str:
+    return TOO_FEW if share is None or examples < FEWEST else percent(share)
+
+
+def _without_privacy(report: AnyReport) -> WithoutPrivacy | None:
+    return report.benchmark.without_privacy if report.benchmark is not None else None
