@@ -46,16 +46,22 @@ class Spread:
 
 @dataclass(frozen=True)
 class Parts:
-    """How right a method is on each class and group; `rarest` is the share of the rarest class that it recognises."""
+    """How right a method is on each class and group; `rarest` is the share of the rarest class that it recognises.
+
+    And so it is of that class within each group.
+    """
 
     classes: tuple[ComparedPart, ...] = ()
     groups: tuple[ComparedPart, ...] = ()
+    rarest_within: tuple[ComparedPart, ...] = ()
     rarest_class: str | None = None
     rarest: float | None = None
     spreads: tuple[Spread, ...] = ()
 
     @classmethod
-    def of(cls, classes: Sequence[ComparedPart], groups: Sequence[ComparedPart]) -> Parts:
+    def of(
+        cls, classes: Sequence[ComparedPart], groups: Sequence[ComparedPart], rarest_within: Sequence[ComparedPart]
+    ) -> Parts:
         """With what follows from the parts."""
         there = [one for one in classes if one.examples]
         rarest = min(there, key=lambda one: one.examples) if there else None
@@ -64,6 +70,7 @@ class Parts:
         return cls(
             tuple(classes),
             tuple(groups),
+            tuple(rarest_within),
             None if rarest is None else rarest.value,
             None if rarest is None else rarest.right,
             tuple(spread for spread in spreads if spread is not None),
@@ -77,19 +84,9 @@ NO_PARTS = Parts()
 def parts_of(report: Mapping[str, Any]) -> Parts:
     """From a report as it is stored, of whatever version."""
     student, beside = report["student"], _beside(report)
-    names, lost = report["classes"], beside.get("lost_by_class") or [None] * len(report["classes"])
-    confusion = student.get("confusion") or ()
-    classes = [
-        _part(None, name, sum(row), recall, its)
-        for name, row, recall, its in zip(names, confusion, recall_of(confusion), lost, strict=False)
-    ]
-    groups = student.get("groups") or ()
-    lost = beside.get("lost_by_group") or [None] * len(groups)
-    found = [
-        _part(one["column"], one["value"], one["examples"], one["accuracy"], its)
-        for one, its in zip(groups, lost, strict=False)
-    ]
-    return Parts.of(classes, found)
+    confusion, groups = student.get("confusion") or (), student.get("groups") or ()
+    lost = beside.get("lost_by_class"), beside.get("lost_by_group")
+    return _parts(report["classes"], [sum(row) for row in confusion], recall_of(confusion), groups, *lost)
 
 
 def nonprivate_parts(report: Mapping[str, Any]) -> Parts | None:
@@ -98,18 +95,34 @@ def nonprivate_parts(report: Mapping[str, Any]) -> Parts | None:
     if not beside:
         return None
     sizes = [sum(row) for row in report["student"].get("confusion") or ()]
-    classes = [
-        _part(None, name, n, recall, None)
-        for name, n, recall in zip(report["classes"], sizes, beside["recall"], strict=False)
-    ]
-    groups = [_part(one["column"], one["value"], one["examples"], one["accuracy"], None) for one in beside["groups"]]
-    return Parts.of(classes, groups)
+    return _parts(report["classes"], sizes, beside["recall"], beside["groups"])
+
+
+def _parts(
+    names: Sequence[str],
+    sizes: Sequence[int],
+    recall: Sequence[float | None],
+    groups: Sequence[Mapping[str, Any]],
+    by_class: Sequence[Any] | None = None,
+    by_group: Sequence[Any] | None = None,
+) -> Parts:
+    lost = by_class or [None] * len(names)
+    classes = [_part(None, *given) for given in zip(names, sizes, recall, lost, strict=False)]
+    rarest = min((i for i, n in enumerate(sizes) if n), key=lambda i: sizes[i], default=None)
+    found, within = [], []
+    for group, its in zip(groups, by_group or [None] * len(groups), strict=True):
+        column, value = group["column"], group["value"]
+        found.append(_part(column, value, group["examples"], group["accuracy"], its))
+        if rarest is not None:
+            own = None if its is None else its["by_class"][rarest]
+            within.append(_part(column, value, group["class_examples"][rarest], group["recall"][rarest], own))
+    return Parts.of(classes, found, within)
 
 
 def mean_of(several: Sequence[Parts]) -> Parts:
     """Over runs, of each class and group that they have."""
-    classes = _means([one for parts in several for one in parts.classes])
-    return Parts.of(classes, _means([one for parts in several for one in parts.groups]))
+    kinds = ("classes", "groups", "rarest_within")
+    return Parts.of(*(_means([one for parts in several for one in getattr(parts, kind)]) for kind in kinds))
 
 
 @dataclass(frozen=True)
@@ -139,23 +152,26 @@ class PartColumns:
 
 
 def part_tables(methods: Mapping[str, Parts]) -> list[tuple[str, Table]]:
-    """For the page: a table of the classes and one of each column's groups, with a column for every method."""
-    given = [one for parts in methods.values() for one in (*parts.classes, *parts.groups)]
+    """For the page: tables of the classes, of each column's groups, and of the rarest class in these, by method."""
     if not any(parts.groups or any(one.lost is not None for one in parts.classes) for parts in methods.values()):
         return []
-    found = []
-    for column in dict.fromkeys(one.column for one in given):
-        rows = []
-        for value, n in {one.value: one.examples for one in given if one.column == column}.items():
-            cells = [_cell(_find(parts, column, value)) for parts in methods.values()]
-            rows.append((value, f"{n:,}", *cells))
-        heading = "By class: recognised" if column is None else f"By {column}: right"
-        found.append((heading, Table((column or "class", "test examples", *methods), rows)))
-    return found
+    rarest = next((parts.rarest_class for parts in methods.values() if parts.rarest_class is not None), None)
+    by_class = _table({name: parts.classes for name, parts in methods.items()}, "class", None)
+    found = [("By class: recognised", by_class)] if by_class.rows else []
+    for column in dict.fromkeys(one.column for parts in methods.values() for one in parts.groups):
+        assert column is not None
+        groups = {name: parts.groups for name, parts in methods.items()}
+        within = {name: parts.rarest_within for name, parts in methods.items()}
+        found.append((f"By {column}: right", _table(groups, column, column)))
+        found.append((f"By {column}: recognised of class {rarest}, the rarest", _table(within, column, column)))
+    return [(heading, table) for heading, table in found if table.rows]
 
 
-def _find(parts: Parts, column: str | None, value: str) -> ComparedPart | None:
-    return next((one for one in (*parts.classes, *parts.groups) if (one.column, one.value) == (column, value)), None)
+def _table(methods: Mapping[str, Sequence[ComparedPart]], heading: str, column: str | None) -> Table:
+    given = {name: {one.value: one for one in parts if one.column == column} for name, parts in methods.items()}
+    sizes = {one.value: one.examples for parts in given.values() for one in parts.values()}
+    rows = [(value, f"{n:,}", *(_cell(parts.get(value)) for parts in given.values())) for value, n in sizes.items()]
+    return Table((heading, "test examples", *methods), rows)
 
 
 def _cell(one: ComparedPart | None) -> str:

@@ -21,7 +21,8 @@ _BY_CHANCE = 0.025  # how often a class or group may be said to have lost most w
 class Part:
     """The test examples of a class, or of a group by a `column`: how many, and how right a model is on them.
 
-    What a model without privacy is right on, and what was lost against it, is known of benchmarks.
+    Of a group they may be those of one class. What a model without privacy is right on, and what was lost against it,
+    is known of benchmarks.
     """
 
     column: str | None
@@ -31,6 +32,7 @@ class Part:
     error: float | None = None
     nonprivate: float | None = None
     lost: Lost | None = None
+    of_class: str | None = None
 
     @property
     def tells(self) -> bool:
@@ -39,8 +41,11 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Of a class or group, in a sentence."""
-        return f"The class {self.value!r}" if self.column is None else f"The group {self.column} = {self.value}"
+        """Of a class, a group, or a class in a group, in a sentence."""
+        if self.column is None:
+            return f"the class {self.value!r}"
+        group = f"{self.column} = {self.value}"
+        return f"the group {group}" if self.of_class is None else f"the class {self.of_class!r} of {group}"
 
 
 def class_parts(report: AnyReport) -> list[Part]:
@@ -69,29 +74,74 @@ def _part(group: Group) -> Part:
     return Part(group.column, group.value, group.examples, group.accuracy, group.error)
 
 
+def parts_within(report: AnyReport) -> list[Part]:
+    """The classes within each group, group by group, by what of their test examples is recognised."""
+    found, beside = [], _without_privacy(report)
+    for number, group in enumerate(report.student.groups):
+        its = beside.groups[number].recall if beside is not None and beside.groups else (None,) * len(report.classes)
+        lost = beside.lost_by_group[number] if beside is not None and beside.lost_by_group else None
+        losses = (None,) * len(report.classes) if lost is None else lost.by_class
+        given = zip(group.class_examples, group.recall, its, losses, report.classes, strict=True)
+        found += [Part(group.column, group.value, n, own, None, other, by, name) for n, own, other, by, name in given]
+    return found
+
+
 def who_lost_most(report: AnyReport) -> str | None:
-    """The class or group that lost most to privacy, in a sentence; None where nobody knows.
+    """The class or group that lost most to privacy, and the class in a group if that lost more; None: nobody knows.
 
     The largest of many differences is large by chance: the more there are, the larger it has to be to be told.
     """
     beside = _without_privacy(report)
-    known = [(one.lost.share, one) for one in class_parts(report) + group_parts(report) if one.lost and one.tells]
+    known = [one for one in class_parts(report) + group_parts(report) if one.lost and one.tells]
+    within = [one for one in parts_within(report) if one.lost and one.tells]
     if beside is None or not known:
         return None
-    share, most = max(known, key=lambda pair: pair[0])
-    assert most.lost is not None
-    if share <= 0:
+    errors = NormalDist().inv_cdf(1 - _BY_CHANCE / len(known + within))
+    most, deepest = (_most_beyond(errors, parts) for parts in (known, within))
+    if most is None and deepest is None:
+        return _within_chance(max(known, key=_lost))
+    whole = f"All test examples together {lost_or_gained(beside.lost.share, beside.lost.error)}."
+    if most is None or deepest is None:
+        return f"{_told(most or deepest)} {whole}"
+    more = f" Within groups: {_of_so_many(deepest)}." if _lost(deepest) > _lost(most) else ""
+    return f"{_told(most)}{more} {whole}"
+
+
+def _lost(one: Part | None) -> float:
+    assert one is not None
+    assert one.lost is not None
+    return one.lost.share
+
+
+def _most_beyond(errors: float, parts: Sequence[Part]) -> Part | None:
+    """The largest loss of those that are more than so many standard errors."""
+    beyond = [one for one in parts if one.lost is not None and one.lost.share > errors * one.lost.error]
+    return max(beyond, key=_lost) if beyond else None
+
+
+def _within_chance(one: Part) -> str:
+    assert one.lost is not None
+    if one.lost.share <= 0:
         return "No class or group lost anything to privacy."
-    told = points(share, most.lost.error)
-    if share <= NormalDist().inv_cdf(1 - _BY_CHANCE / len(known)) * most.lost.error:
-        name = most.name[0].lower() + most.name[1:]
-        return f"No class or group lost more to privacy than chance explains. The most: {name}, {told} points."
-    verb = "recognised" if most.column is None else "right"
-    return (
-        f"{most.name} ({most.examples:,} test examples) lost most to privacy: {percent(most.right)} {verb} instead of "
-        f"{percent(most.nonprivate)}, {told} points less. All test examples together "
-        f"{lost_or_gained(beside.lost.share, beside.lost.error)}."
-    )
+    told = points(one.lost.share, one.lost.error)
+    return f"No class or group lost more to privacy than chance explains. The most: {one.name}, {told} points."
+
+
+def _told(one: Part | None) -> str:
+    assert one is not None
+    name = f"{one.name} ({one.examples:,} test examples) lost most to privacy"
+    return f"{name[0].upper()}{name[1:]}: {_instead(one)}."
+
+
+def _of_so_many(one: Part) -> str:
+    return f"{one.name} ({one.examples:,}), {_instead(one)}"
+
+
+def _instead(one: Part) -> str:
+    assert one.lost is not None
+    verb = "right" if one.column is not None and one.of_class is None else "recognised"
+    less = points(one.lost.share, one.lost.error)
+    return f"{percent(one.right)} {verb} instead of {percent(one.nonprivate)}, {less} points less"
 
 
 def in_a_line(parts: Sequence[Part]) -> str:
@@ -127,7 +177,8 @@ def section(report: AnyReport) -> dict[str, Any] | None:
     tables = [("By class", _class_table(class_parts(report)))] if beside is not None else []
     for column, parts in by_column(group_parts(report)).items():
         members = [group for group in groups if group.column == column]
-        tables.append((f"By {column}", _group_table(column, parts, members, report.classes)))
+        within = [one for one in parts_within(report) if one.column == column]
+        tables.append((f"By {column}", _group_table(column, parts, members, within)))
     heading = "Group by group" if beside is None else "Who pays for privacy"
     return {"heading": heading, "most": who_lost_most(report), "tables": tables, "fewest": FEWEST}
 
@@ -137,18 +188,27 @@ def _class_table(parts: Sequence[Part]) -> Table:
     return Table(header, [(one.value, f"{one.examples:,}", *_cells(one)) for one in parts])
 
 
-def _group_table(column: str, parts: Sequence[Part], groups: Sequence[Group], classes: Sequence[str]) -> Table:
-    shown = classes if len(classes) <= _FEW else ()
+def _group_table(column: str, parts: Sequence[Part], groups: Sequence[Group], within: Sequence[Part]) -> Table:
+    classes = list(dict.fromkeys(one.of_class for one in within))
+    shown = classes if len(classes) <= _FEW else []
     benchmark = any(one.lost is not None for one in parts)
-    beside = ("without privacy", "lost") if benchmark else ()
-    header = (column, "test examples", "right", *beside, "mean over classes", *(f"recognised: {c}" for c in shown))
+    header = [
+        column,
+        "test examples",
+        "right",
+        *(["without privacy", "lost"] if benchmark else []),
+        "mean over classes",
+    ]
+    for name in shown:
+        header += [f"recognised: {name}", f"lost: {name}"] if benchmark else [f"recognised: {name}"]
     rows = []
-    for one, group in zip(parts, groups, strict=True):
-        sizes = group.class_examples
-        mean = _cell(group.balanced_accuracy, min(sizes))
-        recall = [_cell(share, n) for share, n in zip(group.recall, sizes, strict=True)]
-        cells = _cells(one) if benchmark else _cells(one)[:1]
-        rows.append((one.value, f"{one.examples:,}", *cells, mean, *recall[: len(shown)]))
+    for number, (one, group) in enumerate(zip(parts, groups, strict=True)):
+        row = [one.value, f"{one.examples:,}", *(_cells(one) if benchmark else _cells(one)[:1])]
+        row.append(_cell(group.balanced_accuracy, min(group.class_examples)))
+        for its in within[number * len(classes) :][: len(shown)]:
+            right, _, lost = _cells(its)
+            row += [right, lost] if benchmark else [right]
+        rows.append(row)
     return Table(header, rows)
 
 

@@ -172,7 +172,8 @@ def test_where_classes_are_skewed_it_tells_more_than_the_share_that_is_right(tmp
 
 
 def group(column: str, value: str, examples: int, accuracy: float) -> dict[str, Any]:
-    return {"column": column, "value": value, "examples": examples, "accuracy": accuracy}
+    about = {"column": column, "value": value, "examples": examples, "accuracy": accuracy}
+    return about | {"recall": [0.9, accuracy / 2], "class_examples": [examples - 40, 40]}
 
 
 def grouped(folder: Path, rights: list[float], config: str = "a: 1", recall: float = 0.4, epsilon: float = 1.0) -> Path:
@@ -180,7 +181,10 @@ def grouped(folder: Path, rights: list[float], config: str = "a: 1", recall: flo
     sizes = [("sex", "f", 80), ("sex", "m", 120), ("ward", "a", 171), ("ward", "b", 29)]
     groups = [group(*size, right) for size, right in zip(sizes, rights, strict=True)]
     beside = [group(*size, 0.9) for size in sizes]
-    lost = [{"share": 0.9 - right, "error": 0.02, "by_class": []} for right in rights]
+    lost = [
+        {"share": 0.9 - right, "error": 0.02, "by_class": [None, {"share": 0.45 - right / 2, "error": 0.05}]}
+        for right in rights
+    ]
     student = {
         "accuracy": 0.8,
         "test_examples": 200,
@@ -223,7 +227,12 @@ def test_worst_group_gap_and_rarest_class_stand_side_by_side(tmp_path: Path) -> 
     assert ward["worst"] == "a"
     lost = {(one["column"], one["value"]): one["lost"] for one in entry["parts"]["groups"]}
     assert lost["sex", "m"] == pytest.approx(0.25)
+    within = {(one["column"], one["value"]): one for one in entry["parts"]["rarest_within"]}
+    assert within["sex", "m"]["right"] == pytest.approx(0.325)
+    assert within["sex", "m"]["lost"] == pytest.approx(0.125)
     page = render_comparison(compared, '<svg viewBox="0 0 1 1"></svg>')
+    assert "By sex: recognised of class b, the rarest" in page
+    assert "32.5 %, lost 12.5 ± 5.0" in page
     assert "<h2>Who pays for privacy</h2>" in page
     assert "65.0 %, lost 25.0 ± 2.0" in page
     assert "<td>too few</td>" in page or 'number">too few</td>' in page

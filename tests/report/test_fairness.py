@@ -181,7 +181,7 @@ def test_report_and_page_and_terminal_have_classes_and_groups(finished: Path) ->
     for heading in ("By class", "By sex", "By ward"):
         assert f"<h3>{heading}</h3>" in page
     rare = page[page.index('<th scope="row">rare</th>') :]
-    assert rare[: rare.index("</tr>")].count("too few") == 6  # whatever would be a figure
+    assert rare[: rare.index("</tr>")].count("too few") == 8  # whatever would be a figure
     flat = figures(report)
     assert flat["groups/ward=b"] == next(one.accuracy for one in report.student.groups if one.value == "b")
     assert flat["benchmark/lost/ward=b"] == pytest.approx(beside.lost_by_group[3].share)  # type: ignore[union-attr]
@@ -373,6 +373,37 @@ def test_who_lost_most_is_said_where_it_is_more_than_chance() -> None:
     few = who_lost_most(report_with(("a", "b"), [900, FEWEST - 1], [60, FEWEST - 1], [0, 0]))
     assert few is not None
     assert few.startswith("The class 'a' (900 test examples) lost most")
+
+
+def test_a_clear_loss_is_told_though_chance_gives_another_a_larger_one() -> None:
+    told = who_lost_most(report_with(("a", "b"), [5000, 40], [200, 5], [20, 2]))
+    assert told is not None
+    assert told.startswith("The class 'a' (5,000 test examples) lost most to privacy: ")
+
+
+def test_a_class_in_a_group_that_lost_more_is_told_too(finished: Path) -> None:
+    """Half of the rare class is lost, and all of that in one of two groups."""
+    truth = np.array(([0] * 950 + [1] * 50) * 2)
+    private, nonprivate = truth.copy(), truth.copy()
+    private[950:995] = 0
+    members = np.repeat([0, 1], 1000)
+    grouped = [Grouping("sex", ("f", "m"), members)]
+    report = read_report(finished)
+    assert report.benchmark is not None
+    counts = np.zeros((2, 2), dtype=int)
+    np.add.at(counts, (truth, private), 1)
+    update = {"confusion": tuple(map(tuple, counts.tolist())), "groups": group_figures(grouped, private, truth, 2)}
+    beside = {"without_privacy": without_privacy(grouped, private, nonprivate, truth, 2)}
+    changed = {
+        "student": report.student.model_copy(update=update),
+        "benchmark": report.benchmark.model_copy(update=beside),
+    }
+    told = who_lost_most(report.model_copy(update=changed))
+    assert told is not None
+    assert told.startswith(
+        "The class 'yes' (100 test examples) lost most to privacy: 55.0 % recognised instead of 100.0 %"
+    )
+    assert "Within groups: the class 'yes' of sex = f (50), 10.0 % recognised instead of 100.0 %, 90.0" in told
 
 
 def test_of_many_classes_the_largest_loss_must_be_larger() -> None:
