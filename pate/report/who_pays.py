@@ -13,7 +13,7 @@ from pate.report.formats import TOO_FEW, lost_or_gained, percent, points
 from pate.report.rendering import Table
 from pate.report.schema import Group, Lost, WithoutPrivacy
 
-_FEW = 6  # classes or groups, for a line of a terminal and for columns of a table
+_FEW = 6  # classes or groups, for a line of a terminal
 _BY_CHANCE = 0.025  # how often a class or group may be said to have lost most where none lost anything
 
 
@@ -82,7 +82,9 @@ def parts_within(report: AnyReport) -> list[Part]:
         lost = beside.lost_by_group[number] if beside is not None and beside.lost_by_group else None
         losses = (None,) * len(report.classes) if lost is None else lost.by_class
         given = zip(group.class_examples, group.recall, its, losses, report.classes, strict=True)
-        found += [Part(group.column, group.value, n, own, None, other, by, name) for n, own, other, by, name in given]
+        for n, own, other, by, name in given:
+            error = None if own is None else error_of_share(round(own * n), n)
+            found.append(Part(group.column, group.value, n, own, error, other, by, name))
     return found
 
 
@@ -170,46 +172,35 @@ def by_column(parts: Sequence[Part]) -> dict[str, list[Part]]:
 
 
 def section(report: AnyReport) -> dict[str, Any] | None:
-    """What the page shows of it; None where there is nothing beyond what it shows of the classes anyway."""
+    """What the page shows of it; None where there is nothing beyond what it shows of the classes anyway.
+
+    With each table of groups comes one of the classes within them.
+    """
     beside, groups = _without_privacy(report), report.student.groups
     if beside is None and not groups:
         return None
-    tables = [("By class", _class_table(class_parts(report)))] if beside is not None else []
+    tables: list[tuple[str, Table, Table | None]] = []
+    if beside is not None:
+        tables.append(("By class", _table(["class"], "recognised", class_parts(report)), None))
+    within = by_column(parts_within(report))
     for column, parts in by_column(group_parts(report)).items():
-        members = [group for group in groups if group.column == column]
-        within = [one for one in parts_within(report) if one.column == column]
-        tables.append((f"By {column}", _group_table(column, parts, members, within)))
+        means = [(group.balanced_accuracy, min(group.class_examples)) for group in groups if group.column == column]
+        table = _table([column], "right", parts)
+        rows = [(*row, _cell(*mean)) for row, mean in zip(table.rows, means, strict=True)]
+        by_class = _table([column, "class"], "recognised", within[column])
+        tables.append((f"By {column}", Table((*table.header, "mean over classes"), rows), by_class))
     heading = "Group by group" if beside is None else "Who pays for privacy"
     return {"heading": heading, "most": who_lost_most(report), "tables": tables, "fewest": FEWEST}
 
 
-def _class_table(parts: Sequence[Part]) -> Table:
-    header = ("class", "test examples", "recognised", "without privacy", "lost")
-    return Table(header, [(one.value, f"{one.examples:,}", *_cells(one)) for one in parts])
-
-
-def _group_table(column: str, parts: Sequence[Part], groups: Sequence[Group], within: Sequence[Part]) -> Table:
-    classes = list(dict.fromkeys(one.of_class for one in within))
-    shown = classes if len(classes) <= _FEW else []
-    benchmark = any(one.lost is not None for one in parts)
-    header = [
-        column,
-        "test examples",
-        "right",
-        *(["without privacy", "lost"] if benchmark else []),
-        "mean over classes",
-    ]
-    for name in shown:
-        header += [f"recognised: {name}", f"lost: {name}"] if benchmark else [f"recognised: {name}"]
+def _table(names: Sequence[str], right: str, parts: Sequence[Part]) -> Table:
+    """A row for each part; what is known of benchmarks alone has columns only there."""
+    beside = ("without privacy", "lost") if any(one.lost is not None for one in parts) else ()
     rows = []
-    for number, (one, group) in enumerate(zip(parts, groups, strict=True)):
-        row = [one.value, f"{one.examples:,}", *(_cells(one) if benchmark else _cells(one)[:1])]
-        row.append(_cell(group.balanced_accuracy, min(group.class_examples)))
-        for its in within[number * len(classes) :][: len(shown)]:
-            right, _, lost = _cells(its)
-            row += [right, lost] if benchmark else [right]
-        rows.append(row)
-    return Table(header, rows)
+    for one in parts:
+        of_class = () if one.of_class is None else (one.of_class,)
+        rows.append((one.value, *of_class, f"{one.examples:,}", *_cells(one)[: 1 + len(beside)]))
+    return Table((*names, "test examples", right, *beside), rows)
 
 
 def _cells(one: Part) -> tuple[str, str, str]:

@@ -180,8 +180,8 @@ def test_report_and_page_and_terminal_have_classes_and_groups(finished: Path) ->
     assert "<h2>Who pays for privacy</h2>" in page
     for heading in ("By class", "By sex", "By ward"):
         assert f"<h3>{heading}</h3>" in page
-    rare = page[page.index('<th scope="row">rare</th>') :]
-    assert rare[: rare.index("</tr>")].count("too few") == 8  # whatever would be a figure
+    for rare in page.split('<th scope="row">rare</th>')[1:]:
+        assert rare[: rare.index("</tr>")].count("too few") >= 3  # whatever would be a figure
     flat = figures(report)
     assert flat["groups/ward=b"] == next(one.accuracy for one in report.student.groups if one.value == "b")
     assert flat["benchmark/lost/ward=b"] == pytest.approx(beside.lost_by_group[3].share)  # type: ignore[union-attr]
