@@ -16,6 +16,7 @@ from pate.cluster.session import check_workers
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset, Records
+from pate.data.groups import groupings
 from pate.data.sources import load, read_by_workers
 from pate.errors import ConfigError
 from pate.gaps import check_gaps
@@ -80,6 +81,7 @@ def prepare(
         check_workers(address, config.ray)
     by_workers = on_ray and read_by_workers(config.data, joins(address))
     data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
+    groupings(data, config.groups)
     if not by_records:
         data.refuse_missing()
     shared_ledger(config, out, config_dir)

@@ -29,7 +29,6 @@ from pate.students.stage import model_card, new_student, stored_student
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pate.report.schema import Report
     from pate.teachers import Recipe
 
 _STEPS = 2  # of training a network: enough for every line of its loop
@@ -325,6 +324,7 @@ def try_nonprivate(config: Config, data: Dataset) -> None:
 def try_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> None:
     """Every page and plot, drawn from made-up figures and the real names, of classes above all."""
     from pate.report.figures import save_examples
+    from pate.report.made_up import made_up_report
     from pate.report.writing import store_report, write_pages
     from pate.runs.files import RunFiles
 
@@ -338,39 +338,6 @@ def try_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: flo
             write_pages(path, images=False)
     except _Failed as error:
         raise ConfigError(f"{error}; are the names of the classes plain text?") from None
-
-
-def made_up_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> Report:
-    """A report with the names that the real one will have, and figures that mean nothing."""
-    from pate.report.making import described_report
-    from pate.report.schema import Agreement, Benchmark, Calibration, EpsilonCurves, ReleasedLabels, Student
-
-    n, budget = len(data.classes), config.budget
-    curves = EpsilonCurves(queries=(1, budget.asked), epsilon={"for every data set": (epsilon / 2, epsilon)})
-    confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
-    return described_report(
-        config,
-        data,
-        mechanism,
-        epsilon,
-        asked=budget.asked,
-        answered=budget.most_answered,
-        student=Student(
-            name=config.student.name,
-            test_examples=4 * n,
-            accuracy=0.75,
-            confusion=confusion,
-            balanced_accuracy=0.75,
-            commonest_share=1 / n,
-            auc=0.5,
-            calibration=Calibration(error=0.1, bins=((0.5, 0.6, 4 * n),)),
-            said_of_public=(1,) * n,
-            agreement=Agreement(share=0.5, error=0.1, mean_over_classes=0.5, commonest=0.5, labels=n),
-        ),
-        labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n, expected_shares=(1 / n,) * n),
-        benchmark=Benchmark(note="made up", label_accuracy=0.5, nonprivate_accuracy=0.5) if data.benchmark else None,
-        curves=None if config.voters == "neighbours" else curves,
-    )
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pate.cluster.session import joined
 from pate.config import BaselineConfig, RaySettings
 from pate.console import Console
 from pate.data.dataset import Dataset
+from pate.data.groups import groupings
 from pate.data.sources import data_root, load
 from pate.errors import ConfigError, DataError
 from pate.learning import with_learned_preparation
@@ -75,6 +76,7 @@ def run_baseline(
     given, data = config, data or load(config.data, data_dir, config_dir, keep_missing=True)
     if curve and not data.benchmark:
         raise ConfigError("curve: is for benchmarks; accuracies on private records are private")
+    groupings(data, config.groups)
     config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
@@ -84,7 +86,7 @@ def run_baseline(
     in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
     with Run.create(out, given, resume) as directory, in_cluster:
         if directory.report_file.exists():
-            return BaselineOutcome(BaselineReport.model_validate_json(directory.report_file.read_text()), out)
+            return BaselineOutcome(_report_again(config, data, directory, console), out)
         root = data_root(data_dir)
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
@@ -248,32 +250,56 @@ def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, co
             unit="record",
             statement=privacy_statement(model.epsilon_, model.delta_, "record"),
         ),
-        student=measured(config.baseline.name, model, data, shaped=partial(_shaped, model)),
-        benchmark=_benchmark(config, data, model, console) if data.benchmark else None,
         data=data_name(config.data),
         versions=software(),
+        **_figures(config, data, model, console),
     )
     return report.model_copy(update={"warnings": warnings_of(report)})
+
+
+def _report_again(config: BaselineConfig, data: Dataset, directory: Run, console: Console) -> BaselineReport:
+    """The report of a model that was released; with new figures where other ones are wanted now, of the same model."""
+    stored = BaselineReport.model_validate_json(directory.report_file.read_text())
+    if stored.config_digest == config.digest():
+        return stored
+    model = directory.model(trust=dotted_names(config.baseline.model_dump()))
+    report = stored.model_copy(update=_figures(config, data, model, console) | {"config_digest": config.digest()})
+    report = report.model_copy(update={"warnings": warnings_of(report)})
+    store_report(directory.path, report)
+    write_pages(directory.path)
+    directory.sync()
+    return report
+
+
+def _figures(config: BaselineConfig, data: Dataset, model: Any, console: Console) -> dict[str, Any]:
+    """How good the model is, on public examples."""
+    shaped = partial(_shaped, model)
+    student, answers = measured(config.baseline.name, model, data, groups=config.groups, shaped=shaped)
+    benchmark = _benchmark(config, data, model, answers, console) if data.benchmark else None
+    return {"student": student, "benchmark": benchmark}
 
 
 def _accuracy(model: Any, X: Any, y: Any) -> float:
     return float((model.predict(_shaped(model, X)) == y).mean())
 
 
-def _benchmark(config: BaselineConfig, data: Dataset, model: Any, console: Console) -> Benchmark:
-    """Figures that public data playing private may show."""
-    from pate.report.nonprivate import nonprivate_accuracy
+def _benchmark(
+    config: BaselineConfig, data: Dataset, model: Any, answers: NDArray[np.int64] | None, console: Console
+) -> Benchmark:
+    """Figures that public data playing private may show; `answers` are the model's to test examples."""
+    from pate.report.nonprivate import nonprivate_figures
     from pate.teachers import Recipe
 
-    nonprivate, chosen = None, config.nonprivate
-    if chosen is not None and data.X_test is not None:
+    found: dict[str, Any] = {"nonprivate_accuracy": None}
+    chosen = config.nonprivate
+    if chosen is not None and answers is not None:
         recipe = Recipe(chosen.name, dict(chosen.params), key="nonprivate")
-        nonprivate = nonprivate_accuracy(recipe, data, config.seed, console)
+        found = nonprivate_figures(recipe, data, answers, config.groups, config.seed, console)
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",
         label_accuracy=None,
-        nonprivate_accuracy=nonprivate,
         public_accuracy=None if data.y_public is None else _accuracy(model, data.X_public, data.y_public),
         public_examples=None if data.y_public is None else len(data.X_public),
         curve=tuple(getattr(model, "curve_", ())) or None,
+        **found,
     )

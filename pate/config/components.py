@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from pate.config.workers import Resources
 from pate.data.settings import Settings, Several
@@ -17,6 +24,15 @@ def listed(value: Any) -> Any:
     """One component or several, each by its name or whole."""
     steps = value if isinstance(value, (list, tuple)) else [value]
     return [{"name": step} if isinstance(step, str) else step for step in steps]
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names repeat; name each column once")
+    return names
+
+
+Columns = Annotated[Several[str], AfterValidator(_each_once)]
 
 
 class Component(Settings):

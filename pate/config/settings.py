@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pate.accounting import parameters
-from pate.config.components import Component, Model, TeacherFamily
+from pate.config.components import Columns, Component, Model, TeacherFamily
 from pate.config.neighbours import NeighbourSettings
 from pate.config.plain_yaml import dump_yaml
 from pate.config.rounds import TeacherRound
@@ -147,11 +147,12 @@ class Budget(Settings):
 
 
 class RunConfig(Settings):
-    """What every kind of run has."""
+    """What every kind of run has; `groups` are columns that the report counts test examples by."""
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)
     seed: Seed = 0
     data: DataSettings
+    groups: Columns = ()
 
     def check(self) -> None:
         """Raise ConfigError where values do not go together."""
@@ -170,14 +171,15 @@ class RunConfig(Settings):
     @property
     def releasing_nothing(self) -> tuple[str, ...]:
         """Sections that have no say in what a run releases of private records."""
-        return ()
+        return ("groups", "nonprivate")
 
     def _digest(self, without: tuple[str, ...]) -> str:
         content = self.model_dump(mode="json", exclude=_NOWHERE_IN_THE_RESULT)
         if content.get("voters") == "teachers":  # a config that says nothing of voters is the one it always was
             del content["voters"], content["neighbours"]
-        if not content.get("rounds"):
-            content.pop("rounds", None)
+        for key in ("rounds", "groups"):
+            if not content.get(key):
+                content.pop(key, None)
         if "read_by" in content["data"]:
             content["data"]["read_by"] = "driver"  # whoever reads, the records are the same
         for section, keys in _LATER.items():
@@ -193,7 +195,7 @@ class RunConfig(Settings):
 
     def to_plain(self) -> dict[str, Any]:
         """The settings as plain values, for a file that is read again."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", exclude=None if self.groups else {"groups"})
 
 
 class BaselineBudget(Settings):
@@ -281,7 +283,7 @@ class Config(RunConfig):
         near = self.neighbours.all_rounds() if self.neighbours is not None else ()
         by_student = "student" in [one.features for one in self.rounds] + [one.features for one in near]
         has_a_say = self.budget.adaptive or by_student
-        return ("nonprivate",) if has_a_say else ("student", "nonprivate")
+        return ("groups", "nonprivate") if has_a_say else ("groups", "nonprivate", "student")
 
     def of_round(self, number: int) -> Config:
         """The config with the teachers of the round of that number, from 1 on."""

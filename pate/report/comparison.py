@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pate.config import read_yaml
 from pate.errors import RunError
+from pate.report.compared_parts import NO_PARTS, PartColumns, Parts, mean_of, nonprivate_parts, part_tables, parts_of
+from pate.report.fairness import FEWEST, mean_over_classes
 from pate.report.formats import percent, small
 from pate.report.page import paper_point, paper_sources, paper_table_rows
 from pate.report.papers import paper_rows
@@ -32,10 +34,11 @@ _MEANING = {
     SANITISED: "bounds the cost of this run's answers; released with noise",
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
+_COLUMNS = 7  # of the table, where there is no more to tell than the share that is right
 _SKEWED = 1.2  # times the share that a class has if all have the same
 _MOST_TOLD = 4  # settings beside the name of a method
 _TOLD_ANYWAY = ("budget.epsilon", "budget.delta")  # every row has them
-_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate")
+_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate", "groups")
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Entry:
     unit: str = "record"
     balanced_accuracy: float | None = None
     auc: float | None = None
+    parts: Parts = NO_PARTS
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Comparison:
     commonest_share: float | None = None
     """What always saying the commonest class of the test examples is right on."""
     n_classes: int = 2
+    nonprivate_parts: Parts | None = None
 
     @property
     def skewed(self) -> bool:
@@ -97,6 +102,8 @@ class _Run:
     commonest_share: float | None = None
     shown: tuple[tuple[str, str], ...] = ()
     """What of the settings may be published, by key."""
+    parts: Parts = NO_PARTS
+    nonprivate_parts: Parts | None = None
 
 
 def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
@@ -123,18 +130,24 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
         half = members[0].added_or_removed if kind == WORST_CASE else None
         epsilon = sum(epsilons) / len(epsilons)
         balanced, auc = (_mean_of(members, name) for name in ("balanced_accuracy", "auc"))
-        entries.append(
-            Entry(methods[settings], epsilon, kind, delta, mean, spread, len(members), names, half, unit, balanced, auc)
-        )
+        found = methods[settings], epsilon, kind, delta, mean, spread, len(members), names, half, unit, balanced, auc
+        entries.append(Entry(*found, mean_of([run.parts for run in members])))
     order = list(_MEANING)
     entries.sort(key=lambda entry: (entry.unit, order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
     known = [run.nonprivate for run in runs if run.nonprivate is not None]
     nonprivate = sum(known) / len(known) if known else None
     sources = {run.data for run in runs}
     data = sources.pop() if len(sources) == 1 else None
-    commonest = _mean_of(runs, "commonest_share")
+    without = [run.nonprivate_parts for run in runs if run.nonprivate_parts is not None]
     return Comparison(
-        tuple(entries), nonprivate, runs[0].test[0], _notes(entries, runs), data, commonest, len(runs[0].classes)
+        entries=tuple(entries),
+        nonprivate=nonprivate,
+        test_examples=runs[0].test[0],
+        notes=_notes(entries, runs),
+        data=data,
+        commonest_share=_mean_of(runs, "commonest_share"),
+        n_classes=len(runs[0].classes),
+        nonprivate_parts=mean_of(without) if without else None,
     )
 
 
@@ -152,9 +165,13 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
 
 
 def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Header and rows of the table; where classes are skewed, with what tells more than the share that is right."""
-    skewed = comparison.skewed
-    further = ("mean over classes", "AUC") if skewed else ()
+    """Header and rows of the table; where classes are skewed, with what tells more than the share that is right.
+
+    Where test examples were counted by groups, with the worst of them.
+    """
+    skewed, beside = comparison.skewed, comparison.nonprivate_parts
+    parts = PartColumns.of([entry.parts for entry in comparison.entries], skewed)
+    further = (*(("mean over classes", "AUC") if skewed else ()), *parts.header)
     rows: list[tuple[str, ...]] = [("method", "ε", "per", "right", *further, "which ε", "δ", "runs")]
     for entry in comparison.entries:
         epsilon = f"{entry.epsilon:.3g}"
@@ -165,14 +182,18 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         delta = small(entry.delta)
         balanced = "–" if entry.balanced_accuracy is None else percent(entry.balanced_accuracy)
         more = (balanced, "–" if entry.auc is None else f"{entry.auc:.3f}") if skewed else ()
+        more = (*more, *parts.cells(entry.parts))
         rows.append((entry.method, epsilon, entry.unit, shown, *more, entry.epsilon_kind, delta, str(entry.runs)))
     if comparison.nonprivate is not None:
-        more = ("–", "–") if skewed else ()
+        mean = mean_over_classes([one.right for one in beside.classes]) if beside else None
+        more = ("–" if mean is None else percent(mean), "–") if skewed else ()
+        more = (*more, *parts.cells(beside))
         rows.append(("without privacy (benchmark)", "∞", "", percent(comparison.nonprivate), *more, "none", "", ""))
     if skewed and comparison.commonest_share is not None:
         even = percent(1 / comparison.n_classes)
         right = percent(comparison.commonest_share)
-        rows.append(("always the commonest class", "0", "", right, even, "0.500", "none", "", ""))
+        never = ("0.0 %" if name == "rarest class" else "–" for name in parts.header)
+        rows.append(("always the commonest class", "0", "", right, even, "0.500", *never, "none", "", ""))
     return rows
 
 
@@ -198,7 +219,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
     """One self-contained page; `svg` is the file of the plot that `draw` made."""
     header, *rows = table_rows(comparison)
     papers = paper_rows(comparison.data)
-    unknown = ("–", "–") if comparison.skewed else ()
+    unknown = ("–",) * (len(header) - _COLUMNS)
     shown = rows + [(*row[:2], "record", row[2], *unknown, *row[3:], "") for row in paper_table_rows(papers)]
     best = max(comparison.entries, key=lambda entry: entry.accuracy)
     alternative = f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}."
@@ -212,8 +233,21 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
             Table(header, shown, len(comparison.entries)),
         ),
         paper_sources=paper_sources(papers),
+        part_tables=part_tables(_by_method(comparison)),
+        fewest=FEWEST,
         notes=comparison.notes,
     )
+
+
+def _by_method(comparison: Comparison) -> dict[str, Parts]:
+    """Classes and groups of each method at each of its ε, and without privacy."""
+    found: dict[str, Parts] = {}
+    for entry in comparison.entries:
+        if entry.epsilon_kind == WORST_CASE:  # every run has one
+            name = f"{entry.method}, ε = {entry.epsilon:.3g}" + (" per id" if entry.unit == "id" else "")
+            found[f"{name}, δ = {small(entry.delta)}" if name in found else name] = entry.parts
+    beside = comparison.nonprivate_parts
+    return found if beside is None else {**found, "without privacy (benchmark)": beside}
 
 
 def _is_private(comparison: Comparison) -> bool:
@@ -260,6 +294,8 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             auc=student.get("auc"),
             commonest_share=student.get("commonest_share"),
             shown=tuple(_flat(published_config(settings))),
+            parts=parts_of(report),
+            nonprivate_parts=nonprivate_parts(report),
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None
@@ -352,6 +388,11 @@ def _notes(entries: Sequence[Entry], runs: Sequence[_Run]) -> tuple[str, ...]:
         )
     if len({entry.delta for entry in entries}) > 1:
         notes.append("δ differs between rows: ε at different δ cannot be ranked without converting one to the other.")
+    if any(entry.parts.spreads for entry in entries):
+        notes.append(
+            f"worst by …: the group with the smallest share right, of those with {FEWEST} test examples or more; in "
+            "brackets, by how many points the best group is above it."
+        )
     if any(run.test[1] is None for run in runs):
         notes.append("Some runs do not say which test examples they used: only their number was compared.")
     if any(entry.runs > 1 for entry in entries):

@@ -37,16 +37,12 @@ class Examples:
     truth: NDArray[np.int64] | None
 
 
-def confusion_of(
-    predicted: NDArray[np.int64] | None, truth: NDArray[np.int64] | None, n_classes: int
-) -> tuple[tuple[int, ...], ...] | None:
-    """Test examples by true class and prediction; None if there are none.
+def confusion_of(predicted: NDArray[np.int64], truth: NDArray[np.int64], n_classes: int) -> tuple[tuple[int, ...], ...]:
+    """Test examples by true class and prediction.
 
     >>> confusion_of(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
     ((1, 1), (0, 1))
     """
-    if predicted is None or truth is None:
-        return None
     counts = np.bincount(truth * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
     return tuple(tuple(int(number) for number in row) for row in counts)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+TOO_FEW = "too few"
+"""Stands in place of a figure that too few examples cannot tell."""
+
 
 def small(delta: float) -> str:
     """A probability such as δ, for people.
@@ -24,3 +27,22 @@ def percent(share: float | None) -> str:
     '86.5 %'
     """
     return "not measured" if share is None else f"{100 * share:.1f} %"
+
+
+def points(share: float, error: float) -> str:
+    """A difference of shares in percentage points, with its standard error.
+
+    >>> points(0.0321, 0.0049), points(-0.012, 0.003), points(-0.0001, 0.002)
+    ('3.2 ± 0.5', '−1.2 ± 0.3', '0.0 ± 0.2')
+    """
+    shown = f"{100 * share:.1f}".replace("-", "−")
+    return f"{'0.0' if shown == '−0.0' else shown} ± {100 * error:.1f}"
+
+
+def lost_or_gained(share: float, error: float) -> str:
+    """A loss in percentage points, in words.
+
+    >>> lost_or_gained(0.0321, 0.0049), lost_or_gained(-0.012, 0.003)
+    ('lost 3.2 ± 0.5', 'gained 1.2 ± 0.3')
+    """
+    return f"lost {points(share, error)}" if share >= 0 else f"gained {points(-share, error)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pate import __version__
 from pate.data.dataset import Dataset, Records
@@ -48,6 +49,7 @@ def report_of_run(
     `agreement` is that of students with labels that were held out, where there are no test labels.
     """
     n_classes = len(data.classes)
+    measures, answers = measured(config.student.name, student, data, groups=config.groups, agreement=agreement)
     return described_report(
         config,
         data,
@@ -57,9 +59,9 @@ def report_of_run(
         answered=released.spent.answered if released.labelled is None else _cells(config),
         labelled=None if released.labelled is None else len(np.unique(released.rows)),
         sanitised=None if released.sanitised is None else Sanitised(**released.sanitised),
-        student=measured(config.student.name, student, data, agreement=agreement),
+        student=measures,
         labels=released_labels(released.labels, released.labelled, n_classes),
-        benchmark=_benchmark(config, data, released, console) if data.benchmark else None,
+        benchmark=_benchmark(config, data, released, answers, console) if data.benchmark else None,
         curves=publishable_curves(config, mechanism, n_classes) if pages and config.voters == "teachers" else None,
     )
 
@@ -148,16 +150,19 @@ def _label_accuracy(data: Dataset, released: Released) -> float | None:
     return float((released.labels[answered] == data.y_public[: len(answered)][answered]).mean())
 
 
-def _benchmark(config: Config, data: Dataset, released: Released, console: Console) -> Benchmark:
-    """Figures that public data playing private may show."""
-    from pate.report.nonprivate import nonprivate_accuracy
+def _benchmark(
+    config: Config, data: Dataset, released: Released, answers: NDArray[np.int64] | None, console: Console
+) -> Benchmark:
+    """Figures that public data playing private may show; `answers` are the student's to test examples."""
+    from pate.report.nonprivate import nonprivate_figures
     from pate.teachers import recipe_of
 
-    nonprivate = None
-    if config.nonprivate is not None and data.X_test is not None and isinstance(data.private, Records):
-        nonprivate = nonprivate_accuracy(recipe_of(config.nonprivate, "nonprivate"), data, config.seed, console)
+    found: dict[str, Any] = {"nonprivate_accuracy": None}
+    if config.nonprivate is not None and answers is not None and isinstance(data.private, Records):
+        recipe = recipe_of(config.nonprivate, "nonprivate")
+        found = nonprivate_figures(recipe, data, answers, config.groups, config.seed, console)
     return Benchmark(
         note="Public data plays private here; a run on private data would not show these figures.",
         label_accuracy=_label_accuracy(data, released),
-        nonprivate_accuracy=nonprivate,
+        **found,
     )

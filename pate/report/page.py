@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pate.mechanisms import UNANSWERED
-from pate.report import plots
+from pate.report import plots, who_pays
 from pate.report.explanations import (
     AnyReport,
     guarantee,
@@ -70,6 +70,7 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         labels=_labels(report),
         calibration=_calibration(report),
         classes=_classes(report, svg),
+        who_pays=who_pays.section(report),
         released=_released(report, examples),
         truth_known=examples is not None and examples.truth is not None,
         any_unanswered=examples is not None and (examples.labels == UNANSWERED).any(),

@@ -15,7 +15,9 @@ LEFT_OUT = "<left out>"
 """Stands where a value is not published."""
 
 _TEXT = re.compile(r"[A-Za-z0-9_+-]{1,40}|([A-Za-z_]\w*\.)+[A-Z]\w*")  # rbf, l2, sklearn.svm.SVC; not patients.csv
-_AS_THEY_ARE = frozenset({"name", "seed", "voters", "n_teachers", "records", "backend"})
+_AS_THEY_ARE = frozenset(
+    {"name", "seed", "voters", "n_teachers", "records", "backend", "groups"}  # groups: columns on the student's card
+)
 _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers

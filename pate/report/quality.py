@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.data.groups import groupings
 from pate.mechanisms import UNANSWERED
 from pate.report.explanations import no_better_than_the_commonest
+from pate.report.fairness import group_figures, mean_over_classes, recall_of
 from pate.report.figures import confusion_of
 from pate.report.formats import percent
 from pate.report.schema import Agreement, Calibration, ReleasedLabels, Report, Student
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pate.data.dataset import Dataset
     from pate.neighbours.posterior import Labelled
     from pate.report.schema import BaselineReport
@@ -32,11 +36,18 @@ _FEWEST = 20  # labels or examples: of fewer, one class may have them all by cha
 
 
 def measured(
-    name: str, model: Any, data: Dataset, *, agreement: HeldOut | None = None, shaped: Any = lambda X: X
-) -> Student:
-    """The figures of a model on test examples, where there are labels, and what it says of public ones.
+    name: str,
+    model: Any,
+    data: Dataset,
+    *,
+    groups: Sequence[str] = (),
+    agreement: HeldOut | None = None,
+    shaped: Any = lambda X: X,
+) -> tuple[Student, NDArray[np.int64] | None]:
+    """The figures of a model on test examples, where there are labels, and its answers to them.
 
-    `agreement` is what was found of labels that were held out, and `shaped` makes examples what the model takes.
+    `groups` are columns that test examples are counted by, `agreement` is what was found of labels that were held out,
+    and `shaped` makes examples what the model takes.
     """
     n_classes, X, y = len(data.classes), data.X_test, data.y_test
     some = data.X_public[:: -(-len(data.X_public) // _PUBLIC)]
@@ -49,20 +60,21 @@ def measured(
         agreement=None if agreement is None else _agreement(agreement),
     )
     if X is None or y is None or not len(X):
-        return found
+        return found, None
     predicted, shares = _answers(model, shaped(X), n_classes)
     confusion = confusion_of(predicted, y, n_classes)
-    assert confusion is not None
     figures = {
         "accuracy": float((predicted == y).mean()),
         "test_digest": data.test_digest(),
         "confusion": confusion,
         "balanced_accuracy": balanced_accuracy(np.array(confusion)),
+        "recall": recall_of(confusion),
+        "groups": group_figures(groupings(data, groups), predicted, y, n_classes),
         "commonest_share": float(np.bincount(y, minlength=n_classes).max() / len(y)),
         "auc": None if shares is None else area_under_curve(shares, y),
         "calibration": None if shares is None else calibration(shares, predicted == y),
     }
-    return found.model_copy(update=figures)
+    return found.model_copy(update=figures), predicted
 
 
 def balanced_accuracy(confusion: NDArray[np.int64]) -> float:
@@ -71,8 +83,9 @@ def balanced_accuracy(confusion: NDArray[np.int64]) -> float:
     >>> balanced_accuracy(np.array([[90, 0], [5, 5]]))
     0.75
     """
-    there = confusion.sum(axis=1) > 0
-    return float((np.diag(confusion)[there] / confusion.sum(axis=1)[there]).mean())
+    mean = mean_over_classes(recall_of(confusion.tolist()))
+    assert mean is not None
+    return mean
 
 
 def area_under_curve(shares: NDArray[np.float64], y: NDArray[np.int64]) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pate.report.formats import percent, small
+from pate.report.formats import TOO_FEW, percent, small
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -96,4 +96,4 @@ def png_address(png: bytes) -> str:
 
 
 def _is_figure(cell: str) -> bool:
-    return bool(re.fullmatch(r"[-−±∞–\d.,\s%e+]*", cell))
+    return cell == TOO_FEW or bool(re.fullmatch(r"[-−±∞–\d.,\s%e+]*", cell))

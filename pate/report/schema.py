@@ -90,6 +90,22 @@ class ReleasedLabels(_Section):
     )
 
 
+class Group(_Section):
+    """Test examples with one value of a public column, and how right a model is on them."""
+
+    column: str
+    value: str = Field(description="as listed; test examples with no listed value are 'other'")
+    examples: int = Field(description="test examples in it")
+    too_few: bool = Field(description="whether these are too few to tell anything: fewer than 30")
+    accuracy: float | None = Field(description="share of them that is right; null where there are none")
+    error: float | None = Field(description="standard error of that share")
+    balanced_accuracy: float | None = Field(description="mean over its classes of the share that is recognised")
+    recall: tuple[float | None, ...] = Field(
+        description="share of each class in it that is recognised, in the order of `classes`; null where there is none"
+    )
+    class_examples: tuple[int, ...] = Field(description="test examples of each class in it")
+
+
 class Student(_Section):
     """The model that may leave."""
 
@@ -103,6 +119,10 @@ class Student(_Section):
     balanced_accuracy: float | None = Field(
         default=None, description="mean over classes of the share of their test examples that it recognises"
     )
+    recall: tuple[float | None, ...] | None = Field(
+        default=None, description="share of each class's test examples that it recognises; null where there are none"
+    )
+    groups: tuple[Group, ...] = Field(default=(), description="test examples by the columns under `groups`")
     commonest_share: float | None = Field(
         default=None, description="share of test examples that always saying the commonest class is right on"
     )
@@ -143,6 +163,32 @@ class Neighbours(_Section):
     labelled: int = Field(description="public examples that got a label from their cell")
 
 
+class Lost(_Section):
+    """Against the model without privacy, on the same test examples."""
+
+    share: float = Field(description="share right without privacy less the share right with it; below 0: gained")
+    error: float = Field(description="standard error of that difference, taken example by example")
+
+
+class GroupLost(Lost):
+    """The same of a group, and of the classes in it."""
+
+    by_class: tuple[Lost | None, ...] = Field(description="in the order of `classes`; null where it has none of one")
+
+
+class WithoutPrivacy(_Section):
+    """The model without privacy on the same test examples, and what each class and group lost against it."""
+
+    balanced_accuracy: float
+    recall: tuple[float | None, ...] = Field(description="as the student's")
+    groups: tuple[Group, ...] = Field(default=(), description="as the student's, in the same order")
+    lost: Lost = Field(description="by all test examples together")
+    lost_by_class: tuple[Lost | None, ...] = Field(description="in the order of `classes`; null: no test examples")
+    lost_by_group: tuple[GroupLost | None, ...] = Field(
+        default=(), description="in the order of `groups`; null: no test examples"
+    )
+
+
 class Benchmark(_Section):
     """Only where public data plays private: figures that a run on private data would not show."""
 
@@ -151,6 +197,7 @@ class Benchmark(_Section):
     nonprivate_accuracy: float | None = Field(
         description="the same test, trained on the private records without privacy"
     )
+    without_privacy: WithoutPrivacy | None = Field(default=None, description="that model class by class, by group")
     public_accuracy: float | None = Field(
         default=None, description="baselines: share of the public examples that the model gets right"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pate.report.explanations import by_class
 from pate.report.formats import percent
 from pate.report.schema import BaselineReport, ReleasedLabels, Report, Student
+from pate.report.who_pays import by_column, class_parts, group_parts, in_a_line, who_lost_most
 
 Row = tuple[str, str]
 _FEW_CLASSES = 6
@@ -21,8 +22,7 @@ def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row
     rows += _how_good(report)
     if report.benchmark is not None and report.benchmark.public_accuracy is not None:
         rows.append(("public examples (benchmark)", f"{percent(report.benchmark.public_accuracy)} right"))
-    if report.benchmark is not None and report.benchmark.nonprivate_accuracy is not None:
-        rows.append(("without privacy (benchmark)", percent(report.benchmark.nonprivate_accuracy)))
+    rows += _without_privacy(report)
     rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}, for every data set"))
     rows.append(("what it means", report.privacy.statement))
     rows.append(("seconds", ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items())))
@@ -85,12 +85,19 @@ def _how_good(report: Report | BaselineReport) -> list[Row]:
         commonest = f"; always saying the commonest class is right on {percent(student.commonest_share)}"
         rows.append(("mean over classes", f"{percent(student.balanced_accuracy)} recognised{area}{commonest}"))
     if student.confusion is not None and len(report.classes) <= _FEW_CLASSES:
-        lines = zip(report.classes, student.confusion, range(len(report.classes)), strict=True)
-        shares = [f"{name} {percent(row[i] / sum(row))}" for name, row, i in lines if sum(row)]
-        rows.append(("recognised", ", ".join(shares)))
+        rows.append(("recognised", in_a_line(class_parts(report))))
+    rows += [(f"right by {column}", in_a_line(parts)) for column, parts in by_column(group_parts(report)).items()]
     if student.calibration is not None:
         rows.append(("how sure it is", f"off by {percent(student.calibration.error)} on average"))
     return rows + [("WARNING", text) for text in report.warnings]
+
+
+def _without_privacy(report: Report | BaselineReport) -> list[Row]:
+    """Of a benchmark: what a model without privacy is right on, and who lost most against it."""
+    if report.benchmark is None or report.benchmark.nonprivate_accuracy is None:
+        return []
+    right, most = percent(report.benchmark.nonprivate_accuracy), who_lost_most(report)
+    return [("without privacy (benchmark)", right), *([("who pays (benchmark)", most)] if most else [])]
 
 
 def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
@@ -103,8 +110,7 @@ def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
     if benchmark is not None:
         if benchmark.label_accuracy is not None:
             rows.append(("labels (benchmark)", f"{percent(benchmark.label_accuracy)} of the released ones are right"))
-        if benchmark.nonprivate_accuracy is not None:
-            rows.append(("without privacy (benchmark)", percent(benchmark.nonprivate_accuracy)))
+        rows += _without_privacy(report)
     rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}"))
     if report.privacy.epsilon_added_or_removed is not None:
         only = f"{report.privacy.epsilon_added_or_removed:.3g}, if records are only added or removed"

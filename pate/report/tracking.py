@@ -21,6 +21,7 @@ from pate.report.explanations import AnyReport
 from pate.report.published_config import LEFT_OUT, published_config
 from pate.report.reading import read_report
 from pate.report.schema import Report
+from pate.report.who_pays import class_parts, group_parts
 from pate.runs.files import RunFiles
 
 _MOST_TEXT = 500  # signs of a parameter's value: the least that MLflow's stores take
@@ -42,9 +43,12 @@ def figures(report: AnyReport) -> dict[str, float]:
         "agreement_error": None if student.agreement is None else student.agreement.error,
         "epsilon_sanitised": None if privacy.sanitised is None else privacy.sanitised.epsilon,
     }
-    for name, row, i in zip(report.classes, student.confusion or (), range(len(report.classes)), strict=False):
-        found[f"recall/{name}"] = row[i] / sum(row) if sum(row) else None
+    found |= {f"recall/{one.value}": one.right for one in class_parts(report)}
+    found |= {f"groups/{one.column}={one.value}": one.right for one in group_parts(report)}
     if report.benchmark is not None:
+        for one in class_parts(report) + group_parts(report):
+            if one.lost is not None:
+                found[f"benchmark/lost/{one.column or 'class'}={one.value}"] = one.lost.share
         found["benchmark/label_accuracy"] = report.benchmark.label_accuracy
         found["benchmark/nonprivate_accuracy"] = report.benchmark.nonprivate_accuracy
     if isinstance(report, Report):

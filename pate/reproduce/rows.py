@@ -92,7 +92,8 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
         content = _on_records(own, entry) if by_records else _on_votes(own, entry, known)
         content["name"] = f"{data}-{entry['name']}"
         nonprivate = nonprivate or content.pop("nonprivate", None)
-        content.pop("nonprivate", None)
+        for key in ("nonprivate", "groups"):  # no part of a row
+            content.pop(key, None)
         student, remarks = content["student"], [entry.get("differs")]
         if not by_records:
             differs = known["differs"]

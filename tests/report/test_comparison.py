@@ -169,3 +169,86 @@ def test_where_classes_are_skewed_it_tells_more_than_the_share_that_is_right(tmp
     assert {row[4:6] for row in rows[:-1]} == {("65.0 %", "0.900"), ("–", "–")}
     assert rows[-1][:6] == ("always the commonest class", "0", "", "85.0 %", "50.0 %", "0.500")
     assert "mean over classes" in render_comparison(compared, '<svg viewBox="0 0 1 1"></svg>')
+
+
+def group(column: str, value: str, examples: int, accuracy: float) -> dict[str, Any]:
+    about = {"column": column, "value": value, "examples": examples, "accuracy": accuracy}
+    return about | {"recall": [0.9, accuracy / 2], "class_examples": [examples - 40, 40]}
+
+
+def grouped(folder: Path, rights: list[float], config: str = "a: 1", recall: float = 0.4, epsilon: float = 1.0) -> Path:
+    """A run whose test examples were counted by sex (f, m) and ward (one of them has few), in a benchmark."""
+    sizes = [("sex", "f", 80), ("sex", "m", 120), ("ward", "a", 171), ("ward", "b", 29)]
+    groups = [group(*size, right) for size, right in zip(sizes, rights, strict=True)]
+    beside = [group(*size, 0.9) for size in sizes]
+    lost = [
+        {"share": 0.9 - right, "error": 0.02, "by_class": [None, {"share": 0.45 - right / 2, "error": 0.05}]}
+        for right in rights
+    ]
+    student = {
+        "accuracy": 0.8,
+        "test_examples": 200,
+        "commonest_share": 0.85,
+        "confusion": [[160, 10], [round(30 * (1 - recall)), round(30 * recall)]],
+        "groups": groups,
+    }
+    benchmark = {
+        "nonprivate_accuracy": 0.9,
+        "without_privacy": {
+            "recall": [0.95, 0.7],
+            "groups": beside,
+            "lost_by_class": [{"share": 0.01, "error": 0.01}, {"share": 0.7 - recall, "error": 0.06}],
+            "lost_by_group": lost,
+        },
+    }
+    return of_other_kind(folder, config, epsilon, student=student, benchmark=benchmark)
+
+
+def test_worst_group_gap_and_rarest_class_stand_side_by_side(tmp_path: Path) -> None:
+    """Of means over seeds; a group of too few test examples is never the worst."""
+    first = grouped(tmp_path / "1", [0.9, 0.7, 0.8, 0.1], "name: n1", recall=0.4)
+    second = grouped(tmp_path / "2", [0.8, 0.6, 0.9, 0.1], "name: n2\ngroups: [sex]", recall=0.6)
+    plain = of_other_kind(tmp_path / "plain", "a: 2", 1.0)  # of an earlier version
+    compared = compare_runs([first, second, plain])
+    header, *rows = table_rows(compared)
+    shown = header.index("rarest class")
+    assert header[shown : shown + 3] == ("rarest class", "worst by sex (gap)", "worst by ward (gap)")
+    by_method = {row[0]: row[shown : shown + 3] for row in rows}
+    assert ("50.0 %", "m 65.0 % (20.0)", "a 85.0 % (0.0)") in by_method.values()
+    assert ("–", "–", "–") in by_method.values()
+    assert by_method["without privacy (benchmark)"] == ("70.0 %", "f 90.0 % (0.0)", "a 90.0 % (0.0)")
+    assert by_method["always the commonest class"] == ("0.0 %", "–", "–")
+    assert {len(row) for row in rows} == {len(header)}
+    assert any("of those with 30 test examples or more" in note for note in compared.notes)
+    entry = next(one for one in as_object(compared)["entries"] if one["runs"] == 2)
+    assert (entry["parts"]["rarest_class"], entry["parts"]["rarest"]) == ("b", pytest.approx(0.5))
+    sex, ward = entry["parts"]["spreads"]
+    assert (sex["worst"], sex["best"], sex["gap"]) == ("m", "f", pytest.approx(0.2))
+    assert ward["worst"] == "a"
+    lost = {(one["column"], one["value"]): one["lost"] for one in entry["parts"]["groups"]}
+    assert lost["sex", "m"] == pytest.approx(0.25)
+    within = {(one["column"], one["value"]): one for one in entry["parts"]["rarest_within"]}
+    assert within["sex", "m"]["right"] == pytest.approx(0.325)
+    assert within["sex", "m"]["lost"] == pytest.approx(0.125)
+    page = render_comparison(compared, '<svg viewBox="0 0 1 1"></svg>')
+    assert "By sex: recognised of class b, the rarest" in page
+    assert "32.5 %, lost 12.5 ± 5.0" in page
+    assert "<h2>Who pays for privacy</h2>" in page
+    assert "65.0 %, lost 25.0 ± 2.0" in page
+    assert "<td>too few</td>" in page or 'number">too few</td>' in page
+
+
+def test_groups_are_in_the_table_only_where_they_are_known_and_in_the_object_always(tmp_path: Path) -> None:
+    compared = compare_runs([finished(tmp_path / "a")])
+    assert not any("worst" in name or "rarest" in name for name in table_rows(compared)[0])
+    assert as_object(compared)["entries"][0]["parts"]["spreads"] == ()
+    assert json.loads(json.dumps(as_object(compared)))["nonprivate_parts"] is None
+    assert "Who pays" not in render_comparison(compared, '<svg viewBox="0 0 1 1"></svg>')
+
+
+def test_one_method_at_two_epsilons_has_two_columns_of_groups(tmp_path: Path) -> None:
+    low, high = (grouped(tmp_path / str(e), [0.9, e / 10, 0.8, 0.1], f"b: {e}", epsilon=e) for e in (2, 8))
+    page = render_comparison(compare_runs([low, high]), '<svg viewBox="0 0 1 1"></svg>')
+    assert "ε = 2</th>" in page
+    assert "ε = 8</th>" in page
+    assert "20.0 %, lost 70.0 ± 2.0" in page
