@@ -87,7 +87,7 @@ def seconds_of_student(config: Config, data: Dataset, may_decline: bool) -> floa
 
 
 def try_teachers(config: Config, data: Dataset) -> None:
-    """Each kind of teacher on public examples: its features, and whether it can be fitted where it is not ours.
+    """Each kind of teacher on public examples: its features, and whether one of scikit-learn's can be fitted.
 
     On a few examples or, if it fails on those, on more; workers try all kinds again, where they are trained.
     """
@@ -99,7 +99,7 @@ def try_teachers(config: Config, data: Dataset) -> None:
                 shown = recipe.build_features().transform(data.X_public[:_PREDICTED])
                 if len(shown) != len(data.X_public[:_PREDICTED]):
                     raise ValueError("not one row per example")
-            if not type(recipe.estimator(config.seed)).__module__.startswith("pate."):
+            if type(recipe.estimator(config.seed)).__module__.startswith("sklearn."):
                 _fit_teacher(recipe, data, config.seed)
         except _Failed as error:
             raise ConfigError(str(error)) from None
