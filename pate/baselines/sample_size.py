@@ -36,10 +36,10 @@ class ExcessLoss:
 
     Statement. Let n records be drawn independently from one distribution, and be learned from by `DPLinearClassifier`
     with `n_records` = n. Write L(w) for the expected loss of w on one more record, over rows as the classifier makes
-    them (norm at most 1; `dimension` counts their columns, the intercept's too). For every w₀ with |w₀| ≤ `norm`, with
-    probability at least 1 − `failure` over records and noise,
+    them (norm at most 1; `dimension` counts their columns, the intercept's too). With probability at least
+    1 − `failure` over records and noise,
 
-        L(released) ≤ L(w₀) + bound(n, regularisation).
+        L(released) ≤ L(w₀) + bound(n, regularisation)  for every w₀ with |w₀| ≤ `norm`.
 
     Nothing is assumed of the distribution. With Λ the regularisation (for objective perturbation: as the classifier
     raises it) and s = (2 + √(2·ln(2/failure)))/√n, the bound is
