@@ -37,7 +37,7 @@ _WORST_CONDITION = 1e7
 SOLVER_SHARE = 0.01
 """Share of ε that objective perturbation spends on hiding how far the solver stopped from the exact minimum."""
 
-_GRID = 2.0**-30
+GRID = 2.0**-30
 """What is released is rounded to multiples of this: the low bits of floating-point sums stay inside."""
 
 
@@ -218,7 +218,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
             best = minimise(loss, signed, strength, tilt, tolerance)
             blur = epsilon * SOLVER_SHARE * strength / (2.0 * tolerance)
             released = best + spherical_laplace(dimension, blur, self.entropy)
-        return np.round(released / _GRID) * _GRID
+        return np.round(released / GRID) * GRID
 
 
 def usable_records(X: NDArray, y: NDArray, classes: Sequence[Any]) -> NDArray[np.bool_]:
