@@ -31,6 +31,10 @@ def draw(study: BaselineStudy, outcomes: Sequence[dict[str, Any]]) -> bytes:
         (_curves if panel.get("kind") == "curves" else _lines)(place, rows)
         ticks = {"xscale": panel["scale"]} if "scale" in panel else {}
         place.set(title=panel["title"], xlabel=panel["x"], ylabel="right, %", **ticks)
+        if ticks:
+            at = sorted({row["at"] for row in rows})
+            place.set_xticks(at, [f"{value:g}" for value in at])
+            place.minorticks_off()
         if place.get_legend_handles_labels()[0]:
             place.legend(fontsize="small")
     for place in axes.flat[len(shown) :]:
