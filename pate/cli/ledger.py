@@ -167,10 +167,13 @@ def _published(place: str) -> dict[str, float] | None:
     """What a finished run's report says that it cost."""
     from pate.runs.run import Run as RunOf
 
-    with RunOf.load(place, inside=False) as run:
-        if not run.report_file.exists():
-            return None
-        privacy = run.report.privacy
+    try:
+        with RunOf.load(place, inside=False) as run:
+            privacy = run.report.privacy if run.report_file.exists() else None
+    except RunError:  # in storage, where nothing was published yet
+        return None
+    if privacy is None:
+        return None
     return {"epsilon": privacy.epsilon, "delta": privacy.delta}
 
 
