@@ -37,17 +37,16 @@ Params = dict[str, Any]
 
 
 class _Watching:
-    """Tells `watch` what each step released: the noisy sum of gradients, from the momentum before and after."""
+    """Tells `watch` what each step released: the noisy sum of gradients."""
 
     watch: Callable[[NDArray[np.float64]], None]
-    momentum: float
     lot_size: int
 
-    def _update(self, parameters: Any, gradients: Any, velocity: list[torch.Tensor], learning_rate: float) -> None:
-        before = [speed.clone() for speed in velocity]
-        super()._update(parameters, gradients, velocity, learning_rate)  # type: ignore[misc]
-        released = [(now - self.momentum * then) * self.lot_size for now, then in zip(velocity, before, strict=True)]
-        self.watch(torch.cat([part.reshape(-1) for part in released]).numpy().astype(np.float64))
+    def _with_noise(self, gradients: Any, draws: Any) -> list[torch.Tensor]:
+        released: list[torch.Tensor] = super()._with_noise(gradients, draws)  # type: ignore[misc]
+        whole = torch.cat([part.reshape(-1) for part in released]) * self.lot_size
+        self.watch(whole.cpu().numpy().astype(np.float64))
+        return released
 
 
 def _watched(model: DPSGDClassifier, watch: Callable[[NDArray[np.float64]], None], **changed: Any) -> Any:
@@ -61,6 +60,8 @@ def _watched(model: DPSGDClassifier, watch: Callable[[NDArray[np.float64]], None
         "features": "none",
         "pca_sigma": None,
         "checkpoint": None,
+        "frozen": 0,
+        "optimiser": "momentum",
         "learning_rate": _STILL,
         "learning_rate_end": None,
     }

@@ -65,7 +65,7 @@ def no_more_than_noise(released: NDArray[np.int64], noise: IntegerNoise) -> bool
     """
     k = np.arange(-noise.half_width(), noise.half_width() + 1)
     variance = float((k.astype(float) ** 2 * np.exp(noise.log_pmf(k))).sum())
-    return float(released.sum()) < _FOUR_DEVIATIONS * np.sqrt(variance * released.size)
+    return bool(released.sum() < _FOUR_DEVIATIONS * np.sqrt(variance * released.size))
 
 
 def expected_counts(

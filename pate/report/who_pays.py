@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pate.report.explanations import AnyReport
 from pate.report.fairness import FEWEST, error_of_share, recall_of
 from pate.report.formats import TOO_FEW, lost_or_gained, percent, points
-from pate.report.rendering import Table
 from pate.report.schema import Group, Lost, WithoutPrivacy
+
+if TYPE_CHECKING:
+    from pate.report.rendering import Table
 
 _FEW = 6  # classes or groups, for a line of a terminal
 _BY_CHANCE = 0.025  # how often a class or group may be said to have lost most where none lost anything
@@ -176,6 +178,8 @@ def section(report: AnyReport) -> dict[str, Any] | None:
 
     With each table of groups comes one of the classes within them.
     """
+    from pate.report.rendering import Table
+
     beside, groups = _without_privacy(report), report.student.groups
     if beside is None and not groups:
         return None
@@ -195,6 +199,8 @@ def section(report: AnyReport) -> dict[str, Any] | None:
 
 def _table(names: Sequence[str], right: str, parts: Sequence[Part]) -> Table:
     """A row for each part; what is known of benchmarks alone has columns only there."""
+    from pate.report.rendering import Table
+
     beside = ("without privacy", "lost") if any(one.lost is not None for one in parts) else ()
     rows = []
     for one in parts:

@@ -27,7 +27,7 @@ from pate.audit.one_run_baselines import (
 )
 from pate.audit.one_run_pate import audit_pipeline
 from pate.audit.sensitivity import audit_sensitivity
-from pate.baselines import rehearsal
+from pate.baselines import draws, rehearsal
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import Config
@@ -252,12 +252,13 @@ def test_clipping_after_the_sum_is_found(monkeypatch):
 class ForgetsNoiseOnce(DPSGDClassifier):
     """In one of ten steps."""
 
-    def _update(self, *arguments):
+    def _with_noise(self, *arguments):
         steps = getattr(self, "steps_", 0)
         self.steps_ = steps + 1
         sigma, self.sigma_ = self.sigma_, 0.0 if steps % 10 == 4 else self.sigma_
-        super()._update(*arguments)
+        noisy = super()._with_noise(*arguments)
         self.sigma_ = sigma
+        return noisy
 
 
 def test_noise_forgotten_in_one_of_ten_steps_is_found():
@@ -282,7 +283,7 @@ class Shuffled:
 
 def test_shuffled_lots_are_found_at_a_large_delta(monkeypatch):
     """At δ = 1e-5 no number of runs that anybody could wait for shows it; at 0.65 a hundred do."""
-    monkeypatch.setattr(sgd, "bernoulli", Shuffled())
+    monkeypatch.setattr(draws, "bernoulli", Shuffled())
     found = audit_sampling(model(), runs=120, confidence=0.999)
     assert found.refutes, found
 

@@ -137,6 +137,10 @@ def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pyte
     monkeypatch.setattr(trying, "try_teachers", lambda *_: None)
     monkeypatch.setattr(trying, "try_student", lambda *_: within.append(bool(threads._within)))
     monkeypatch.setattr(trying, "student_seconds", lambda *_: within.append(bool(threads._within)) or 1.0)
-    config, data, mechanism = SimpleNamespace(nonprivate=None), None, SimpleNamespace(may_decline=True)
+    config, data, mechanism = (
+        SimpleNamespace(nonprivate=None, voters="neighbours"),
+        None,
+        SimpleNamespace(may_decline=True),
+    )
     assert trying.try_everything(config, data, mechanism, 1.0, pages=False) == 1.0  # type: ignore[arg-type]
     assert within == [True, True]
