@@ -23,7 +23,7 @@ from pate.baselines.networks import build_network
 from pate.baselines.optimisers import optimiser_for
 from pate.baselines.pca import private_components, public_components
 from pate.baselines.per_example import clipped_sum, never_stopping
-from pate.baselines.rehearsal import Buffers, way_for
+from pate.baselines.rehearsal import Buffers, made_up, way_for
 from pate.baselines.seen import (
     BLOCK,
     Watched,
@@ -237,7 +237,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             self.input_shape_ = tuple(self._inputs(self._prepared(nobodys)).shape[1:])
         network = self._first_network()
         if self.frozen:
-            refuse_memory_of_frozen(network, self.frozen, torch.rand(4, *self.input_shape_))
+            refuse_memory_of_frozen(network, self.frozen, made_up(self.input_shape_, len(self.classes_))[0])
         seen = tuple(through_frozen(network, self.frozen, torch.zeros(2, *self.input_shape_)).shape[1:])
         return way_for(
             self.per_example, lambda: trained_part(self._first_network(), self.frozen), seen, len(self.classes_)

@@ -28,7 +28,6 @@ MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 _INTEGER = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
-_MOSTLY = 0.9
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+", re.ASCII)
 _DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+", re.ASCII)
 _LIKE_A_DATE = re.compile(r"[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}([ T].*)?", re.ASCII)
@@ -106,7 +105,7 @@ class Column:
         return wide
 
     def no_number(self, row: int, date: str | None) -> DataError:
-        """What is wrong with a cell, and what to write; its look decides, it is not quoted."""
+        """What is wrong with a cell, and what to write; only its own look decides, which is not quoted."""
         text = self.values[row] if isinstance(self.values, list) else ""
         if date is not None:
             hint = "write the form that the file has"
@@ -121,13 +120,10 @@ class Column:
             return self.error(row, "not a finite number; say data.decimal: '.' if decimals come after a point")
         if _LIKE_A_DATE.fullmatch(text):
             return self.error(row, "not a finite number but like a date; give its form under data.dates")
-        others = self.numbers(lenient=True)
-        if np.isfinite(others).sum() > _MOSTLY * (~np.isnan(others)).sum():
-            return self.error(row, "not a finite number, as most others of the column are: mend the cell, or empty it")
         return self.error(
             row,
-            "not a finite number; list the values of a column of words under data.categories, or add the column to "
-            "data.ignore",
+            "not a finite number; mend the cell or empty it, or, of a column of words, list the values under "
+            "data.categories, or add the column to data.ignore",
         )
 
     def labels(self, classes: Sequence[object], keep_unknown: bool = False) -> NDArray[np.int64]:

@@ -181,7 +181,7 @@ MISTAKES = {
         "public.csv",
     ),
     "one word among numbers": recoded(
-        "as most others of the column are", lambda text: text.replace(",0.0,", ",none of it,", 1), "public.csv"
+        "mend the cell or empty it", lambda text: text.replace(",0.0,", ",none of it,", 1), "public.csv"
     ),
     "indented otherwise": text("indent the keys of a section", "  public: public.csv", "   public: public.csv"),
     "a cluster for a local run": Mistake(
