@@ -110,6 +110,10 @@ def plan(
         int | None, typer.Option(help="recommend everything for so many private records (persons, where ids are)")
     ] = None,
     public: Annotated[int | None, typer.Option(help="with --records: how many public examples there are")] = None,
+    stand_in: Annotated[
+        bool,
+        typer.Option("--stand-in", help="with CONFIG, whose data are labelled and public, and --records: try teachers"),
+    ] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="with CONFIG: key=value, as for `pate run`")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="with CONFIG: where data files are")] = None,
     trust: Annotated[
@@ -126,6 +130,14 @@ def plan(
 
     if set_ and config is None:
         raise ConfigError("--set: changes a config; name one, or give options such as --mechanism and --queries")
+    if stand_in:
+        from pate.cli.stand_in import print_numbers
+
+        if config is None:
+            raise ConfigError("--stand-in: is for a config whose data are labelled and public; name it")
+        with importing_only(trust or ()):
+            print_numbers(config, set_ or [], data_dir, records, target_epsilon, delta, queries, as_json)
+        return
     if records is not None:
         _recommend(ctx, config, records, classes, target_epsilon, delta, public, as_json)
         return
