@@ -12,7 +12,9 @@ from pate.errors import ConfigError
 
 
 def reproduce(
-    data: Annotated[str, typer.Argument(help="mnist, svhn, cifar10, adult or digits; or a paper: abadi, tramer")],
+    data: Annotated[
+        str, typer.Argument(help="mnist, svhn, cifar10, adult or digits; or a paper: abadi, abadi-cifar10, tramer")
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
     seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pate.errors import ConfigError, DataError, first_line
 from pate.naming import found_file, import_dotted
 
-_BLOCK = 128
+_BLOCK = 4  # a CPU is half as quick with 128, whose activations are in no cache any more
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as torchvision's networks expect
 _LAST_LAYERS = ("fc", "_fc", "classifier", "head", "heads")  # what networks call the layer that names classes
 

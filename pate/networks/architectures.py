@@ -78,10 +78,14 @@ def looks_like_images(shape: Sequence[int]) -> bool:
 class Classifier(nn.Module):
     """Features, then one linear layer of logits. `normed` is how layers are normalised: "batch" or "weight"."""
 
-    def __init__(self, shape: Sequence[int], n_classes: int, channels: int, hidden: int, normed: str) -> None:
+    def __init__(
+        self, shape: Sequence[int], n_classes: int, channels: int, hidden: int, normed: str, depth: int = 3
+    ) -> None:
         super().__init__()
+        if normed not in ("batch", "weight"):
+            raise ConfigError(f"student.params.normed = {normed!r}: must be 'batch' or 'weight'")
         if looks_like_images(shape):
-            self.features = _convolutions(shape, channels, hidden, normed)
+            self.features = _convolutions(shape, channels, hidden, normed, depth)
         else:
             self.features = _dense(math.prod(shape), hidden, normed)
         last = nn.Linear(hidden, n_classes)
@@ -126,9 +130,14 @@ def _planes(shape: Sequence[int]) -> int:
     return shape[2] if len(shape) == 3 else 1
 
 
-def _convolutions(shape: Sequence[int], channels: int, hidden: int, normed: str) -> nn.Sequential:
-    """Three convolutions, the first two with stride 2 (pooling costs a CPU more), then a dense layer."""
-    kinds = [(_planes(shape), channels, 5, 2), (channels, 2 * channels, 3, 2), (2 * channels, 4 * channels, 3, 1)]
+def _convolutions(shape: Sequence[int], channels: int, hidden: int, normed: str, depth: int) -> nn.Sequential:
+    """Three convolutions or, with `depth` 4, one more between the first two, which have stride 2 (pooling costs a CPU
+    more); then a dense layer."""
+    if depth not in (3, 4):
+        raise ConfigError(f"student.params.depth = {depth}: must be 3 or 4, the number of convolutions")
+    one, two = channels, 2 * channels
+    between = [(one, two, 3, 1)] if depth == 4 else []
+    kinds = [(_planes(shape), one, 5, 2), *between, (two if between else one, two, 3, 2), (two, 2 * two, 3, 1)]
     layers: list[nn.Module] = []
     for before, after, size, stride in kinds:
         layers += _normed(nn.Conv2d(before, after, size, stride, size // 2), nn.BatchNorm2d(after), normed)

@@ -86,10 +86,11 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
     nonprivate = base.get("nonprivate")
     for entry in known["rows"]:
         by_records = "config" in entry  # a config of its own: no teachers, so no votes that could be stored
-        if (votes and not entry.get("votes", not by_records)) or (quick and not entry.get("quick", False)):
+        asked_for = entry.get("votes", not by_records) if votes else entry.get("own", True)
+        if not asked_for or (quick and not entry.get("quick", False)):
             continue
         own = _base(entry["config"], files[0].parent) if by_records else base
-        content = _on_records(own, entry) if by_records else _on_votes(own, entry, known)
+        content = _on_records(own, entry) if by_records else _on_votes(own, entry, {} if votes else known)
         content["name"] = f"{data}-{entry['name']}"
         nonprivate = nonprivate or content.pop("nonprivate", None)
         for key in ("nonprivate", "groups"):  # no part of a row

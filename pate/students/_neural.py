@@ -38,7 +38,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     """
 
     accepts_images = True
-    normed = "batch"
+    normed: str = "batch"
     fell_back_: str | None = None  # why it was trained on the labels alone in the end, if it was
     steps: int
     batch_size: int
@@ -48,6 +48,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     augmentation: dict[str, Any] | None
     channels: int
     hidden: int
+    depth: int
     device: str
     random_state: int
 
@@ -242,7 +243,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     def _network(self) -> Classifier:
         from pate.networks.architectures import Classifier
 
-        return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed)
+        return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed, self.depth)
 
     def _device(self) -> torch.device:
         from pate.networks.tensors import resolve_device

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,11 @@ class GAN(NeuralStudent):
 
     Beyond the paper, so that 100 labels are enough, some of them wrong: the discriminator is drawn towards the averaged
     network's guess on another augmentation of the same unlabelled example, with a weight that rises to
-    `consistency_weight` over the first `ramp` of the steps; 0 leaves that out. `class_mix`, `distrust` and `patience`
-    are as in MixMatch.
+    `consistency_weight` over the first `ramp` of the steps; 0 leaves that out. `class_mix`, `distrust`, `depth` and
+    `patience` are as in MixMatch. `alpha` above 0 mixes labelled and unlabelled examples in pairs as MixMatch does, and
+    `normed: batch` normalises layers by the batch instead of their weights: both help where images are harder than
+    digits on a plain ground.
     """
-
-    normed = "weight"
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class GAN(NeuralStudent):
         unlabelled_weight: float = 1.0,
         consistency_weight: float = 50.0,
         temperature: float = 0.5,
+        alpha: float = 0.0,
         ramp: float = 0.3,
         learning_rate: float = 3e-3,
         ema: float = 0.998,
@@ -43,6 +46,8 @@ class GAN(NeuralStudent):
         augmentation: dict[str, Any] | None = None,
         channels: int = 16,
         hidden: int = 128,
+        depth: int = 3,
+        normed: str = "weight",
         patience: int | None = None,
         device: str = "auto",
         random_state: int = 0,
@@ -53,6 +58,7 @@ class GAN(NeuralStudent):
         self.unlabelled_weight = unlabelled_weight
         self.consistency_weight = consistency_weight
         self.temperature = temperature
+        self.alpha = alpha
         self.ramp = ramp
         self.learning_rate = learning_rate
         self.ema = ema
@@ -62,6 +68,8 @@ class GAN(NeuralStudent):
         self.augmentation = augmentation
         self.channels = channels
         self.hidden = hidden
+        self.depth = depth
+        self.normed = normed
         self.patience = patience
         self.device = device
         self.random_state = random_state
@@ -81,7 +89,7 @@ class GAN(NeuralStudent):
 
         from pate.networks.architectures import Generator, seeded
         from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch
-        from pate.students.mixmatch import sharpened, smoothed
+        from pate.students.mixmatch import mixed_up, sharpened, smoothed
 
         generator, augment, network, average = self._begin()
         sizes = self.noise, max(4, self.channels // 2), self.hidden
@@ -109,8 +117,14 @@ class GAN(NeuralStudent):
                 own, guess = self.network_(torch.cat([few, augment(many)])).softmax(1).split(self.batch_size)
                 guess = sharpened(mix.align(guess), self.temperature)
                 given = torch.lerp(given, own, self.distrust * rise)
-            features = network.features(torch.cat([few, real, made.detach()]))
-            on_few, on_real, on_made = network.logits(features).split(self.batch_size)
+            examples, answers = torch.cat([few, real]), torch.cat([given, guess])
+            if self.alpha:
+                examples, answers = mixed_up(examples, answers, self.alpha, generator)
+            features = network.features(examples)
+            on_few, on_real = network.logits(features).split(self.batch_size)
+            with unremembered(network):
+                on_made = network(made.detach())
+            given, guess = answers.split(self.batch_size)
             loss = -(given * on_few.log_softmax(1)).sum(1).mean()
             is_real, is_made = on_real.logsumexp(1), on_made.logsumexp(1)
             unlabelled = softplus(-is_real).mean() + softplus(is_made).mean()
@@ -120,9 +134,11 @@ class GAN(NeuralStudent):
             total.backward()
             optimisers["discriminator"].step()
             network.requires_grad_(False)
-            wanted = features.detach()[self.batch_size : -self.batch_size].mean(0)
+            wanted = features.detach()[self.batch_size :].mean(0)
             optimisers["generator"].zero_grad()
-            (network.features(made).mean(0) - wanted).square().mean().backward()
+            with unremembered(network):
+                matched = network.features(made).mean(0)
+            (matched - wanted).square().mean().backward()
             optimisers["generator"].step()
             network.requires_grad_(True)
             average.update_parameters(network)
@@ -138,3 +154,19 @@ class GAN(NeuralStudent):
             checkpoint=checkpoint,
             identity=identity,
         )
+
+
+@contextmanager
+def unremembered(network: torch.nn.Module) -> Iterator[None]:
+    """Batch norms take no notice of what goes through: generated examples would blur what is known of real ones."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = [layer for layer in network.modules() if isinstance(layer, _BatchNorm)]
+    usual = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(norms, usual, strict=True):
+            layer.momentum = momentum

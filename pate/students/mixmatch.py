@@ -21,8 +21,9 @@ class MixMatch(NeuralStudent):
 
     `class_mix` is how often classes come up among unlabelled examples: 'even', as among the 'labels', or 'free' to be
     what the network says; where it is known, guesses are scaled towards it. `distrust` is for wrong labels: as
-    training goes on, a label is blended with the averaged network's own guess, by up to that share.
-    `patience` ends training when the unlabelled loss has not fallen for so many times 50 steps.
+    training goes on, a label is blended with the averaged network's own guess, by up to that share. `depth` is how many
+    convolutions there are, 3 or 4. `patience` ends training when the unlabelled loss has not fallen for so many times
+    50 steps.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class MixMatch(NeuralStudent):
         augmentation: dict[str, Any] | None = None,
         channels: int = 16,
         hidden: int = 128,
+        depth: int = 3,
         patience: int | None = None,
         device: str = "auto",
         random_state: int = 0,
@@ -63,6 +65,7 @@ class MixMatch(NeuralStudent):
         self.augmentation = augmentation
         self.channels = channels
         self.hidden = hidden
+        self.depth = depth
         self.patience = patience
         self.device = device
         self.random_state = random_state

@@ -31,6 +31,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "network": ("supervised", {"estimator": "network", "params": {"architecture": "mlp", "hidden": 32}}),
     "mixmatch": ("mixmatch", QUICK),
     "gan": ("gan", GAN),
+    "gan, mixed": ("gan", GAN | {"alpha": 0.75, "normed": "batch", "depth": 4}),
 }
 SHAPES = [(10,), (8, 8), (28, 28), (32, 32, 3)]
 each_kind = pytest.mark.parametrize(("name", "params"), KINDS.values(), ids=KINDS)
@@ -129,6 +130,26 @@ def test_unanswered_examples_count_as_unlabelled(kind: str) -> None:
     np.testing.assert_array_equal(apart.predict_proba(X), among.predict_proba(X))
 
 
+def test_batch_norms_know_real_examples_alone() -> None:
+    """What is known of real examples is used to predict: made-up ones must not be in it."""
+    import torch
+
+    from pate.networks.architectures import Classifier
+    from pate.students.gan import unremembered
+
+    network = Classifier((8, 8), 3, 2, 4, "batch").train()
+    before = {name: value.clone() for name, value in network.named_buffers()}
+    with unremembered(network):
+        outputs = network(torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) + 9)
+        outputs.sum().backward()
+    after = dict(network.named_buffers())
+    names = [name for name in before if "running" in name]
+    assert len(names) == 8
+    assert all(torch.equal(before[name], after[name]) for name in names)
+    network(torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) + 9)
+    assert not any(torch.equal(before[name], after[name]) for name in names)
+
+
 @each_kind
 def test_the_seed_is_the_runs(name: str, params: dict) -> None:
     assert build_student(name, params, 17).random_state == 17
@@ -151,6 +172,10 @@ def test_mistakes_are_clear(tmp_path: Path) -> None:
         build_student("gan", {"augmentation": {"rotat": 1}}, 0).fit(X, labels, None)
     with pytest.raises(ConfigError, match="device"):
         build_student("gan", {"device": "abacus"}, 0).fit(X, labels, None)
+    with pytest.raises(ConfigError, match=r"student\.params\.normed = 'bach'"):
+        build_student("gan", {"normed": "bach"}, 0).fit(X, labels, None)
+    with pytest.raises(ConfigError, match=r"student\.params\.depth = 5: must be 3 or 4"):
+        build_student("mixmatch", {"depth": 5}, 0).fit(X, labels, None)
     with pytest.raises(DataError, match="nothing to learn from"):
         build_student("mixmatch", {}, 0).fit(X, np.full(len(X), UNANSWERED), None)
     with pytest.raises(RunError, match="there is no student; name the folder of a finished run"):
