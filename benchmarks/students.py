@@ -37,7 +37,11 @@ ROWS: dict[str, tuple[str, Mechanism, int]] = {
     "mnist-confident": ("mnist", ConfidentGNMax(200.0, 150.0, 40.0), 640),
     "svhn": ("svhn", LNMax(10.0), 1000),
 }
-NETWORKS = ("gan", "mixmatch")  # with the parameters of configs/IMAGES_votes.yaml, a gan with steps of its own
+NETWORKS = ("gan", "mixmatch")  # a gan with the parameters of configs/IMAGES_votes.yaml
+MIXMATCH: dict[str, dict[str, Any]] = {
+    "mnist": {"class_mix": "even", "steps": 2000},
+    "svhn": {"class_mix": "labels", "channels": 32, "hidden": 256, "steps": 4000},
+}
 OTHERS: dict[str, dict[str, Any]] = {
     "supervised": {"estimator": "sklearn.svm.SVC", "params": {"C": 10}},
     "spreading": {
@@ -113,7 +117,7 @@ def main() -> None:
         right = (labels == data.y_public[:asked])[answered].mean()  # type: ignore[index]
         print(f"seed {seed}: {answered.sum()} labels, {100 * right:.1f} % right", flush=True)
         for name in options.students.split(","):
-            own = {key: value for key, value in params.items() if key != "steps" or name == config.student.name}
+            own = params if name == "gan" else MIXMATCH[images] | {"augmentation": params.get("augmentation")}
             result = trained(name, own | further, data, labels, seed)
             found.setdefault(name, []).append(result["accuracy"])
             print("  " + json.dumps({"student": name, **result}), flush=True)
