@@ -30,8 +30,7 @@ def main(config: str, features: str, data_dir: str, out: str, epochs: str = "30"
     wanted, seer = (load_baseline_config(Path(name)) for name in (config, features))
     data = load(wanted.data, Path(data_dir), Path(config).parent)
     transform = transforms_of(seer.baseline.params["prepare"]).transform
-    mirrored = data.X_public[:, :, ::-1]  # the same thing: what is seen of both is averaged
-    seen = (transform(data.X_public) + transform(mirrored)) / 2
+    seen = transform(data.X_public)
     network = {key: wanted.baseline.params.get(key) for key in ("model", "model_params")}
     weights = pretrained_weights(
         data.X_public, seen, **network, n_classes=len(data.classes), epochs=float(epochs), progress=told

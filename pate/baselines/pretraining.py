@@ -22,6 +22,8 @@ from pate.networks.augment import Strength, augmentation
 from pate.networks.tensors import example_tensor, resolve_device
 from pate.networks.training import cosine_rate
 
+_LARGEST_GRADIENT = 1.0  # a large first step kills rectified units for good
+_WARM_UP = 0.05  # of the steps
 _JITTER = Strength(rotate=0, shear=0, zoom=0, elastic=0, shift=0.125, flip=True)
 
 
@@ -35,7 +37,7 @@ def pretrained_weights(
     directions: int = 128,
     epochs: float = 30,
     batch_size: int = 64,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 5e-4,
     random_state: int = 0,
     device: str = "auto",
     progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
@@ -58,11 +60,12 @@ def pretrained_weights(
     optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
     steps, told = max(1, math.ceil(epochs * len(examples) / batch_size)), 0.0
     for step in range(steps):
-        cosine_rate(optimiser, learning_rate, step, steps)
+        cosine_rate(optimiser, learning_rate * min(1.0, (step + 1) / (_WARM_UP * steps)), step, steps)
         rows = torch.randint(len(examples), (batch_size,), generator=place)
         loss = (network(augment(examples[rows])) - targets[rows]).square().mean()
         optimiser.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), _LARGEST_GRADIENT)
         optimiser.step()
         now = float(loss.detach())
         told = now if step == 0 else 0.99 * told + 0.01 * now

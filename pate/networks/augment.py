@@ -21,7 +21,8 @@ class Strength:
     """How far augmentation goes. The first group is for images, `noise` and `dropout` for tables.
 
     Angles are in degrees, `zoom` and `shift` shares of the image's size, `elastic` the typical local displacement as a
-    share of half the size, `contrast` and `brightness` in standard deviations of the public data.
+    share of half the size, `contrast` and `brightness` in standard deviations of the public data. `negative` swaps dark
+    and light half of the time, around the public data's mean.
     """
 
     rotate: float = 12.0
@@ -32,6 +33,7 @@ class Strength:
     contrast: float = 0.0
     brightness: float = 0.0
     flip: bool = False
+    negative: bool = False
     noise: float = 0.15
     dropout: float = 0.1
 
@@ -75,7 +77,7 @@ class WarpEach(v2.Transform):
 
 
 class ToneEach(v2.Transform):
-    """Contrast, brightness and a mirror image, drawn anew for each image of a batch."""
+    """Contrast, brightness, a mirror image and a negative, drawn anew for each image of a batch."""
 
     def __init__(self, strength: Strength, generator: torch.Generator) -> None:
         super().__init__()
@@ -84,7 +86,10 @@ class ToneEach(v2.Transform):
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         contrast, brightness, side = _between(3, len(inpt), self._generator).to(inpt.device)[:, :, None, None, None]
         toned = inpt * (1 + self._strength.contrast * contrast) + self._strength.brightness * brightness
-        return torch.where(side < 0, toned.flip(-1), toned) if self._strength.flip else toned
+        toned = torch.where(side < 0, toned.flip(-1), toned) if self._strength.flip else toned
+        if self._strength.negative:
+            toned = toned * _between(1, len(inpt), self._generator).sign().to(inpt.device)[0, :, None, None, None]
+        return toned
 
 
 class PerturbEach(v2.Transform):
@@ -105,7 +110,7 @@ def augmentation(strength: Strength, images: bool, generator: torch.Generator) -
     if not images:
         return PerturbEach(strength, generator)
     steps: list[v2.Transform] = [WarpEach(strength, generator)]
-    if strength.contrast or strength.brightness or strength.flip:
+    if strength.contrast or strength.brightness or strength.flip or strength.negative:
         steps.append(ToneEach(strength, generator))
     return v2.Compose(steps)
 

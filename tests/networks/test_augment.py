@@ -41,6 +41,22 @@ def test_a_shift_moves_an_image_as_far_as_it_says() -> None:
     assert 1.5 < float((rows - 10).abs().max()) <= 2.01
 
 
+@pytest.mark.parametrize("also", [{}, {"flip": True}], ids=["alone", "mirrored too"])
+def test_a_negative_swaps_dark_and_light_of_about_half_the_images(also: dict[str, bool]) -> None:
+    images = torch.randn(400, 3, 8, 8, generator=generator())
+    strength = Strength(rotate=0, shear=0, zoom=0, shift=0, elastic=0, negative=True, **also)
+    seen = augmentation(strength, True, generator(1))(images)
+    alike = {
+        (sign, mirrored): torch.isclose(seen, sign * (images.flip(-1) if mirrored else images), atol=1e-4)
+        for sign in (1, -1)
+        for mirrored in (False, True)
+    }
+    shares = {kind: float(same.flatten(1).all(1).double().mean()) for kind, same in alike.items()}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert 0.3 < shares[-1, False] + shares[-1, True] < 0.7  # a fixed seed
+    assert (shares[1, True] > 0.1) == (shares[-1, True] > 0.1) == bool(also)
+
+
 def test_mixup_keeps_the_larger_share_and_sharpening_the_order() -> None:
     examples, answers = torch.eye(8), smoothed(torch.arange(8), 8, 0.0)
     blended, blended_answers = mixed_up(examples, answers, 0.75, generator())
