@@ -34,7 +34,7 @@ def pretrained_weights(
     model: str,
     model_params: Mapping[str, Any] | None = None,
     n_classes: int,
-    directions: int = 128,
+    directions: int = 64,
     epochs: float = 30,
     batch_size: int = 64,
     learning_rate: float = 5e-4,
@@ -44,9 +44,9 @@ def pretrained_weights(
 ) -> dict[str, torch.Tensor]:
     """A state of `model`, for `checkpoint`, that has learned to tell `seen` (a row per example) from the example.
 
-    What it is taught are the leading `directions` of `seen`, the stronger ones weakened (half whitened), of images that
-    are shifted and mirrored at random. The last layer, which names classes, is as the seed makes it. `progress` is told
-    step, steps and the mean squared error, of which 1 would be no knowledge at all.
+    What it is taught are the leading `directions` of `seen`, from images that are shifted and mirrored at random. The
+    last layer, which names classes, is as the seed makes it. `progress` is told step, steps and the mean squared error,
+    of which 1 would be no knowledge at all.
     """
     epochs, batch_size = parameters.positive(epochs, "epochs"), parameters.queries(batch_size, "batch_size", least=1)
     X_public, seen = np.asarray(X_public, dtype=np.float32), np.asarray(seen, dtype=np.float64).reshape(len(seen), -1)
@@ -76,10 +76,10 @@ def pretrained_weights(
 
 
 def _targets(seen: NDArray[np.float64], directions: int) -> torch.Tensor:
-    """The leading principal components, each divided by the root of its deviation; together of variance 1."""
+    """The leading principal components, together of variance 1."""
     left, strength, _ = np.linalg.svd(seen - seen.mean(0), full_matrices=False)
     kept = min(directions, int((strength > 1e-9 * strength[0]).sum()))
     if kept == 0:
         raise DataError("features of the public examples are all alike: there is nothing to learn from them")
-    components = left[:, :kept] * np.sqrt(strength[:kept])
+    components = left[:, :kept] * strength[:kept]
     return torch.from_numpy((components / components.std()).astype(np.float32))
