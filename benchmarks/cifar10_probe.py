@@ -30,15 +30,21 @@ from pate.neighbours.kept import KeptFeatures
 CONFIG = Path(__file__).parents[1] / "configs" / "cifar10_dp_probe.yaml"
 HELD_OUT = 5_000
 AT_ONCE = 2_000
-USUAL = {"components": 200, "epochs": 10, "learning_rate": 4.0}
-ROWS: dict[float, dict[str, Any]] = {0.5: USUAL, 1: USUAL, 2: USUAL, 8: USUAL}
+FEW = {"components": 200, "epochs": 10, "learning_rate": 4.0}  # as the config has it
+MORE = {"components": 800, "epochs": 20, "learning_rate": 4.0}
+ROWS: dict[float, dict[str, Any]] = {0.5: FEW, 1: MORE, 2: MORE, 8: MORE}
 CHOICES = [
     {"components": components, "epochs": epochs, "learning_rate": rate}
-    for components in (200, 800)
-    for epochs in (10, 20, 40)
-    for rate in (2.0, 4.0, 8.0)
+    for components, epochs, rate in (
+        (200, 10, 4.0),
+        (800, 20, 4.0),
+        (800, 40, 4.0),
+        (800, 20, 2.0),
+        (800, 20, 8.0),
+        (1280, 20, 4.0),
+    )
 ]
-PENALTIES = (0.003, 0.01, 0.03, 0.1)
+PENALTIES = (0.001, 0.01)
 
 Split = tuple[NDArray, NDArray]
 
