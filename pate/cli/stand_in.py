@@ -29,6 +29,7 @@ def print_numbers(
     from pate.config import load_config
     from pate.console import Console
     from pate.data.sources import load
+    from pate.learning import with_learned_features
     from pate.planning.plan import Workload
     from pate.planning.recommend import usual_delta
     from pate.planning.stand_in import find_number
@@ -40,6 +41,7 @@ def print_numbers(
     delta = usual_delta(max(1, records)) if delta is None else delta
     workload = Workload(found.budget.asked if queries is None else queries, None, delta, len(data.classes))
     console.say(f"{config}: everything in it is taken to be public, labels too; nothing is protected")
+    found = with_learned_features(found, data.X_public)
     result = find_number(found, data, records, target_epsilon, workload, progress=console.say)
     if as_json:
         content = {"mechanism": dataclasses.asdict(result.mechanism), "queries": workload.asked, "delta": delta}  # type: ignore[call-overload]
