@@ -34,12 +34,16 @@ class BaselineRow:
 
 @dataclass(frozen=True)
 class BaselineStudy:
-    """All rows of one paper; `panels` are titles and axes of its figure, by name."""
+    """All rows of one paper; `panels` are titles and axes of its figure, by name.
+
+    `public_was_seen` says that public examples taught the network something beforehand, so that they are no test.
+    """
 
     name: str
     source: str
     rows: tuple[BaselineRow, ...]
     panels: dict[str, dict[str, Any]]
+    public_was_seen: bool = False
 
     def only(self, names: Sequence[str]) -> BaselineStudy:
         """The same with some of its rows."""
@@ -59,7 +63,7 @@ def baseline_study(name: str, quick: bool, file: Path = _ROWS) -> BaselineStudy:
     """The rows of one paper; `quick` leaves most of them out."""
     known = read_yaml(file)[name]
     rows = [_row(name, known, entry) for entry in known["rows"] if not quick or entry.get("quick", False)]
-    return BaselineStudy(name, known["source"], tuple(rows), known["panels"])
+    return BaselineStudy(name, known["source"], tuple(rows), known["panels"], known.get("public_was_seen", False))
 
 
 def _row(study: str, known: dict[str, Any], entry: dict[str, Any]) -> BaselineRow:

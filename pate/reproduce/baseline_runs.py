@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def _run_all(
                 data = loaded[key]
                 if not data.benchmark or data.y_test is None:
                     raise DataError(f"{study.name}: {config.data.source} is no benchmark with labels")
+                if study.public_was_seen:
+                    data = replace(data, y_public=None)
                 run_baseline(
                     config, folder, address=address, resume="auto", console=console, data=data, curve=row.curve
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,15 @@ def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, m
     again = reproduce_baselines(study, out, 2, data_dir=None, address=None, console=Quiet())
     assert begun == []
     assert again == result
+
+
+def test_examples_that_taught_the_network_something_are_no_test(study: BaselineStudy, tmp_path: Path) -> None:
+    """Digits have 400 public examples and 200 to test: all 600 are a test only where training saw none of them."""
+    seen = replace(study.only(["one"]), public_was_seen=True)
+    (row,) = reproduce_baselines(seen, tmp_path / "out", 1, data_dir=None, address=None, console=Quiet())["rows"]
+    assert row["tested_on"] == 200
+    assert row["curve"][-1][1]["test"] == pytest.approx(row["each"][0], abs=1e-9)
+    assert baseline_study("abadi-cifar10", quick=False).public_was_seen
 
 
 def test_some_rows_by_name_and_quick_ones(study: BaselineStudy, tmp_path: Path) -> None:
