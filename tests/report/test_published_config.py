@@ -87,6 +87,7 @@ def test_nothing_is_left_out_of_our_own_configs(path: Path) -> None:
     assert {key for key in shown["data"] if shown["data"][key] == LEFT_OUT} == left_out.get("data", set())
     pretrained = "name: pretrained" in path.read_text()
     files = {"weights", "network"} if pretrained else set()  # a file, and no class by its name
+    files |= {"checkpoint"} if "checkpoint:" in path.read_text() else set()
     assert set(keys_left_out({key: value for key, value in shown.items() if key != "data"})) == files
 
 
