@@ -3,7 +3,7 @@
     python benchmarks/cifar10_probe.py --data-dir DIR --results FILE.jsonl [--size 192] [--seeds 3] [--choose]
 
 Takes configs/cifar10_dp_probe.yaml; docs/neighbours.md tells how to get the weights that it names. Features are worked
-out once and kept beside the results (a quarter of an hour of one core), finished rows are not run again. `--choose`
+out once and kept beside the results (half an hour beside other work), finished rows are not run again. `--choose`
 compares settings on 5,000 training images kept out, which is how those below were found; no test label takes part.
 """
 
