@@ -127,6 +127,10 @@ class Training:
                     _, index, field = key.split("/")
                     states.setdefault(int(index), {})[field] = value
             optimiser.load_state_dict(optimiser.state_dict() | {"state": states})
+            for weight, state in optimiser.state.items():  # laid out in memory as the weight is: fused steps rely on it
+                state.update(
+                    {k: torch.empty_like(weight).copy_(v) for k, v in state.items() if v.shape == weight.shape}
+                )
         self.generator.set_state(tensors["generator"])
         self.best, self.stalled = float(notes["best"]), int(notes["stalled"])
         return int(notes["done"])

@@ -238,7 +238,9 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         return generator, augment, network, average
 
     def _build(self) -> Classifier:
-        return self._network().to(self._device())
+        import torch
+
+        return self._network().to(self._device(), memory_format=torch.channels_last)  # as images are
 
     def _network(self) -> Classifier:
         from pate.networks.architectures import Classifier

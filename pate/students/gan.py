@@ -94,7 +94,7 @@ class GAN(NeuralStudent):
         generator, augment, network, average = self._begin()
         sizes = self.noise, max(4, self.channels // 2), self.hidden
         maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)
-        maker = maker.to(pool.device).train()
+        maker = maker.to(pool.device, memory_format=torch.channels_last).train()
         optimisers = {
             "discriminator": torch.optim.Adam(
                 network.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True
@@ -122,25 +122,23 @@ class GAN(NeuralStudent):
                 examples, answers = mixed_up(examples, answers, self.alpha, generator)
             features = network.features(examples)
             on_few, on_real = network.logits(features).split(self.batch_size)
+            seen = made.detach().requires_grad_()  # looked at once, for both networks' sake
             with unremembered(network):
-                on_made = network(made.detach())
+                like = network.features(seen)
             given, guess = answers.split(self.batch_size)
             loss = -(given * on_few.log_softmax(1)).sum(1).mean()
-            is_real, is_made = on_real.logsumexp(1), on_made.logsumexp(1)
+            is_real, is_made = on_real.logsumexp(1), network.logits(like).logsumexp(1)
             unlabelled = softplus(-is_real).mean() + softplus(is_made).mean()
             distance = (on_real.softmax(1) - guess).square().mean()
             total = loss + self.unlabelled_weight * unlabelled + rise * self.consistency_weight * distance
-            optimisers["discriminator"].zero_grad()
-            total.backward()
-            optimisers["discriminator"].step()
-            network.requires_grad_(False)
-            wanted = features.detach()[self.batch_size :].mean(0)
-            optimisers["generator"].zero_grad()
-            with unremembered(network):
-                matched = network.features(made).mean(0)
-            (matched - wanted).square().mean().backward()
-            optimisers["generator"].step()
-            network.requires_grad_(True)
+            unlike = (like.mean(0) - features.detach()[self.batch_size :].mean(0)).square().mean()
+            (wanted,) = torch.autograd.grad(unlike, seen, retain_graph=True)
+            for optimiser in optimisers.values():
+                optimiser.zero_grad()
+            total.backward(inputs=list(network.parameters()))
+            made.backward(wanted)
+            for optimiser in optimisers.values():
+                optimiser.step()
             average.update_parameters(network)
             return loss, unlabelled
 
