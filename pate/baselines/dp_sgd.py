@@ -36,8 +36,16 @@ from pate.baselines.seen import (
     trained_part,
     transforms_of,
 )
-from pate.baselines.sgd_accounting import History, epsilon_of, noise_for, steps_within
+from pate.baselines.sgd_accounting import (
+    History,
+    append_step,
+    epsilon_of,
+    noise_for,
+    steps_within,
+    too_large_delta,
+)
 from pate.baselines.sgd_files import Noted, load_checkpoint, load_state, save_state
+from pate.baselines.views import Seen, Views, by_turns
 from pate.boundary import worded_by_us
 from pate.errors import ConfigError
 from pate.networks.stored import check_values, check_weights
@@ -77,6 +85,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
     `checkpoint` is a safetensors file, beside the config, of weights pre-trained on public data; the first `frozen`
     layers of the network stay as they are there, each example goes through those once, and no noise is added to them.
+    `views` are shifted and mirrored images to train on, a view a step (see `pate.baselines.views`).
     `state` in `fit` is a file that an interrupted run goes on from, with the accountant's history in it. `optimiser` is
     momentum or adam. `device` is auto (a GPU where there is one), cpu or cuda: all of a step is done there, and `draws`
     says where lots and noise come from (see `pate.baselines.draws`).
@@ -111,6 +120,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         accountant: str = "prv",
         checkpoint: str | None = None,
         frozen: int = 0,
+        views: dict[str, Any] | None = None,
         optimiser: str = "momentum",
         device: str = "auto",
         draws: str = "auto",
@@ -141,6 +151,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.accountant = accountant
         self.checkpoint = checkpoint
         self.frozen = frozen
+        self.views = views
         self.optimiser = optimiser
         self.device = device
         self.draws = draws
@@ -189,7 +200,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self._prepare_features(X, X_public, resumed)
         device = resolve_device(self.device)
         network = self._first_network().to(device)
-        inputs, targets = held(through_frozen(network, self.frozen, self._inputs(X)), device), held(targets, device)
+        seen, targets = self._seen(network, X), held(targets, device)
         trained = trained_part(network, self.frozen)
         optimiser = optimiser_for(self.optimiser, list(trained.parameters()), self.momentum)
         begin, self.curve_ = 0, list[Noted]()
@@ -203,17 +214,17 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         buffers = Buffers(trained)
         trained.train()
         for step in range(begin, steps):
-            rows = draws.lot(len(inputs), rate).to(inputs.device)
+            rows = draws.lot(len(targets), rate).to(targets.device)
             gradients = [torch.zeros_like(parameter) for parameter in optimiser.parameters]
             for block in rows.split(self.micro_batch):
                 if len(block):
-                    parts = total(inputs[block].to(device), targets[block].to(device))
+                    parts = total(seen(step, block).to(device), targets[block].to(device))
                     for gradient, part in zip(gradients, parts, strict=True):
                         gradient += part
                     buffers.put_back()
             noisy = self._with_noise(gradients, draws)
             optimiser.step(noisy, self._learning_rate_at(step / steps), step + 1)
-            _append_step(self.history_, self.sigma_, rate)
+            append_step(self.history_, self.sigma_, rate)
             if (step + 1) * _SAVES // steps > step * _SAVES // steps:
                 self.curve_ += [(step + 1, shares_right(trained, watched, device))] if watched else []
                 if state is not None:
@@ -235,6 +246,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         else:
             nobodys = np.random.default_rng(0).random((2, *example_shape), dtype=np.float32)
             self.input_shape_ = tuple(self._inputs(self._prepared(nobodys)).shape[1:])
+        Views.of(self.views).check(self.input_shape_)
         network = self._first_network()
         if self.frozen:
             refuse_memory_of_frozen(network, self.frozen, made_up(self.input_shape_, len(self.classes_))[0])
@@ -242,6 +254,13 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         return way_for(
             self.per_example, lambda: trained_part(self._first_network(), self.frozen), seen, len(self.classes_)
         )
+
+    def _seen(self, network: torch.nn.Module, X: NDArray) -> Seen:
+        """What the trained layers see of which records at which step."""
+        views, device = Views.of(self.views).drawn(self.random_state), next(network.parameters()).device
+        if not self.frozen:
+            return by_turns(held(self._inputs(X), device), views)
+        return by_turns(self._inputs(X), views, lambda x: held(through_frozen(network, self.frozen, x), device))
 
     def _watched(self, network: torch.nn.Module, watch: Mapping[str, tuple[NDArray, NDArray]] | None) -> Watched:
         position = {label: i for i, label in enumerate(self.classes_.tolist())}
@@ -340,6 +359,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         optimiser_for(self.optimiser, [], self.momentum)
         parameters.queries(self.frozen, "frozen", least=0)
         resolve_device(self.device)
+        Views.of(self.views)
         transforms_of(self.prepare)
         if self.learning_rate_end is not None:
             parameters.number(self.learning_rate_end, "learning_rate_end", least=0)
@@ -411,18 +431,3 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """Equal for settings that a state can go on under."""
         settings = {name: value for name, value in self.get_params().items() if name not in _ANYWAY}
         return sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def too_large_delta(delta: float, n_records: int) -> str:
-    """The warning where δ would allow publishing somebody's record."""
-    return (
-        f"delta = {delta:g} is at least 1/n_records = {1 / n_records:.2g}: a mechanism that publishes a random record "
-        "would pass; choose a smaller delta"
-    )
-
-
-def _append_step(history: History, sigma: float, rate: float) -> None:
-    if history and history[-1][:2] == (sigma, rate):
-        history[-1] = (sigma, rate, history[-1][2] + 1)
-    else:
-        history.append((sigma, rate, 1))

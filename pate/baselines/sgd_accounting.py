@@ -98,3 +98,19 @@ def steps_within(epsilon: float, delta: float, rate: float, sigma: float, before
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def too_large_delta(delta: float, n_records: int) -> str:
+    """The warning where δ would allow publishing somebody's record."""
+    return (
+        f"delta = {delta:g} is at least 1/n_records = {1 / n_records:.2g}: a mechanism that publishes a random record "
+        "would pass; choose a smaller delta"
+    )
+
+
+def append_step(history: History, sigma: float, rate: float) -> None:
+    """One more step, in place: to the last entry, if that has the same noise and rate."""
+    if history and history[-1][:2] == (sigma, rate):
+        history[-1] = (sigma, rate, history[-1][2] + 1)
+    else:
+        history.append((sigma, rate, 1))
