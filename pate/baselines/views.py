@@ -75,7 +75,7 @@ class Views:
         rng = np.random.default_rng(seed)
         moved = rng.integers(-self.shift, self.shift, size=(self.count - 1, 2), endpoint=True).tolist()
         mirrored = rng.integers(2, size=self.count - 1) * self.flip
-        return [View(), *(View(*move, bool(side)) for move, side in zip(moved, mirrored, strict=True))]
+        return [View(), *(View(down, right, bool(side)) for (down, right), side in zip(moved, mirrored, strict=True))]
 
 
 Seen = Callable[[int, torch.Tensor], torch.Tensor]

@@ -240,7 +240,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     def _build(self) -> Classifier:
         import torch
 
-        return self._network().to(self._device(), memory_format=torch.channels_last)  # as images are
+        return self._network().to(self._device()).to(memory_format=torch.channels_last)  # as images are
 
     def _network(self) -> Classifier:
         from pate.networks.architectures import Classifier

@@ -94,7 +94,7 @@ class GAN(NeuralStudent):
         generator, augment, network, average = self._begin()
         sizes = self.noise, max(4, self.channels // 2), self.hidden
         maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)
-        maker = maker.to(pool.device, memory_format=torch.channels_last).train()
+        maker = maker.to(pool.device).to(memory_format=torch.channels_last).train()
         optimisers = {
             "discriminator": torch.optim.Adam(
                 network.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True
