@@ -1,9 +1,10 @@
 """Weights from public images alone, for DP-SGD to begin with: a small network learns to see what a large one sees.
 
-    python examples/pretrain.py CONFIG FEATURES DATA_DIR OUT.safetensors [EPOCHS]
+    python examples/pretrain.py CONFIG FEATURES DATA_DIR OUT.safetensors [EPOCHS [TIMES]]
 
 CONFIG names data and network, FEATURES is a config whose `prepare` are the public features to learn: for CIFAR-10
-configs/cifar10_pretrained.yaml and configs/cifar10_dp_probe.yaml.
+configs/cifar10_pretrained.yaml and configs/cifar10_dp_probe.yaml. It learns from TIMES as many images, the others
+blends of pairs, and takes the steps of EPOCHS over the public images by themselves.
 Without arguments a tiny network learns from made-up images.
 """
 
@@ -15,10 +16,12 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
-from pate.baselines.pretraining import pretrained_weights
+from pate.baselines.pretraining import blended, pretrained_weights
 from pate.baselines.seen import transforms_of
 from pate.config import load_baseline_config
 from pate.data.sources import load
+
+_BLOCK = 2500
 
 
 def told(step: int, steps: int, error: float) -> None:
@@ -26,17 +29,22 @@ def told(step: int, steps: int, error: float) -> None:
         print(f"step {step} of {steps}, error {error:.3f}", flush=True)
 
 
-def main(config: str, features: str, data_dir: str, out: str, epochs: str = "30") -> None:
+def main(config: str, features: str, data_dir: str, out: str, epochs: str = "60", times: str = "5") -> None:
     wanted, seer = (load_baseline_config(Path(name)) for name in (config, features))
     data = load(wanted.data, Path(data_dir), Path(config).parent)
     transform = transforms_of(seer.baseline.params["prepare"]).transform
-    seen = transform(data.X_public)
+    X = blended(data.X_public, int(times))
+    blocks = []
+    for start in range(0, len(X), _BLOCK):
+        blocks.append(transform(X[start : start + _BLOCK]))
+        print(f"features of {start + len(blocks[-1])} of {len(X)} images", flush=True)
+    seen = np.concatenate(blocks)
     network = {key: wanted.baseline.params.get(key) for key in ("model", "model_params")}
     weights = pretrained_weights(
-        data.X_public, seen, **network, n_classes=len(data.classes), epochs=float(epochs), progress=told
+        X, seen, **network, n_classes=len(data.classes), epochs=float(epochs) / int(times), progress=told
     )
     save_file(weights, out)
-    print(f"{len(weights)} tensors from {len(seen)} public images, in {out}")
+    print(f"{len(weights)} tensors from {len(data.X_public)} public images, in {out}")
 
 
 def try_it() -> None:

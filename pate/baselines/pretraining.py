@@ -75,6 +75,20 @@ def pretrained_weights(
     return {name: fresh[name] if name in last else value.cpu() for name, value in network.state_dict().items()}
 
 
+def blended(X: NDArray, times: int, random_state: int = 0) -> NDArray[np.float32]:
+    """`times` as many examples: those given, then blends of random pairs of them, the first of a pair at least half.
+
+    What a large network sees in a blend can be learned too, so that few examples teach more (Beyer et al. 2022,
+    "Knowledge distillation: a good teacher is patient and consistent").
+    """
+    X, times = np.asarray(X, dtype=np.float32), parameters.queries(times, "times", least=1)
+    rng, parts = np.random.default_rng(random_state), [X]
+    for _ in range(times - 1):
+        share = rng.uniform(0.5, 1.0, size=(len(X), *[1] * (X.ndim - 1))).astype(np.float32)
+        parts.append(share * X + (1 - share) * X[rng.permutation(len(X))])
+    return np.concatenate(parts)
+
+
 def _targets(seen: NDArray[np.float64], directions: int) -> torch.Tensor:
     """The leading principal components, together of variance 1."""
     left, strength, _ = np.linalg.svd(seen - seen.mean(0), full_matrices=False)

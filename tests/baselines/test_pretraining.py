@@ -12,7 +12,7 @@ from torch import nn
 
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.networks import build_network
-from pate.baselines.pretraining import pretrained_weights
+from pate.baselines.pretraining import blended, pretrained_weights
 from pate.errors import ConfigError, DataError
 
 SMALL = {"model": "cropped_cnn", "model_params": {"crop": 8, "channels": 4, "hidden": 16}}
@@ -60,6 +60,24 @@ def test_dp_sgd_begins_with_them_and_keeps_the_frozen_ones(tmp_path: Path) -> No
     after = model.network_.state_dict()
     assert all(torch.equal(weights[name], after[name]) == (int(name.split(".")[0]) < 8) for name in weights)
     assert (model.predict(private[0]) == private[1]).mean() > 0.9
+
+
+def test_blends_are_mostly_one_example_and_somewhat_another() -> None:
+    X = np.eye(40, dtype=np.float32).reshape(40, 5, 8, 1)  # a blend tells by itself what is in it
+    more = blended(X, 3)
+    assert more.shape == (120, 5, 8, 1)
+    np.testing.assert_array_equal(more[:40], X)
+    shares = np.sort(more[40:].reshape(80, 40), axis=1)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-6)
+    assert (shares[:, :-2] == 0).all()  # of two at most
+    assert (shares[:, -1] >= 0.5).all()
+    assert (shares[:, -2] > 0).mean() > 0.9  # few are paired with themselves
+    np.testing.assert_array_equal(more[40:].reshape(80, 40).argmax(1), np.tile(np.arange(40), 2))
+    np.testing.assert_array_equal(more, blended(X, 3))
+    assert (more != blended(X, 3, random_state=1)).any()
+    np.testing.assert_array_equal(blended(X, 1), X)
+    with pytest.raises(ConfigError, match="times"):
+        blended(X, 0)
 
 
 @pytest.mark.parametrize(
