@@ -21,8 +21,6 @@ from pate.baselines.seen import transforms_of
 from pate.config import load_baseline_config
 from pate.data.sources import load
 
-_BLOCK = 2500
-
 
 def told(step: int, steps: int, error: float) -> None:
     if step % max(1, steps // 20) == 0:
@@ -34,15 +32,13 @@ def main(config: str, features: str, data_dir: str, out: str, epochs: str = "60"
     data = load(wanted.data, Path(data_dir), Path(config).parent)
     transform = transforms_of(seer.baseline.params["prepare"]).transform
     X = blended(data.X_public, int(times))
-    blocks = []
-    for start in range(0, len(X), _BLOCK):
-        blocks.append(transform(X[start : start + _BLOCK]))
-        print(f"features of {start + len(blocks[-1])} of {len(X)} images", flush=True)
-    seen = np.concatenate(blocks)
-    network = {key: wanted.baseline.params.get(key) for key in ("model", "model_params")}
-    weights = pretrained_weights(
-        X, seen, **network, n_classes=len(data.classes), epochs=float(epochs) / int(times), progress=told
-    )
+    seen = []
+    for block in np.array_split(X, 20):
+        seen.append(transform(block))
+        print(f"features of {sum(map(len, seen))} of {len(X)} images", flush=True)
+    given = {key: wanted.baseline.params.get(key) for key in ("model", "model_params")}
+    given |= {"n_classes": len(data.classes), "epochs": float(epochs) / int(times)}
+    weights = pretrained_weights(X, np.concatenate(seen), **given, progress=told)
     save_file(weights, out)
     print(f"{len(weights)} tensors from {len(data.X_public)} public images, in {out}")
 
