@@ -1,8 +1,8 @@
 """Sums of clipped per-example gradients, worked out in one of four ways behind one switch.
 
 * `opacus`: Opacus's GradSampleModule stores every example's gradient, then they are clipped and summed;
-* `ghost`: one backward pass; a linear layer's norms come from its inputs and output gradients, and the clipped sum
-  is one matrix product, so no example's gradient of it is ever stored (Goodfellow 2015; Bu et al. 2023);
+* `ghost`: one backward pass; a layer's norms come from its inputs and output gradients (`pate.baselines.traces`), and
+  the clipped sum is one matrix product, so no example's gradient is stored that is larger than these;
 * `torch_func`: vmap over grad, for any module that torch.func can transform;
 * `one_by_one`: the obvious loop over the examples, slow and right for any module.
 
@@ -22,15 +22,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy, unfold
+from torch.nn.functional import cross_entropy
 
+from pate.baselines.traces import counted, trace_of
 from pate.errors import ConfigError
 
 ClippedSum = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
 """(inputs, targets) → one tensor per parameter: the sum of the examples' clipped gradients."""
 
 WAYS = ("auto", "ghost", "opacus", "torch_func", "one_by_one")
-_MANY_CONVOLVED = 100_000  # weights in convolutions: 9,216 in the small CNN, 286,560 in the deep one
 
 
 def clipped_sum(way: str, module: torch.nn.Module, clip_norm: float) -> ClippedSum:
@@ -123,7 +123,7 @@ def _clip_stored(gradients: list[torch.Tensor], clip_norm: float) -> list[torch.
     """Clip and sum gradients of shape (examples, …)."""
     flat = [gradient.flatten(1) for gradient in gradients]
     factors = _factors(sum((f.square().sum(1) for f in flat), flat[0].new_zeros(len(flat[0]))), clip_norm)
-    flat = [_counted(f, factors) for f in flat]
+    flat = [counted(f, factors) for f in flat]
     return [(factors @ f).reshape(g.shape[1:]) for f, g in zip(flat, gradients, strict=True)]
 
 
@@ -133,21 +133,9 @@ def _factors(squared_norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
     return torch.where(squared_norms.isfinite(), factors, torch.zeros_like(factors))
 
 
-def _counted(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """The same rows, but zeros for examples that count for nothing: 0 times NaN would be NaN."""
-    counts = factors > 0
-    return rows if bool(counts.all()) else torch.where(counts.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0.0)
-
-
 def quickest(module: torch.nn.Module) -> str:
-    """`ghost` where it is possible, else `opacus`; but `torch_func` for a plain chain with large convolutions.
-
-    There most of the work would be `ghost`'s copies of every patch: `benchmarks/dp_sgd.py` measures it.
-    """
-    if _unsuited_to_ghost(module) is not None:
-        return "opacus"
-    convolved = sum(layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Conv2d))
-    return "torch_func" if convolved > _MANY_CONVOLVED and type(module) is nn.Sequential else "ghost"
+    """`ghost` where it is possible, else `opacus`: `benchmarks/dp_sgd.py` measures them."""
+    return "ghost" if _unsuited_to_ghost(module) is None else "opacus"
 
 
 def _unsuited_to_ghost(module: torch.nn.Module) -> str | None:
@@ -184,7 +172,7 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
                 handle.remove()
         used = [layer for layer in layers if layer in seen]
         output_gradients = torch.autograd.grad(loss, [seen[layer][1] for layer in used])
-        traces = [_trace(layer, seen[layer][0], g) for layer, g in zip(used, output_gradients, strict=True)]
+        traces = [trace_of(layer, seen[layer][0], g) for layer, g in zip(used, output_gradients, strict=True)]
         norms = [trace.squared_norms() for trace in traces]
         if any(len(found) != len(inputs) for found in norms):
             raise ConfigError("per_example = 'ghost': a layer has not one row per example; use 'torch_func'")
@@ -199,54 +187,3 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
         return [sums.get(id(parameter), torch.zeros_like(parameter)) for parameter in module.parameters()]
 
     return clipped
-
-
-class _Outer:
-    """A linear layer's gradients as outer products: `left` (n, outputs) times `right` (n, inputs)."""
-
-    def __init__(self, left: torch.Tensor, right: torch.Tensor, has_bias: bool) -> None:
-        self.left, self.right, self.has_bias = left, right, has_bias
-
-    @property
-    def bias(self) -> torch.Tensor:
-        return self.left
-
-    def keep_counted(self, factors: torch.Tensor) -> None:
-        self.left, self.right = _counted(self.left, factors), _counted(self.right, factors)
-
-    def squared_norms(self) -> torch.Tensor:
-        of_inputs = self.right.square().sum(1)
-        return self.left.square().sum(1) * (of_inputs + 1.0 if self.has_bias else of_inputs)
-
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
-        return (self.left * factors.unsqueeze(1)).T @ self.right
-
-
-class _Stored:
-    """Gradients kept whole, where a weight meets many positions of an example (convolutions, sequences)."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, has_bias: bool) -> None:
-        self.weight, self.bias, self.has_bias = weight.flatten(1), bias, has_bias
-
-    def keep_counted(self, factors: torch.Tensor) -> None:
-        self.weight, self.bias = _counted(self.weight, factors), _counted(self.bias, factors)
-
-    def squared_norms(self) -> torch.Tensor:
-        norms = self.weight.square().sum(1)
-        return norms + self.bias.square().sum(1) if self.has_bias else norms
-
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
-        return factors @ self.weight
-
-
-def _trace(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> _Outer | _Stored:
-    has_bias = layer.bias is not None
-    if isinstance(layer, nn.Conv2d):
-        assert not isinstance(layer.padding, str)  # `_unsuited_to_ghost` saw to it
-        patches = unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (n, inputs, places)
-        gradient = output_gradient.flatten(2)  # (n, outputs, places)
-        return _Stored(gradient @ patches.transpose(1, 2), gradient.sum(2), has_bias)
-    if inputs.ndim == 2:
-        return _Outer(output_gradient, inputs, has_bias)
-    gradient, places = output_gradient.flatten(1, -2), inputs.flatten(1, -2)
-    return _Stored(gradient.transpose(1, 2) @ places, gradient.sum(1), has_bias)

@@ -352,7 +352,7 @@ def test_norms_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Any) -> torch.Tensor:
         return self.left.square().sum(1) * self.right.square().sum(1)
 
-    monkeypatch.setattr("pate.baselines.per_example._Outer.squared_norms", forgetful)
+    monkeypatch.setattr("pate.baselines.traces._Outer.squared_norms", forgetful)
     inputs, targets = made_up((4, 4), 3)
     assert difference("ghost", lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), inputs, targets) is not None
 

@@ -1,0 +1,149 @@
+"""What a backward pass leaves of a layer, from which ghost clipping has each example's norm and the clipped sum.
+
+A layer's gradient for one example is Σ over places p of g_p x_pᵀ: the output's gradient there, times what the layer saw
+there. One place (a linear layer on vectors) makes it an outer product, whose norm is a product of norms (Goodfellow
+2015). With many places the gradients are kept whole, or, where places are few and weights many, the norm comes from
+inner products between places (Bu et al. 2022): ‖Σ g_p x_pᵀ‖² = Σ_pq ⟨g_p, g_q⟩ ⟨x_p, x_q⟩.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.functional import pad, unfold
+from torch.nn.grad import conv2d_weight
+
+
+class Trace(Protocol):
+    """One layer's share in the gradients of n examples."""
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """Each example's gradient of the bias: (n, outputs)."""
+
+    def squared_norms(self) -> torch.Tensor:
+        """Of each example's gradient of weight and bias: (n,)."""
+
+    def keep_counted(self, factors: torch.Tensor) -> None:
+        """Forget the examples whose factor is 0."""
+
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        """The weight's gradients, each times its factor, summed; in any shape of as many numbers."""
+
+
+def counted(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """The same rows, but zeros for examples that count for nothing: 0 times NaN would be NaN."""
+    counts = factors > 0
+    return rows if bool(counts.all()) else torch.where(counts.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0.0)
+
+
+def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> Trace:
+    """The trace of a linear layer or a plain convolution that takes the least memory."""
+    has_bias = layer.bias is not None
+    if isinstance(layer, nn.Conv2d):
+        places = max(inputs[0, 0].numel(), output_gradient[0, 0].numel())
+        if places**2 < layer.weight.numel():
+            return _Convolved(layer, inputs, output_gradient)
+        assert not isinstance(layer.padding, str)  # not a plain one
+        patches = unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (n, inputs, places)
+        gradient = output_gradient.flatten(2)  # (n, outputs, places)
+        return _Stored(gradient @ patches.transpose(1, 2), gradient.sum(2), has_bias)
+    if inputs.ndim == 2:
+        return _Outer(output_gradient, inputs, has_bias)
+    gradient, seen = output_gradient.flatten(1, -2), inputs.flatten(1, -2)
+    return _Stored(gradient.transpose(1, 2) @ seen, gradient.sum(1), has_bias)
+
+
+class _Outer:
+    """A linear layer's gradients as outer products: `left` (n, outputs) times `right` (n, inputs)."""
+
+    def __init__(self, left: torch.Tensor, right: torch.Tensor, has_bias: bool) -> None:
+        self.left, self.right, self.has_bias = left, right, has_bias
+
+    @property
+    def bias(self) -> torch.Tensor:
+        return self.left
+
+    def keep_counted(self, factors: torch.Tensor) -> None:
+        self.left, self.right = counted(self.left, factors), counted(self.right, factors)
+
+    def squared_norms(self) -> torch.Tensor:
+        of_inputs = self.right.square().sum(1)
+        return self.left.square().sum(1) * (of_inputs + 1.0 if self.has_bias else of_inputs)
+
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        return (self.left * factors.unsqueeze(1)).T @ self.right
+
+
+class _Stored:
+    """Gradients kept whole, where a weight meets many places of an example (convolutions, sequences)."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, has_bias: bool) -> None:
+        self.weight, self.bias, self.has_bias = weight.flatten(1), bias, has_bias
+
+    def keep_counted(self, factors: torch.Tensor) -> None:
+        self.weight, self.bias = counted(self.weight, factors), counted(self.bias, factors)
+
+    def squared_norms(self) -> torch.Tensor:
+        norms = self.weight.square().sum(1)
+        return norms + self.bias.square().sum(1) if self.has_bias else norms
+
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        return factors @ self.weight
+
+
+class _Convolved:
+    """A convolution's gradients as what it saw and the output's gradient, where places are few and weights many.
+
+    Inner products of patches are sums of inner products of pixels, so no patch is copied. Large pieces can cancel, and
+    a norm found too short would let an example add more than the clipping norm. So norms are worked out in doubles,
+    and the most that rounding can hide is added, in them and in the sum in floats: a rounding for each term, of pieces
+    that have Σ_p ‖g_p‖ ‖x_p‖ together.
+    """
+
+    def __init__(self, layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> None:
+        self.layer, self.inputs, self.gradient = layer, inputs, output_gradient
+        self.bias = output_gradient.flatten(2).sum(2)
+
+    def keep_counted(self, factors: torch.Tensor) -> None:
+        self.inputs, self.gradient = counted(self.inputs, factors), counted(self.gradient, factors)
+        self.bias = counted(self.bias, factors)
+
+    def squared_norms(self) -> torch.Tensor:
+        gradient = self.gradient.flatten(2).double()
+        of_gradients = gradient.transpose(1, 2) @ gradient  # (n, places, places)
+        of_patches = self._products_of_patches()
+        found = (of_gradients * of_patches).sum((1, 2))
+        lengths = (of_gradients.diagonal(dim1=1, dim2=2) * of_patches.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
+        terms = self.layer.weight[0].numel() + gradient.shape[1] + of_patches[0].numel()
+        hidden = terms * torch.finfo(torch.double).eps
+        norms = (found.clamp(min=0) + hidden * lengths.square()).sqrt()
+        norms = norms + gradient.shape[2] * torch.finfo(self.gradient.dtype).eps * lengths
+        squared = norms.square() if self.layer.bias is None else norms.square() + self.bias.double().square().sum(1)
+        return squared.to(self.bias)
+
+    def _products_of_patches(self) -> torch.Tensor:
+        n, _, height, width = self.inputs.shape
+        pixels = self.inputs.flatten(2).double()
+        of_pixels = (pixels.transpose(1, 2) @ pixels).reshape(n, height, width, height, width)
+        down, across = self.layer.padding
+        of_pixels = pad(of_pixels, 2 * (across, across, down, down))
+        rows, columns = self.gradient.shape[2:]
+        total = of_pixels.new_zeros(n, rows, columns, rows, columns)
+        for i in range(self.layer.kernel_size[0]):
+            for j in range(self.layer.kernel_size[1]):
+                vertical = _met(i * self.layer.dilation[0], rows, self.layer.stride[0])
+                horizontal = _met(j * self.layer.dilation[1], columns, self.layer.stride[1])
+                total += of_pixels[:, vertical, horizontal, vertical, horizontal]
+        return total.reshape(n, rows * columns, rows * columns)
+
+    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+        layer, weighted = self.layer, self.gradient * factors.reshape(-1, 1, 1, 1)
+        return conv2d_weight(self.inputs, layer.weight.shape, weighted, layer.stride, layer.padding, layer.dilation)
+
+
+def _met(begin: int, places: int, stride: int) -> slice:
+    """The pixels along one side that a weight of the kernel meets."""
+    return slice(begin, begin + (places - 1) * stride + 1, stride)
