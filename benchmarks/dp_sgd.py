@@ -21,11 +21,14 @@ from pate.baselines.networks import build_network
 from pate.baselines.per_example import clipped_sum
 
 CLIP = 0.1
-NETWORKS = {
-    "cnn, MNIST": ("cnn", (1, 28, 28)),
-    "PCA 60 + 1000": ("mlp", (60,)),
-    "scattering + linear": ("linear", (81, 7, 7)),
-    "deep_cnn, CIFAR-10 (batch/8)": ("deep_cnn", (3, 32, 32)),
+TRAMER = {"widths": (64, 64), "reduce": "pool", "hidden": 0}
+NETWORKS: dict[str, tuple[str, dict, tuple[int, ...], int]] = {  # name, parameters, shape, part of the batch
+    "cnn, MNIST": ("cnn", {}, (1, 28, 28), 1),
+    "PCA 60 + 1000": ("mlp", {}, (60,), 1),
+    "scattering + linear": ("linear", {}, (81, 7, 7), 1),
+    "scattering + CNN, CIFAR-10 (/4)": ("feature_cnn", TRAMER, (243, 8, 8), 4),
+    "cropped_cnn, CIFAR-10 (/4)": ("cropped_cnn", {}, (3, 32, 32), 4),
+    "deep_cnn, CIFAR-10 (/8)": ("deep_cnn", {}, (3, 32, 32), 8),
 }
 
 
@@ -49,14 +52,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     print(f"batch {options.batch}, best of {options.rounds} rounds, {torch.get_num_threads()} threads; milliseconds")
-    print(f"{'network':<30}{'opacus':>9}{'ghost':>9}{'torch_func':>12}{'opacus/ghost':>14}{'difference':>12}")
-    for title, (name, shape) in NETWORKS.items():
-        batch = options.batch // 8 if name == "deep_cnn" else options.batch
+    print(f"{'network':<34}{'opacus':>9}{'ghost':>9}{'torch_func':>12}{'opacus/ghost':>14}{'difference':>12}")
+    for title, (name, parameters, shape, part) in NETWORKS.items():
+        batch = options.batch // part
         torch.manual_seed(0)
         inputs, targets = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
-        ways = {"opacus": opacus_default(build_network(name, {}, shape, 10, 0), batch)}
+        ways = {"opacus": opacus_default(build_network(name, parameters, shape, 10, 0), batch)}
         for way in ("ghost", "torch_func"):
-            ways[way] = clipped_sum(way, build_network(name, {}, shape, 10, 0), CLIP)
+            ways[way] = clipped_sum(way, build_network(name, parameters, shape, 10, 0), CLIP)
         sums = {way: step(inputs, targets) for way, step in ways.items()}
         difference = max(
             float((a - b).abs().max()) for way in sums for a, b in zip(sums[way], sums["opacus"], strict=True)
@@ -72,7 +75,7 @@ def main() -> None:
         shown = "".join(
             f"{1000 * best[way]:>{width}.1f}" for way, width in (("opacus", 9), ("ghost", 9), ("torch_func", 12))
         )
-        print(f"{title:<30}{shown}{ratio:>14.2f}{difference:>12.1e}", flush=True)
+        print(f"{title:<34}{shown}{ratio:>14.2f}{difference:>12.1e}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,10 @@ def draw(study: BaselineStudy, outcomes: Sequence[dict[str, Any]]) -> bytes:
     figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
     for place, name in zip(axes.flat, shown, strict=False):
         panel, rows = study.panels[name], [row for row in outcomes if row["panel"] == name]
-        (_curves if panel.get("kind") == "curves" else _lines)(place, rows)
+        if "names" in panel:
+            _named(place, rows, panel["names"])
+        else:
+            (_curves if panel.get("kind") == "curves" else _lines)(place, rows)
         ticks = {"xscale": panel["scale"]} if "scale" in panel else {}
         place.set(title=panel["title"], xlabel=panel["x"], ylabel="right, %", **ticks)
         if ticks:
@@ -69,3 +73,17 @@ def _lines(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
         papers = [(row["at"], 100 * row["paper"]) for row in own if row["paper"] is not None]
         if papers:
             axes.plot(*zip(*papers, strict=True), "x", color=f"C{number}")
+
+
+def _named(axes: Axes, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    """Accuracy on what has a name (`at` counts them from 1), lines side by side; crosses are the paper's."""
+    lines = list(dict.fromkeys(row["line"] for row in rows))
+    for number, line in enumerate(lines):
+        own = [row for row in rows if row["line"] == line]
+        at = [row["at"] + 0.2 * (number - (len(lines) - 1) / 2) for row in own]
+        right, errors = ([100 * (row[name] or 0) for row in own] for name in ("accuracy", "deviation"))
+        axes.errorbar(at, right, yerr=errors, fmt="o", capsize=3, color=f"C{number}", label=line)
+        papers = [100 * row["paper"] if row["paper"] is not None else math.nan for row in own]
+        axes.plot(at, papers, "x", color="black", label="the paper" if line == lines[-1] else None)
+    axes.set_xticks(range(1, len(names) + 1), names)
+    axes.set_xlim(0.5, len(names) + 0.5)

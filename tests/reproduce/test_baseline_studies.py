@@ -11,7 +11,7 @@ from support.command_line import in_process
 
 from pate.console import Quiet
 from pate.errors import ConfigError
-from pate.reproduce import baseline_runs
+from pate.reproduce import baseline_figures, baseline_runs
 from pate.reproduce.baseline_rows import BaselineStudy, baseline_studies, baseline_study
 from pate.reproduce.baseline_runs import reproduce_baselines, table_lines
 
@@ -80,6 +80,29 @@ def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, m
     assert again == result
 
 
+def test_a_panel_of_names_shows_lines_side_by_side_and_the_papers_figures() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows: list[dict[str, object]] = [
+        {"line": "linear", "at": 1, "accuracy": 0.9, "deviation": 0.01, "paper": 0.8},
+        {"line": "CNN", "at": 1, "accuracy": 0.95, "deviation": None, "paper": None},
+        {"line": "CNN", "at": 2, "accuracy": 0.7, "deviation": None, "paper": 0.75},
+    ]
+    figure, axes = plt.subplots()
+    baseline_figures._named(axes, rows, ["digits", "letters"])
+    crosses = [line.get_xydata().tolist() for line in axes.get_lines() if line.get_marker() == "x"]
+    assert crosses[0] == [[pytest.approx(0.9), pytest.approx(80)]]
+    assert crosses[1][1] == [pytest.approx(2.1), pytest.approx(75)]
+    dots = [line.get_xydata().tolist() for line in axes.get_lines() if line.get_marker() == "o"]
+    assert dots == [[[pytest.approx(0.9), 90]], [[pytest.approx(1.1), 95], [pytest.approx(2.1), pytest.approx(70)]]]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["digits", "letters"]
+    assert sorted(axes.get_legend_handles_labels()[1]) == ["CNN", "linear", "the paper"]
+    plt.close(figure)
+
+
 def test_examples_that_taught_the_network_something_are_no_test(study: BaselineStudy, tmp_path: Path) -> None:
     """Digits have 400 public examples and 200 to test: all 600 are a test only where training saw none of them."""
     seen = replace(study.only(["one"]), public_was_seen=True)
@@ -105,6 +128,8 @@ def test_every_row_that_comes_with_it_is_a_config(name: str) -> None:
         assert row.config(1).seed == 1
         assert row.curve == (study.panels[row.panel].get("kind") == "curves")
         assert row.curve or row.at is not None
+        names = study.panels[row.panel].get("names")
+        assert names is None or row.at in range(1, len(names) + 1)
 
 
 def test_votes_are_for_teachers(tmp_path: Path) -> None:
