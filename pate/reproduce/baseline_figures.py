@@ -84,6 +84,6 @@ def _named(axes: Axes, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> 
         right, errors = ([100 * (row[name] or 0) for row in own] for name in ("accuracy", "deviation"))
         axes.errorbar(at, right, yerr=errors, fmt="o", capsize=3, color=f"C{number}", label=line)
         papers = [100 * row["paper"] if row["paper"] is not None else math.nan for row in own]
-        axes.plot(at, papers, "x", color="black", label="the paper" if line == lines[-1] else None)
+        axes.plot(at, papers, "x", color="black", zorder=3, label="the paper" if line == lines[-1] else None)
     axes.set_xticks(range(1, len(names) + 1), names)
     axes.set_xlim(0.5, len(names) + 0.5)
