@@ -1,8 +1,8 @@
 """Sums of clipped per-example gradients, worked out in one of four ways behind one switch.
 
 * `opacus`: Opacus's GradSampleModule stores every example's gradient, then they are clipped and summed;
-* `ghost`: one backward pass; a layer's norms come from its inputs and output gradients (`pate.baselines.traces`), and
-  the clipped sum is one matrix product, so no example's gradient is stored that is larger than these;
+* `ghost`: one backward pass; norms come from a layer's inputs and output gradients (`pate.baselines.traces`), and the
+  clipped sum is one product, so gradients are stored for layers alone that meet many places with few weights;
 * `torch_func`: vmap over grad, for any module that torch.func can transform;
 * `one_by_one`: the obvious loop over the examples, slow and right for any module.
 

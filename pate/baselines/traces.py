@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn.functional import pad, unfold
 from torch.nn.grad import conv2d_weight
 
+_SUMMED = 64  # examples in one convolution's sum: a rounding for each of their places may be an example's fault
+
 
 class Trace(Protocol):
     """One layer's share in the gradients of n examples."""
@@ -40,11 +42,10 @@ def counted(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> Trace:
-    """The trace of a linear layer or a plain convolution that takes the least memory."""
+    """The trace of a linear layer or a plain convolution."""
     has_bias = layer.bias is not None
     if isinstance(layer, nn.Conv2d):
-        places = max(inputs[0, 0].numel(), output_gradient[0, 0].numel())
-        if places**2 < layer.weight.numel():
+        if _few_places(layer, inputs):
             return _Convolved(layer, inputs, output_gradient)
         assert not isinstance(layer.padding, str)  # not a plain one
         patches = unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (n, inputs, places)
@@ -54,6 +55,21 @@ def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) ->
         return _Outer(output_gradient, inputs, has_bias)
     gradient, seen = output_gradient.flatten(1, -2), inputs.flatten(1, -2)
     return _Stored(gradient.transpose(1, 2) @ seen, gradient.sum(1), has_bias)
+
+
+def _few_places(layer: Any, inputs: torch.Tensor) -> bool:
+    """Do inner products between places take less memory than an example's gradient? There are three tables of doubles.
+
+    On a CPU alone: a GPU's convolutions may round to half as many bits, or as no bound on roundings tells.
+    """
+    height, width = (side + 2 * more for side, more in zip(inputs.shape[2:], layer.padding, strict=True))
+    few: bool = 6 * (height * width) ** 2 < layer.weight.numel()
+    return few and inputs.device.type == "cpu"
+
+
+def _lengths(squares: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Norms from squares in doubles, where none is too small; infinite where a number like those could not hold it."""
+    return squares.where(squares < torch.finfo(dtype).max, torch.inf).sqrt()
 
 
 class _Outer:
@@ -70,8 +86,12 @@ class _Outer:
         self.left, self.right = counted(self.left, factors), counted(self.right, factors)
 
     def squared_norms(self) -> torch.Tensor:
-        of_inputs = self.right.square().sum(1)
-        return self.left.square().sum(1) * (of_inputs + 1.0 if self.has_bias else of_inputs)
+        left, right = (
+            _lengths(torch.linalg.vector_norm(side, dim=1, dtype=torch.double).square(), side.dtype)
+            for side in (self.left, self.right)
+        )
+        squared = (left * right).square()
+        return (squared + left.square() if self.has_bias else squared).to(self.left.dtype)
 
     def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
         return (self.left * factors.unsqueeze(1)).T @ self.right
@@ -98,9 +118,9 @@ class _Convolved:
     """A convolution's gradients as what it saw and the output's gradient, where places are few and weights many.
 
     Inner products of patches are sums of inner products of pixels, so no patch is copied. Large pieces can cancel, and
-    a norm found too short would let an example add more than the clipping norm. So norms are worked out in doubles,
-    and the most that rounding can hide is added, in them and in the sum in floats: a rounding for each term, of pieces
-    that have Σ_p ‖g_p‖ ‖x_p‖ together.
+    a norm found too short would let an example add more than the clipping norm. So norms are worked out in doubles, and
+    the most that rounding can make of an example's pieces, Σ_p ‖g_p‖ ‖x_p‖ together, is added: in these norms, and in
+    the sum of floats over the examples, whatever its order. That is by blocks, so that the latter stays small.
     """
 
     def __init__(self, layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> None:
@@ -116,13 +136,16 @@ class _Convolved:
         of_gradients = gradient.transpose(1, 2) @ gradient  # (n, places, places)
         of_patches = self._products_of_patches()
         found = (of_gradients * of_patches).sum((1, 2))
-        lengths = (of_gradients.diagonal(dim1=1, dim2=2) * of_patches.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
-        terms = self.layer.weight[0].numel() + gradient.shape[1] + of_patches[0].numel()
-        hidden = terms * torch.finfo(torch.double).eps
-        norms = (found.clamp(min=0) + hidden * lengths.square()).sqrt()
-        norms = norms + gradient.shape[2] * torch.finfo(self.gradient.dtype).eps * lengths
+        pieces = [
+            _lengths(products.diagonal(dim1=1, dim2=2), self.inputs.dtype) for products in (of_gradients, of_patches)
+        ]
+        together = (pieces[0] * pieces[1]).sum(1)
+        terms = self.layer.weight[0].numel() + gradient.shape[1] + of_patches.shape[1] ** 2
+        norms = (found.clamp(min=0) + terms * torch.finfo(torch.double).eps * together.square()).sqrt()
+        summed = min(len(gradient), _SUMMED) * gradient.shape[2]
+        norms = norms + summed * torch.finfo(self.inputs.dtype).eps * together
         squared = norms.square() if self.layer.bias is None else norms.square() + self.bias.double().square().sum(1)
-        return squared.to(self.bias)
+        return squared.to(self.bias.dtype)
 
     def _products_of_patches(self) -> torch.Tensor:
         n, _, height, width = self.inputs.shape
@@ -141,7 +164,10 @@ class _Convolved:
 
     def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
         layer, weighted = self.layer, self.gradient * factors.reshape(-1, 1, 1, 1)
-        return conv2d_weight(self.inputs, layer.weight.shape, weighted, layer.stride, layer.padding, layer.dilation)
+        total = torch.zeros_like(layer.weight)
+        for seen, gradient in zip(self.inputs.split(_SUMMED), weighted.split(_SUMMED), strict=True):
+            total += conv2d_weight(seen, total.shape, gradient, layer.stride, layer.padding, layer.dilation)
+        return total
 
 
 def _met(begin: int, places: int, stride: int) -> slice:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pate.baselines.networks import build_network
-from pate.baselines.per_example import clipped_sum, never_stopping, quickest
+from pate.baselines.per_example import _factors, clipped_sum, never_stopping, quickest
 from pate.baselines.traces import trace_of
 from pate.errors import ConfigError
 
@@ -55,21 +55,21 @@ CASES = {
         ("ghost", "opacus", "torch_func"),
     ),
     "few places": (
-        (9, 4, 5),
+        (40, 2, 3),
         lambda: nn.Sequential(
-            nn.Conv2d(9, 24, (3, 2), padding=(1, 2)),
+            nn.Conv2d(40, 24, (3, 2), padding=(1, 1)),
             nn.Tanh(),
-            nn.MaxPool2d(2),
+            nn.MaxPool2d((1, 2)),
             nn.Conv2d(24, 7, 2, bias=False),
             nn.Flatten(),
-            nn.Linear(21, 3),
+            nn.Linear(7, 3),
         ),
         ("ghost", "opacus", "torch_func"),
     ),
     "few places, strided": (
-        (9, 5, 6),
+        (40, 3, 2),
         lambda: nn.Sequential(
-            nn.Conv2d(9, 13, 3, stride=(2, 1), padding=1, dilation=(1, 2)), nn.Flatten(), nn.Linear(156, 3)
+            nn.Conv2d(40, 23, 3, stride=(2, 1), padding=1, dilation=(2, 1)), nn.Flatten(), nn.Linear(46, 3)
         ),
         ("ghost", "opacus", "torch_func"),
     ),
@@ -103,7 +103,8 @@ def test_every_way_gives_the_sum_of_the_plain_loop(case: str, clip: float) -> No
         fresh = build()
         fresh.load_state_dict(module.state_dict())
         for ours, theirs in zip(clipped_sum(way, fresh, clip)(inputs, targets), expected, strict=True):
-            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+            # where places are few, an example is made shorter by what rounding could hide
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4 if case.startswith("few") else 1e-5)
 
 
 def test_convolutions_with_few_places_keep_no_gradient() -> None:
@@ -138,7 +139,7 @@ def test_a_norm_is_right_where_pieces_cancel(bits: int) -> None:
     exact, together = (pieces[0] + pieces[1]).norm(dim=(1, 2)), sum(piece.norm(dim=(1, 2)) for piece in pieces)
     found = norms_of_two_places(inputs, gradients)
     assert (found >= exact * (1 - 1e-6)).all()
-    assert (found <= exact * (1 + 1e-6) + 3e-7 * together).all()
+    assert (found <= exact * (1 + 1e-6) + 200 * 2 * 1.2e-7 * together).all()
 
 
 def test_a_norm_that_is_lost_in_rounding_is_not_found_too_short() -> None:
@@ -146,8 +147,8 @@ def test_a_norm_that_is_lost_in_rounding_is_not_found_too_short() -> None:
     generator = torch.Generator().manual_seed(0)
     seen, gradient = (torch.randn(200, 8, generator=generator).sign() for _ in range(2))
     found = norms_of_two_places([seen, seen * (1 + 2.0**-23)], [gradient, -gradient * (1 - 2.0**-23)])
-    assert (found >= 16 * 2.0**-23).all()  # a rounding of a float for each of two places
-    assert (found < 1e-5).all()
+    assert (found >= 64 * 2 * 2.0**-23 * 16).all()  # 64 examples are summed, of two places
+    assert (found < 1e-3).all()
 
 
 @pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func"])
@@ -163,6 +164,34 @@ def test_one_example_moves_the_sum_by_at_most_the_clipping_norm(way: str) -> Non
         without = total(inputs[keep], targets[keep])
         moved = torch.sqrt(sum((a - b).square().sum() for a, b in zip(everyone, without, strict=True)))
         assert moved <= 0.3 * (1 + 1e-5)
+
+
+def test_an_example_whose_pieces_cancel_adds_at_most_the_clipping_norm() -> None:
+    """In floats, among others and whatever is summed first."""
+    torch.manual_seed(2)
+    layer = nn.Conv2d(8, 16, 1, bias=False)
+    inputs, gradient = torch.randn(300, 8, 1, 2), torch.randn(300, 16, 1, 2)
+    for place in (0, 63, 64, 200):
+        inputs[place, :, :, 1] = inputs[place, :, :, 0] * 1.0004
+        gradient[place] *= 1e6
+        gradient[place, :, :, 1] = -gradient[place, :, :, 0] / 1.0004
+        factors = _factors(trace_of(layer, inputs, gradient).squared_norms(), 0.5)
+        without = factors.clone()
+        without[place] = 0
+        moved = [trace_of(layer, inputs, gradient).weighted_sum(f) for f in (factors, without)]
+        assert (moved[0] - moved[1]).norm() <= 0.5 * (1 + 1e-5)
+        pieces = gradient[place].norm(dim=0) * inputs[place].norm(dim=0)
+        assert factors[place] * pieces.sum() <= 0.5 / (64 * 2 * 2.0**-23)
+
+
+def test_a_product_of_a_tiny_and_a_huge_number_counts() -> None:
+    """Squares of the tiny one are zero in floats."""
+    layer = nn.Linear(2, 10, bias=False)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[0, 1] = 52
+    total = clipped_sum("ghost", layer, 1e-5)(torch.tensor([[1.8e19, 1.0]]), torch.tensor([0]))
+    assert 0 < total[0].norm() <= 1e-5 * (1 + 1e-5)
 
 
 class Logarithm(nn.Module):
