@@ -2,7 +2,7 @@
 
     python benchmarks/dp_sgd.py [--batch 512] [--rounds 10]
 
-The same network, batch and clipping norm; the sums are compared first (to a thousandth of the norm), then timed in turn.
+The same network, batch and clipping norm; sums are compared first (to a thousandth of the norm), then timed in turn.
 "Opacus default" is GradSampleModule with its DPOptimizer's clip_and_accumulate, as PrivacyEngine sets them up.
 """
 
