@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -80,10 +80,16 @@ def _interrupt(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _let_children_be_ended() -> None:
-    """A child process inherits which signals are blocked; one that starts within `held_back` must obey SIGTERM."""
+def _leave_children_to_us() -> None:
+    """A child that starts within `held_back`, as Ray's do, obeys SIGTERM, which is blocked here.
+
+    It gets a process group of its own: what is sent to ours is for us, who end it in order. A Ray that ends first takes
+    its driver with it.
+    """
     if _holding_back:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        with suppress(OSError):
+            os.setpgid(0, 0)
 
 
-os.register_at_fork(after_in_child=_let_children_be_ended)
+os.register_at_fork(after_in_child=_leave_children_to_us)

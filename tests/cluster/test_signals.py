@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support import REPOSITORY
 from support.command_line import PATE, SMALL
-from support.processes import pids_of
+from support.processes import groups_of, pids_of
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def wait_until(text: str, log: Path, process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize(
     ("number", "stage", "later", "group"),
     [
-        (signal.SIGTERM, "trying each kind", 0.0, True),  # as a service manager does: to Ray's processes too
+        (signal.SIGTERM, "trying each kind", 0.0, True),  # as a terminal and `timeout` do: to the group
         pytest.param(signal.SIGHUP, "trying each kind", 0.0, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "training will take", 0.0, False, marks=pytest.mark.slow),
         *(pytest.param(signal.SIGTERM, "starting Ray", s, False, marks=pytest.mark.slow) for s in (0.5, 2, 3, 4, 5, 6)),
@@ -57,6 +57,8 @@ def test_a_signal_ends_a_run_with_one_line(
     wait_until(stage, log, process)
     time.sleep(later)
     before = log.read_text()
+    if group:  # which Ray's processes are not in
+        assert groups_of(process.pid) > {process.pid}
     (os.killpg if group else os.kill)(process.pid, number)
     assert process.wait(timeout=300) == 128 + number
     said = [line for line in log.read_text().removeprefix(before).splitlines() if line and not line.endswith("…")]

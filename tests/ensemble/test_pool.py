@@ -170,7 +170,7 @@ class Hangs(BaseEstimator):
         return np.zeros(len(X))
 
 
-@pytest.mark.parametrize("deadly", [True, False])
+@pytest.mark.parametrize("deadly", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_record_that_hangs_or_kills_its_worker_costs_one_teacher(deadly: bool) -> None:
     store = InMemory()
     kinds = [Recipe(f"{__name__}.Hangs", {"deadly": deadly})]

@@ -156,7 +156,11 @@ def test_a_row_that_says_not_where_it_belongs_is_left_out(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
     ("by_person", "case"),
-    [(False, "one label unknown"), (False, "no record"), (True, "one label unknown"), (True, "no valid id")],
+    [
+        (False, "one label unknown"),
+        (True, "no valid id"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, "no record"), (True, "one label unknown"))),
+    ],
 )
 def test_readers_on_ray_do_the_same(tmp_path: Path, by_person: bool, case: str) -> None:
     chosen = section(tmp_path, "npz", case, 3) | {"read_by": "workers"}
