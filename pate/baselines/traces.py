@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import pad, unfold
 from torch.nn.grad import conv2d_weight
 
-_SUMMED = 64  # examples in one convolution's sum: a rounding for each of their places may be an example's fault
+_SUMMED = 8  # examples in one convolution's sum: a rounding for each of their places may be an example's fault
 
 
 class Trace(Protocol):
@@ -60,7 +60,7 @@ def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) ->
 def _few_places(layer: Any, inputs: torch.Tensor) -> bool:
     """Do inner products between places take less memory than an example's gradient? There are three tables of doubles.
 
-    On a CPU alone: a GPU's convolutions may round to half as many bits, or as no bound on roundings tells.
+    On a CPU alone: a GPU's convolutions may round to half as many bits, or in ways that no count of roundings bounds.
     """
     height, width = (side + 2 * more for side, more in zip(inputs.shape[2:], layer.padding, strict=True))
     few: bool = 6 * (height * width) ** 2 < layer.weight.numel()
@@ -68,7 +68,7 @@ def _few_places(layer: Any, inputs: torch.Tensor) -> bool:
 
 
 def _lengths(squares: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Norms from squares in doubles, where none is too small; infinite where a number like those could not hold it."""
+    """Norms from squares in doubles, none of which is lost; infinite where the square is too large for a `dtype`."""
     return squares.where(squares < torch.finfo(dtype).max, torch.inf).sqrt()
 
 
@@ -142,8 +142,8 @@ class _Convolved:
         together = (pieces[0] * pieces[1]).sum(1)
         terms = self.layer.weight[0].numel() + gradient.shape[1] + of_patches.shape[1] ** 2
         norms = (found.clamp(min=0) + terms * torch.finfo(torch.double).eps * together.square()).sqrt()
-        summed = min(len(gradient), _SUMMED) * gradient.shape[2]
-        norms = norms + summed * torch.finfo(self.inputs.dtype).eps * together
+        summed = _SUMMED * gradient.shape[2] + 2  # not how many there are: that would be about others
+        norms = norms + summed * torch.finfo(self.inputs.dtype).eps / 2 * together
         squared = norms.square() if self.layer.bias is None else norms.square() + self.bias.double().square().sum(1)
         return squared.to(self.bias.dtype)
 

@@ -121,6 +121,25 @@ def test_convolutions_with_few_places_keep_no_gradient() -> None:
     shape, build, _ = CASES["few places, strided"]
     layer = build()[0]
     assert type(trace_of(layer, torch.zeros(2, *shape), layer(torch.zeros(2, *shape)))).__name__ == "_Convolved"
+    layer, elsewhere = layer.to("meta"), torch.zeros(2, *shape, device="meta")
+    assert type(trace_of(layer, elsewhere, layer(elsewhere))).__name__ == "_Stored"
+
+
+def test_the_norm_of_an_example_is_its_own() -> None:
+    """Whoever else is in the batch, and however many: else one more would move what the others add."""
+    torch.manual_seed(3)
+    layer = nn.Conv2d(8, 8, 1, bias=False)
+    inputs, gradient = torch.randn(100, 8, 1, 2), torch.randn(100, 8, 1, 2)
+    gradient[..., 1], inputs[..., 1] = -gradient[..., 0], inputs[..., 0]  # all is margin
+    everyone = trace_of(layer, inputs, gradient).squared_norms()
+    for n in (1, 2, 7, 8, 9, 64, 65):
+        alone = trace_of(layer, inputs[:n], gradient[:n]).squared_norms()
+        torch.testing.assert_close(alone, everyone[:n], rtol=1e-5, atol=0)
+
+
+def test_what_is_too_long_to_square_counts_for_nothing() -> None:
+    trace = trace_of(nn.Conv2d(64, 64, 1), torch.full((2, 64, 1, 2), 3e38), torch.full((2, 64, 1, 2), 1.4e-45))
+    assert (_factors(trace.squared_norms(), 2.7e-5) == 0).all()
 
 
 def norms_of_two_places(inputs: list[torch.Tensor], gradients: list[torch.Tensor]) -> torch.Tensor:
@@ -147,7 +166,7 @@ def test_a_norm_that_is_lost_in_rounding_is_not_found_too_short() -> None:
     generator = torch.Generator().manual_seed(0)
     seen, gradient = (torch.randn(200, 8, generator=generator).sign() for _ in range(2))
     found = norms_of_two_places([seen, seen * (1 + 2.0**-23)], [gradient, -gradient * (1 - 2.0**-23)])
-    assert (found >= 64 * 2 * 2.0**-23 * 16).all()  # 64 examples are summed, of two places
+    assert (found >= 8 * 2 * 2.0**-24 * 16).all()  # 8 examples are summed, of two places
     assert (found < 1e-3).all()
 
 
@@ -181,7 +200,7 @@ def test_an_example_whose_pieces_cancel_adds_at_most_the_clipping_norm() -> None
         moved = [trace_of(layer, inputs, gradient).weighted_sum(f) for f in (factors, without)]
         assert (moved[0] - moved[1]).norm() <= 0.5 * (1 + 1e-5)
         pieces = gradient[place].norm(dim=0) * inputs[place].norm(dim=0)
-        assert factors[place] * pieces.sum() <= 0.5 / (64 * 2 * 2.0**-23)
+        assert factors[place] * pieces.sum() <= 0.5 / (8 * 2 * 2.0**-24)
 
 
 def test_a_product_of_a_tiny_and_a_huge_number_counts() -> None:
