@@ -15,7 +15,7 @@ DATA = {
     **{"label": "readmitted", "classes": ["no", "yes"]},
     "id": "patient",  # all visits of a patient count as one
     "dates": {"visit": "%Y-%m-%d", "born": "%Y-%m-%d"},
-    "missing": "indicator",
+    "missing_values": {"treatment": "indicator"},
     "categories": {
         "sex": ["f", "m"],
         "ward": ["cardiology", "surgery", "oncology", "general", "maternity"],

@@ -51,8 +51,16 @@ class Console:
 
     def say_privately(self, text: str) -> None:
         """For the operator at a terminal only: elsewhere it would end up in a log."""
-        if self._rich.is_terminal:
+        if self.at_terminal:
             self.say(f"note (private): {text}")
+
+    @property
+    def at_terminal(self) -> bool:
+        """Whether the operator reads this, and not a log: as the stream says, whatever asks for colours."""
+        try:
+            return self._rich.file.isatty()
+        except ValueError:  # closed
+            return False
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:
@@ -142,8 +150,9 @@ class Quiet(Console):
     def say(self, text: str) -> None:
         pass
 
-    def say_privately(self, text: str) -> None:
-        pass
+    @property
+    def at_terminal(self) -> bool:
+        return False
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:
@@ -164,8 +173,9 @@ class JsonConsole(Console):
     def say(self, text: str) -> None:
         self._line("remark", text=text)
 
-    def say_privately(self, text: str) -> None:
-        pass
+    @property
+    def at_terminal(self) -> bool:
+        return False
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:

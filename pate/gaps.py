@@ -1,4 +1,4 @@
-"""Whether teachers and student take examples with gaps, which `data.missing: keep` leaves in: tried on public ones."""
+"""Whether teachers and student take missing values, which the treatment `keep` leaves in: tried on public examples."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def _with_gaps(X: NDArray, n_classes: int) -> tuple[NDArray, NDArray[np.int64]]:
 
 def _takes_none(where: str) -> ConfigError:
     return ConfigError(
-        f"{where}: takes no missing values, which data.missing: keep leaves in; use "
+        f"{where}: takes no missing values, which data.missing_values.treatment: keep leaves in; use "
         "sklearn.ensemble.HistGradientBoostingClassifier or the like, or write public_median or indicator"
     )

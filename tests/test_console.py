@@ -49,7 +49,11 @@ def test_private_remarks_are_for_a_terminal_and_never_for_json_lines(
 ) -> None:
     Console().say_privately("secret")
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes it for a terminal
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # what jobs set for colours in their logs makes no terminal of one
+        monkeypatch.setenv(name, "1")
+        Console().say_privately("secret")
+        assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     JsonConsole().say_privately("secret")
     assert capsys.readouterr() == ("", "")
     Console().say_privately("secret")

@@ -65,12 +65,17 @@ def _rounded_down(delta: float) -> str:
 
 
 def _check_gaps(config: Config | BaselineConfig) -> None:
-    if getattr(config.data, "missing", "refuse") != "keep":
+    missing = getattr(config.data, "missing_values", None)
+    if missing is None or missing.treatment != "keep":
         return
     instead = "write public_median or indicator"
     if hasattr(config, "baseline"):
-        raise ConfigError(f"data.missing = 'keep': baselines take no missing values; {instead}")
+        raise ConfigError(f"data.missing_values.treatment = 'keep': baselines take no missing values; {instead}")
     if config.voters == "neighbours":
-        raise ConfigError(f"data.missing = 'keep': nobody can say what a record with gaps is near to; {instead}")
+        raise ConfigError(
+            f"data.missing_values.treatment = 'keep': nobody can say what a record with gaps is near to; {instead}"
+        )
     if config.budget.query_order != "given":
-        raise ConfigError(f"data.missing = 'keep': examples with gaps have no clusters (query_order); {instead}")
+        raise ConfigError(
+            f"data.missing_values.treatment = 'keep': examples with gaps have no clusters (query_order); {instead}"
+        )

@@ -30,7 +30,7 @@ _LATER: dict[str, dict[str, Any]] = {
     "data": {
         "about_records": None,
         "dates": {},
-        "missing": "refuse",
+        "missing_values": {"markers": [], "treatment": "refuse"},
         "delimiter": ",",
         "decimal": ".",
         "encoding": "utf-8",

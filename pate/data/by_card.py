@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from pate.data.columns import SECONDS_PER_YEAR, Column
 from pate.data.formats import Columns, Dialect, Wanted, array_column, other_delimiter
 from pate.data.frames import cell_text
 from pate.data.problems import Problems, SeveralErrors
 from pate.data.records import Format, Table, features_of, read_table
-from pate.data.settings import Missing
+from pate.data.settings import MissingValues
 from pate.errors import DataError
 
 _YEAR_2000 = np.datetime64("2000-01-01", "us")
@@ -38,7 +39,7 @@ def columns_for_card(format: Format) -> dict[str, Any] | None:
         "features": list(format.features),
         "categories": {name: [str(value) for value in values] for name, values in format.categories},
         "dates": dict(format.dates),
-        "missing": format.missing,
+        "missing_values": {"markers": list(format.markers), "treatment": format.treatment},
         "medians": dict(format.medians),
         "indicators": list(format.indicators),
         "csv": asdict(format.dialect),
@@ -53,9 +54,9 @@ def format_of_card(card: dict[str, Any]) -> Format:
     features, categories = _names(columns.get("features")), _mapping(columns.get("categories"), list)
     dates, medians = _mapping(columns.get("dates"), str), _mapping(columns.get("medians"), float, int)
     indicators, written = _names(columns.get("indicators")), _mapping(columns.get("csv"), str)
-    missing: Any = columns.get("missing")
-    if missing not in get_args(Missing) or not written.keys() <= {"delimiter", "decimal", "encoding"}:
-        raise ValueError("says nothing that is known about gaps, or about csv files")
+    missing = _missing_values(columns.get("missing_values"))
+    if not written.keys() <= {"delimiter", "decimal", "encoding"}:
+        raise ValueError("says nothing that is known about csv files")
     if not {*categories, *dates, *medians, *indicators} <= set(features):
         raise ValueError("speaks of columns that are not among its features")
     try:
@@ -73,7 +74,8 @@ def format_of_card(card: dict[str, Any]) -> Format:
         categories=tuple((name, tuple(_names(values))) for name, values in categories.items()),
         dates=tuple(dates.items()),
         dialect=Dialect(**written),
-        missing=missing,
+        treatment=missing.treatment,
+        markers=tuple(str(marker) for marker in missing.markers),
         medians=tuple((name, float(value)) for name, value in medians.items()),
         indicators=indicators,
     )
@@ -159,6 +161,13 @@ def _frame_column(values: Any, where: str) -> Column:
     if array.dtype.kind in "iufb":
         return array_column(array, where)
     return Column(where, "text", str(values.dtype), [cell_text(value).strip() for value in array.tolist()])
+
+
+def _missing_values(value: Any) -> MissingValues:
+    try:
+        return MissingValues.model_validate(value)
+    except ValidationError:
+        raise ValueError("says nothing that is known about missing values") from None
 
 
 def _names(values: Any) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from pate.errors import DataError
 
 IdType = Literal["text", "integer"]
+Treatment = Literal["refuse", "public_median", "indicator", "keep"]
+"""What becomes of missing numbers and dates."""
 Family = Literal["cells", "text", "integer", "real", "boolean", "date", "nothing", "other"]
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 """What stands for a missing number or date, in capitals or not."""
@@ -54,6 +56,21 @@ class Column:
     def take(self, rows: Sequence[int]) -> Column:
         """The values of some rows of a column of texts."""
         return replace(self, values=[self.values[row] for row in rows], rows=rows)
+
+    def with_markers_as_missing(self, markers: Sequence[str]) -> Column:
+        """The column with an empty cell, or no number, wherever one of `markers` stands.
+
+        Texts are compared without surrounding blanks, in Unicode's form NFC, in capitals or not; in a column that is
+        stored as numbers, markers that are numbers are compared by value.
+        """
+        if not markers or self.family in ("date", "other", "boolean", "nothing"):
+            return self
+        if isinstance(self.values, list):
+            known = {folded(marker) for marker in markers}
+            return replace(self, values=["" if folded(text) in known else text for text in self.values])
+        numbers = [number for marker in markers if math.isfinite(number := _number(marker.strip()))]
+        there = np.isin(self.values, numbers)
+        return replace(self, missing=there if self.missing is None else self.missing | there)
 
     def error(self, row: int, text: str) -> DataError:
         """The error about the value in a row; the value itself is private and not in it."""
@@ -108,7 +125,7 @@ class Column:
         """What is wrong with a cell, and what to write; only its own look decides, which is not quoted."""
         text = self.values[row] if isinstance(self.values, list) else ""
         if date is not None:
-            hint = "write the form that the file has"
+            hint = "write the form that the file has, or list what marks a missing date (data.missing_values.markers)"
             if _of_the_form(text, date):
                 hint = "the form is right, but there is no such day: mend the cell, or leave it empty"
             elif math.isfinite(_number(text, self.decimal)):
@@ -122,8 +139,9 @@ class Column:
             return self.error(row, "not a finite number but like a date; give its form under data.dates")
         return self.error(
             row,
-            "not a finite number; mend the cell or empty it, or, of a column of words, list the values under "
-            "data.categories, or add the column to data.ignore",
+            "not a finite number; mend the cell or empty it, or list what marks a missing number under "
+            "data.missing_values.markers, or, of a column of words, the values under data.categories, or add the "
+            "column to data.ignore",
         )
 
     def labels(self, classes: Sequence[object], keep_unknown: bool = False) -> NDArray[np.int64]:
@@ -168,6 +186,24 @@ def canonical(text: str) -> str:
     """
     text = text.strip()
     return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def folded(text: str) -> str:
+    """The one form of a text that marks a missing value: as `canonical`, and in small letters.
+
+    >>> folded(" K.A. ")
+    'k.a.'
+    """
+    return canonical(text).casefold()
+
+
+def is_number(text: str, decimal: str = ".") -> bool:
+    """Whether a cell holds a number, however large.
+
+    >>> is_number("-9"), is_number("1,5"), is_number("1,5", ","), is_number("k.A.")
+    (True, False, True, False)
+    """
+    return not math.isnan(found := _number(text, decimal)) and (math.isfinite(found) or bool(_NUMBER.fullmatch(text)))
 
 
 def canonical_id(text: str, id_type: IdType) -> str | None:

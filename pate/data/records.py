@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.arrays import npz_batches
-from pate.data.columns import Column, IdType, array_features, canonical, one_hot
+from pate.data.columns import Column, IdType, Treatment, array_features, canonical, is_number, one_hot
 from pate.data.dataset import Records
 from pate.data.formats import USUAL, Columns, Dialect, Wanted, array_column, csv_batches, opened, parquet_batches
 from pate.data.problems import Problems
@@ -23,7 +23,7 @@ from pate.errors import DataError
 from pate.naming import nearest
 
 if TYPE_CHECKING:
-    from pate.data.settings import CsvData, Missing, NpzData, ParquetData
+    from pate.data.settings import CsvData, NpzData, ParquetData
 
 Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
 
@@ -64,7 +64,9 @@ class Format:
     ignore: tuple[str, ...] = ()
     dates: tuple[tuple[str, str], ...] = ()
     dialect: Dialect = USUAL
-    missing: Missing = "refuse"
+    treatment: Treatment = "refuse"
+    markers: tuple[str, ...] = ()
+    """Texts that mean "missing" in every column of features, and in one of ids unless they are numbers."""
     medians: tuple[tuple[str, float], ...] = ()
     """What stands for a missing number: the median of the public ones, for every column of numbers or dates."""
     indicators: tuple[str, ...] = ()
@@ -100,31 +102,39 @@ class Format:
             ignore=tuple(settings.ignore),
             dates=tuple(settings.dates.items()),
             dialect=dialect_of(settings),
-            missing=settings.missing,
+            treatment=settings.missing_values.treatment,
+            markers=tuple(str(marker) for marker in settings.missing_values.markers),
         )
 
     def fitted(self, public: Table) -> Format:
         """The same with what fills gaps, which the public table alone decides."""
-        if self.missing not in ("public_median", "indicator"):
+        if self.treatment not in ("public_median", "indicator"):
             return self
         medians, gaps, problems, dates = [], [], Problems(), dict(self.dates)
         for name in self.measured:
             if name not in public.columns:
                 continue  # which is told with all else that is wrong
             with problems.gathered():
-                numbers = public.columns[name].numbers(dates.get(name), lenient=True)
+                column = self.column(public, name)
+                numbers = column.numbers(dates.get(name), lenient=True)
                 there = numbers[np.isfinite(numbers)]
                 if not len(there) and np.isinf(numbers).any():
-                    public.columns[name].numbers(dates.get(name))  # says what is wrong with the first of them
+                    column.numbers(dates.get(name))  # says what is wrong with the first of them
                 if not len(there):
                     text = f"{public.where}: column {name!r} holds no number, so there is no median of it"
                     raise DataError(f"{text}; add it to data.ignore")
                 medians.append((name, float(np.median(there))))
                 gaps += [name] if np.isnan(numbers).any() else []
         problems.tell()
-        indicators = tuple(gaps) if self.missing == "indicator" else ()
+        indicators = tuple(gaps) if self.treatment == "indicator" else ()
         shape = (self.shape[0] + len(indicators),)
         return replace(self, medians=tuple(medians), indicators=indicators, shape=shape)
+
+    def column(self, table: Table, name: str) -> Column:
+        """A column of features, empty where a marker says that nothing is there."""
+        if name not in table.columns:
+            raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
+        return table.columns[name].with_markers_as_missing(self.markers)
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -230,7 +240,7 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
     blocks, gaps, problems = [], [], Problems()
     for name in format.features:
         with problems.gathered():
-            column, known = _column(table, name), categories.get(name)
+            column, known = format.column(table, name), categories.get(name)
             if known is not None:
                 blocks.append(one_hot(column.texts(), known))
                 continue
@@ -238,7 +248,7 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
             missing, wrong = np.isnan(numbers), np.isinf(numbers)
             if name in medians:
                 numbers[missing] = medians[name]
-            elif format.missing != "keep" and not keep_missing and missing.any():
+            elif format.treatment != "keep" and not keep_missing and missing.any():
                 problems.add(_missing(column, int(np.argmax(missing))))
             if wrong.any() and not keep_missing:
                 raise column.no_number(int(np.argmax(wrong)), dates.get(name))
@@ -255,7 +265,7 @@ def category_remarks(public: Table, format: Format) -> tuple[str, ...]:
     """
     remarks, problems = [], Problems()
     for name, listed in format.categories:
-        found = {canonical(text) for text in public.columns[name].texts()} - {""}
+        found = {canonical(text) for text in format.column(public, name).texts()} - {""}
         names = [canonical(str(value)) for value in listed]
         absent, others = [value for value in names if value and value not in found], sorted(found - set(names))
         key = f"data.categories.{name}"
@@ -292,15 +302,9 @@ def _loosely(text: str) -> str:
 def _missing(column: Column, row: int) -> DataError:
     return column.error(
         row,
-        "missing, not a finite number; say what becomes of gaps with data.missing: public_median, indicator or keep, "
-        "or add the column to data.ignore",
+        "missing, not a finite number; say what becomes of missing values with data.missing_values.treatment: "
+        "public_median, indicator or keep, or add the column to data.ignore",
     )
-
-
-def _column(table: Table, name: str) -> Column:
-    if name not in table.columns:
-        raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
-    return table.columns[name]
 
 
 def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
@@ -316,7 +320,7 @@ def records_of(table: Table, format: Format) -> Records:
     with problems.gathered():
         y = _needed(table, format.label).labels(format.classes, format.keep_missing)
     with problems.gathered():
-        ids = [] if format.id is None else _needed(table, format.id).ids(format.id_type)
+        ids = [] if format.id is None else _ids(table, format.id, format)
     problems.tell()
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
@@ -332,12 +336,18 @@ def records_of(table: Table, format: Format) -> Records:
     return Records(X, y, kept, len(ids) - len(kept), unlisted)
 
 
+def _ids(table: Table, name: str, format: Format) -> list[str | None]:
+    """The ids of all rows: a marker of missing values names nobody, but a number may."""
+    words = [marker for marker in format.markers if not is_number(marker)]
+    return _needed(table, name).with_markers_as_missing(words).ids(format.id_type)
+
+
 def _unlisted(table: Table, format: Format) -> dict[str, int]:
     """How many records have a category that the config does not list, by file and column."""
     found = {}
     for name, listed in format.categories:
         known = {"", *(canonical(str(value)) for value in listed)}
-        count = sum(canonical(text) not in known for text in table.columns[name].texts())
+        count = sum(canonical(text) not in known for text in format.column(table, name).texts())
         if count:
             found[f"{table.where}: column {name!r}"] = count
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from fnmatch import fnmatchcase
 from posixpath import normpath
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
-from pate.data.columns import canonical
+from pate.data.columns import Treatment, canonical, folded
 from pate.naming import dotted, shown
 
 T = TypeVar("T")
@@ -126,17 +126,17 @@ class OwnData(Settings):
         return self
 
 
-def _names(values: tuple[Text, ...]) -> tuple[Text, ...]:
-    """Names of classes or categories: none twice, none with blanks around it, which no cell could ever match."""
+def _names(values: tuple[Text, ...], form: Callable[[str], str] = canonical) -> tuple[Text, ...]:
+    """Names of classes or categories: none twice in that form, none with blanks around it, which match no cell."""
     found: dict[str, Text] = {}
     for value in values:
         name = canonical(str(value))
         if name != str(value):
             raise ValueError(f"{shown(value)} would match no cell: cells are compared without surrounding blanks, in "
                              f"Unicode's form NFC; write {shown(name)}")  # fmt: skip
-        if name in found:
+        if form(name) in found:
             raise ValueError(f"names repeat: {shown(value)}")
-        found[name] = value
+        found[form(name)] = value
     return values
 
 
@@ -149,8 +149,33 @@ def _classes(values: tuple[Text, ...]) -> tuple[Text, ...]:
 
 
 Classes = Annotated[Several[Text], AfterValidator(_classes)]
-Categories = Annotated[Several[Text], AfterValidator(_names)]
-Missing = Literal["refuse", "public_median", "indicator", "keep"]
+Categories = Annotated[Several[Text], AfterValidator(lambda values: _names(values))]
+
+
+def _markers(values: tuple[Text, ...]) -> tuple[Text, ...]:
+    """Texts that a cell could be, none of them twice: they are compared in capitals or not."""
+    if "" in values:
+        raise ValueError("an empty cell is missing in any case; leave '' out")
+    return _names(values, folded)
+
+
+class MissingValues(Settings):
+    """What is missing, and what becomes of it.
+
+    `markers` are texts that mean "missing" in every column of numbers, dates and categories, besides an empty cell and
+    the usual words (`pate.data.columns.MISSING`). They count as public and are on the student's card. `treatment` says
+    what stands for a missing number or date.
+    """
+
+    markers: Annotated[Several[Text], AfterValidator(_markers)] = ()
+    treatment: Treatment = "refuse"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_section(cls, content: Any) -> Any:
+        if isinstance(content, str):
+            raise ValueError(f"is a section with keys of its own; write {{treatment: {shown(content)}}}")
+        return content
 
 
 class NpzData(OwnData):
@@ -183,7 +208,7 @@ def _date_form(form: str) -> str:
 class ColumnsData(OwnData):
     """Files of named columns, csv or parquet; see docs/data.md.
 
-    `missing` says what becomes of numbers and dates that are not there, and `dates` gives the form of columns of dates.
+    `missing_values` says what is missing and what becomes of it, and `dates` gives the form of columns of dates.
     """
 
     label: str
@@ -192,7 +217,7 @@ class ColumnsData(OwnData):
     ignore: Several[str] = ()
     categories: dict[str, Categories] = {}
     dates: dict[str, Annotated[str, AfterValidator(_date_form)]] = {}
-    missing: Missing = "refuse"
+    missing_values: MissingValues = MissingValues()
 
     @model_validator(mode="after")
     def _each_column_is_one_thing(self) -> ColumnsData:
@@ -214,6 +239,18 @@ class ColumnsData(OwnData):
         empty = next((column for column, values in self.categories.items() if not values), None)
         if empty is not None:
             raise ValueError(f"categories.{empty}: lists no values; list them, or add the column to ignore")
+        return self
+
+    @model_validator(mode="after")
+    def _a_marker_is_no_category(self) -> ColumnsData:
+        markers = {folded(str(marker)) for marker in self.missing_values.markers}
+        for column, values in self.categories.items():
+            for value in values:
+                if folded(str(value)) in markers:
+                    raise ValueError(
+                        f"categories.{column}: {shown(value)} is a marker of missing values (missing_values.markers), "
+                        "so no category; take it out of one of the two"
+                    )
         return self
 
 

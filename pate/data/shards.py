@@ -190,7 +190,7 @@ def load_sharded(
         X_test=None if test is None else X_test,
         y_test=y_test,
         features=format.feature_names,
-        gaps=format.missing == "keep",
+        gaps=format.treatment == "keep",
         columns=columns_for_card(format),
         remarks=remarks,
     )

@@ -107,7 +107,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
         X_test=X_test,
         y_test=y_test,
         features=format.feature_names,
-        gaps=format.missing == "keep",
+        gaps=format.treatment == "keep",
         columns=columns_for_card(format),
         remarks=remarks,
     )

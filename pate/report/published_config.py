@@ -21,7 +21,7 @@ _AS_THEY_ARE = frozenset(
 _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers
-    "data": frozenset({"source", "images", "read_by", "ids", "id_type", "missing", "about_records"}),
+    "data": frozenset({"source", "images", "read_by", "ids", "id_type", "about_records"}),
     "budget": frozenset(
         {"delta", "asked", "answered", "query_order", "rounds", "epsilon", "sanitise", "allow_large_delta"}
     ),
@@ -43,7 +43,9 @@ _SECTIONS = {
         {"workers", "cpus_per_worker", "gpus_per_worker", "wait", "seconds_per_teacher", "memory_per_reader"}
     ),
 }
-_ON_THE_STUDENTS_CARD = frozenset({"classes", "label", "categories"})  # of data: published with the student in any case
+_ON_THE_STUDENTS_CARD = frozenset(
+    {"classes", "label", "categories", "missing_values"}
+)  # of data: published with the student in any case
 
 
 def published_yaml(config: Mapping[str, Any]) -> str:

@@ -111,7 +111,8 @@ def checked_array(X: NDArray, card: dict[str, Any], where: str) -> NDArray[np.fl
     with np.errstate(over="ignore"):
         examples = X.astype(np.float32)  # where large numbers become infinite
     columns = card.get("columns")
-    gaps = isinstance(columns, dict) and columns.get("missing") == "keep"
+    missing = columns.get("missing_values") if isinstance(columns, dict) else None
+    gaps = isinstance(missing, dict) and missing.get("treatment") == "keep"
     wrong = np.isinf(examples) if gaps else ~np.isfinite(examples)
     if wrong.any():
         row = int(np.argwhere(wrong)[0][0])

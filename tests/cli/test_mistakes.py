@@ -120,7 +120,7 @@ MISTAKES = {
         "teachers=[{name: sklearn.linear_model.LogisticRegression, params: {penalty: l1}}]",
     ),
     "regressor as student": sets("a regressor", "student.params.estimator=sklearn.linear_model.Ridge"),
-    "gaps for who takes none": sets("takes no missing values", "data.missing=keep"),
+    "gaps for who takes none": sets("takes no missing values", "data.missing_values.treatment=keep"),
     # data section
     "misspelt source": sets("did you mean 'csv'?", "data.source=cvs"),
     "one class": sets("at least two classes", "data.classes=[cat]"),
@@ -190,7 +190,7 @@ MISTAKES = {
     "a workbook": recoded("save it as csv", lambda text: b"PK\x03\x04" + text.encode(), "public.csv"),
     "a line above the header": recoded("something above it", lambda text: f"Export of pets\n{text}", "public.csv"),
     "header forgotten": recoded("is there a header line?", lambda text: text.partition("\n")[2]),
-    "a gap": recoded("data.missing", lambda text: text.replace(",1.0,", ",,", 1)),
+    "a gap": recoded("data.missing_values.treatment", lambda text: text.replace(",1.0,", ",,", 1)),
     "a label missing": recoded("its label is missing", lambda text: text.replace(",cat\n", ",\n", 1)),
     "row cut off": recoded("not as many fields", lambda text: text[:-9]),
     "column twice": recoded("is there twice", lambda text: text.replace("born,length", "length,length", 1)),

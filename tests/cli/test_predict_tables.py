@@ -68,7 +68,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dates": {"born": "%d.%m.%Y"},
         "delimiter": ";",
         "decimal": ",",
-        "missing": "indicator",
+        "missing_values": {"treatment": "indicator"},
     }
     content = {
         "name": "hospital",
@@ -217,7 +217,9 @@ def test_nothing_to_predict_and_nothing_to_keep(hospital: Path, tmp_path: Path) 
         {"categories": {"street": ["a"]}},
         {"medians": {"age": True}},
         {"medians": {"age": "60"}},
-        {"missing": "guess"},
+        {"missing_values": {"treatment": "guess"}},
+        {"missing_values": {"treatment": "indicator", "markers": ["-", "-"]}},
+        {"missing_values": "indicator"},
         {"csv": {"delimiter": ";;", "decimal": ",", "encoding": "utf-8"}},
         {"csv": {"delimiter": ";", "decimal": ",", "encoding": "no-such"}},
         {"csv": {"delimiter": ";", "quote": "'"}},

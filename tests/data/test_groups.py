@@ -71,7 +71,7 @@ def test_of_files_the_configured_columns_count_and_not_how_features_are_called(t
         "label": "label",
         "classes": ["no", "yes"],
         "categories": {"a": ["x", "y=z"], "ward": [2, 1]},
-        "missing": "indicator",
+        "missing_values": {"treatment": "indicator"},
     }
     config: Config = parse_config(
         {

@@ -56,7 +56,9 @@ def as_parquet(folder: Path, typed_dates: bool) -> Dataset:
         table = csv.read_csv(folder / f"{name}.csv", convert_options=options)
         parquet.write_table(table, folder / f"{name}.parquet")
     files = {"source": "parquet", "private": "private.parquet", "public": "public.parquet"}
-    return load(ParquetData.model_validate(SETTINGS | files | {"missing": "indicator"}), None, folder)
+    return load(
+        ParquetData.model_validate(SETTINGS | files | {"missing_values": {"treatment": "indicator"}}), None, folder
+    )
 
 
 def test_dates_are_years_since_2000(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_semicolons_decimal_commas_and_other_encodings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("typed_dates", [True, False])
 def test_csv_and_parquet_are_alike(tmp_path: Path, typed_dates: bool) -> None:
     gaps = [*PRIVATE, "di,,NA,,yes"], [*PUBLIC, ",,m"]
-    csv = loaded(tmp_path, *gaps, missing="indicator")
+    csv = loaded(tmp_path, *gaps, missing_values={"treatment": "indicator"})
     parquet = as_parquet(tmp_path, typed_dates)
     np.testing.assert_array_equal(csv.records.X, parquet.records.X)
     np.testing.assert_array_equal(csv.X_public, parquet.X_public)
@@ -95,16 +97,18 @@ def test_csv_and_parquet_are_alike(tmp_path: Path, typed_dates: bool) -> None:
 
 def test_gaps_are_filled_from_public_data_alone(tmp_path: Path) -> None:
     private = [*PRIVATE, "di,1990-01-01,,f,yes", "ed,1990-01-01,1e9,f,yes"]
-    data = loaded(tmp_path, private, missing="public_median")
+    data = loaded(tmp_path, private, missing_values={"treatment": "public_median"})
     assert data.records.X[3, 1] == 20  # the public median, whatever the private one is
     public = [*PUBLIC, "1990-01-01,?,f"]
-    marked = loaded(tmp_path, private, public, missing="indicator")
+    marked = loaded(tmp_path, private, public, missing_values={"treatment": "indicator"})
     assert marked.features is not None and marked.features[-1] == "age missing"  # noqa: PT018
     assert marked.records.X[:, -1].tolist() == [0, 0, 0, 1, 0]
     assert marked.X_public[:, -1].tolist() == [0, 0, 0, 1]
-    unmarked = loaded(tmp_path, private, PUBLIC, missing="indicator")  # whether there is a mark is public too
+    unmarked = loaded(
+        tmp_path, private, PUBLIC, missing_values={"treatment": "indicator"}
+    )  # whether there is a mark is public too
     assert unmarked.features == ("born", "age", "sex=f", "sex=m")
-    kept = loaded(tmp_path, private, public, missing="keep")
+    kept = loaded(tmp_path, private, public, missing_values={"treatment": "keep"})
     assert kept.gaps
     assert np.isnan(kept.records.X[3, 1]) and np.isnan(kept.X_public[3, 1])  # noqa: PT018
 
@@ -112,12 +116,14 @@ def test_gaps_are_filled_from_public_data_alone(tmp_path: Path) -> None:
 def test_gaps_are_refused_by_column_unless_the_config_says_more(tmp_path: Path) -> None:
     said = refused(tmp_path, [*PRIVATE, "di,1990-01-01,,f,yes"])
     assert "private.csv: column 'age', row 3" in said
-    assert "data.missing" in said
+    assert "data.missing_values.treatment" in said
     only_gaps = ["born,age,sex", "1990-01-01,,m", "1990-01-01,NA,f"]
-    assert "column 'age' holds no number" in refused(tmp_path, PRIVATE, only_gaps, missing="public_median")
+    assert "column 'age' holds no number" in refused(
+        tmp_path, PRIVATE, only_gaps, missing_values={"treatment": "public_median"}
+    )
     for word in ("unknown", "inf", "1e39", "12 years", "1,5"):  # a word is no gap
         row = f'di,1990-01-01,"{word}",f,yes'
-        said = refused(tmp_path, [*PRIVATE, row], missing="public_median")
+        said = refused(tmp_path, [*PRIVATE, row], missing_values={"treatment": "public_median"})
         assert "column 'age', row 3" in said
         assert word not in said.replace("data.decimal: ','", "")
 
@@ -126,7 +132,12 @@ def test_a_record_with_gaps_votes_near_itself_once_they_are_filled(tmp_path: Pat
     for missing, kept in (("refuse", [True, True, True, False]), ("public_median", [True] * 4)):
         (tmp_path / "private.csv").write_text("\n".join([*PRIVATE, "di,1990-01-01,,f,yes"]) + "\n")
         (tmp_path / "public.csv").write_text("\n".join(PUBLIC) + "\n")
-        data = load(CsvData.model_validate(SETTINGS | {"missing": missing}), None, tmp_path, keep_missing=True)
+        data = load(
+            CsvData.model_validate(SETTINGS | {"missing_values": {"treatment": missing}}),
+            None,
+            tmp_path,
+            keep_missing=True,
+        )
         assert np.isfinite(data.records.X).all(axis=1).tolist() == kept
 
 
@@ -217,7 +228,13 @@ def test_an_index_without_a_name_is_no_feature(tmp_path: Path) -> None:
         ({"decimal": "'"}, "data.decimal"),
         ({"decimal": ","}, "delimiter is, where it is not written, ',' too"),
         ({"encoding": "ansi8"}, "data.encoding = 'ansi8': no such text encoding"),
-        ({"missing": "median"}, "data.missing = 'median'"),
+        ({"missing_values": {"treatment": "median"}}, "data.missing_values.treatment = 'median'"),
+        ({"missing_values": "indicator"}, "write {treatment: 'indicator'}"),
+        ({"missing": "indicator"}, "data.missing: unknown key; did you mean 'missing_values'?"),
+        ({"missing_values": {"markers": ["-", " -"]}}, "surrounding blanks"),
+        ({"missing_values": {"markers": ["k.A.", "K.A."]}}, "names repeat"),
+        ({"missing_values": {"markers": [""]}}, "an empty cell is missing in any case"),
+        ({"missing_values": {"markers": ["F"]}}, "categories.sex: 'f' is a marker of missing values"),
     ],
 )
 def test_settings_that_cannot_be_meant(changes: dict, words: str) -> None:
@@ -239,12 +256,12 @@ CONFIG: dict[str, Any] = {
 
 def test_settings_that_say_nothing_new_leave_a_run_the_one_it_was() -> None:
     plain = parse_config(CONFIG).digest()
-    usual = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing": "refuse", "about_records": None}
+    usual = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing_values": {}, "about_records": None}
     assert parse_config(CONFIG | {"data": SETTINGS | usual}).digest() == plain
     for change in (
         {"delimiter": ";"},
         {"encoding": "cp1252"},
-        {"missing": "keep"},
+        {"missing_values": {"treatment": "keep"}},
         {"about_records": 9},
         {"dates": {}},
     ):

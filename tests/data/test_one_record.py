@@ -138,7 +138,7 @@ def section(source: str, id_type: str | None, n_files: int, missing: str = "refu
         "id": "who" if id_type else None,
         "categories": {"zip": [10, 11, 12]},
         "dates": {"when": "%Y-%m-%d"},
-        "missing": missing,
+        "missing_values": {"markers": ["k.A.", "-9"], "treatment": missing},
         "ignore": [] if id_type else ["who"],
     }
 
