@@ -9,14 +9,16 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from pate.data.columns import MISSING, Column, canonical
+from pate.data.columns import MISSING, Column, canonical, folded, is_number
 from pate.data.formats import DELIMITERS, USUAL, Dialect, Wanted, content_of, other_delimiter
 from pate.data.records import Table, read_table
 from pate.errors import DataError
@@ -29,7 +31,11 @@ DATE_FORMS = (
 
 MOST_CATEGORIES = 50
 _MOSTLY = 0.8
-_LINES = 50  # to guess a delimiter from
+_LINES = 50  # to guess from: a delimiter, or what a column holds
+_FEWEST_NUMBERS = 10  # different ones: a column with fewer may be one of categories
+_LONGEST_MARKER = 20
+_ENCODINGS = ("utf-8", "cp1252")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 Kind = Literal["number", "date", "category", "ignored"]
 
 
@@ -63,32 +69,142 @@ def source_of(path: Path) -> Literal["csv", "parquet"]:
 
 
 def guessed_dialect(paths: Sequence[Path]) -> Dialect:
-    """How csv files are written; the first of them, a public one, says all but the encoding, which must suit each."""
+    """How public csv files are written; the first of them says all but the encoding, which must suit each."""
     contents = [content_of(str(path)) for path in paths]
     for path, content in zip(paths, contents, strict=True):
         if not content.strip():
             raise DataError(f"{path}: is empty; it needs a header line with the names of the columns")
-    encoding = next((name for name in ("utf-8", "cp1252") if all(_decodes(content, name) for content in contents)), "")
-    if all(content.startswith((b"\xff\xfe", b"\xfe\xff")) for content in contents):
+    encoding = next((name for name in _ENCODINGS if all(_decodes(content, name) for content in contents)), "")
+    if all(content.startswith(_UTF_16) for content in contents):
         encoding = "utf-16"
     if not encoding:
         raise DataError(f"{paths[0]}: in neither UTF-8, UTF-16 nor Windows' encoding (cp1252); save all files as UTF-8")
-    lines = contents[0].decode("utf-8-sig" if encoding == "utf-8" else encoding).splitlines()[:_LINES]
-    delimiter = max(DELIMITERS, key=lambda sign: _width(lines, sign))
-    cells = [cell.strip() for row in csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=delimiter) for cell in row]
+    text = contents[0].decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    delimiter = max(DELIMITERS, key=lambda sign: _width(_first_rows(text, sign)))
+    cells = [cell.strip() for row in _first_rows(text, delimiter)[1:] for cell in row]
     commas = delimiter != "," and any(_is_decimal(cell, ",") for cell in cells)
     points = any(_is_decimal(cell, ".") for cell in cells)
     return Dialect(delimiter, "," if commas and not points else ".", encoding)
 
 
-def read(path: Path, dialect: Dialect = USUAL) -> Table:
-    """The table in a file, all columns that have a name."""
-    table = read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
-    if sign := other_delimiter(table.header):
+def private_encoding(path: Path, dialect: Dialect, public: Sequence[Path]) -> str:
+    """The encoding of a private csv file: that of the public ones, unless those leave it open.
+
+    DataError where it is another. The answer depends on private cells where it is not the dialect's.
+    """
+    content = content_of(str(path))
+    if not content.strip():
+        raise DataError(f"{path}: is empty; it needs a header line with the names of the columns")
+    if _decodes(content, dialect.encoding):
+        return dialect.encoding
+    plain = all(content_of(str(other)).isascii() for other in public)  # which says nothing of letters beyond those
+    encoding = next((name for name in _ENCODINGS if plain and _decodes(content, name)), None)
+    if encoding is None:
+        raise DataError(f"{path}: not in {dialect.encoding}, as the public file is; save all files alike")
+    return encoding
+
+
+def missing_markers(columns: Mapping[str, Column]) -> list[str]:
+    """Texts that seem to say in a public table that nothing is there, such as `k.A.` or `-`.
+
+    They are repeated in columns that hold numbers, or dates of one form, in most other cells; such as have digits other
+    than 0 are none, as `<5` says something.
+    """
+    found: Counter[str] = Counter()
+    for column in columns.values():
+        if column.family in ("cells", "text"):
+            found.update(_strangers(column))
+    repeated = Counter[str]()
+    for text, times in found.items():
+        repeated[folded(text)] += times
+    written = {folded(text): text for text, _ in sorted(found.items(), key=lambda one: one[1])}  # the most usual way
+    return sorted(written[text] for text, times in repeated.items() if times > 1)
+
+
+def named_or_guessed_markers(
+    public: Table, special: Collection[str | None], given: Sequence[str], guesses: list[str]
+) -> list[str]:
+    """Texts that mean "missing": those that the user names, and those found in the public file."""
+    columns = {name: column for name, column in public.columns.items() if name not in special}
+    named = {folded(marker): marker.strip() for marker in given}
+    guessed = [marker for marker in missing_markers(columns) if folded(marker) not in named]
+    for marker in guessed:
+        where = [name for name, column in columns.items() if folded(marker) in map(folded, _texts(column))]
+        guesses.append(
+            f"{marker!r} stands for a missing value, in every column (of the public file in "
+            f"{', '.join(map(repr, where))}); if it does not, take it out of data.missing_values.markers"
+        )
+    return [*named.values(), *guessed]
+
+
+def with_markers_as_missing(table: Table, special: Collection[str | None], markers: Sequence[str]) -> Table:
+    columns = {
+        name: column if name in special else column.with_markers_as_missing(markers)
+        for name, column in table.columns.items()
+    }
+    return replace(table, columns=columns)
+
+
+def unused_text(public: Table, ignored: Collection[str]) -> list[str]:
+    """Says which columns of text no feature is made of; nothing where there are none."""
+    columns = {name: public.columns[name] for name in ignored if name in public.columns}
+    unused = [name for name, one in columns.items() if _texts(one) and np.isinf(one.numbers(lenient=True)).any()]
+    if not unused:
+        return []
+    return [
+        f"text that is NOT USED: {', '.join(map(repr, unused))}; only numbers, dates and a few listed values "
+        "(data.categories) become features"
+    ]
+
+
+def _texts(column: Column) -> list[str]:
+    return column.texts() if column.family in ("cells", "text") else []
+
+
+def _strangers(column: Column) -> Counter[str]:
+    """Cells that are none of the numbers or dates that a column mostly holds, if it does, and that may be markers."""
+    cells = Counter(canonical(text) for text in column.texts() if text.casefold() not in MISSING)
+    for form in ("", *DATE_FORMS):
+        few = list(cells)[:_LINES]
+        if 2 * sum(_is(text, form, column.decimal) for text in few) < len(few):
+            continue
+        others = Counter({text: times for text, times in cells.items() if not _is(text, form, column.decimal)})
+        if len(cells) - len(others) < _FEWEST_NUMBERS or 2 * others.total() > cells.total():
+            continue
+        return Counter({text: times for text, times in others.items() if _may_mark(text)})
+    return Counter()
+
+
+def _is(text: str, form: str, decimal: str) -> bool:
+    """Whether a cell is a date of that form, or, where that is empty, a number."""
+    if not form:
+        return is_number(text, decimal)
+    try:
+        return bool(datetime.strptime(text, form))
+    except ValueError:
+        return False
+
+
+def _may_mark(text: str) -> bool:
+    return len(text) <= _LONGEST_MARKER and not any(sign.isdigit() and sign != "0" for sign in text)
+
+
+def check_header(path: Path, dialect: Dialect) -> None:
+    """Raise DataError for what is wrong with the header of a csv file: names that no record has a say in."""
+    rows = _first_rows(content_of(str(path)).decode(dialect.codec, errors="replace"), dialect.delimiter)
+    if rows and (sign := other_delimiter(rows[0])):
         raise DataError(
             f"{path}: separated by {sign!r}, the public file by {dialect.delimiter!r}; save all files alike"
         )
-    return table
+    if rows:
+        Wanted({}, ("",)).columns(rows[0], str(path))
+
+
+def read(path: Path, dialect: Dialect = USUAL) -> Table:
+    """The table in a file, all columns that have a name."""
+    if source_of(path) == "csv":
+        check_header(path, dialect)
+    return read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
 
 
 def seen(name: str, column: Column) -> Seen:
@@ -115,13 +231,17 @@ def seen(name: str, column: Column) -> Seen:
         unsure = other != form and _are_dates(column, other, filled[:_LINES])
         return Seen(name, "date", gaps, len(distinct), f"day or month first? {other} fits too" if unsure else "", form)
     words = [text for text, number in zip(texts, numbers, strict=True) if np.isinf(number)]
-    if len(words) < (1 - _MOSTLY) * len(filled):
+    few = len(distinct) <= min(MOST_CATEGORIES, max(2, len(filled) // 2))
+    if len(words) < ((1 - _MOSTLY) if few else 0.5) * len(filled):
         rare = ", ".join(repr(text) for text, _ in Counter(words).most_common(3))
         return Seen(
-            name, "ignored", gaps, len(distinct), f"numbers, but {len(words)} public cells say {rare}: mend them"
+            name, "ignored", gaps, len(distinct),
+            f"numbers, but {len(words)} public cells say {rare}: mend them, or name what means missing with --marker",
+        )  # fmt: skip
+    if not few:
+        return Seen(
+            name, "ignored", gaps, len(distinct), "text of its own in most rows: a name, an id or remarks; not used"
         )
-    if len(distinct) > min(MOST_CATEGORIES, max(2, len(filled) // 2)):
-        return Seen(name, "ignored", gaps, len(distinct), "text of its own in most rows: a name, an id or remarks")
     listed = {canonical(text) for text in texts if text.casefold() not in MISSING - {"none"}}  # none may be one
     return Seen(name, "category", gaps, len(listed), values=tuple(sorted(listed)))
 
@@ -148,15 +268,21 @@ def _decodes(content: bytes, encoding: str) -> bool:
         content.decode(encoding)
     except UnicodeDecodeError:
         return False
-    return b"\x00" not in content[:1000]
+    return content.startswith(_UTF_16) if encoding == "utf-16" else b"\x00" not in content[:1000]
 
 
-def _width(lines: Sequence[str], delimiter: str) -> tuple[bool, int]:
-    """Whether all lines have as many cells, and how many."""
+def _first_rows(text: str, delimiter: str) -> list[list[str]]:
+    """The first records that have cells; none where that is not csv."""
     try:
-        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+        return list(islice((row for row in rows if row), _LINES))
     except csv.Error:
-        return False, 0
+        return []
+
+
+def _width(rows: Sequence[Sequence[str]]) -> tuple[bool, int]:
+    """Whether all rows have as many cells, and how many."""
+    widths = [len(row) for row in rows]
     return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0
 
 

@@ -1,15 +1,19 @@
 """`pate init`: from data files to a commented config that runs, and what was guessed on the way.
 
-What goes into the config counts as public, and some of it is published with the student: columns, categories and forms
-of dates come from the public file or from the user. Two things may come from the private file, and are said loudly
-then, in the config too: the classes, where nobody listed them, and the number of records, rounded to one digit.
+What goes into the config counts as public, and some of it is published with the student: columns, categories, markers
+of missing values and forms of dates come from the public file or from the user. Three things may come from the private
+file, and are said loudly then, in the config too: the classes, where nobody listed them, the number of records, rounded
+to one digit, and the encoding, where the public file leaves it open. What private cells hold is for the operator at a
+terminal: elsewhere an error about them says that there is one, and no more.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +21,28 @@ from typing import Any
 import yaml
 
 from pate.accounting import parameters
+from pate.config.sense import check_delta
+from pate.console import Console, Quiet
 from pate.data.columns import canonical
 from pate.data.formats import USUAL, Dialect
-from pate.data.problems import Problems
+from pate.data.person_columns import person_columns
 from pate.data.records import Table
 from pate.errors import ConfigError, DataError
-from pate.inspecting import Seen, guessed_dialect, missing_share, read, seen, source_of
-from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
-
-_LIKE_AN_ID = re.compile(
-    r"(^|_|\b)(patient|pat|person|user|customer|cust|client|account|subject|subj|member|id|pid|uid|guid|mrn)"
-    r"(_?(id|no|nr|number))?$"
+from pate.inspecting import (
+    Seen,
+    check_header,
+    guessed_dialect,
+    missing_share,
+    named_or_guessed_markers,
+    read,
+    seen,
+    source_of,
+    unused_text,
+    with_markers_as_missing,
 )
+from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
+from pate.private_inspection import check_private_cells, describe_privately, dialect_of_all, private_errors
+
 _MOST_CLASSES = 20
 _FEWEST_IDS = 20
 _FEWEST_OF_A_CLASS = 10
@@ -55,8 +69,16 @@ class Start:
     target_epsilon: float
     delta: float
     found: Recommendation
+    markers: list[str] = field(default_factory=list)
+    candidates: list[str] = field(default_factory=list)
+    """Columns that may say whose record it is, where none is taken: only the private file has them."""
     guesses: list[str] = field(default_factory=list)
     loud: list[str] = field(default_factory=list)
+    """What was found in private data: key of the config, colon, what it is."""
+
+    def is_private(self, key: str) -> bool:
+        """Whether what the config says under a key was found in private data."""
+        return any(text.startswith(f"{key}: ") for text in self.loud)
 
     @property
     def choice(self) -> Choice:
@@ -73,10 +95,18 @@ def start(
     id: str | None = None,
     classes: Sequence[str] = (),
     records: int | None = None,
+    markers: Sequence[str] = (),
     target_epsilon: float = 2.0,
     delta: float | None = None,
+    console: Console | None = None,
 ) -> Start:
-    """Look at the files and choose everything that a config says."""
+    """Look at the files and choose everything that a config says; `console` is told what is private."""
+    console = console or Quiet()
+    if len(classes) == 1:
+        raise ConfigError("{classes}: at least two are needed, with a comma between", classes=classes[0])
+    parameters.epsilon(target_epsilon, "target_epsilon")
+    if delta is not None:
+        check_delta(parameters.delta(delta), None, key="delta")
     for path in (private, public, *([test] if test else [])):
         if not path.is_file():
             raise DataError(f"{path}: no such file")
@@ -87,17 +117,25 @@ def start(
     source = source_of(private)
     if source_of(public) != source or (test is not None and source_of(test) != source):
         raise DataError(f"{public}: is not of the kind of {private}; save all as csv or all as parquet")
-    files = [path for path in (public, private, test) if path is not None]
-    dialect = guessed_dialect(files) if source == "csv" else USUAL
-    inside, outside = read(private, dialect), read(public, dialect)
-    tested = None if test is None else read(test, dialect)
     guesses: list[str] = []
     loud: list[str] = []
+    known = [path for path in (public, test) if path is not None]
+    dialect = guessed_dialect(known) if source == "csv" else USUAL
+    outside, tested = read(public, dialect), None if test is None else read(test, dialect)
     if dialect != USUAL:
         guesses.append(f"csv files are {dialect}")
-    label, id = _label_and_id(inside, outside, label, id, guesses)
-    names = _classes(inside, outside, tested, label, classes, guesses, loud)
+    if source == "csv":
+        check_header(private, dialect)
+    with private_errors(private, known, console):
+        if source == "csv":
+            dialect = dialect_of_all(private, known, dialect, loud, console)
+        inside = read(private, dialect)
+    label, id, candidates = _label_and_id(inside, outside, tested, label, id, guesses)
+    with private_errors(private, known, console, "; else list the classes with --classes"):
+        names = _classes(inside, outside, tested, label, classes, guesses, loud)
     special = {label, id}
+    found_markers = named_or_guessed_markers(outside, special, markers, guesses)
+    inside, outside = (with_markers_as_missing(table, special, found_markers) for table in (inside, outside))
     columns = [
         seen(name, column) for name, column in outside.columns.items() if name not in special and name in inside.columns
     ]
@@ -120,28 +158,29 @@ def start(
             f"{public}: no column is left to learn from: {'; '.join(f'{k}: {v}' for k, v in ignored.items())}"
         )
     guesses += [f"column {one.name!r}: {one.wrong}" for one in columns if one.wrong]
+    guesses += unused_text(outside, ignored)
     shares = {one.name: missing_share(inside.columns[one.name], one.kind, one.form) for one in columns}
-    problems = Problems()
-    for one in columns:
-        with problems.gathered():
-            if one.kind != "category":  # a private record that does not fit would silently cast no vote
-                inside.columns[one.name].numbers(one.form or None)
-    problems.tell()
-    about = _about_records(inside, id, records, loud)
+    with private_errors(private, known, console):
+        check_private_cells(inside, columns, console)
+        about = _about_records(inside, id, records, loud)
     delta = usual_delta(about) if delta is None else delta
     width = sum(max(1, len(one.values)) for one in columns)
     near = width <= _MOST_FEATURES_TO_BE_NEAR_IN
-    found = recommend(about, len(names), target_epsilon, delta, len(outside), near)
+    asking = "; else say about how many records or persons there are with --records"
+    with private_errors(private, known, console, asking) if records is None else nullcontext():
+        found = recommend(about, len(names), target_epsilon, delta, len(outside), near)
+    for name in candidates:
+        describe_privately(inside, name, console)
     return Start(
         private, public, test, dialect, columns, shares, ignored, label, names, id, about, target_epsilon, delta, found,
-        guesses, loud,
+        found_markers, candidates, guesses, loud,
     )  # fmt: skip
 
 
 def _label_and_id(
-    private: Table, public: Table, label: str | None, id: str | None, guesses: list[str]
-) -> tuple[str, str | None]:
-    """The columns that are named, else guessed: those that the public file has not."""
+    private: Table, public: Table, test: Table | None, label: str | None, id: str | None, guesses: list[str]
+) -> tuple[str, str | None, list[str]]:
+    """The columns that are named, else guessed by their names and by which files have them; and other candidates."""
     for option, name in (("label", label), ("id", id)):
         if name is not None and name not in private.columns:
             from pate.naming import nearest
@@ -149,16 +188,16 @@ def _label_and_id(
             text = f"{{{option}}}: {private.where} has no such column; {nearest(name, private.columns)}"
             raise DataError(text, **{option: name})
     own = [name for name in private.columns if name not in public.columns]
-    if id is None:
-        likely = [name for name in own if name != label and _LIKE_AN_ID.search(name.lower())]
-        likely = likely or [name for name in own if name != label and label is not None and _repeats(private, name)]
-        if likely:
-            id = likely[0]
-            guesses.append(f"{id!r} says whose record it is: the guarantee is per {id}, whatever number of records")
-        else:
-            guesses.append("PER ROW, not per person: no column says whose record it is; if one does, name it with --id")
+    shared = [name for name in private.columns if name in public.columns]
+    likely = [name for name in person_columns(own, shared) if name != label] if id is None else []
+    if likely:
+        id = likely[0]
+        guesses.append(f"{id!r} says whose record it is: the guarantee is per {id}, whatever number of records")
+        guesses += [f"{name!r} is called so too: if it does, add --id {shlex.quote(name)}" for name in likely[1:]]
     if label is None:
         left = [name for name in own if name != id]
+        tested = [name for name in left if test is not None and name in test.columns]
+        left = tested if len(tested) == 1 else left
         if len(left) != 1:
             some = ", ".join(left or list(private.columns))
             raise DataError(f"{{label}}: say which column is to be predicted, one of {some}", label=None)
@@ -166,17 +205,7 @@ def _label_and_id(
         guesses.append(f"{label!r} is what is to be predicted: the public file has no such column")
     if label == id:
         raise ConfigError("{label}: names the same column as {id}", label=label, id=id)
-    return label, id
-
-
-def _repeats(table: Table, name: str) -> bool:
-    """Whether a column that the public file has not may say whose record it is: many values, several records each.
-
-    If it does not, to protect all records of a value together costs accuracy and no privacy.
-    """
-    texts = [text for text in table.columns[name].texts() if text]
-    distinct = len(set(texts))
-    return len(texts) / 50 < distinct < 0.95 * len(texts) and distinct >= _FEWEST_IDS
+    return label, id, [] if id is not None else [name for name in own if name != label]
 
 
 def _classes(
@@ -190,8 +219,6 @@ def _classes(
 ) -> list[str]:
     """As the user lists them, else as a public file has them, else as the private one has: said loudly."""
     if given:
-        if len(given) < 2:
-            raise ConfigError("{classes}: at least two are needed, with a comma between", classes=",".join(given))
         known = {canonical(name) for name in given}
         if {canonical(text) for text in private.columns[label].texts()} - known - {""}:
             raise DataError(
@@ -256,11 +283,11 @@ def config_text(found: Start, out: Path) -> str:
         lines.append(f"  id: {_plain(found.id):<25}# all records of one {found.id} are protected together")
         lines += [f"  id_type: {kind}" for kind in [_id_type(found)] if kind != "text"]
     else:
-        lines.append("  # id: COLUMN                 # none: a person with several rows is protected row by row only")
+        lines += _candidate_lines(found)
     lines += _marked(f"  about_records: {found.about_records}", found.loud, "about_records")
     for key, value in vars(found.dialect).items():
         if value != getattr(USUAL, key):
-            lines.append(f"  {key}: {_plain(value)}")
+            lines += _marked(f"  {key}: {_plain(value)}", found.loud, key)
     categories = {one.name: list(one.values) for one in found.columns if one.kind == "category"}
     if categories:
         lines.append("  categories:                  # the values in the public file; others count as none of them")
@@ -269,14 +296,48 @@ def config_text(found: Start, out: Path) -> str:
     if dates:
         lines.append("  dates:                       # become years since 2000")
         lines += [f"    {_plain(name)}: {_plain(form)}" for name, form in dates.items()]
-    lines.append(
-        "  missing: indicator           # gaps get the public median, and a mark where the public file has gaps too"
-    )
+    lines += _missing_lines(found)
     if found.ignored:
         lines.append("  ignore:")
         lines += [f"    - {_plain(name):<25}# {why}" for name, why in found.ignored.items()]
     lines += _about_voters(found)
     return "\n".join(lines) + "\n"
+
+
+def per_row_warning(found: Start, out: Path) -> str:
+    """What to do where no id is taken: each column that may be one, with the lines to change."""
+    text = "PER ROW, not per person: no column is called like a person's number, so somebody with several rows is "
+    text += "protected row by row only"
+    if not found.candidates:
+        return f"{text}. If a column says whose record it is, name it with --id"
+    lines = [
+        f"If {name!r}, which only the private file has, says whose record it is, add --id {shlex.quote(name)} --force, "
+        f"or write `id: {_plain(name)}` in {out} where `# id: {_plain(name)}` is, and delete `- {_plain(name)}` there"
+        for name in found.candidates
+    ]
+    return ". ".join([text, *lines])
+
+
+def _candidate_lines(found: Start) -> list[str]:
+    """The id as comments, one for each column that may be it."""
+    why = "none: a person with several rows is protected row by row only"
+    if not found.candidates:
+        return [f"  # id: COLUMN                 # {why}"]
+    return [
+        f"  # id: {_plain(name):<23}# {why}; if this says whose row it is, take the first # and its line in ignore away"
+        for name in found.candidates
+    ]
+
+
+def _missing_lines(found: Start) -> list[str]:
+    lines = ["  missing_values:"]
+    if found.markers:
+        written = f"    markers: {_plain(found.markers)}"
+        lines.append(f'{written:<31}# mean "missing" in every column, besides empty cells, NA and the like')
+    return [
+        *lines,
+        "    treatment: indicator       # the public median, and a mark where the public file has some missing too",
+    ]
 
 
 def _about_voters(found: Start) -> list[str]:

@@ -81,8 +81,9 @@ def run_baseline(
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
     planned = _plan(model, config, data, n_records, console)
-    if others := others_on_the_same_data(config, out, data_dir, config_dir):
-        console.say(f"note: {others}")
+    others = others_on_the_same_data(config, out, data_dir, config_dir)
+    for remark in [*data.remarks, *([others] if others else [])]:
+        console.say(f"note: {remark}")
     in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
     with Run.create(out, given, resume) as directory, in_cluster:
         if directory.report_file.exists():

@@ -11,6 +11,7 @@ import typer
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pate.console import Console
     from pate.starting import Start
 
 
@@ -24,6 +25,9 @@ def init(
         str | None, typer.Option(help="values of the label, a,b,c; else from --test, or private")
     ] = None,
     records: Annotated[int | None, typer.Option(help="about how many records (or ids), as anybody may know")] = None,
+    marker: Annotated[
+        list[str] | None, typer.Option(help="text that means missing, besides those guessed; may be given again")
+    ] = None,
     target_epsilon: Annotated[float, typer.Option(help="the ε that may be spent")] = 2.0,
     delta: Annotated[float | None, typer.Option(help="δ; by the number of records if left out")] = None,
     out: Annotated[Path, typer.Option(help="where the config goes")] = Path("config.yaml"),
@@ -34,19 +38,21 @@ def init(
 
     if out.exists() and not force:
         raise ConfigError("{out}: is there already; add {force} to write over it", out=str(out), force=True)
+    from pate.console import Console
     from pate.starting import config_text, start
 
+    console = Console()
     listed = [name.strip() for name in classes.split(",")] if classes else []
     with naming_options():
         found = start(
             data, public, test=test, label=label, id=id, classes=listed, records=records,
-            target_epsilon=target_epsilon, delta=delta,
+            markers=marker or (), target_epsilon=target_epsilon, delta=delta, console=console,
         )  # fmt: skip
     _print_columns(found)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(config_text(found, out), encoding="utf-8")
     _print_guesses(found, out)
-    _check(out)
+    _check(found, out, console)
 
 
 def _print_columns(found: Start) -> None:
@@ -66,34 +72,49 @@ def _print_columns(found: Start) -> None:
         rows.append((name or "''", "", "", *(("",) if at_terminal else ()), "", "ignore", why))
     print(f"{found.public} and {found.private}, figures of the former:\n")
     print_table(header, rows)
-    print(f"\n  to predict: {found.label}, one of {', '.join(found.classes)}")
+    classes = (
+        ", ".join(found.classes) if at_terminal or not found.is_private("classes") else "the classes in the config"
+    )
+    print(f"\n  to predict: {found.label}, one of {classes}")
     print(f"  protected:  each {found.id or 'row'}{', with all its records' if found.id else ''}")
 
 
 def _print_guesses(found: Start, out: Path) -> None:
     from pate.cli.recommending import described
-    from pate.starting import LOUD
+    from pate.starting import LOUD, per_row_warning
 
-    print(f"\nchosen: {described(found.choice)}: ε = {found.choice.epsilon:.3g} at δ = {found.delta:g}")
+    at_terminal = sys.stdout.isatty()
+    if at_terminal or not found.is_private("about_records"):
+        print(f"\nchosen: {described(found.choice)}: ε = {found.choice.epsilon:.3g} at δ = {found.delta:g}")
+    else:
+        print(f"\nchosen: voters and a budget for {found.target_epsilon:g} = ε, by the number of private records")
+    if found.id is None:
+        print(per_row_warning(found, out))
     for guess in found.guesses:
         print(f"guessed: {guess}")
     for text in found.loud:
-        print(f"{LOUD}: {text}")
+        shown = text if at_terminal else f"{text.partition(':')[0]}, in {out}; the value is shown at a terminal only"
+        print(f"{LOUD}: {shown}")
     print(f"\nwrote {out}; read it, then: pate run {out}")
 
 
-def _check(out: Path) -> None:
+def _check(found: Start, out: Path, console: Console) -> None:
     """Raise DataError with all that is wrong with the data as the config reads it."""
     from pate.config import load_config
     from pate.data.sources import load
+    from pate.private_inspection import private_errors
     from pate.sizes import check_sizes
 
     config = load_config(out)
     by_records = config.voters == "neighbours"
-    data = load(config.data, None, out.parent, keep_missing=by_records)
+    public = [out.parent / name for name in (config.data.public, config.data.test) if name]
+    with private_errors(found.private, [*public, *(path.absolute() for path in public)], console):
+        data = load(config.data, None, out.parent, keep_missing=by_records)
     for remark in data.remarks:
         print(f"note: {remark}")
-    check_sizes(config, data, True, lambda _: None)
+    for remark in data.records.remarks:
+        console.say_privately(remark)
+    check_sizes(config, data, True, console.say_privately)
 
 
 def _percent(share: float) -> str:

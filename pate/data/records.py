@@ -290,6 +290,21 @@ def category_remarks(public: Table, format: Format) -> tuple[str, ...]:
     return tuple(remarks)
 
 
+def unused_columns(public: Table, test: Table | None, format: Format) -> tuple[str, ...]:
+    """Says which columns become no feature: those that the config ignores, and those that only the test file has."""
+    remarks = []
+    if format.ignore:
+        shown = ", ".join(map(repr, format.ignore))
+        remarks.append(
+            f"not used: {shown} (data.ignore); text becomes features only by values that are listed (data.categories)"
+        )
+    known = {*public.columns, format.label, format.id}
+    others = [] if test is None or format.source == "npz" else [name for name in test.columns if name not in known]
+    if test is not None and others:
+        remarks.append(f"not used: {', '.join(map(repr, others))}, which only {test.where} has")
+    return tuple(remarks)
+
+
 def _loosely(text: str) -> str:
     """What people would take for the same category."""
     text = "".join(text.casefold().split()).replace("_", "").replace("-", "")

@@ -33,6 +33,7 @@ from pate.data.records import (
     read_table,
     records_of,
     tables_in,
+    unused_columns,
     with_valid_ids,
 )
 from pate.data.spill import Block, Spill
@@ -173,7 +174,7 @@ def load_sharded(
     test, problems = None, Problems()
     with problems.gathered():
         X_public = features_of(public, format)
-        remarks = category_remarks(public, format)
+        remarks = (*category_remarks(public, format), *unused_columns(public, None, format))
     with problems.gathered():
         if settings.test is not None:
             test = read_table(places["test"], settings.source, wanted, dialect)

@@ -31,6 +31,7 @@ from pate.data.records import (
     npz_table,
     read_table,
     records_of,
+    unused_columns,
     with_valid_ids,
 )
 from pate.errors import DataError
@@ -92,7 +93,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     test, problems = tables.get("test"), Problems()
     with problems.gathered():
         X_public = features_of(tables["public"], format)
-        remarks = category_remarks(tables["public"], format)
+        remarks = (*category_remarks(tables["public"], format), *unused_columns(tables["public"], test, format))
     with problems.gathered():
         X_test = None if test is None else features_of(test, format)
     with problems.gathered():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,9 +50,14 @@ def club(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def init(folder: Path, *further: object) -> Ended:
+def init(folder: Path, *further: object, terminal: bool = False) -> Ended:
     files = folder / "members.csv", "--public", folder / "public.csv", "--out", folder / "club.yaml"
-    return in_process("init", *files, *further)
+    return in_process("init", *files, *further, terminal=terminal)
+
+
+def at_terminal(folder: Path, *further: object) -> Ended:
+    """What the operator sees, who holds the private file."""
+    return init(folder, *further, terminal=True)
 
 
 def test_a_config_that_runs(club: Path) -> None:
@@ -94,7 +100,7 @@ def test_what_comes_from_private_data_is_said_loudly(club: Path) -> None:
     text = (club / "club.yaml").read_text()
     assert yaml.safe_load(text)["data"]["about_records"] == 400  # 450, rounded to one digit
     assert yaml.safe_load(text)["data"]["classes"] == ["ja", "nein"]
-    for said in (ended.stdout, text):
+    for said in (ended.stdout, text, at_terminal(club, "--label", "stays", "--force").stdout):
         assert f"{LOUD}: classes" in said
         assert f"{LOUD}: about_records" in said
     guessed = init(club, "--force")
@@ -184,7 +190,7 @@ def test_teachers_for_a_table_so_wide_that_nothing_is_near(tmp_path: Path) -> No
 )
 def test_mistakes_are_one_line(club: Path, further: list[object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(club)
-    ended = init(club, *further)
+    ended = at_terminal(club, *further)
     assert ended.returncode == 2
     assert words in ended.stderr
     assert ended.stderr.count("\n") == 1
@@ -205,8 +211,158 @@ def test_private_cells_that_are_no_numbers_or_dates_are_told_of_before_a_config_
     cells = first.split(";")
     cells[place] = "2021-03-04"
     private.write_bytes("\n".join([header, ";".join(cells), *others, ""]).encode("cp1252"))
-    ended = init(club, "--label", "stays", "--classes", "ja,nein")
+    ended = at_terminal(club, "--label", "stays", "--classes", "ja,nein")
     assert ended.returncode == 2
-    assert "column 'joined', row 0" in ended.stderr
-    assert "2021-03-04" not in ended.stderr
+    note, error = ended.stderr.splitlines()
+    assert "note (private)" in note
+    assert "column 'joined' holds '2021-03-04' (1 times)" in note
+    assert "column 'joined', row 0" in error
+    assert "2021-03-04" not in error
     assert not (club / "club.yaml").exists()
+
+
+ONLY_THERE = "what is wrong depends on private records, and is said at a terminal only"
+
+
+@pytest.mark.parametrize(
+    ("change", "further"),
+    [
+        (lambda row: row | {"stays": "vielleicht"}, ["--classes", "ja,nein"]),
+        (lambda row: row | {"stays": "vielleicht"}, []),  # one label is rare, so that it is no class
+        (lambda row: row | {"joined": "2021-03-04"}, ["--classes", "ja,nein"]),
+        (lambda row: row | {"age": "old"}, ["--classes", "ja,nein", "--records", 500]),
+        (lambda row: row | {"remark": 'an "open quote'}, ["--classes", "ja,nein"]),
+        (lambda row: row | {"remark": "\u0160\u81ea"}, ["--classes", "ja,nein"]),  # in another encoding
+    ],
+    ids=["another label", "rare label", "date", "number", "quote", "letters"],
+)
+def test_into_a_pipe_nothing_is_said_of_what_a_private_record_holds(club: Path, change: Any, further: list) -> None:
+    """One record less usual: nothing that is printed tells which, where or how."""
+    content = rows(N_PRIVATE, 1, private=True)
+    changed = change(content[5])
+    save(club / "members.csv", [*content[:5], changed, *content[6:]], encoding="utf-8")
+    save(club / "public.csv", rows(N_PUBLIC, 2, private=False))
+    with (club / "members.csv").open("a", encoding="utf-8") as file:
+        file.write("m1;\n" if "open" in changed["remark"] else "")  # a csv writer doubles quotes
+    ended = init(club, "--label", "stays", *further)
+    said = ended.stdout + ended.stderr
+    if ended.returncode:
+        assert ONLY_THERE in ended.stderr
+        assert ended.stderr.count("\n") == 1
+    for word in ("vielleicht", "2021-03-04", "old", "open", "rare", "row", "cp1252", "utf", "joined'", "age'"):
+        assert word not in ended.stderr
+    assert at_terminal(club, "--label", "stays", *further, "--force").stderr != ended.stderr or not ended.returncode
+    assert "500 " not in said
+
+
+def test_into_a_pipe_all_private_files_look_alike(club: Path) -> None:
+    """With other classes, another number of records and other persons the same is printed, to the letter."""
+    printed = []
+    for n, yes in ((N_PRIVATE, "ja"), (300, "doch")):
+        content = [row | {"stays": yes if row["stays"] == "ja" else "nein"} for row in rows(n, 1, private=True)]
+        save(club / "members.csv", content)
+        ended = init(club, "--label", "stays", "--force")
+        assert ended.returncode == 0, ended.stderr
+        printed.append(ended.stdout + ended.stderr)
+        shown = at_terminal(club, "--label", "stays", "--force").stdout
+        assert f"one of {', '.join(sorted([yes, 'nein']))}" in shown
+        assert f"rounded to {(400, 200)[n == 300]:,}" in shown
+    assert printed[0] == printed[1]
+    assert f"{LOUD}: classes, in {club / 'club.yaml'}" in printed[0]
+
+
+def hospital(folder: Path, marker: str, private_marker: str | None = None) -> None:
+    """Visits with lab values, of which the public file marks the missing ones, and a date, by a word."""
+    rng = np.random.default_rng(0)
+    for name, n in (("members", 400), ("public", 120)):
+        word = private_marker if private_marker and name == "members" else marker
+        content = []
+        for i in range(n):
+            row = {"Personen-Nr": f"p{i // 2}", "Fall-Nr": str(i)} if name == "members" else {}
+            sodium = word if rng.random() < 0.3 else f"{rng.normal(140, 4):.1f}".replace(".", ",")
+            seen_on = marker if i % 9 == 0 else f"{i % 28 + 1:02}.03.2022"
+            row |= {"Natrium": sodium, "Aufnahme": seen_on, "Rh": str(rng.choice(["+", "-", marker]))}
+            row |= {"Stufe": "<5" if i % 4 == 0 else str(rng.integers(5, 90)), "Notiz": f"Übelkeit; seit {i} Tagen"}
+            row |= {"wieder da": "ja" if rng.random() < 0.5 else "nein"} if name == "members" else {}
+            content.append(row)
+        save(folder / f"{name}.csv", content, encoding="utf-8")
+
+
+@pytest.mark.parametrize("marker", ["k.A.", "unbekannt", "--"])
+def test_markers_of_missing_values_are_found_in_the_public_file(tmp_path: Path, marker: str) -> None:
+    hospital(tmp_path, marker)
+    ended = init(tmp_path, "--label", "wieder da", "--classes", "ja,nein", "--records", 200)
+    assert ended.returncode == 0, ended.stderr
+    data = yaml.safe_load((tmp_path / "club.yaml").read_text())["data"]
+    assert data["missing_values"] == {"markers": [marker], "treatment": "indicator"}
+    assert data["dates"] == {"Aufnahme": "%d.%m.%Y"}
+    assert data["categories"] == {"Rh": ["+", "-"]}  # a marker is no category
+    assert f"{marker!r} stands for a missing value, in every column" in ended.stdout
+    assert "'Stufe'" in ended.stdout  # '<5' says something, so the column is left out aloud
+    assert "'<5'" in ended.stdout
+    loaded = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
+    assert np.isfinite(loaded.records.X).all()
+    assert loaded.records.remarks == ()
+    assert loaded.features is not None
+    assert {"Natrium missing", "Aufnahme missing"} <= set(loaded.features)
+
+
+def test_what_marks_a_missing_value_in_private_files_alone_is_told_to_the_operator_alone(tmp_path: Path) -> None:
+    hospital(tmp_path, "k.A.", private_marker="fehlt")
+    options = ["--label", "wieder da", "--classes", "ja,nein", "--records", 200]
+    ended = init(tmp_path, *options)
+    assert ONLY_THERE in ended.stderr
+    assert "fehlt" not in ended.stdout + ended.stderr
+    shown = at_terminal(tmp_path, *options)
+    assert "column 'Natrium' holds 'fehlt'" in shown.stderr
+    assert "--marker" in shown.stderr
+    ended = init(tmp_path, *options, "--marker", "fehlt")
+    assert ended.returncode == 0, ended.stderr
+    missing = yaml.safe_load((tmp_path / "club.yaml").read_text())["data"]["missing_values"]
+    assert missing["markers"] == ["fehlt", "k.A."]
+
+
+def test_a_column_called_like_a_persons_number_is_the_id(tmp_path: Path) -> None:
+    hospital(tmp_path, "k.A.")
+    ended = init(tmp_path, "--label", "wieder da", "--classes", "ja,nein", "--records", 200)
+    data = yaml.safe_load((tmp_path / "club.yaml").read_text())["data"]
+    assert data["id"] == "Personen-Nr"
+    assert "Fall-Nr" in data["ignore"]
+    assert "protected:  each Personen-Nr, with all its records" in ended.stdout
+
+
+def test_without_one_every_column_that_only_private_records_have_is_offered_with_what_to_write(tmp_path: Path) -> None:
+    """What `init` says to do is done: by its option, and by hand."""
+    hospital(tmp_path, "k.A.")
+    text = (tmp_path / "members.csv").read_text(encoding="utf-8").replace("Personen-Nr", "Akte")
+    (tmp_path / "members.csv").write_text(text, encoding="utf-8")
+    options = ["--label", "wieder da", "--classes", "ja,nein", "--records", 200]
+    ended = init(tmp_path, *options)
+    out = tmp_path / "club.yaml"
+    assert "PER ROW, not per person" in ended.stdout
+    for name in ("Akte", "Fall-Nr"):
+        assert f"add --id {name} --force, or write `id: {name}` in {out} where `# id: {name}` is" in ended.stdout
+    assert "200 different values" not in ended.stdout + ended.stderr
+    assert (
+        "column 'Akte': 200 different values in 400 private rows" in at_terminal(tmp_path, *options, "--force").stderr
+    )
+    written = out.read_text(encoding="utf-8")
+    assert "id" not in yaml.safe_load(written)["data"]
+    by_hand = written.replace("  # id: Akte ", "  id: Akte   ")
+    by_hand = "\n".join(line for line in by_hand.splitlines() if not line.strip().startswith("- Akte"))
+    out.write_text(by_hand, encoding="utf-8")
+    assert load(load_config(out).data, None, tmp_path, keep_missing=True).per_person
+    assert init(tmp_path, *options, "--id", "Akte", "--force").returncode == 0
+    assert yaml.safe_load(out.read_text(encoding="utf-8"))["data"]["id"] == "Akte"
+
+
+def test_text_that_is_not_used_is_named(tmp_path: Path) -> None:
+    hospital(tmp_path, "k.A.")
+    ended = init(tmp_path, "--label", "wieder da", "--classes", "ja,nein", "--records", 200)
+    (line,) = [line for line in ended.stdout.splitlines() if "NOT USED" in line]
+    assert "'Notiz'" in line
+    assert "'Rh'" not in line
+    data = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
+    (remark,) = [remark for remark in data.remarks if "not used" in remark]
+    assert "'Notiz'" in remark
+    assert "data.ignore" in remark

@@ -31,11 +31,16 @@ def pate(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[s
     return subprocess.run([*PATE, *arguments], capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY)
 
 
-def in_process(*arguments: object, entry: str = "main") -> Ended:
-    """`pate …` in this process, which has loaded everything: a second instead of ten."""
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def in_process(*arguments: object, entry: str = "main", terminal: bool = False) -> Ended:
+    """`pate …` in this process, which has loaded everything: a second instead of ten; at a terminal, or into pipes."""
     from pate import cli
 
-    out, err = io.StringIO(), io.StringIO()
+    out, err = (_Terminal(), _Terminal()) if terminal else (io.StringIO(), io.StringIO())
     before, sys.argv = sys.argv, ["pate", *map(str, arguments)]
     status: Any = 0
     try:

@@ -1,0 +1,86 @@
+"""What `pate init` looks up in private cells, and whom it tells: the operator at a terminal, and no pipe or log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pate.console import Console, printable
+from pate.data.formats import Dialect
+from pate.data.problems import Problems, SeveralErrors
+from pate.data.records import Table
+from pate.errors import ConfigError, DataError
+from pate.inspecting import Seen, private_encoding
+
+_MOST_SHOWN = 3
+_LONGEST_SHOWN = 50  # signs
+
+
+@contextmanager
+def private_errors(private: Path, public: Iterable[Path], console: Console, instead: str = "") -> Iterator[None]:
+    """Within it an error is told as it is at a terminal alone: elsewhere only what it says of `public` files is told,
+    and that something is wrong with the private one."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        if console.at_terminal:
+            raise
+        problems, places = Problems(), tuple(f"{path}: " for path in public)
+        for one in error.found if isinstance(error, SeveralErrors) else [error]:
+            if isinstance(one, DataError) and one.text().startswith(places):
+                problems.add(one)
+            else:
+                problems.add(
+                    DataError(
+                        f"{private}: no config can be written for it as it is; what is wrong depends on private "
+                        f"records, and is said at a terminal only: run this command at one{instead}"
+                    )
+                )
+        problems.tell()
+
+
+def dialect_of_all(
+    private: Path, public: Sequence[Path], dialect: Dialect, loud: list[str], console: Console
+) -> Dialect:
+    """The public files' dialect, in the encoding of the private one where the public ones leave it open."""
+    encoding = private_encoding(private, dialect, public)
+    if encoding != dialect.encoding:
+        if not console.at_terminal:  # that there is such a line would tell
+            raise DataError(f"{private}: in {encoding}; save all files alike")
+        loud.append(f"encoding: {encoding}, as letters in the private file say; the public ones have none beyond ASCII")
+    return replace(dialect, encoding=encoding)
+
+
+def check_private_cells(private: Table, columns: Sequence[Seen], console: Console) -> None:
+    """Raise DataError where private cells are no numbers or dates: such a record would silently cast no vote.
+
+    The operator at a terminal is told what they hold, as it may be another marker of missing values.
+    """
+    problems = Problems()
+    for one in columns:
+        if one.kind == "category":
+            continue
+        column = private.columns[one.name]
+        with problems.gathered():
+            wrong = np.flatnonzero(np.isinf(column.numbers(one.form or None, lenient=True)))
+            if len(wrong) and isinstance(column.values, list):
+                common = Counter(column.values[row] for row in wrong).most_common(_MOST_SHOWN)
+                told = ", ".join(f"{printable(text[:_LONGEST_SHOWN])!r} ({times:,} times)" for text, times in common)
+                console.say_privately(
+                    f"{private.where}: column {one.name!r} holds {told}; what means missing, and may be known to, "
+                    "can be named with --marker"
+                )
+            column.numbers(one.form or None)
+    problems.tell()
+
+
+def describe_privately(private: Table, name: str, console: Console) -> None:
+    """Tell the operator whether a column can say whose record it is: several records each, or one each."""
+    with suppress(DataError):  # of dates and the like, which are no ids
+        distinct = len({text for text in private.columns[name].texts() if text})
+        console.say_privately(f"column {name!r}: {distinct:,} different values in {len(private):,} private rows")
