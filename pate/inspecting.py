@@ -145,18 +145,6 @@ def with_markers_as_missing(table: Table, special: Collection[str | None], marke
     return replace(table, columns=columns)
 
 
-def unused_text(public: Table, ignored: Collection[str]) -> list[str]:
-    """Says which columns of text no feature is made of; nothing where there are none."""
-    columns = {name: public.columns[name] for name in ignored if name in public.columns}
-    unused = [name for name, one in columns.items() if _texts(one) and np.isinf(one.numbers(lenient=True)).any()]
-    if not unused:
-        return []
-    return [
-        f"text that is NOT USED: {', '.join(map(repr, unused))}; only numbers, dates and a few listed values "
-        "(data.categories) become features"
-    ]
-
-
 def _texts(column: Column) -> list[str]:
     return column.texts() if column.family in ("cells", "text") else []
 

@@ -37,7 +37,6 @@ from pate.inspecting import (
     read,
     seen,
     source_of,
-    unused_text,
     with_markers_as_missing,
 )
 from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
@@ -158,7 +157,6 @@ def start(
             f"{public}: no column is left to learn from: {'; '.join(f'{k}: {v}' for k, v in ignored.items())}"
         )
     guesses += [f"column {one.name!r}: {one.wrong}" for one in columns if one.wrong]
-    guesses += unused_text(outside, ignored)
     shares = {one.name: missing_share(inside.columns[one.name], one.kind, one.form) for one in columns}
     with private_errors(private, known, console):
         check_private_cells(inside, columns, console)
@@ -311,11 +309,11 @@ def per_row_warning(found: Start, out: Path) -> str:
     if not found.candidates:
         return f"{text}. If a column says whose record it is, name it with --id"
     lines = [
-        f"If {name!r}, which only the private file has, says whose record it is, add --id {shlex.quote(name)} --force, "
+        f"  if {name!r}, which only the private file has, says whose record it is, add --id {shlex.quote(name)} --force, "
         f"or write `id: {_plain(name)}` in {out} where `# id: {_plain(name)}` is, and delete `- {_plain(name)}` there"
         for name in found.candidates
     ]
-    return ". ".join([text, *lines])
+    return "\n".join([f"{text}:", *lines])
 
 
 def _candidate_lines(found: Start) -> list[str]:

@@ -87,7 +87,7 @@ def _print_guesses(found: Start, out: Path) -> None:
     if at_terminal or not found.is_private("about_records"):
         print(f"\nchosen: {described(found.choice)}: ε = {found.choice.epsilon:.3g} at δ = {found.delta:g}")
     else:
-        print(f"\nchosen: voters and a budget for {found.target_epsilon:g} = ε, by the number of private records")
+        print(f"\nchosen: voters and a budget for ε = {found.target_epsilon:g}; what it depends on is private")
     if found.id is None:
         print(per_row_warning(found, out))
     for guess in found.guesses:

@@ -67,7 +67,7 @@ _PHRASES = {"social security": "insurance", "health insurance": "insurance", "me
 _ALONE = frozenset(("id", "uid", "uuid", "guid"))
 """Names that may mean anything: taken where only private records have them, after all others."""
 
-_ENDINGS = "(?:e?n|e?s|e|in|innen)?"  # Patienten-, Mitglieds-, Kunden-
+_ENDINGS = "(?:e?n|e?s|e|a|in|innen)?"  # Patienten-, Mitglieds-, Kunden-, pacjenta
 _MOST_SIGNS = 60  # a name may be as long as a cell
 
 _ONE_WORD = re.compile(

@@ -359,9 +359,10 @@ def test_without_one_every_column_that_only_private_records_have_is_offered_with
 def test_text_that_is_not_used_is_named(tmp_path: Path) -> None:
     hospital(tmp_path, "k.A.")
     ended = init(tmp_path, "--label", "wieder da", "--classes", "ja,nein", "--records", 200)
-    (line,) = [line for line in ended.stdout.splitlines() if "NOT USED" in line]
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("note: not used")]
     assert "'Notiz'" in line
     assert "'Rh'" not in line
+    assert "text of its own" in next(line for line in ended.stdout.splitlines() if line.strip().startswith("Notiz "))
     data = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
     (remark,) = [remark for remark in data.remarks if "not used" in remark]
     assert "'Notiz'" in remark

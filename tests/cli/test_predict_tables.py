@@ -68,7 +68,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dates": {"born": "%d.%m.%Y"},
         "delimiter": ";",
         "decimal": ",",
-        "missing_values": {"treatment": "indicator"},
+        "missing_values": {"markers": ["k.A."], "treatment": "indicator"},
     }
     content = {
         "name": "hospital",
@@ -106,6 +106,25 @@ def test_a_csv_file_is_encoded_as_the_run_did(hospital: Path) -> None:
     assert [row["predicted back"] for row in table] == names.tolist()
     assert [row["patient"] for row in table] == [f"P2-{i}" for i in range(50)]
     np.testing.assert_allclose([float(row["p(yes)"].replace(",", ".")) for row in table], shares[:, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("source", ["csv", "parquet", "frame"])
+def test_what_marks_missing_values_is_on_the_card(hospital: Path, tmp_path: Path, source: str) -> None:
+    """A cell of a new file that a marker stands in is answered as an empty one."""
+    content = [{key: cell or "k.A." for key, cell in row.items()} for row in rows(50, 2)]
+    names, _ = answers(hospital)
+    path = write(tmp_path / "new.csv", content)
+    if source != "csv":
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(content)
+        frame["age"] = frame["age"].str.replace(",", ".", regex=False)  # the decimal comma is one of csv files
+        path = tmp_path / "new.parquet"
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(path)
+    if source == "frame":
+        np.testing.assert_array_equal(pate.load(hospital / "run").predict(frame), names)
+    else:
+        assert in_process("predict", hospital / "run", "--input", path).stdout.split() == names.tolist()
 
 
 def test_it_can_be_written_to_a_file_without_labels_and_from_the_student_alone(hospital: Path, tmp_path: Path) -> None:

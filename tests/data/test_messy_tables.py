@@ -113,6 +113,83 @@ def test_gaps_are_filled_from_public_data_alone(tmp_path: Path) -> None:
     assert np.isnan(kept.records.X[3, 1]) and np.isnan(kept.X_public[3, 1])  # noqa: PT018
 
 
+MARKED = {"markers": ["k.A.", "-", "-9"], "treatment": "indicator"}
+
+
+def test_a_marker_means_missing_in_every_column_of_features(tmp_path: Path) -> None:
+    """As an empty cell does: in numbers, dates and categories, in private and public files, in capitals or not."""
+    private = [*PRIVATE, "di,{0},{0},{0},yes", "ed,1990-01-01,-9,f,yes"]
+    public = [*PUBLIC, "{0},{0},{0}"]
+    plain = loaded(
+        tmp_path,
+        [line.format("").replace("-9,", ",") for line in private],
+        [line.format("") for line in public],
+        missing_values={"treatment": "indicator"},
+    )
+    for written in ("k.A.", "K.A.", " k.a. ", "-"):
+        data = loaded(
+            tmp_path,
+            [line.format(written) for line in private],
+            [line.format(written) for line in public],
+            missing_values=MARKED,
+        )
+        np.testing.assert_array_equal(data.records.X, plain.records.X)
+        np.testing.assert_array_equal(data.X_public, plain.X_public)
+        assert data.features == plain.features
+        assert data.remarks == plain.remarks == ()  # none of them is a category that is not listed
+        assert data.records.remarks == ()
+
+
+@pytest.mark.parametrize("treatment", ["refuse", "public_median", "indicator", "keep"])
+def test_markers_go_with_every_treatment(tmp_path: Path, treatment: str) -> None:
+    private, public = [*PRIVATE, "di,1990-01-01,k.A.,f,yes"], [*PUBLIC, "1990-01-01,-,m"]
+    missing = {"markers": ["k.A.", "-"], "treatment": treatment}
+    if treatment == "refuse":
+        said = refused(tmp_path, private, public, missing_values=missing)
+        assert "column 'age', row 3" in said
+        assert "missing, not a finite number" in said
+        assert "k.A." not in said
+        return
+    age = loaded(tmp_path, private, public, missing_values=missing).records.X[3, 1]
+    assert np.isnan(age) if treatment == "keep" else age == 20
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_markers_in_parquet_are_those_of_csv(tmp_path: Path, typed: bool) -> None:
+    """In columns of text as written, in columns of numbers by value."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    private, public = [*PRIVATE, "k.A.,-,-9,k.A.,yes", "ed,1990-01-01,7,f,no"], [*PUBLIC, "k.A.,-9,m"]
+    csv = loaded(tmp_path, private, public, missing_values=MARKED)
+    for name, lines in (("private", private), ("public", public)):
+        header, *rows = [line.split(",") for line in lines]
+        columns: dict[str, Any] = {key: [row[i] for row in rows] for i, key in enumerate(header)}
+        if typed:
+            columns["age"] = [float(age) for age in columns["age"]]
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
+    files = {"source": "parquet", "private": "private.parquet", "public": "public.parquet"}
+    data = load(ParquetData.model_validate(SETTINGS | files | {"missing_values": MARKED}), None, tmp_path)
+    np.testing.assert_array_equal(data.records.X, csv.records.X)
+    np.testing.assert_array_equal(data.X_public, csv.X_public)
+    assert list(data.records.ids or ()) == list(csv.records.ids or ()) == ["ann", "bob", "cy", "ed"]
+    assert data.records.left_out == csv.records.left_out == 1  # 'k.A.' is nobody's id
+
+
+def test_a_number_that_marks_missing_values_may_be_somebodys_id(tmp_path: Path) -> None:
+    private = [HEADER, "1,1990-02-28,30,f,no", "-9,1985-12-31,-9,m,yes"]
+    data = loaded(tmp_path, private, [*PUBLIC, "1990-01-01,-9,f"], missing_values=MARKED, id_type="integer")
+    assert data.records.ids == ["1", "-9"]
+    assert data.records.X[1, 1] == 20
+
+
+def test_columns_that_become_no_feature_are_named(tmp_path: Path) -> None:
+    private = [f"{line},{note}" for line, note in zip(PRIVATE, ["note", "a", "b", "c"], strict=True)]
+    (tmp_path / "test.csv").write_text("born,age,sex,sick,ward\n1990-01-01,10,m,no,x\n")
+    data = loaded(tmp_path, private, PUBLIC, ignore=["note"], test="test.csv")
+    ignored, extra = data.remarks
+    assert "'note' (data.ignore)" in ignored
+    assert "'ward', which only" in extra
+
+
 def test_gaps_are_refused_by_column_unless_the_config_says_more(tmp_path: Path) -> None:
     said = refused(tmp_path, [*PRIVATE, "di,1990-01-01,,f,yes"])
     assert "private.csv: column 'age', row 3" in said

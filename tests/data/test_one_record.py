@@ -34,7 +34,25 @@ WHEN = ["2020-03-01"]
 MISSING = ["refuse", "public_median", "indicator", "keep"]
 VALUES = [
     *(None, "", "  ", "x", "17", " 17 ", "17.0", "+17", "017", 17, 17.0, 17.5, -1, True, b"1", 2**62 + 1, 2**70, 1e300),
-    *(float("nan"), float("inf"), "9" * 5000, "e\u0301", "\u0661", '"', '"x', 'x"', "x,y", "x\ny", "\x00", "\ud800"),
+    *(
+        "k.A.",
+        "K.a. ",
+        "-9",
+        -9,
+        -9.0,
+        float("nan"),
+        float("inf"),
+        "9" * 5000,
+        "e\u0301",
+        "\u0661",
+        '"',
+        '"x',
+        'x"',
+        "x,y",
+        "x\ny",
+        "\x00",
+        "\ud800",
+    ),
 ]
 Records = list[dict[str, Any]]
 Placed = Counter[tuple[int, bytes, int]]
@@ -253,7 +271,16 @@ def test_whatever_a_record_of_a_csv_file_holds_the_others_vote_as_before(column:
 @pytest.mark.parametrize("missing", MISSING[1:])
 @pytest.mark.parametrize("source", ["csv", "parquet"])
 @pytest.mark.parametrize(
-    ("column", "value"), [("age", None), ("age", "NA"), ("when", None), ("when", "?"), ("when", "1999-12-31")]
+    ("column", "value"),
+    [
+        ("age", None),
+        ("age", "NA"),
+        ("age", "k.A."),
+        ("age", -9),
+        ("when", None),
+        ("when", "k.A."),
+        ("when", "1999-12-31"),
+    ],
 )
 def test_a_gap_is_filled_from_public_data_and_moves_no_other(
     source: str, column: str, value: object, missing: str
