@@ -309,7 +309,7 @@ def per_row_warning(found: Start, out: Path) -> str:
     if not found.candidates:
         return f"{text}. If a column says whose record it is, name it with --id"
     lines = [
-        f"  if {name!r}, which only the private file has, says whose record it is, add --id {shlex.quote(name)} --force, "
+        f"  if {name!r}, which only the private file has, says whose row it is, add --id {shlex.quote(name)} --force, "
         f"or write `id: {_plain(name)}` in {out} where `# id: {_plain(name)}` is, and delete `- {_plain(name)}` there"
         for name in found.candidates
     ]

@@ -107,7 +107,7 @@ def _check(found: Start, out: Path, console: Console) -> None:
 
     config = load_config(out)
     by_records = config.voters == "neighbours"
-    public = [out.parent / name for name in (config.data.public, config.data.test) if name]
+    public = [out.parent / name for key in ("public", "test") if (name := getattr(config.data, key, None))]
     with private_errors(found.private, [*public, *(path.absolute() for path in public)], console):
         data = load(config.data, None, out.parent, keep_missing=by_records)
     for remark in data.remarks:

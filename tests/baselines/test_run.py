@@ -203,6 +203,23 @@ def test_no_private_record_stops_a_baseline(tmp_path: Path, name: str, params: d
     assert outcome.report.student.accuracy is not None
 
 
+def test_columns_that_a_baseline_does_not_use_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("private", "public", "test"):
+        (tmp_path / f"{name}.csv").write_text(
+            "p,note,y\n" + "".join(f"{i % 7},said {i},{'ab'[i % 2]}\n" for i in range(30))
+        )
+    data = {"source": "csv", "private": "private.csv", "public": "public.csv", "test": "test.csv", "label": "y"}
+    content = {
+        "name": "noted",
+        "data": data | {"classes": ["a", "b"], "ignore": ["note"]},
+        "records": 30,
+        "baseline": {"name": "dp_erm", "params": {}},
+        "budget": {"epsilon": 3},
+    }
+    run_baseline(BaselineConfig.model_validate(content), tmp_path / "run", data_dir=tmp_path)
+    assert "note: not used: 'note' (data.ignore)" in capsys.readouterr().err
+
+
 def test_several_records_of_one_id_are_refused(tmp_path: Path) -> None:
     content = private_table(tmp_path, ["a"] * 300) | {"records": 300}
     with pytest.raises(DataError, match="an id has several records"):
