@@ -22,26 +22,34 @@ _LONGEST_SHOWN = 50  # signs
 
 
 @contextmanager
-def private_errors(private: Path, public: Iterable[Path], console: Console, instead: str = "") -> Iterator[None]:
-    """Within it an error is told as it is at a terminal alone: elsewhere only what it says of `public` files is told,
-    and that something is wrong with the private one."""
+def private_errors(
+    private: Path, public: Iterable[Path], console: Console, argument: str | None = None
+) -> Iterator[None]:
+    """Within it, errors are raised as they are at a terminal alone.
+
+    Elsewhere those about `public` files are, and instead of others one that says that something is wrong with the
+    private file, and perhaps which argument would do without a look at it.
+    """
+    problems, places = Problems(), tuple(f"{path}: " for path in public)
     try:
         yield
     except (ConfigError, DataError) as error:
         if console.at_terminal:
             raise
-        problems, places = Problems(), tuple(f"{path}: " for path in public)
         for one in error.found if isinstance(error, SeveralErrors) else [error]:
             if isinstance(one, DataError) and one.text().startswith(places):
                 problems.add(one)
             else:
-                problems.add(
-                    DataError(
-                        f"{private}: no config can be written for it as it is; what is wrong depends on private "
-                        f"records, and is said at a terminal only: run this command at one{instead}"
-                    )
-                )
-        problems.tell()
+                problems.add(_something_is_wrong(private, argument))
+    problems.tell()  # outside, so that no traceback shows the error
+
+
+def _something_is_wrong(private: Path, argument: str | None) -> DataError:
+    text = (
+        f"{private}: no config can be written for it as it is; what is wrong depends on private records, and is said "
+    )
+    text += "at a terminal only: run this command at one"
+    return DataError(text) if argument is None else DataError(f"{text}, or give {{{argument}}}", **{argument: None})
 
 
 def dialect_of_all(

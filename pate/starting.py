@@ -130,7 +130,7 @@ def start(
             dialect = dialect_of_all(private, known, dialect, loud, console)
         inside = read(private, dialect)
     label, id, candidates = _label_and_id(inside, outside, tested, label, id, guesses)
-    with private_errors(private, known, console, "; else list the classes with --classes"):
+    with private_errors(private, known, console, "classes"):
         names = _classes(inside, outside, tested, label, classes, guesses, loud)
     special = {label, id}
     found_markers = named_or_guessed_markers(outside, special, markers, guesses)
@@ -164,8 +164,7 @@ def start(
     delta = usual_delta(about) if delta is None else delta
     width = sum(max(1, len(one.values)) for one in columns)
     near = width <= _MOST_FEATURES_TO_BE_NEAR_IN
-    asking = "; else say about how many records or persons there are with --records"
-    with private_errors(private, known, console, asking) if records is None else nullcontext():
+    with private_errors(private, known, console, "records") if records is None else nullcontext():
         found = recommend(about, len(names), target_epsilon, delta, len(outside), near)
     for name in candidates:
         describe_privately(inside, name, console)

@@ -26,10 +26,13 @@ ALLOWED = {
     "cluster/lost.py": {"--resume"},  # the last words of a process that nothing else can end
     "starting.py": {
         "--classes",
+        "--force",
         "--id",
         "--records",
         "--target-epsilon",
     },  # commands and hints in the config that it writes
+    "inspecting.py": {"--marker"},  # what `pate init` says of columns
+    "private_inspection.py": {"--marker"},  # and to its operator
     "report/plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
     "report/rendering.py": {"--font"},  # the same
 }

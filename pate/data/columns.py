@@ -139,9 +139,8 @@ class Column:
             return self.error(row, "not a finite number but like a date; give its form under data.dates")
         return self.error(
             row,
-            "not a finite number; mend the cell or empty it, or list what marks a missing number under "
-            "data.missing_values.markers, or, of a column of words, the values under data.categories, or add the "
-            "column to data.ignore",
+            "not a finite number; mend the cell or empty it, or add it to data.missing_values.markers, words to "
+            "data.categories, or the column to data.ignore",
         )
 
     def labels(self, classes: Sequence[object], keep_unknown: bool = False) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from support.command_line import Ended, in_process
 
 from pate.config import load_config
 from pate.data.sources import load
+from pate.errors import DataError
 from pate.inspecting import guessed_dialect, read, seen
 from pate.planning.budget import publishable_epsilon
-from pate.starting import LOUD
+from pate.starting import LOUD, start
 from pate.teachers import recipes
 
 N_PRIVATE, N_PUBLIC = 900, 240
@@ -253,6 +255,25 @@ def test_into_a_pipe_nothing_is_said_of_what_a_private_record_holds(club: Path, 
         assert word not in ended.stderr
     assert at_terminal(club, "--label", "stays", *further, "--force").stderr != ended.stderr or not ended.returncode
     assert "500 " not in said
+
+
+def test_no_traceback_of_the_library_shows_it_either(club: Path) -> None:
+    content = rows(N_PRIVATE, 1, private=True)
+    save(club / "members.csv", [content[0] | {"joined": "2021-03-04"}, *content[1:]])
+    with pytest.raises(DataError) as caught:
+        start(club / "members.csv", club / "public.csv", label="stays", classes=["ja", "nein"])
+    shown = "".join(traceback.format_exception(caught.value))
+    assert ONLY_THERE in shown
+    assert "row 0" not in shown
+
+
+def test_a_public_file_that_is_wrong_is_told_of_in_a_pipe(club: Path) -> None:
+    test = [{k: v for k, v in row.items() if k != "member"} for row in rows(40, 3, private=True)]
+    save(club / "test.csv", [test[0] | {"age": "old"}, *test[1:]])
+    ended = init(club, "--test", club / "test.csv")
+    assert ended.returncode == 2
+    assert "test.csv: column 'age', row 0" in ended.stderr
+    assert ONLY_THERE not in ended.stderr
 
 
 def test_into_a_pipe_all_private_files_look_alike(club: Path) -> None:
