@@ -41,7 +41,10 @@ def private_errors(
                 problems.add(one)
             else:
                 problems.add(_something_is_wrong(private, argument))
-    problems.tell()  # outside, so that no traceback shows the error
+    try:
+        problems.tell()
+    except DataError as error:
+        raise error from None  # no traceback shows the one before
 
 
 def _something_is_wrong(private: Path, argument: str | None) -> DataError:
