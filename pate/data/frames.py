@@ -90,7 +90,7 @@ def _column(name: Any, values: Any) -> _Numbers | _Categories:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):  # None, pandas.NA, a word
+    except (TypeError, ValueError, OverflowError):  # None, pandas.NA, a word, a whole number of 400 digits
         return float("nan")
 
 
