@@ -6,17 +6,18 @@ figures that only its holder may see.
 
 from __future__ import annotations
 
-import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from pate.data.columns import MISSING, Column, canonical
+from pate.data.csv_records import OpenQuote, records_of_lines
 from pate.data.formats import DELIMITERS, USUAL, Dialect, Wanted, content_of, other_delimiter
 from pate.data.records import Table, read_table
 from pate.errors import DataError
@@ -29,7 +30,7 @@ DATE_FORMS = (
 
 MOST_CATEGORIES = 50
 _MOSTLY = 0.8
-_LINES = 50  # to guess a delimiter from
+_RECORDS = 50  # to guess a delimiter from
 Kind = Literal["number", "date", "category", "ignored"]
 
 
@@ -62,20 +63,27 @@ def source_of(path: Path) -> Literal["csv", "parquet"]:
     raise DataError(f"{path}: neither .csv nor .parquet; `pate init` reads those two")
 
 
-def guessed_dialect(paths: Sequence[Path]) -> Dialect:
-    """How csv files are written; the first of them, a public one, says all but the encoding, which must suit each."""
-    contents = [content_of(str(path)) for path in paths]
-    for path, content in zip(paths, contents, strict=True):
+def guessed_dialect(public: Sequence[Path], encoding: str | None = None) -> Dialect:
+    """How csv files are written, by public ones alone: the first says all but the encoding, which must suit each.
+
+    A private file has no say: one record of it could change how all others are read.
+    """
+    contents = [content_of(str(path)) for path in public]
+    for path, content in zip(public, contents, strict=True):
         if not content.strip():
             raise DataError(f"{path}: is empty; it needs a header line with the names of the columns")
-    encoding = next((name for name in ("utf-8", "cp1252") if all(_decodes(content, name) for content in contents)), "")
+    likely = [encoding] if encoding else ["utf-8", "cp1252"]
     if all(content.startswith((b"\xff\xfe", b"\xfe\xff")) for content in contents):
-        encoding = "utf-16"
-    if not encoding:
-        raise DataError(f"{paths[0]}: in neither UTF-8, UTF-16 nor Windows' encoding (cp1252); save all files as UTF-8")
-    lines = contents[0].decode("utf-8-sig" if encoding == "utf-8" else encoding).splitlines()[:_LINES]
-    delimiter = max(DELIMITERS, key=lambda sign: _width(lines, sign))
-    cells = [cell.strip() for row in csv.reader(io.StringIO("\n".join(lines[1:])), delimiter=delimiter) for cell in row]
+        likely = [encoding or "utf-16"]
+    elif encoding is None and any(b"\x00" in content[:1000] for content in contents):
+        likely = []
+    encoding = next((name for name in likely if all(_decodes(content, name) for content in contents)), None)
+    if encoding is None:
+        tried = f"not in {likely[0]}" if len(likely) == 1 else "in neither UTF-8, UTF-16 nor Windows' encoding (cp1252)"
+        raise DataError(f"{public[0]}: {tried}; save all files as UTF-8")
+    text = contents[0].decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    delimiter = max(DELIMITERS, key=lambda sign: _width(_first_records(text, sign)))
+    cells = [cell.strip() for row in _first_records(text, delimiter)[1:] for cell in row]
     commas = delimiter != "," and any(_is_decimal(cell, ",") for cell in cells)
     points = any(_is_decimal(cell, ".") for cell in cells)
     return Dialect(delimiter, "," if commas and not points else ".", encoding)
@@ -83,7 +91,10 @@ def guessed_dialect(paths: Sequence[Path]) -> Dialect:
 
 def read(path: Path, dialect: Dialect = USUAL) -> Table:
     """The table in a file, all columns that have a name."""
-    table = read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
+    try:
+        table = read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
+    except DataError as error:
+        raise DataError(error.text().replace("data.encoding", "{encoding}"), encoding=None) from None
     if sign := other_delimiter(table.header):
         raise DataError(
             f"{path}: separated by {sign!r}, the public file by {dialect.delimiter!r}; save all files alike"
@@ -109,10 +120,10 @@ def seen(name: str, column: Column) -> Seen:
     numbers = column.numbers(lenient=True)
     if not np.isinf(numbers).any():
         return Seen(name, "number", gaps, len(distinct))
-    form = next((form for form in DATE_FORMS if _are_dates(column, form, filled[:_LINES])), "")
+    form = next((form for form in DATE_FORMS if _are_dates(column, form, filled[:_RECORDS])), "")
     if form:
         other = form.replace("%d/%m", "%m/%d")
-        unsure = other != form and _are_dates(column, other, filled[:_LINES])
+        unsure = other != form and _are_dates(column, other, filled[:_RECORDS])
         return Seen(name, "date", gaps, len(distinct), f"day or month first? {other} fits too" if unsure else "", form)
     words = [text for text, number in zip(texts, numbers, strict=True) if np.isinf(number)]
     if len(words) < (1 - _MOSTLY) * len(filled):
@@ -146,17 +157,23 @@ def _are_dates(column: Column, form: str, few: list[str]) -> bool:
 def _decodes(content: bytes, encoding: str) -> bool:
     try:
         content.decode(encoding)
-    except UnicodeDecodeError:
+    except (UnicodeError, LookupError):
         return False
-    return b"\x00" not in content[:1000]
+    return True
 
 
-def _width(lines: Sequence[str], delimiter: str) -> tuple[bool, int]:
-    """Whether all lines have as many cells, and how many."""
+def _first_records(text: str, delimiter: str) -> list[list[str]]:
+    """The first records of a text, those that are csv if that stands between cells; none if quotes do not balance."""
     try:
-        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
-    except csv.Error:
-        return False, 0
+        rows = islice(records_of_lines(io.StringIO(text, newline="\n"), delimiter), _RECORDS)
+        return [row if isinstance(row, list) else [] for row in rows]
+    except OpenQuote:
+        return []
+
+
+def _width(rows: Sequence[Sequence[str]]) -> tuple[bool, int]:
+    """Whether all records have as many cells, and how many."""
+    widths = [len(row) for row in rows]
     return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0
 
 

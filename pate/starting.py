@@ -75,6 +75,7 @@ def start(
     records: int | None = None,
     target_epsilon: float = 2.0,
     delta: float | None = None,
+    encoding: str | None = None,
 ) -> Start:
     """Look at the files and choose everything that a config says."""
     for path in (private, public, *([test] if test else [])):
@@ -87,8 +88,8 @@ def start(
     source = source_of(private)
     if source_of(public) != source or (test is not None and source_of(test) != source):
         raise DataError(f"{public}: is not of the kind of {private}; save all as csv or all as parquet")
-    files = [path for path in (public, private, test) if path is not None]
-    dialect = guessed_dialect(files) if source == "csv" else USUAL
+    known_to_all = [path for path in (public, test) if path is not None]
+    dialect = guessed_dialect(known_to_all, encoding) if source == "csv" else USUAL
     inside, outside = read(private, dialect), read(public, dialect)
     tested = None if test is None else read(test, dialect)
     guesses: list[str] = []

@@ -26,6 +26,9 @@ def init(
     records: Annotated[int | None, typer.Option(help="about how many records (or ids), as anybody may know")] = None,
     target_epsilon: Annotated[float, typer.Option(help="the ε that may be spent")] = 2.0,
     delta: Annotated[float | None, typer.Option(help="δ; by the number of records if left out")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="of all csv files, such as cp1252; else by the public ones")
+    ] = None,
     out: Annotated[Path, typer.Option(help="where the config goes")] = Path("config.yaml"),
     force: Annotated[bool, typer.Option("--force", help="write over what is in --out")] = False,
 ) -> None:
@@ -40,7 +43,7 @@ def init(
     with naming_options():
         found = start(
             data, public, test=test, label=label, id=id, classes=listed, records=records,
-            target_epsilon=target_epsilon, delta=delta,
+            target_epsilon=target_epsilon, delta=delta, encoding=encoding,
         )  # fmt: skip
     _print_columns(found)
     out.parent.mkdir(parents=True, exist_ok=True)

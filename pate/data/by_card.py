@@ -120,7 +120,7 @@ def _without_config(text: str) -> str:
     """
     if "data." not in text:
         return text
-    wrong = re.sub(r" \(data\.\w+\)", "", text.partition("; ")[0])
+    wrong = re.sub(r" \(data\.\w++\)", "", text.partition("; ")[0])
     return f"{wrong}; write it as in the files of the student's run"
 
 

@@ -186,7 +186,9 @@ def _composed(text: str) -> str:
     if len(text) > _FEW_SIGNS:
         signs = (part for sign in text for part in unicodedata.normalize("NFD", sign))
         runs = groupby(signs, key=lambda sign: unicodedata.combining(sign) > 0)
-        text = "".join(sign for marks, run in runs for sign in (sorted(run, key=unicodedata.combining) if marks else run))
+        text = "".join(
+            sign for marks, run in runs for sign in (sorted(run, key=unicodedata.combining) if marks else run)
+        )
     return unicodedata.normalize("NFC", text)
 
 

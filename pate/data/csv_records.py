@@ -1,4 +1,4 @@
-"""Records of a csv file: where one ends and the next begins, and the cells of each, as Python's `csv.writer` writes them.
+"""Records of a csv file, as Python's `csv.writer` writes them: where one ends and the next begins, and their cells.
 
 Guarantee, for files that a csv writer can write: a record's cells depend on its own text alone, whatever other records
 hold. A quoted cell may hold line breaks and is one record's; `\\n` outside quotes ends a record, and nothing else

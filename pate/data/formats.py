@@ -33,6 +33,7 @@ _BYTES_AT_ONCE = 1 << 16  # of a column of a parquet file
 _FROM_1970_TO_2000 = 946_684_800  # seconds
 NO_FILE = "no such file"
 _FEW_NAMES = 5
+_LONGEST_NAME = 200  # which takes time to compare
 DELIMITERS = ",;\t|"
 """Signs that stand between cells, usually."""
 
@@ -147,13 +148,15 @@ class Wanted:
             sign = other_delimiter(names)
             written = '"\\t"' if sign == "\t" else repr(sign)  # as YAML takes it
             return "" if sign is None else f"; is the file separated by {sign!r}? say data.delimiter: {written}"
+        if any("\r" in other for other in names):
+            return "; do its lines end in carriage returns alone? save it with line feeds"
         public = {*self.known, *(other for other in self.needed.values() if other)}
         alike = next((other for other in names if other.casefold() == name.casefold()), None)
         if alike is not None:
             return f"; did you mean '{alike}'?"
         if 2 * sum(other in public for other in names) < len(names):
             return "; is there a header line?"
-        close = difflib.get_close_matches(name, names, n=1)
+        close = difflib.get_close_matches(name, [other for other in names if len(other) <= _LONGEST_NAME], n=1)
         if close:
             return f"; did you mean '{close[0]}'?"
         own = [other for other in names if other not in self.known]
@@ -240,9 +243,7 @@ def _rows(source: io.BufferedReader[Any], where: str, dialect: Dialect, keep_bad
         raise DataError(text).privately(row) from None
 
 
-def _what_is_wrong(
-    row: list[str] | Flaw, where: str, dialect: Dialect, width: int, done: int
-) -> DataError | None:
+def _what_is_wrong(row: list[str] | Flaw, where: str, dialect: Dialect, width: int, done: int) -> DataError | None:
     """What is wrong with the record after `done` others, of which the first is the header, of that width."""
     if row is Flaw.ENCODING:
         return _not_text(where, dialect)
