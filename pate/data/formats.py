@@ -236,11 +236,11 @@ def _rows(source: io.BufferedReader[Any], where: str, dialect: Dialect, keep_bad
     except UnicodeError:
         raise _not_text(where, dialect) from None
     except OpenQuote as error:
-        row = f"{_row(where, error.record)}: {Flaw.CELLS.value}"
+        place = f"{_row(where, error.record)}: {Flaw.CELLS.value}"
         if not keep_bad:
-            raise DataError(row) from None
+            raise DataError(place) from None
         text = f"{where}: cannot be told apart into records; a csv writer closes every quote and doubles those in cells"
-        raise DataError(text).privately(row) from None
+        raise DataError(text).privately(place) from None
 
 
 def _what_is_wrong(row: list[str] | Flaw, where: str, dialect: Dialect, width: int, done: int) -> DataError | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from neighbours.test_neighbours_run import config, data, run, stored
 from neighbours.test_voting import CENTRES, KEY, counted
@@ -174,7 +174,7 @@ SIGNS = st.text('",\n\r ;1.ab\x00\u2028\ufffd\ufeff', max_size=12)
     st.sampled_from([1, 2]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes
 def test_a_record_of_any_signs_moves_its_own_votes_alone(
     notes: list[tuple[str, str]], odd: tuple[str, ...], n_votes: int, with_ids: bool
 ) -> None:
