@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.columns import SECONDS_PER_YEAR, Column
+from pate.data.csv_records import is_delimiter
 from pate.data.formats import Columns, Dialect, Wanted, array_column, other_delimiter
 from pate.data.frames import cell_text
 from pate.data.problems import Problems, SeveralErrors
@@ -62,8 +63,8 @@ def format_of_card(card: dict[str, Any]) -> Format:
         "".encode(written.get("encoding", "utf-8"))
     except (LookupError, UnicodeError):
         raise ValueError("names an encoding that is not known") from None
-    if len(written.get("delimiter", ",")) != 1:
-        raise ValueError("names a delimiter that is not one sign")
+    if not is_delimiter(written.get("delimiter", ",")):
+        raise ValueError("names a delimiter that cannot stand between cells")
     found = Format(
         source="csv",
         classes=tuple(card.get("classes") or ()),

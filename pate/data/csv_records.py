@@ -21,7 +21,6 @@ from typing import Any
 _WITHOUT_A_TABLE = {"utf-8", "utf-8-sig", "ascii", "iso8859-1"}
 _NOT_TEXT = re.compile("[\udc80-\udcff]")  # what the error handler surrogateescape makes of a byte
 _CARRIAGE_RETURN = "\udc0d"  # stands for one within a cell, which would end a record for the csv module
-_DOUBLED = 2  # a quote within a quoted cell is two signs
 
 
 class Flaw(Enum):
@@ -37,6 +36,11 @@ class OpenQuote(ValueError):
     def __init__(self, record: int) -> None:
         super().__init__("quotes do not balance")
         self.record = record
+
+
+def is_delimiter(text: str) -> bool:
+    """Whether that may stand between cells: one sign, neither a quote nor a line's end, no letter and no digit."""
+    return len(text) == 1 and text not in '"\r\n' and not text.isalnum()
 
 
 def records_of_file(source: io.BufferedReader[Any], delimiter: str, codec: str) -> Iterator[list[str] | Flaw]:

@@ -33,7 +33,6 @@ _BYTES_AT_ONCE = 1 << 16  # of a column of a parquet file
 _FROM_1970_TO_2000 = 946_684_800  # seconds
 NO_FILE = "no such file"
 _FEW_NAMES = 5
-_LONGEST_NAME = 200  # which takes time to compare
 DELIMITERS = ",;\t|"
 """Signs that stand between cells, usually."""
 
@@ -156,7 +155,7 @@ class Wanted:
             return f"; did you mean '{alike}'?"
         if 2 * sum(other in public for other in names) < len(names):
             return "; is there a header line?"
-        close = difflib.get_close_matches(name, [other for other in names if len(other) <= _LONGEST_NAME], n=1)
+        close = difflib.get_close_matches(name, names, n=1)
         if close:
             return f"; did you mean '{close[0]}'?"
         own = [other for other in names if other not in self.known]

@@ -219,6 +219,7 @@ def test_nothing_to_predict_and_nothing_to_keep(hospital: Path, tmp_path: Path) 
         {"medians": {"age": "60"}},
         {"missing": "guess"},
         {"csv": {"delimiter": ";;", "decimal": ",", "encoding": "utf-8"}},
+        {"csv": {"delimiter": '"', "decimal": ",", "encoding": "utf-8"}},
         {"csv": {"delimiter": ";", "decimal": ",", "encoding": "no-such"}},
         {"csv": {"delimiter": ";", "quote": "'"}},
     ],
