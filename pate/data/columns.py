@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*+,[0-9]++", re.ASCII)
 _DECIMAL_POINT = re.compile(r"[+-]?[0-9]*+\.[0-9]++", re.ASCII)
 _LIKE_A_DATE = re.compile(r"[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}(?:[ T].*+)?", re.ASCII)
-_LONGEST_DATE = 200
+_LONGEST_DATE = 200  # signs; the patterns of strptime are not ours, and depend on the locale
 _FEW_SIGNS = 1000
 _YEAR_ZERO, SECONDS_PER_YEAR = datetime(2000, 1, 1), 365.25 * 86_400
 

@@ -164,6 +164,12 @@ def test_numbers_are_what_they_were() -> None:
     np.testing.assert_array_equal(np.isfinite(found), [usual.fullmatch(text) is not None for text in texts])
 
 
+def test_a_long_cell_is_no_date() -> None:
+    few, many = (column("1" + " " * n + "2 2000").numbers("%d %m %Y", lenient=True)[0] for n in (9, 999))
+    assert np.isfinite(few)
+    assert np.isinf(many)
+
+
 def test_a_number_that_python_cannot_write_out_stops_no_fit() -> None:
     """Of a frame: whole numbers of any length are a person's own."""
     found = FRAME.transform(Frame(x=[10**5000, 1], c=[10**5000, "a"]))
