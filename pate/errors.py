@@ -1,6 +1,7 @@
 """What a user can cause. Every message is one line that names the key or file, the value, and what would do."""
 
 from collections.abc import Callable
+from typing import Self
 
 
 class PateError(Exception):
@@ -13,9 +14,17 @@ class PateError(Exception):
     no such file; give its folder with data_dir, or add force=True
     """
 
+    private = ""
+    """What tells of a private record, such as its place, and is no part of the message: for the operator alone."""
+
     def __init__(self, *parts: object, **arguments: object) -> None:
         super().__init__(*parts)
         self.arguments = arguments
+
+    def privately(self, text: str) -> Self:
+        """This error, with what only the operator at a terminal may be told."""
+        self.private = text
+        return self
 
     def __str__(self) -> str:
         return self.worded(_as_in_python)

@@ -6,7 +6,6 @@ figures that only its holder may see.
 
 from __future__ import annotations
 
-import csv
 import io
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Literal
 import numpy as np
 
 from pate.data.columns import MISSING, Column, canonical, folded, is_number
+from pate.data.csv_records import OpenQuote, records_of_lines
 from pate.data.formats import DELIMITERS, USUAL, Dialect, Wanted, content_of, other_delimiter
 from pate.data.records import Table, read_table
 from pate.errors import DataError
@@ -31,11 +31,9 @@ DATE_FORMS = (
 
 MOST_CATEGORIES = 50
 _MOSTLY = 0.8
-_LINES = 50  # to guess from: a delimiter, or what a column holds
+_RECORDS = 50  # to guess from: a delimiter, or what a column holds
 _FEWEST_NUMBERS = 10  # different ones: a column with fewer may be one of categories
 _LONGEST_MARKER = 20
-_ENCODINGS = ("utf-8", "cp1252")
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 Kind = Literal["number", "date", "category", "ignored"]
 
 
@@ -68,40 +66,30 @@ def source_of(path: Path) -> Literal["csv", "parquet"]:
     raise DataError(f"{path}: neither .csv nor .parquet; `pate init` reads those two")
 
 
-def guessed_dialect(paths: Sequence[Path]) -> Dialect:
-    """How public csv files are written; the first of them says all but the encoding, which must suit each."""
-    contents = [content_of(str(path)) for path in paths]
-    for path, content in zip(paths, contents, strict=True):
+def guessed_dialect(public: Sequence[Path], encoding: str | None = None) -> Dialect:
+    """How csv files are written, by public ones alone: the first says all but the encoding, which must suit each.
+
+    A private file has no say: one record of it could change how all others are read.
+    """
+    contents = [content_of(str(path)) for path in public]
+    for path, content in zip(public, contents, strict=True):
         if not content.strip():
             raise DataError(f"{path}: is empty; it needs a header line with the names of the columns")
-    encoding = next((name for name in _ENCODINGS if all(_decodes(content, name) for content in contents)), "")
-    if all(content.startswith(_UTF_16) for content in contents):
-        encoding = "utf-16"
-    if not encoding:
-        raise DataError(f"{paths[0]}: in neither UTF-8, UTF-16 nor Windows' encoding (cp1252); save all files as UTF-8")
+    likely = [encoding] if encoding else ["utf-8", "cp1252"]
+    if all(content.startswith((b"\xff\xfe", b"\xfe\xff")) for content in contents):
+        likely = [encoding or "utf-16"]
+    elif encoding is None and any(b"\x00" in content[:1000] for content in contents):
+        likely = []
+    encoding = next((name for name in likely if all(_decodes(content, name) for content in contents)), None)
+    if encoding is None:
+        tried = f"not in {likely[0]}" if len(likely) == 1 else "in neither UTF-8, UTF-16 nor Windows' encoding (cp1252)"
+        raise DataError(f"{public[0]}: {tried}; save all files as UTF-8")
     text = contents[0].decode("utf-8-sig" if encoding == "utf-8" else encoding)
-    delimiter = max(DELIMITERS, key=lambda sign: _width(_first_rows(text, sign)))
-    cells = [cell.strip() for row in _first_rows(text, delimiter)[1:] for cell in row]
+    delimiter = max(DELIMITERS, key=lambda sign: _width(_first_records(text, sign)))
+    cells = [cell.strip() for row in _first_records(text, delimiter)[1:] for cell in row]
     commas = delimiter != "," and any(_is_decimal(cell, ",") for cell in cells)
     points = any(_is_decimal(cell, ".") for cell in cells)
     return Dialect(delimiter, "," if commas and not points else ".", encoding)
-
-
-def private_encoding(path: Path, dialect: Dialect, public: Sequence[Path]) -> str:
-    """The encoding of a private csv file: that of the public ones, unless those leave it open.
-
-    DataError where it is another. The answer depends on private cells where it is not the dialect's.
-    """
-    content = content_of(str(path))
-    if not content.strip():
-        raise DataError(f"{path}: is empty; it needs a header line with the names of the columns")
-    if _decodes(content, dialect.encoding):
-        return dialect.encoding
-    plain = all(content_of(str(other)).isascii() for other in public)  # which says nothing of letters beyond those
-    encoding = next((name for name in _ENCODINGS if plain and _decodes(content, name)), None)
-    if encoding is None:
-        raise DataError(f"{path}: not in {dialect.encoding}, as the public file is; save all files alike")
-    return encoding
 
 
 def missing_markers(columns: Mapping[str, Column]) -> list[str]:
@@ -153,7 +141,7 @@ def _strangers(column: Column) -> Counter[str]:
     """Cells that are none of the numbers or dates that a column mostly holds, if it does, and that may be markers."""
     cells = Counter(canonical(text) for text in column.texts() if text.casefold() not in MISSING)
     for form in ("", *DATE_FORMS):
-        few = list(cells)[:_LINES]
+        few = list(cells)[:_RECORDS]
         if 2 * sum(_is(text, form, column.decimal) for text in few) < len(few):
             continue
         others = Counter({text: times for text, times in cells.items() if not _is(text, form, column.decimal)})
@@ -179,7 +167,7 @@ def _may_mark(text: str) -> bool:
 
 def check_header(path: Path, dialect: Dialect) -> None:
     """Raise DataError for what is wrong with the header of a csv file: names that no record has a say in."""
-    rows = _first_rows(content_of(str(path)).decode(dialect.codec, errors="replace"), dialect.delimiter)
+    rows = _first_records(content_of(str(path)).decode(dialect.codec, errors="replace"), dialect.delimiter)
     if rows and (sign := other_delimiter(rows[0])):
         raise DataError(
             f"{path}: separated by {sign!r}, the public file by {dialect.delimiter!r}; save all files alike"
@@ -192,7 +180,10 @@ def read(path: Path, dialect: Dialect = USUAL) -> Table:
     """The table in a file, all columns that have a name."""
     if source_of(path) == "csv":
         check_header(path, dialect)
-    return read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
+    try:
+        return read_table(str(path), source_of(path), Wanted({}, ("",)), dialect)
+    except DataError as error:
+        raise DataError(error.text().replace("data.encoding", "{encoding}"), encoding=None) from None
 
 
 def seen(name: str, column: Column) -> Seen:
@@ -213,10 +204,10 @@ def seen(name: str, column: Column) -> Seen:
     numbers = column.numbers(lenient=True)
     if not np.isinf(numbers).any():
         return Seen(name, "number", gaps, len(distinct))
-    form = next((form for form in DATE_FORMS if _are_dates(column, form, filled[:_LINES])), "")
+    form = next((form for form in DATE_FORMS if _are_dates(column, form, filled[:_RECORDS])), "")
     if form:
         other = form.replace("%d/%m", "%m/%d")
-        unsure = other != form and _are_dates(column, other, filled[:_LINES])
+        unsure = other != form and _are_dates(column, other, filled[:_RECORDS])
         return Seen(name, "date", gaps, len(distinct), f"day or month first? {other} fits too" if unsure else "", form)
     words = [text for text, number in zip(texts, numbers, strict=True) if np.isinf(number)]
     few = len(distinct) <= min(MOST_CATEGORIES, max(2, len(filled) // 2))
@@ -254,22 +245,22 @@ def _are_dates(column: Column, form: str, few: list[str]) -> bool:
 def _decodes(content: bytes, encoding: str) -> bool:
     try:
         content.decode(encoding)
-    except UnicodeDecodeError:
+    except (UnicodeError, LookupError):
         return False
-    return content.startswith(_UTF_16) if encoding == "utf-16" else b"\x00" not in content[:1000]
+    return True
 
 
-def _first_rows(text: str, delimiter: str) -> list[list[str]]:
-    """The first records that have cells; none where that is not csv."""
+def _first_records(text: str, delimiter: str) -> list[list[str]]:
+    """The first records of a text, those that are csv if that stands between cells; none if quotes do not balance."""
     try:
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-        return list(islice((row for row in rows if row), _LINES))
-    except csv.Error:
+        rows = islice(records_of_lines(io.StringIO(text, newline="\n"), delimiter), _RECORDS)
+        return [row if isinstance(row, list) else [] for row in rows]
+    except OpenQuote:
         return []
 
 
 def _width(rows: Sequence[Sequence[str]]) -> tuple[bool, int]:
-    """Whether all rows have as many cells, and how many."""
+    """Whether all records have as many cells, and how many."""
     widths = [len(row) for row in rows]
     return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from pate.console import Console, printable
-from pate.data.formats import Dialect
 from pate.data.problems import Problems, SeveralErrors
 from pate.data.records import Table
 from pate.errors import ConfigError, DataError
-from pate.inspecting import Seen, private_encoding
+from pate.inspecting import Seen
 
 _MOST_SHOWN = 3
 _LONGEST_SHOWN = 50  # signs
@@ -53,18 +51,6 @@ def _something_is_wrong(private: Path, argument: str | None) -> DataError:
     )
     text += "at a terminal only: run this command at one"
     return DataError(text) if argument is None else DataError(f"{text}, or give {{{argument}}}", **{argument: None})
-
-
-def dialect_of_all(
-    private: Path, public: Sequence[Path], dialect: Dialect, loud: list[str], console: Console
-) -> Dialect:
-    """The public files' dialect, in the encoding of the private one where the public ones leave it open."""
-    encoding = private_encoding(private, dialect, public)
-    if encoding != dialect.encoding:
-        if not console.at_terminal:  # that there is such a line would tell
-            raise DataError(f"{private}: in {encoding}; save all files alike")
-        loud.append(f"encoding: {encoding}, as letters in the private file say; the public ones have none beyond ASCII")
-    return replace(dialect, encoding=encoding)
 
 
 def check_private_cells(private: Table, columns: Sequence[Seen], console: Console) -> None:

@@ -40,7 +40,7 @@ from pate.inspecting import (
     with_markers_as_missing,
 )
 from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
-from pate.private_inspection import check_private_cells, describe_privately, dialect_of_all, private_errors
+from pate.private_inspection import check_private_cells, describe_privately, private_errors
 
 _MOST_CLASSES = 20
 _FEWEST_IDS = 20
@@ -97,6 +97,7 @@ def start(
     markers: Sequence[str] = (),
     target_epsilon: float = 2.0,
     delta: float | None = None,
+    encoding: str | None = None,
     console: Console | None = None,
 ) -> Start:
     """Look at the files and choose everything that a config says; `console` is told what is private."""
@@ -119,15 +120,13 @@ def start(
     guesses: list[str] = []
     loud: list[str] = []
     known = [path for path in (public, test) if path is not None]
-    dialect = guessed_dialect(known) if source == "csv" else USUAL
+    dialect = guessed_dialect(known, encoding) if source == "csv" else USUAL
     outside, tested = read(public, dialect), None if test is None else read(test, dialect)
     if dialect != USUAL:
         guesses.append(f"csv files are {dialect}")
     if source == "csv":
         check_header(private, dialect)
     with private_errors(private, known, console):
-        if source == "csv":
-            dialect = dialect_of_all(private, known, dialect, loud, console)
         inside = read(private, dialect)
     label, id, candidates = _label_and_id(inside, outside, tested, label, id, guesses)
     with private_errors(private, known, console, "classes"):

@@ -170,3 +170,23 @@ def test_what_comes_before_the_first_step_is_not_taken_for_its_pace(monkeypatch:
         now[0] = at
         update(done)
     assert said == ["training: 1 of 61", "training: 31 of 61, 1 per second, about 30 s left"]
+
+
+def test_what_an_error_says_privately_is_for_a_terminal() -> None:
+    code = (
+        "import typer\nfrom pate.cli import main\nfrom pate.errors import DataError\napp = typer.Typer()\n"
+        "@app.command()\ndef read() -> None:\n    raise DataError('f.csv: is wrong').privately('f.csv, row 77')\n"
+        "main(app)\n"
+    )
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (piped.returncode, piped.stderr) == (2, "pate: error: f.csv: is wrong\n")
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert (process.returncode, shown.count(b"row 77"), shown.count(b"is wrong")) == (2, 1, 1)

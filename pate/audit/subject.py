@@ -189,7 +189,7 @@ def data_of(run: Run, data_dir: Path | None = None) -> Dataset:
         raise DataError(
             f"{run.place}: its private data is not at hand ({error.text()}); name its folder with {{data_dir}}",
             data_dir=None,
-        ) from None
+        ).privately(error.private) from None
 
 
 def nonprivate_trainer(config: Config | BaselineConfig, data: Dataset) -> WithoutPrivacy:

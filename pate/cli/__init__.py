@@ -32,7 +32,7 @@ from pate.cli.resuming import CommandWithResume
 from pate.cli.run import run
 from pate.cli.student import student
 from pate.cluster.interrupts import interruptible, received
-from pate.console import printable
+from pate.console import Console, printable
 from pate.errors import PateError
 from pate.networks.threads import wait_without_burning
 
@@ -113,7 +113,10 @@ def _status(commands: typer.Typer) -> int | str | None:
     except typer.Abort:
         return 1
     except PateError as error:
-        return _complain(error.worded(as_option))
+        status = _complain(error.worded(as_option))
+        if error.private:
+            Console().say_privately(printable(error.private))
+        return status
     except OSError as error:
         signal = received()
         if signal is not None:  # the terminal it would be said on is gone

@@ -30,6 +30,9 @@ def init(
     ] = None,
     target_epsilon: Annotated[float, typer.Option(help="the ε that may be spent")] = 2.0,
     delta: Annotated[float | None, typer.Option(help="δ; by the number of records if left out")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="of all csv files, such as cp1252; else by the public ones")
+    ] = None,
     out: Annotated[Path, typer.Option(help="where the config goes")] = Path("config.yaml"),
     force: Annotated[bool, typer.Option("--force", help="write over what is in --out")] = False,
 ) -> None:
@@ -46,7 +49,7 @@ def init(
     with naming_options():
         found = start(
             data, public, test=test, label=label, id=id, classes=listed, records=records,
-            markers=marker or (), target_epsilon=target_epsilon, delta=delta, console=console,
+            markers=marker or (), target_epsilon=target_epsilon, delta=delta, encoding=encoding, console=console,
         )  # fmt: skip
     _print_columns(found)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from pate.data.columns import SECONDS_PER_YEAR, Column
+from pate.data.csv_records import is_delimiter
 from pate.data.formats import Columns, Dialect, Wanted, array_column, other_delimiter
 from pate.data.frames import cell_text
 from pate.data.problems import Problems, SeveralErrors
@@ -63,8 +64,8 @@ def format_of_card(card: dict[str, Any]) -> Format:
         "".encode(written.get("encoding", "utf-8"))
     except (LookupError, UnicodeError):
         raise ValueError("names an encoding that is not known") from None
-    if len(written.get("delimiter", ",")) != 1:
-        raise ValueError("names a delimiter that is not one sign")
+    if not is_delimiter(written.get("delimiter", ",")):
+        raise ValueError("names a delimiter that cannot stand between cells")
     found = Format(
         source="csv",
         classes=tuple(card.get("classes") or ()),
@@ -122,7 +123,7 @@ def _without_config(text: str) -> str:
     """
     if "data." not in text:
         return text
-    wrong = re.sub(r" \(data\.\w+\)", "", text.partition("; ")[0])
+    wrong = re.sub(r" \(data\.\w++\)", "", text.partition("; ")[0])
     return f"{wrong}; write it as in the files of the student's run"
 
 

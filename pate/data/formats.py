@@ -7,14 +7,13 @@ header claims it is there, and whatever a parser raises becomes one line that na
 
 from __future__ import annotations
 
-import csv
 import difflib
 import io
 import os
 import socket
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from pate.data.columns import SECONDS_PER_YEAR, Column, Family
+from pate.data.csv_records import Flaw, OpenQuote, records_of_file
 from pate.data.problems import Problems
 from pate.errors import DataError
 from pate.storage import is_url
@@ -109,8 +109,9 @@ class Wanted:
     """Which columns of a file are read.
 
     `needed` maps keys of the config to the columns that they name, and `ignored` ones are left out unless needed.
-    `known` names are public: those of the public file. With `keep_bad`, a line that is not csv is a record of which
-    nothing is known, all its cells empty; else it is refused.
+    `known` names are public: those of the public file. With `keep_bad`, a record that is not csv is one of which
+    nothing is known, all its cells empty; else it is refused. A file that cannot be told apart into records is refused
+    either way.
     """
 
     needed: Mapping[str, str | None]
@@ -146,6 +147,8 @@ class Wanted:
             sign = other_delimiter(names)
             written = '"\\t"' if sign == "\t" else repr(sign)  # as YAML takes it
             return "" if sign is None else f"; is the file separated by {sign!r}? say data.delimiter: {written}"
+        if any("\r" in other for other in names):
+            return "; do its lines end in carriage returns alone? save it with line feeds"
         public = {*self.known, *(other for other in self.needed.values() if other)}
         alike = next((other for other in names if other.casefold() == name.casefold()), None)
         if alike is not None:
@@ -183,7 +186,7 @@ def csv_batches(
         raise DataError(f"{where}: is UTF-16 text; say data.encoding: utf-16, or save it as UTF-8")
     if not start:
         raise DataError(f"{where}: is empty; it needs a header line with the names of the columns")
-    lines = _lines_by_themselves(source, dialect) if wanted.keep_bad else _lines(source, where, dialect, start)
+    lines = _rows(source, where, dialect, wanted.keep_bad)
     header = next(lines, None)
     if header is None:
         raise DataError(f"{where}: no header line")
@@ -208,20 +211,6 @@ def csv_batches(
             return
 
 
-def _lines_by_themselves(source: io.BufferedReader[Any], dialect: Dialect) -> Iterator[list[str]]:
-    """Every line parsed alone, so that an open quote reaches no other; one that is not csv has empty cells."""
-    width: int | None = None
-    for line in io.TextIOWrapper(source, dialect.codec, errors="replace"):
-        row = [""]
-        with suppress(csv.Error):
-            if "\N{REPLACEMENT CHARACTER}" not in line:
-                alone = [line.removesuffix("\n")]
-                row = next(csv.reader(alone, skipinitialspace=True, strict=True, delimiter=dialect.delimiter), [])
-        if row:
-            width = len(row) if width is None else width
-            yield row if len(row) == width else [""] * width
-
-
 def _is_utf8(cell: str, dialect: Dialect) -> bool:
     """Whether a cell was read by a one-byte encoding though its bytes are UTF-8: `mÃ¤nnlich`."""
     if cell.isascii() or dialect.codec.lower().startswith("utf"):
@@ -232,38 +221,50 @@ def _is_utf8(cell: str, dialect: Dialect) -> bool:
         return False
 
 
-def _lines(source: io.BufferedReader[Any], where: str, dialect: Dialect, start: bytes) -> Iterator[list[str]]:
-    text = io.TextIOWrapper(source, dialect.codec, newline="")
-    reader = csv.reader(text, skipinitialspace=True, strict=True, delimiter=dialect.delimiter)
-    width, done, lines = 0, 0, 0
+def _rows(source: io.BufferedReader[Any], where: str, dialect: Dialect, keep_bad: bool) -> Iterator[list[str]]:
+    """The header, then the cells of every record; one that is not csv, or not as wide as the header, has empty cells if
+    `keep_bad`, else the file is refused."""
+    width, done = 0, 0
     try:
-        for row in reader:
-            lines += 1
-            if any(_is_utf8(cell, dialect) for cell in row):
-                raise DataError(
-                    f"{_row(where, done)}: in UTF-8, though the encoding is said to be {dialect.encoding} "
-                    "(data.encoding); save all files alike"
-                )
-            if reader.line_num != lines:  # it would have swallowed other records
-                raise DataError(
-                    f"{_row(where, done)}: spans lines; close its quote, or take line breaks out of its cells"
-                )
-            if done and row and len(row) != width:
-                hint = f"put cells that hold {dialect.delimiter!r} into quotes, or is data.delimiter another?"
-                if width == 1:
-                    hint = "is the first line the header, or something above it?"
-                raise DataError(f"{_row(where, done)}: not as many fields as the header has; {hint}")
-            if row:
-                width, done = len(row), done + 1
-                yield row
+        for row in records_of_file(source, dialect.delimiter, dialect.codec):
+            wrong = _what_is_wrong(row, where, dialect, width, done)
+            if wrong is not None and not (keep_bad and done):
+                raise wrong
+            width, done = len(row) if isinstance(row, list) and not done else width, done + 1
+            yield row if isinstance(row, list) and len(row) == width else [""] * width
     except UnicodeError:
-        name = "UTF-8" if dialect.codec == "utf-8-sig" else dialect.encoding
-        likely = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else "cp1252"
-        raise DataError(f"{where}: not {name} text; say its encoding with data.encoding, such as {likely}") from None
-    except csv.Error:
-        raise DataError(
-            f"{_row(where, done)}: not csv: a quote that is not closed or not doubled, or a huge cell"
-        ) from None
+        raise _not_text(where, dialect) from None
+    except OpenQuote as error:
+        place = f"{_row(where, error.record)}: {Flaw.CELLS.value}"
+        if not keep_bad:
+            raise DataError(place) from None
+        text = f"{where}: cannot be told apart into records; a csv writer closes every quote and doubles those in cells"
+        raise DataError(text).privately(place) from None
+
+
+def _what_is_wrong(row: list[str] | Flaw, where: str, dialect: Dialect, width: int, done: int) -> DataError | None:
+    """What is wrong with the record after `done` others, of which the first is the header, of that width."""
+    if row is Flaw.ENCODING:
+        return _not_text(where, dialect)
+    if isinstance(row, Flaw):
+        return DataError(f"{_row(where, done)}: {row.value}")
+    if any(_is_utf8(cell, dialect) for cell in row):
+        return DataError(
+            f"{_row(where, done)}: in UTF-8, though the encoding is said to be {dialect.encoding} "
+            "(data.encoding); save all files alike"
+        )
+    if done and len(row) != width:
+        hint = f"put cells that hold {dialect.delimiter!r} into quotes, or is data.delimiter another?"
+        if width == 1:
+            hint = "is the first line the header, or something above it?"
+        return DataError(f"{_row(where, done)}: not as many fields as the header has; {hint}")
+    return None
+
+
+def _not_text(where: str, dialect: Dialect) -> DataError:
+    name = "UTF-8" if dialect.codec == "utf-8-sig" else dialect.encoding
+    hint = ", such as cp1252" if name == "UTF-8" else ", or save all files as UTF-8"
+    return DataError(f"{where}: not {name} text; say its encoding with data.encoding{hint}")
 
 
 def parquet_batches(file: BinaryIO, where: str, wanted: Wanted, at_once: int | None = None) -> Iterator[Batch]:

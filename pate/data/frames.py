@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pate.data.columns import one_hot
 
+_MOST_BITS = 10_000  # Python writes no whole number of more than 4,300 digits
+
 
 def is_frame(X: Any) -> bool:
     """Whether X is a table with named columns, of pandas or the like."""
@@ -90,7 +92,7 @@ def _column(name: Any, values: Any) -> _Numbers | _Categories:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):  # None, pandas.NA, a word
+    except (TypeError, ValueError, OverflowError):  # None, pandas.NA, a word, a whole number of 400 digits
         return float("nan")
 
 
@@ -98,4 +100,6 @@ def cell_text(value: Any) -> str:
     """A cell as text: a whole float is a whole number, since one missing value makes floats of a column."""
     if value is None or type(value).__name__ == "NAType" or value != value:
         return ""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return hex(value)
     return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)

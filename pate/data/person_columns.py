@@ -113,7 +113,7 @@ def _words(name: str) -> list[str]:
     """The words of a column's name in small letters without accents: of `patientNo`, two."""
     parted = re.sub(r"(?<=[a-zà-ÿ])(?=[A-ZÀ-Þ])", " ", name[: _MOST_SIGNS + 1])
     plain = unicodedata.normalize("NFKD", parted.casefold().replace("°", "o"))
-    words = " ".join(re.findall(r"[a-z]+", "".join(sign for sign in plain if not unicodedata.combining(sign))))
+    words = " ".join(re.findall(r"[a-z]++", "".join(sign for sign in plain if not unicodedata.combining(sign))))
     for phrase, word in _PHRASES.items():
         words = words.replace(phrase, word)
     return words.split()

@@ -19,6 +19,7 @@ class SeveralErrors(DataError):
         arguments = {name: value for error in found for name, value in error.arguments.items()}
         super().__init__(f"{len(found)} problems: {'; '.join(told)}{rest}", **arguments)
         self.found = tuple(found)
+        self.private = "; ".join(error.private for error in found if error.private)
 
 
 class Problems:

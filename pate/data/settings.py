@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from pate.data.columns import Treatment, canonical, folded
+from pate.data.csv_records import is_delimiter
 from pate.naming import dotted, shown
 
 T = TypeVar("T")
@@ -272,7 +273,7 @@ class CsvData(ColumnsData):
     @field_validator("delimiter")
     @classmethod
     def _one_sign(cls, value: str) -> str:
-        if len(value) != 1 or value in '"\r\n' or value.isalnum():
+        if not is_delimiter(value):
             raise ValueError("must be one sign, such as ',', ';', '|' or \"\\t\" (a tab, in double quotes)")
         return value
 

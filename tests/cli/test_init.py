@@ -109,6 +109,37 @@ def test_what_comes_from_private_data_is_said_loudly(club: Path) -> None:
     assert "'stays' is what is to be predicted" in guessed.stdout
 
 
+def test_private_files_have_no_say_in_how_files_are_read(tmp_path: Path) -> None:
+    """One byte of a record would change what all others say; the operator may say it."""
+    save(tmp_path / "members.csv", rows(N_PRIVATE, 1, private=True), encoding="utf-8")
+    save(tmp_path / "public.csv", [row | {"card": row["card"] + "é"} for row in rows(N_PUBLIC, 2, False)], ";", "utf-8")
+    known = "--label", "stays", "--classes", "ja,nein", "--records", 500
+    assert init(tmp_path, *known).returncode == 0
+    (tmp_path / "club.yaml").unlink()
+    content = (tmp_path / "members.csv").read_bytes()
+    (tmp_path / "members.csv").write_bytes(content.replace(b"remark 3", b"remark \xe9", 1))
+    ended = at_terminal(tmp_path, *known)
+    assert ended.returncode == 2
+    assert "members.csv: not UTF-8 text; say its encoding with --encoding, such as cp1252" in ended.stderr
+    assert not (tmp_path / "club.yaml").exists()
+    save(tmp_path / "public.csv", rows(N_PUBLIC, 2, private=False))
+    ended = init(tmp_path, *known, "--encoding", "cp1252")
+    assert ended.returncode == 0, ended.stderr
+    assert yaml.safe_load((tmp_path / "club.yaml").read_text())["data"]["encoding"] == "cp1252"
+    ended = init(tmp_path, *known, "--force", "--encoding", "german")
+    assert (ended.returncode, "public.csv: not in german" in ended.stderr) == (2, True)
+
+
+def test_cells_with_line_breaks_hide_no_delimiter(tmp_path: Path) -> None:
+    for name, content in (("members", rows(N_PRIVATE, 1, True)), ("public", rows(N_PUBLIC, 2, False))):
+        save(tmp_path / f"{name}.csv", [row | {"remark": f'{row["remark"]},\n"so"\r\n'} for row in content])
+    ended = init(tmp_path, "--label", "stays", "--classes", "ja,nein")
+    assert ended.returncode == 0, ended.stderr
+    config = load_config(tmp_path / "club.yaml")
+    assert config.data.delimiter == ";"  # type: ignore[union-attr]
+    assert len(load(config.data, None, tmp_path, keep_missing=True).records) == N_PRIVATE
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_any_usual_delimiter_is_guessed(tmp_path: Path, delimiter: str) -> None:
     save(tmp_path / "members.csv", rows(N_PRIVATE, 1, private=True), delimiter)
@@ -251,7 +282,7 @@ def test_into_a_pipe_nothing_is_said_of_what_a_private_record_holds(club: Path, 
     if ended.returncode:
         assert ONLY_THERE in ended.stderr
         assert ended.stderr.count("\n") == 1
-    for word in ("vielleicht", "2021-03-04", "old", "open", "rare", "row", "cp1252", "utf", "joined'", "age'"):
+    for word in ("vielleicht", "2021-03-04", "old", "open quote", "rare", "row", "cp1252", "utf", "joined'", "age'"):
         assert word not in ended.stderr
     assert at_terminal(club, "--label", "stays", *further, "--force").stderr != ended.stderr or not ended.returncode
     assert "500 " not in said

@@ -240,6 +240,7 @@ def test_nothing_to_predict_and_nothing_to_keep(hospital: Path, tmp_path: Path) 
         {"missing_values": {"treatment": "indicator", "markers": ["-", "-"]}},
         {"missing_values": "indicator"},
         {"csv": {"delimiter": ";;", "decimal": ",", "encoding": "utf-8"}},
+        {"csv": {"delimiter": '"', "decimal": ",", "encoding": "utf-8"}},
         {"csv": {"delimiter": ";", "decimal": ",", "encoding": "no-such"}},
         {"csv": {"delimiter": ";", "quote": "'"}},
     ],

@@ -41,7 +41,8 @@ def refusals(folder: Path, settings: Any) -> list[str]:
         (GOOD + f"bob,41,m,{CANARY}\n", r"column 'kind', row 1 "),
         (GOOD + f"bob,41,m,yes,{CANARY}\n", r"row 1 .*not as many fields"),
         (GOOD + f'bob,41,"m,{CANARY}\nx,1,f,no\n', r"row 1 .*quote"),
-        (GOOD + f'bob,41,"{CANARY}\n{CANARY}",no\n', r"row 1 .*spans lines"),
+        (GOOD + f'"bob\n{CANARY}",41,m,no\ncy,41,"m"{CANARY},no\n', r"row 2 .*quote"),
+        (GOOD + f'"bob\n{CANARY}",41,m,no\ncy,41,m{CANARY}",no\n', r"row 2 .*quote"),
         (GOOD + f'bob,41,"m"{CANARY},no\n', r"row 1 .*quote"),
         (GOOD + "x" * 200_000 + CANARY + ",41,m,yes\n", r"row 1 .*huge cell"),
         (f"ann,30,f,{CANARY}\nbob,41,m,{CANARY}\n", r"no column 'kind' \(data\.label\)"),  # the header was forgotten

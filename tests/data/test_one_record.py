@@ -50,6 +50,7 @@ VALUES = [
         'x"',
         "x,y",
         "x\ny",
+        '",\r\n1,1,10,"',
         "\x00",
         "\ud800",
     ),
@@ -226,7 +227,7 @@ def check(
             return False
         assert after == by_workers(data, folder, keep)
         assert others <= after
-        lines = 2 if keep and source == "csv" else 1  # of a file whose lines are read one by one
+        lines = 1 + str(value).count("\n") if source == "csv" and not as_pandas else 1  # no csv writer wrote it
         assert N_RECORDS - 1 <= after.total() < N_RECORDS + lines  # it is there, or left out
     return True
 
@@ -258,14 +259,16 @@ def test_a_changed_record_changes_no_other(
         column = "kind"
     n_files = 1 if source == "parquet" and n_files == 0 else n_files
     accepted = check(source, id_type, n_files, as_pandas, row, column, value, missing, keep)
-    assert accepted or not keep or source != "csv", "nothing that a record holds refuses a csv file that may hold it"
+    if keep and source == "csv" and (as_pandas or '"' not in str(value)):
+        assert accepted, "nothing that a record holds refuses a file that a csv writer can write"
 
 
 @pytest.mark.parametrize("n_files", [0, 3])
 @pytest.mark.parametrize("column", COLUMNS)
 def test_whatever_a_record_of_a_csv_file_holds_the_others_vote_as_before(column: str, n_files: int) -> None:
     for number, value in enumerate(VALUES):
-        assert check("csv", "integer", n_files, number % 2 == 0, 4, column, value, keep=True)
+        by_writer = number % 2 == 0 or '"' in str(value)
+        assert check("csv", "integer", n_files, by_writer, 4, column, value, keep=True)
 
 
 @pytest.mark.parametrize("missing", MISSING[1:])
@@ -332,7 +335,7 @@ def test_what_is_accepted_changes_no_other(source: str, id_type: str, column: st
         ("parquet", "when", None),
         ("csv", "age", "1_000"),
         ("csv", "zip", '"10'),  # an open quote would swallow the records below
-        ("csv", "zip", '10\n"'),
+        ("csv", "zip", '10\n"'),  # written as it stands, which no csv writer does
     ],
 )
 def test_what_is_refused(source: str, column: str, value: object) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from neighbours.test_neighbours_run import config, data, run, stored
 from neighbours.test_voting import CENTRES, KEY, counted
 from numpy.typing import NDArray
@@ -104,7 +109,7 @@ def test_what_records_hold_decides_only_their_own_votes(tmp_path: Path, source: 
 
 
 BAD_LINES = [
-    b'p0,"1,2,a\n',  # would swallow all that comes after it
+    b'p0,"1"x,2,a\n',
     b'p0,1,2",a\n',
     b'p0,1,2,"a\nb"\n',
     b"p0,1,2\n",
@@ -134,19 +139,75 @@ def test_a_line_that_is_not_csv_is_one_record_that_casts_no_vote(tmp_path: Path,
         load(about, None, tmp_path)
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("n_files", [1, 3])
+@pytest.mark.parametrize("line", [b'p0,"1,2,a\n', b'p0,1,2,"a', b'p0,1,"2\np1,2,",3"\n'])
+def test_a_file_with_an_open_quote_is_refused_before_anything_is_charged(
+    tmp_path: Path, line: bytes, n_files: int
+) -> None:
+    """A quote that nobody closes would take the records behind it with it."""
+    about = section(tmp_path, "csv", "", n_files)
+    path = tmp_path / "shard-0.csv"
+    path.write_bytes(path.read_bytes() + line)
+    content = config().model_dump(mode="json", exclude_defaults=True) | {"data": about, "neighbours": {"queries": 4}}
+    with pytest.raises(DataError, match="cannot be told apart into records"):
+        pipeline.run(parse_config(content), tmp_path / "run", data_dir=tmp_path, console=Quiet())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("start", ["", "\ufeff"])
 def test_valid_csv_is_read_the_same_either_way(ending: str, start: str) -> None:
-    cells = ["a", ' "b, c"', '"d ""e"""', "", " f ", "\u2028g", "'h", "1e5", "\x0b"]
+    cells = ["a", ' "b, c"', '"d ""e"""', "", " f ", "\u2028g", "'h", "1e5", "\x0b", '"i\nj"', "k\rl"]
     lines = ["x,y", *(f"{one},{other}" for one in cells for other in cells), "", "last,"]
     content = (start + ending.join(lines) + ending).encode()
     strict, kept = (csv_columns(content, "f", Wanted({}, keep_bad=keep))[0] for keep in (False, True))
     assert {name: column.values for name, column in strict.items()} == {n: c.values for n, c in kept.items()}
-    assert len(kept["x"].values) == 82
+    assert len(kept["x"].values) == 122
+
+
+SIGNS = st.text('",\n\r ;1.ab\x00\u2028\ufffd\ufeff', max_size=12)
+
+
+@given(
+    st.lists(st.tuples(SIGNS, SIGNS), min_size=1, max_size=6),
+    st.tuples(SIGNS, SIGNS, SIGNS, SIGNS),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes
+def test_a_record_of_any_signs_moves_its_own_votes_alone(
+    notes: list[tuple[str, str]], odd: tuple[str, ...], n_votes: int, with_ids: bool
+) -> None:
+    """Added, removed or changed: m votes, or 2m, whatever anybody's cells hold, if a csv writer wrote the file."""
+    rows = [(f"p{i}", f"{i}.5", note, "ab"[i % 2], more) for i, (note, more) in enumerate(notes)]
+    fake = "\n".join(f"fake{i},9,x,b,9" for i in range(50))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "public.csv").write_text("p\n" + "".join(f"{i}\n" for i in range(9)))
+        about = {"source": "csv", "private": "private.csv", "public": "public.csv", "label": "y", "classes": ["a", "b"]}
+        about |= {"id": "who", "ignore": ["note", "more"]} if with_ids else {"ignore": ["who", "note", "more"]}
+
+        def votes(content: Sequence[tuple[str, ...]]) -> NDArray:
+            with (folder / "private.csv").open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([("who", "p", "note", "y", "more"), *content])
+            read = load(CsvData.model_validate(about), None, folder, keep_missing=True)
+            seen = RecordFeatures(())(read.X_public)
+            election = Election(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 4, seed=0), n_votes, 2)
+            (found,) = LocalElectorate(read.records, KEY).count(election)
+            return found.counts
+
+        before = votes(rows)
+        assert before.sum() == n_votes * len(rows)
+        for one in [(*odd, odd[0]), ("p99", "1.5", fake, "a", odd[0]), ("p98", odd[1], fake, odd[2], '"')]:
+            for place in (0, len(rows)):
+                added = votes([*rows[:place], one, *rows[place:]])
+                assert np.abs(added - before).sum() <= n_votes
+            changed = votes([*rows[:-1], (rows[-1][0], *one[1:])])
+            assert np.abs(changed - before).sum() <= 2 * n_votes
 
 
 def test_a_row_that_says_not_where_it_belongs_is_left_out(tmp_path: Path) -> None:
-    rows = ["1,2,a,private", "1,2,a,privat", "3,4,,public", "5,6,,public", '"7,8,,public', "7,8,,"]
+    rows = ["1,2,a,private", "1,2,a,privat", "3,4,,public", "5,6,,public", '"7"x,8,,public', "7,8,,"]
     (tmp_path / "all.csv").write_text("p,q,y,part\n" + "\n".join(rows) + "\n")
     split = {"source": "csv", "private": "all.csv", "split": "part", "label": "y", "classes": ["a", "b"]}
     found = load(CsvData.model_validate(split), None, tmp_path, keep_missing=True)
