@@ -63,12 +63,14 @@ _SECONDS_BETWEEN_COPIES = 10.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: what it may publish, where it is, and how long its stages took (for the operator)."""
+    """A finished run: what it may publish (its report and its student), where it is, and how long its stages took (for
+    the operator)."""
 
     report: Report
     path: Path | str
     seconds: dict[str, float]
     private_figures: dict[str, Any] = field(default_factory=dict)
+    student: Any = field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: publishable figures alone, since notebooks are passed on."""
@@ -172,7 +174,7 @@ def run(
                 with console.working("drawing the report"):
                     write_pages(directory.path)
         directory.sync()
-        return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
+        return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {}, student)
 
 
 def _agreement(config: Config, data: Dataset, released: Released, run: Run, console: Console) -> HeldOut | None:
