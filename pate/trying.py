@@ -297,9 +297,8 @@ def _briefly(estimator: Any) -> Any:
         if name.split("__")[-1] == "steps" and isinstance(value, int) and value > _STEPS
     ]
     estimator.set_params(**dict.fromkeys(counted, _STEPS))
-    if isinstance(estimator, Supervised):
-        if isinstance(getattr(estimator.build(), "steps", None), int):
-            estimator.set_params(params={**(estimator.params or {}), "steps": _STEPS})
+    if isinstance(estimator, Supervised) and isinstance(getattr(estimator.build(), "steps", None), int):
+        estimator.set_params(params={**(estimator.params or {}), "steps": _STEPS})
     return estimator
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,17 @@ from pate.students import shares
 from pate.teachers import build_estimator, copied_estimator, full_name
 from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
+
+
+def _rows(X: NDArray) -> NDArray:
+    return X.reshape(len(X), math.prod(X.shape[1:]))
+
+
+def _decides_by_class(estimator: Any) -> bool:
+    """Whether its decision function has a column for each class, and not for each pair of them."""
+    settings = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    by_pair = any(name.endswith("decision_function_shape") and value == "ovo" for name, value in settings.items())
+    return hasattr(estimator, "decision_function") and not by_pair
 
 
 class Supervised(ClassifierMixin, BaseEstimator):
@@ -93,7 +105,9 @@ class Supervised(ClassifierMixin, BaseEstimator):
             if len(pool) == 0 or len(self.classes_) < 2:
                 break
             if not hasattr(self.classifier_.estimator, "predict_proba"):
-                raise ConfigError(f"student.params.self_training: {full_name(self.build())} has no predict_proba to go by")
+                raise ConfigError(
+                    f"student.params.self_training: {full_name(self.build())} has no predict_proba to go by"
+                )
             sure = self.predict_proba(pool).max(1) >= self.threshold
             self._fit(np.concatenate([X, pool[sure]]), np.concatenate([y, self.predict(pool[sure])]))
         return self
@@ -112,7 +126,9 @@ class Supervised(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"student.params.standardise = {self.standardise!r}: must be true or false")
         inner = self.build()
         if self.standardise and (isinstance(inner, Network) or getattr(inner, "accepts_images", False)):
-            raise ConfigError("student.params.standardise: is for estimators that take rows of numbers, not for networks")
+            raise ConfigError(
+                "student.params.standardise: is for estimators that take rows of numbers, not for networks"
+            )
         self.transforms()
 
     def build(self) -> BaseEstimator:
@@ -129,7 +145,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         from sklearn.preprocessing import StandardScaler
 
         examples = X if X_unlabelled is None or not len(X_unlabelled) else np.concatenate([X, X_unlabelled])
-        return StandardScaler().fit(examples.reshape(len(examples), -1))
+        return StandardScaler().fit(_rows(examples)) if len(examples) else None
 
     def transforms(self) -> Features:
         """What comes before the estimator, built anew."""
@@ -160,6 +176,18 @@ class Supervised(ClassifierMixin, BaseEstimator):
             X = self.prepared_.transform(X)
         return self._shares(X)
 
+    def scores(self, X: NDArray) -> NDArray[np.float64]:
+        """What speaks for each of `classes_`, a column each: the decision function, else log-probabilities."""
+        if self.prepare and len(X):
+            X = self.prepared_.transform(X)
+        adapter, n_classes = self.classifier_, len(self.classes_)
+        if n_classes >= 2 and len(X) and _decides_by_class(adapter.estimator):
+            found = np.asarray(adapter.estimator.decision_function(adapter._shaped(X)), dtype=np.float64)
+            found = np.column_stack([-found, found]) if found.ndim == 1 else found
+            if found.shape == (len(X), n_classes):
+                return found
+        return np.log(np.maximum(self._shares(X), np.finfo(np.float64).tiny))
+
     def answers(self, X: NDArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Classes and probabilities, with the transforms worked out once."""
         if self.prepare and len(X):
@@ -178,7 +206,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         if weights is not None and not has_fit_parameter(inner, "sample_weight"):
             raise ConfigError(f"student.params.estimator = {full_name(inner)!r}: takes no weights; use one that does")
         learner = shares.ByShares(inner) if weights is not None and shares.suits(inner) else inner
-        scaled = X if self._scaler is None else self._scaler.transform(X.reshape(len(X), -1))
+        scaled = self._scaler.transform(_rows(X)) if self._scaler is not None and len(X) else X
         self.classifier_ = PartClassifier(learner).fit(scaled, y, weights)
         if self._scaler is not None:
             inner = Pipeline([("scaler", self._scaler), ("estimator", inner)])

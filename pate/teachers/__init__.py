@@ -7,6 +7,7 @@ import importlib
 import inspect
 import itertools
 import math
+import pickle
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,10 +28,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class _Packed:
+    """An object on its way to a worker of the same run."""
+
+    content: bytes
+
+
+def _packed(prototype: Any, what: str) -> _Packed:
+    import cloudpickle
+
+    try:
+        return _Packed(cloudpickle.dumps(prototype))
+    except Exception as error:
+        raise ConfigError(f"{what}: cannot be sent to workers ({type(error).__name__}: {error})") from None
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How one kind of teacher is made: classifier, parameters and the public features before it; and with what.
 
-    Where there is a `prototype`, an object in memory, teachers are copies of it with these parameters.
+    Where there is a `prototype`, an object in memory, teachers are copies of it with these parameters. To a worker it
+    goes by cloudpickle, with the code of a class that cannot be imported.
     """
 
     name: str
@@ -45,8 +63,26 @@ class Recipe:
         """A fresh classifier."""
         key = f"{self.key}.name"
         if self.prototype is not None:
-            return copied_estimator(self.prototype, self.params, random_state, key)
+            return copied_estimator(self._opened(key), self.params, random_state, key)
         return build_estimator(self.name, self.params, random_state, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        prototype = self.prototype
+        if prototype is not None and not isinstance(prototype, _Packed):
+            prototype = _packed(prototype, f"{self.key}.name = {self.name!r}")
+        return vars(self) | {"prototype": prototype}
+
+    def _opened(self, key: str) -> Any:
+        """The prototype; packed until a worker wants it, which can then say what is wrong."""
+        if not isinstance(self.prototype, _Packed):
+            return self.prototype
+        try:
+            return pickle.loads(self.prototype.content)  # packed by this run's driver
+        except Exception as error:  # a module that this worker does not have
+            raise ConfigError(
+                f"{key} = {self.name!r}: workers cannot import it ({type(error).__name__}: {error}); install its "
+                "module there, or define the class in the script or notebook itself"
+            ) from None
 
     def build_features(self) -> Features:
         """The transforms that come first."""
