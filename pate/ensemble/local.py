@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pate.boundary import silenced
 from pate.ensemble.checkpoints import InMemory, Store
 from pate.ensemble.worker import Job, PartData, PartialCounts, Records, Teaching, Trained, Unread, Worker
-from pate.errors import ConfigError
+from pate.errors import ConfigError, PateError, RunError
 from pate.networks.threads import one_thread, usable_cpus
 
 if TYPE_CHECKING:
@@ -66,21 +66,27 @@ class Local:
 
     def _trained(self, missing: Sequence[tuple[Job, list[int]]], part_data: PartData) -> Iterator[list[Trained]]:
         """The teachers of each job, which this process's worker then holds."""
+        work = ((job, {part: part_data(part) for part in parts}) for job, parts in missing)
         if self._processes == 1 or len(missing) < 2:
-            for job, parts in missing:
+            for job, data in work:
                 with one_thread(), silenced():
-                    finished = self._worker.train(job, {part: part_data(part) for part in parts})
+                    finished = self._worker.train(job, data)
                 yield finished
             return
         from joblib import Parallel, delayed
 
-        tasks = (
-            delayed(_train_elsewhere)(self._teaching, job, {part: part_data(part) for part in parts})
-            for job, parts in missing
-        )
         # no arrays in shared files: records stay in memory
         parallel = Parallel(self._processes, return_as="generator", max_nbytes=None)
-        for (job, _), finished in zip(missing, parallel(tasks), strict=True):
+        results = parallel(delayed(_train_elsewhere)(self._teaching, job, data) for job, data in work)
+        for job, _ in missing:
+            try:
+                finished = next(results)
+            except PateError:
+                raise
+            except Exception as error:  # of joblib, whose processes may be killed
+                raise RunError(
+                    f"a process that trained teachers ended ({type(error).__name__}): use fewer with n_jobs"
+                ) from None
             for trained in finished:
                 self._worker.restore(job.recipe, trained.part, trained.payload)
             yield finished

@@ -168,7 +168,7 @@ def _kind_said(given: Mapping[str, Any]) -> Kind | None:
     if given["voters"] != "auto":
         kind = given["voters"]
     elif said["teachers"] or given["mechanism"] is not None:
-        kind = "neighbours" if isinstance(given["mechanism"], Histogram) else "teachers"
+        kind = "neighbours" if getattr(given["mechanism"], "releases_counts", False) else "teachers"
     elif said["neighbours"]:
         kind = "neighbours"
     for other in _ONLY_FOR:
