@@ -48,6 +48,12 @@ _IN_ITS_WORDS = (
 )
 
 
+_ADVICE = re.compile(
+    r"( The labels are paid for and kept in| What was paid for is kept|[;:,] (then )?(go on with )?resume).*"
+)
+_INSTEAD = "; nothing of this fit is kept, and another adds its ε to what this one may have spent"
+
+
 class InvalidParameter(ConfigError, ValueError):
     """A parameter or an argument of `PATEClassifier` that it cannot work with."""
 
@@ -63,11 +69,14 @@ class Voters:
 
 @contextmanager
 def in_its_words() -> Iterator[None]:
-    """Raise mistakes as ValueErrors that name the estimator's parameters in place of a config's keys."""
+    """Raise mistakes as ValueErrors that name the estimator's parameters in place of a config's keys.
+
+    What goes wrong otherwise keeps its kind; there is no run to go on with, as errors of `pate run` advise.
+    """
     try:
         yield
     except PateError as error:
-        text = str(error)
+        text = _ADVICE.sub(_INSTEAD, str(error))
         for words, ours in _IN_ITS_WORDS:
             text = re.sub(words, ours, text)
         kind = InvalidParameter if isinstance(error, ConfigError | DataError) else type(error)
@@ -162,8 +171,7 @@ def config_of(given: Mapping[str, Any], voters: Voters, seed: int, n_classes: in
 
 def _kind_said(given: Mapping[str, Any]) -> Kind | None:
     """The voters that parameters name or are for; None where they leave it open."""
-    usual = {"votes": 1}
-    said = {kind: [n for n in names if given[n] is not usual.get(n)] for kind, names in _ONLY_FOR.items()}
+    said = {kind: [n for n in names if not _is_usual(n, given[n])] for kind, names in _ONLY_FOR.items()}
     kind: Kind | None = None
     if given["voters"] != "auto":
         kind = given["voters"]
@@ -177,19 +185,28 @@ def _kind_said(given: Mapping[str, Any]) -> Kind | None:
     return kind
 
 
-def _recommended(given: Mapping[str, Any], kind: Kind | None, n_public: int, n_classes: int) -> Choice:
+def _is_usual(name: str, value: Any) -> bool:
+    return value is None or (name == "votes" and value == 1)
+
+
+def _recommended(given: Mapping[str, Any], kind: Kind | None, n_public: int, n_classes: int) -> Choice | None:
+    """The first recommendation of that kind; None where neighbours were asked for and none is recommended."""
     from pate.planning.recommend import recommend
 
     count, target = given["public_record_count"], _target(given)
-    found = recommend(count, n_classes, target, given["delta"], n_public)
+    try:
+        found = recommend(count, n_classes, target, given["delta"], n_public)
+    except ConfigError:
+        if kind == "neighbours":  # who ask for them want them; whatever comes costs the same
+            return None
+        raise
     choices = [one for one in (found.choice, *found.others) if kind in (None, one.voters) and one.answered is None]
-    if not choices:
-        instead = "neighbours" if kind == "teachers" else "teachers"
+    if not choices and kind == "teachers":
         raise InvalidParameter(
-            f"public_record_count = {count}: with {n_public} public examples too few for voters = {kind!r} within "
-            f"epsilon = {target:g}; use voters = {instead!r}, or allow more"
+            f"public_record_count = {count}: too few for voters = 'teachers' within epsilon = {target:g}, whose noise "
+            "would drown every vote; use voters = 'neighbours', or allow more"
         )
-    return choices[0]
+    return choices[0] if choices else None
 
 
 def _mechanism(given: Mapping[str, Any], asked: int, n_classes: int) -> Mechanism:
