@@ -6,20 +6,26 @@ import inspect
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite, check_consistent_length
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from pate.data.frames import Encoder, identity, is_frame
-from pate.data.partition import contents, keyed_digest
-from pate.errors import ConfigError, PateError
+from pate.data.frames import Encoder, is_frame, person_ids, split_off_public, with_columns_of
+from pate.planning.classifier import (
+    InvalidParameter,
+    check_parameters,
+    choose_voters,
+    config_of,
+    in_its_words,
+    seed_of,
+)
 from pate.runs.notebook import labels_table
 
 if TYPE_CHECKING:
@@ -27,13 +33,17 @@ if TYPE_CHECKING:
     from pate.data.dataset import Dataset
     from pate.mechanisms import Mechanism
 
-_QUERIES = 200
-_CELLS, _EXAMPLES_PER_CELL = 100, 4
-_EPSILON = 2.0
-_BITS = 128
+_NEVER = -float(np.finfo(np.float32).max)
+"""What the decision function says of a class that no released label names."""
 
-
-_ONLY_FOR = {"teachers": ("teachers", "n_teachers"), "neighbours": ("features", "votes")}
+_NO_WEIGHTS = (
+    "sample_weight: is not taken; every record (or person, with ids) has the same vote, which the noise is made for: "
+    "one that counted for more would be protected less than epsilon_ says"
+)
+_NO_PARTIAL_FIT = (
+    "PATEClassifier has no partial_fit: every fit is a release of its own and adds its epsilon_ to those before; fit "
+    "once, on all records"
+)
 
 
 class PrivacyWarning(UserWarning):
@@ -46,14 +56,16 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     With `voters="neighbours"` there are no teachers: every record votes, with its own label, in the cell of public
     examples that it is nearest to, and all cells together cost what one answer does (docs/neighbours.md).
 
-    The guarantee, `epsilon_` at `delta_`, protects a record of (X, y) that is added, removed or changed. It covers
-    everything that `fit` leaves behind (`student_`, `labels_`, `report_`, predictions). It follows from limits fixed
-    before the first query, whatever the data are. What it rests on:
+    The guarantee, `epsilon_` at `delta_`, protects a record of (X, y) that is added, removed or changed; with `ids`,
+    all records of a person. It covers everything that `fit` leaves behind (`student_`, `labels_`, `report_`,
+    predictions). It follows from limits fixed before the first query, whatever the data are. What it rests on:
 
     * `X_public` are examples without labels that anybody may see. Without them, about `public_fraction` of the
-      records, chosen by a hash of each record alone, are taken as public: **those are not protected**, and a warning
-      says so. Their labels are not used.
+      records (with `ids`, of the persons), chosen by a hash of each alone, are taken as public: **those are not
+      protected**, and a warning says so. Their labels are not used.
     * `classes` is public knowledge. Without it, the labels that occur in `y` are taken as public, with a warning.
+    * `public_record_count` is public knowledge too: a round figure that anybody may know. Nothing is ever worked out
+      from the number of records itself.
     * Every `fit` is a release of its own: the five fits of a cross-validation on the same records cost up to five
       times `epsilon_`. Noise comes from the operating system and never from `random_state`.
     * Nothing may be fitted on all private records beforehand. A scaler before this classifier in a `Pipeline` would
@@ -64,22 +76,79 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    teachers : classifier, or list of classifiers or of (classifier, weight), default logistic regression
-    n_teachers : how many parts and teachers
-    mechanism : one of `pate.mechanisms`; by default GNMax with the least noise that keeps to `epsilon`
-    epsilon : what may be spent at most; 2 where neither it nor a mechanism is given
-    delta : the probability with which the guarantee may fail
-    queries : how many public examples to have labelled; all, but not more than 200, by default. With neighbours, the
-        number of cells: 100, or a quarter of the public examples if that is less
-    student : classifier, "mixmatch", "gan" or {"name": ..., "params": ...}; logistic regression by default
-    classes : the labels there are
-    public_fraction : share of the records taken as public where `X_public` is not given
-    backend : "local" for teachers in this process, "ray" for a pool of workers
-    random_state : seed of teachers, cells and student
-    voters : "teachers", or "neighbours" for records that vote themselves
-    features : with neighbours, public features that cells are made in, as in a config: names, or {"name", "params"};
-        by default X itself, each column by its spread among the public examples
-    votes : with neighbours, in how many of its nearest cells a record votes
+    teachers : classifier, or list of classifiers or of (classifier, weight) tuples, default=None
+        Anything with `fit` and `predict`, also of a class that is defined in a notebook. Weights are shares of the
+        parts. None is logistic regression on columns that are scaled by each teacher's own part. On Ray, workers
+        must be able to import a class, unless it was defined in a notebook, a script or a function.
+    n_teachers : int, default=None
+        Number of parts, and of teachers; at least 2. None is what `pate plan` recommends for `public_record_count`
+        records, and 250 where that is not given.
+    mechanism : Mechanism, default=None
+        One of `pate.mechanisms`, such as `GNMax(sigma=40)`; noise is measured in votes. None is the least noise that
+        keeps to `epsilon`, of GNMax for teachers and of Histogram for neighbours.
+    epsilon : float, default=None
+        The most that may be spent, above 0. None is 2 where there is no mechanism, and no limit where there is one.
+    delta : float, default=1e-5
+        The probability with which the guarantee may fail: at most 0.001, and at most one over `public_record_count`.
+    queries : int, default=None
+        How many public examples are labelled at most; of neighbours, the number of cells. None is what `pate plan`
+        recommends for `public_record_count` records; where that is not given, 200 examples, or 100 cells but at
+        least 4 public examples for each.
+    student : classifier, str or dict, default=None
+        What learns from the labels: a classifier, also one of a notebook; "mixmatch" or "gan"; or
+        `{"name": ..., "params": ...}` as in a config. None is logistic regression on columns that are scaled by the
+        public examples.
+    classes : sequence of labels, default=None
+        The labels that there are. None takes those in `y` as public, with a warning.
+    public_fraction : float, default=0.2
+        Share of the records, or persons, that are taken as public where `X_public` is not given; between 0 and 1.
+    backend : {"local", "ray"}, default="local"
+        Where teachers are trained: on this machine, or by workers of a Ray cluster.
+    random_state : int, RandomState instance or None, default=0
+        Seed of the partition's public share, of teachers, cells and student; `seed_` after `fit`. A RandomState, or
+        numpy's own for None, is drawn from at each `fit`. Noise has no seed.
+    voters : {"auto", "teachers", "neighbours"}, default="auto"
+        Who votes. "auto" is those that other parameters are for (`teachers`, `n_teachers` and `mechanism`: teachers;
+        `features` and `votes`: neighbours); else what `pate plan` recommends for `public_record_count` records and
+        the public examples; and teachers where that is not given.
+    features : str, dict, or list of them, default=None
+        With neighbours: the public features that cells are made in, as in a config: names, or `{"name", "params"}`.
+        None is X itself, each column by its spread among the public examples.
+    votes : int, default=1
+        With neighbours: in how many of its nearest cells a record votes.
+    public_record_count : int, default=None
+        About how many private records (with `ids`, persons) there are, as anybody may know. Who votes, their number
+        and that of the queries follow from it, and `delta` is checked against it. Never the exact number, if that is
+        private.
+    n_jobs : int, default=None
+        Processes that train teachers: of this machine, or, with `backend="ray"`, the most workers. None is 1 here,
+        and on Ray as many as the cluster has room for; -1 is one for each core. The votes are the same.
+    verbose : bool or int, default=False
+        Whether progress is shown on standard error. What depends on private records is shown at a terminal only.
+    force : bool, default=False
+        Train also where parts would have fewer than 5 records each, or none. Else that is a ValueError, as it is in
+        `pate run`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels, sorted.
+    epsilon_, delta_ : float
+        What this fit has cost: what may be published beside it.
+    student_ : object
+        The fitted student, which predicts. It has seen public examples and released labels only.
+    labels_ : ndarray of int
+        The released labels by their position in `classes_`; -1 where the mechanism declined to answer.
+    public_rows_ : ndarray of int
+        Which public examples `labels_` are of.
+    report_ : pate.report.schema.Report
+        The report of the run.
+    seed_ : int
+        The seed that was used.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray of str
+        Names of the columns, where X is a data frame.
 
     Examples
     --------
@@ -100,12 +169,18 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     ['right', 'left']
     >>> round(model.epsilon_, 3), len(model.labels_)
     (0.5, 60)
+
+    All records of a person protected together:
+
+    >>> persons = np.arange(600) // 3
+    >>> model.fit(X, y, X_public=X_public, ids=persons).report_.privacy.unit
+    'id'
     """
 
     def __init__(
         self,
         teachers: Any = None,
-        n_teachers: int = 250,
+        n_teachers: int | None = None,
         mechanism: Mechanism | None = None,
         epsilon: float | None = None,
         delta: float = 1e-5,
@@ -114,10 +189,14 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         classes: Sequence[Any] | None = None,
         public_fraction: float = 0.2,
         backend: Literal["local", "ray"] = "local",
-        random_state: int = 0,
-        voters: Literal["teachers", "neighbours"] = "teachers",
+        random_state: int | np.random.RandomState | None = 0,
+        voters: Literal["auto", "teachers", "neighbours"] = "auto",
         features: Any = None,
         votes: int = 1,
+        public_record_count: int | None = None,
+        n_jobs: int | None = None,
+        verbose: bool | int = False,
+        force: bool = False,
     ) -> None:
         self.teachers = teachers
         self.n_teachers = n_teachers
@@ -133,27 +212,65 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         self.voters = voters
         self.features = features
         self.votes = votes
+        self.public_record_count = public_record_count
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.force = force
 
-    def fit(self, X: Any, y: ArrayLike, X_public: Any = None) -> PATEClassifier:
-        """Have `X_public` labelled by a noisy vote, of teachers or of (X, y) itself, and train the student on that."""
-        from pate.console import Quiet
+    def fit(self, X: Any, y: ArrayLike, X_public: Any = None, ids: Any = None, **not_taken: Any) -> PATEClassifier:
+        """Have `X_public` labelled by a noisy vote, of teachers or of (X, y) itself, and train the student on that.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n_records, n_features)
+            The private records. Sparse matrices are refused: a record becomes a dense row of 32-bit numbers.
+        y : array-like of shape (n_records,)
+            Their labels, among `classes`.
+        X_public : array-like or data frame of shape (n_examples, n_features), default=None
+            Examples without labels that anybody may see, with the same columns. None takes a share of X, which is
+            then not protected, with a warning.
+        ids : array-like of shape (n_records,), default=None
+            Whose record each is: whole numbers or text. All records of a person are then protected together; a
+            record without an id takes no part. None protects every record by itself.
+        **not_taken : None
+            `sample_weight` is refused, since every record has the same vote.
+
+        Returns
+        -------
+        PATEClassifier
+            The fitted classifier.
+        """
+        from pate.console import Console, Quiet
         from pate.pipeline import run
         from pate.runs.run import Run
 
+        _refuse_further(not_taken)
         _refuse_fitted_before(self)
-        self._check_voters()
-        data = self._dataset(X, y, X_public)
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))) / "run"
-            outcome = run(self._config(data), folder, data=data, force=True, console=Quiet(), pages=False)
-            finished = Run.load(folder)
-            released, self.student_ = finished.labels, finished.student()
+        with in_its_words(), tempfile.TemporaryDirectory(prefix="pate-") as temporary:
+            check_parameters(self.get_params(deep=False))
+            data, config = self._prepared(X, y, X_public, ids)
+            folder = Path(temporary) / "run"
+            outcome = run(
+                config,
+                folder,
+                data=data,
+                force=bool(self.force),
+                console=Console() if self.verbose else Quiet(),
+                pages=False,
+                n_jobs=self.n_jobs,
+            )
+            released = Run.load(folder).labels
         assert released is not None
-        self.report_ = outcome.report
+        self.student_, self.report_ = outcome.student, outcome.report
         self.epsilon_, self.delta_ = outcome.report.privacy.epsilon, outcome.report.privacy.delta
         self.labels_ = released.labels
         self.public_rows_ = released.rows
         return self
+
+    @property
+    def partial_fit(self) -> NoReturn:
+        """There is none: every fit is a release, whose ε adds to those before."""
+        raise AttributeError(_NO_PARTIAL_FIT)
 
     def predict(self, X: Any) -> NDArray:
         """The class of each example."""
@@ -169,6 +286,26 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         probabilities[:, self.student_.classes_] = self.student_.predict_proba(X)
         return probabilities
 
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """The logarithm of `predict_proba`; minus infinity for a class that no released label names."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """What speaks for each of `classes_`, a column each; of two classes, one number for the second.
+
+        That is the student's own decision function where it has one, and log-probabilities otherwise.
+        """
+        check_is_fitted(self)
+        X = self._encoded(X)
+        scores = np.full((len(X), len(self.classes_)), _NEVER)
+        if hasattr(self.student_, "scores"):
+            scores[:, self.student_.classes_] = self.student_.scores(X)
+        else:
+            shares = self.student_.predict_proba(X)
+            scores[:, self.student_.classes_] = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+        return scores if len(self.classes_) > 2 else scores[:, 1] / 2 - scores[:, 0] / 2
+
     def _repr_html_(self) -> str:
         if not hasattr(self, "report_"):
             return f"<p>{escape(repr(self))}, not fitted</p>"
@@ -176,66 +313,79 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         told = f"<p>PATE classifier, ε = {self.epsilon_:.3g} at δ = {self.delta_:g}; {answered} released labels:</p>"
         return told + labels_table(self.classes_, self.labels_)
 
-    def _dataset(self, X: Any, y: ArrayLike, X_public: Any) -> Dataset:
-        """The records as the pipeline takes them; sets what scikit-learn wants to know of an estimator."""
+    def _prepared(self, X: Any, y: ArrayLike, X_public: Any, ids: Any) -> tuple[Dataset, Config]:
+        """The records as the pipeline takes them, and its config; sets what scikit-learn wants to know."""
         from pate.data.dataset import Dataset, Records
 
-        private, coded = self._records(X, y)
+        self.seed_ = seed_of(self.random_state)
+        X, labels = self._records(X, y)
+        whole = X
+        persons, left_out = None, 0
+        if ids is not None:
+            found = person_ids(ids)
+            if len(found) != len(X):
+                raise InvalidParameter(f"ids: {len(found)} of them for {len(X)} records; give one for each record")
+            known = np.array([one is not None for one in found], dtype=bool)
+            persons, left_out = [one for one in found if one is not None], int((~known).sum())
+            X, labels = X[known], labels[known]
         if X_public is None:
-            public = self._public(private, coded)
+            public = split_off_public(X, persons, self.public_fraction, self.seed_)
             warnings.warn(
-                f"about {100 * self.public_fraction:g} % of the records are taken as public examples and are not "
-                "protected; give X_public instead",
+                f"about {100 * self.public_fraction:g} % of the {'records' if ids is None else 'persons'} are taken as "
+                "public examples and are not protected; give X_public instead",
                 PrivacyWarning,
                 stacklevel=3,
             )
-            examples, private, coded = private[public], private[~public], coded[~public]
-            self._encoder = Encoder.of(examples)
+            numbers = np.isfinite(X).all(axis=1) if not is_frame(X) else public
+            X_public, X, labels = X[public & numbers], X[~public], labels[~public]
+            persons = None if persons is None else [one for one, out in zip(persons, public, strict=True) if not out]
         else:
-            self._encoder = Encoder.of(X_public if is_frame(X_public) else np.asarray(X_public))
-            examples = X_public
-        shown = self._encoder.transform(examples)
-        if not len(shown):
-            raise ValueError("no public examples: give X_public, or raise public_fraction")
-        return Dataset(
-            private=Records(self._encoder.transform(private), coded),
-            X_public=shown,
+            X_public = with_columns_of(X, X_public)
+        if not len(X_public):
+            raise InvalidParameter("X_public: holds no examples; give some, or raise public_fraction")
+        given = self.get_params(deep=False)
+        voters = choose_voters(given, len(X_public), len(self.classes_))
+        self._encoder = Encoder.of(X_public)
+        if voters.kind == "teachers" and not is_frame(X):
+            assert_all_finite(whole, input_name="X", estimator_name=type(self).__name__)
+        coded = self._coded(labels, voters.kind == "teachers")
+        data = Dataset(
+            private=Records(self._encoder.transform(X), coded, persons, left_out),
+            X_public=self._encoder.transform(X_public),
             classes=tuple(str(name) for name in self.classes_),
             features=self._encoder.names,
             input="as the rows of X",
         )
+        return data, config_of(given, voters, self.seed_, len(self.classes_))
 
-    def _records(self, X: Any, y: ArrayLike) -> tuple[Any, NDArray[np.int64]]:
-        """X as it is, if it is a frame, and labels by their position in `classes_`."""
+    def _records(self, X: Any, y: ArrayLike) -> tuple[Any, NDArray]:
+        """X as it is, if it is a frame, and the labels; sets `classes_`."""
         if is_frame(X):
             validate_data(self, X, skip_check_array=True)
             labels = column_or_1d(y, warn=True)
+            check_consistent_length(X, labels)
         else:
-            finite = self.voters == "teachers"  # a record that is no number casts no vote, and is no reason to stop
-            X, labels = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2, ensure_all_finite=finite)
-        from sklearn.utils.multiclass import check_classification_targets
-
-        if self.voters == "teachers" or self.classes is None:
-            check_classification_targets(labels)
+            # a record that is no number is no reason to stop where neighbours vote; teachers refuse it later
+            X, labels = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2, ensure_all_finite=False)
         if self.classes is None:
+            check_classification_targets(labels)
             warnings.warn("the labels in y are taken as public knowledge; give classes", PrivacyWarning, stacklevel=4)
             self.classes_ = np.unique(labels)
         else:
             self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
             raise ValueError("Classifier can't train when only one class is present.")
+        return X, labels
+
+    def _coded(self, labels: NDArray, strict: bool) -> NDArray[np.int64]:
+        """Labels by their position in `classes_`, −1 for another; refused, if `strict`."""
         position = {label: i for i, label in enumerate(self.classes_.tolist())}
         coded = np.array([position.get(label, -1) for label in labels.tolist()], dtype=np.int64)
-        if self.voters == "teachers" and (coded < 0).any():
-            raise ValueError("y holds a label that is not among classes")
-        return X, coded
-
-    def _public(self, X: Any, y: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which records are taken as public: a hash of the record's own features decides."""
-        key = f"public {self.random_state}".encode()
-        identities = [identity(row) for row in X.to_numpy(dtype=object)] if is_frame(X) else contents(X, 0 * y)
-        limit = int(self.public_fraction * 2**_BITS)
-        return np.array([int.from_bytes(keyed_digest(key, b"public", i), "little") < limit for i in identities])
+        if strict:
+            check_classification_targets(labels)
+            if (coded < 0).any():
+                raise InvalidParameter("y: holds a label that is not among classes; add it there, or drop such records")
+        return coded
 
     def _encoded(self, X: Any) -> NDArray[np.float32]:
         if is_frame(X):
@@ -244,74 +394,19 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             X = validate_data(self, X, dtype=np.float32, reset=False)
         return self._encoder.transform(X)
 
-    def _check_voters(self) -> None:
-        """Raise where options are about the other kind of voters."""
-        if self.voters not in _ONLY_FOR:
-            raise ConfigError(f"voters = {self.voters!r}: must be 'teachers' or 'neighbours'")
-        other = "neighbours" if self.voters == "teachers" else "teachers"
-        defaults = inspect.signature(PATEClassifier).parameters
-        for name in _ONLY_FOR[other]:
-            if getattr(self, name) is not defaults[name].default and getattr(self, name) != defaults[name].default:
-                raise ConfigError(f"{name}: is for voters = {other!r}; leave it out, or say so")
-
-    def _config(self, data: Dataset) -> Config:
-        from pate.config import parse_config
-
-        n_public, n_classes, content = len(data.X_public), len(data.classes), self._of_voters()
-        if self.voters == "neighbours":
-            cells = max(1, min(_CELLS, n_public // _EXAMPLES_PER_CELL)) if self.queries is None else self.queries
-            mechanism = self._mechanism_for_cells(cells, n_classes)
-            content["neighbours"]["queries"] = cells
-        else:
-            asked = min(n_public, _QUERIES if self.queries is None else self.queries)
-            mechanism = self._mechanism(asked, n_classes)
-            content["budget"]["asked"] = asked
-        given = asdict(mechanism)  # type: ignore[call-overload]
-        content["mechanism"] = {"name": mechanism.name} | {k: v for k, v in given.items() if v is not None}
-        return parse_config(content)
-
-    def _of_voters(self) -> dict[str, Any]:
-        """The config without what follows from the number of public examples."""
-        content: dict[str, Any] = {
-            "name": "classifier",
-            "seed": self.random_state,
-            "data": {"source": "arrays"},
-            "budget": {"delta": self.delta, "epsilon": self.epsilon},
-            "student": _student(self.student),
-            "backend": self.backend,
-        }
-        if self.voters == "teachers":
-            teachers = [_family(entry) for entry in _listed(self.teachers)]
-            return content | {"n_teachers": self.n_teachers, "teachers": teachers}
-        near = {"features": self.features or [], "votes": self.votes, "standardise": not self.features}
-        return content | {"voters": "neighbours", "neighbours": near}
-
-    def _mechanism(self, asked: int, n_classes: int) -> Mechanism:
-        from pate.planning.plan import Workload, solve_noise
-
-        if self.mechanism is not None:
-            return self.mechanism
-        return solve_noise({"name": "gnmax"}, self._target(), Workload(asked, None, self.delta, n_classes))
-
-    def _mechanism_for_cells(self, cells: int, n_classes: int) -> Mechanism:
-        from pate.mechanisms import Histogram
-        from pate.neighbours.rounds import Round
-        from pate.planning.neighbours import with_target
-
-        if self.mechanism is not None:
-            return self.mechanism
-        return with_target([Round(cells, Histogram(1.0))], self.votes, self._target(), self.delta, n_classes)[
-            0
-        ].mechanism
-
-    def _target(self) -> float:
-        return _EPSILON if self.epsilon is None else self.epsilon
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # noise is never seeded
         tags.classifier_tags.poor_score = True  # on the few records of a check
         return tags
+
+
+def _refuse_further(given: Mapping[str, Any]) -> None:
+    """Raise for arguments of `fit` that it does not have, and say why it takes no weights."""
+    if given.get("sample_weight") is not None:
+        raise InvalidParameter(_NO_WEIGHTS)
+    for name in given.keys() - {"sample_weight"}:
+        raise TypeError(f"PATEClassifier.fit() got an unexpected keyword argument {name!r}")
 
 
 def _refuse_fitted_before(classifier: PATEClassifier) -> None:
@@ -330,33 +425,3 @@ def _refuse_fitted_before(classifier: PATEClassifier) -> None:
                         "guarantee; put it into the teachers: teachers=[make_pipeline(step, classifier)]"
                     )
         frame = frame.f_back
-
-
-def _listed(teachers: Any) -> list[Any]:
-    if teachers is None:
-        from sklearn.linear_model import LogisticRegression
-
-        return [LogisticRegression()]
-    return list(teachers) if isinstance(teachers, (list, tuple)) else [teachers]
-
-
-def _family(entry: Any) -> dict[str, Any]:
-    from pate.teachers import describe
-
-    estimator, weight = entry if isinstance(entry, tuple) else (entry, 1.0)
-    return describe(estimator) | {"weight": weight}
-
-
-def _student(student: Any) -> Mapping[str, Any]:
-    from sklearn.linear_model import LogisticRegression
-
-    from pate.teachers import describe
-
-    if isinstance(student, str):
-        return {"name": student}
-    if isinstance(student, Mapping):
-        return student
-    if student is not None and not hasattr(student, "fit"):
-        raise PateError(f"student = {student!r}: neither a classifier nor the name of a student")
-    described = describe(LogisticRegression() if student is None else student)
-    return {"name": "supervised", "params": {"estimator": described["name"], "params": described["params"]}}

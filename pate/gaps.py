@@ -27,7 +27,7 @@ def check_gaps(config: Config, data: Dataset) -> None:
     from pate.lessons import lessons
     from pate.students.stage import new_student
     from pate.students.supervised import Supervised
-    from pate.teachers import build_estimator, recipe_of, recipes
+    from pate.teachers import recipe_of, recipes
 
     X, y = _with_gaps(data.X_public, len(data.classes))
     kinds = [recipe for lesson in lessons(config) for recipe in recipes(lesson.config.teachers)]
@@ -39,9 +39,7 @@ def check_gaps(config: Config, data: Dataset) -> None:
     student = new_student(config)
     if not isinstance(student, Supervised) or student.prepare:
         raise _takes_none(f"student.name = {config.student.name!r}")
-    key = "student.params.estimator"
-    estimator = build_estimator(student.estimator, student.params or {}, config.seed, key)
-    _check(estimator, f"{key} = {student.estimator!r}", X, y)
+    _check(student.build(), f"student.params.estimator = {student.estimator!r}", X, y)
 
 
 def _check(estimator: Any, where: str, X: NDArray, y: NDArray[np.int64]) -> None:

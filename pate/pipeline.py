@@ -63,12 +63,14 @@ _SECONDS_BETWEEN_COPIES = 10.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: what it may publish, where it is, and how long its stages took (for the operator)."""
+    """A finished run: what it may publish (its report and its student), where it is, and how long its stages took (for
+    the operator)."""
 
     report: Report
     path: Path | str
     seconds: dict[str, float]
     private_figures: dict[str, Any] = field(default_factory=dict)
+    student: Any = field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: publishable figures alone, since notebooks are passed on."""
@@ -106,6 +108,7 @@ def run(
     data: Dataset | None = None,
     pages: bool = True,
     kept_features: Path | None = None,
+    n_jobs: int | None = None,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
@@ -116,7 +119,8 @@ def run(
     ledger's links are also kept. `data` is the data, if it is in memory or was loaded before. Without `pages`, what is
     for people to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a
     private folder where runs on the same data share the public features of records that vote themselves; else they are
-    kept until the votes are counted.
+    kept until the votes are counted. With `backend: local`, `n_jobs` processes train teachers (negative: as joblib
+    counts them); the votes are the same.
     """
     console = console or Console()
     if isinstance(config, Path | str):
@@ -149,7 +153,17 @@ def run(
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
         inside = _Inside(
-            config, config_dir, data, directory, force, pages, seconds, console, kept_features, ready.student_seconds
+            config,
+            config_dir,
+            data,
+            directory,
+            force,
+            pages,
+            seconds,
+            console,
+            kept_features,
+            n_jobs,
+            ready.student_seconds,
         )
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
@@ -172,7 +186,7 @@ def run(
                 with console.working("drawing the report"):
                     write_pages(directory.path)
         directory.sync()
-        return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {})
+        return Outcome(report, out, seconds, _private_figures(directory) if data.benchmark else {}, student)
 
 
 def _agreement(config: Config, data: Dataset, released: Released, run: Run, console: Console) -> HeldOut | None:
@@ -210,6 +224,7 @@ class _Inside:
     seconds: dict[str, float]
     console: Console
     kept_features: Path | None
+    n_jobs: int | None
     student_seconds: float = 0.0
 
     @property
@@ -380,7 +395,7 @@ def _train_and_vote(
     teaching = Teaching.of(config, len(data.classes), inside.config_dir, first, data.X_public.shape[1:])
     store = TeacherFiles(run.teachers_of_round(lesson.number), run.key, lesson.number)
     settings = config.ray if config.backend == "ray" else None
-    with Ensemble(teaching, records, store, settings, console.say) as ensemble:
+    with Ensemble(teaching, records, store, settings, console.say, inside.n_jobs) as ensemble:
         with _stage("train", inside.seconds):
             with console.working("trying each kind of teacher on public examples"):
                 expected = ensemble.probe(data.X_public)

@@ -51,7 +51,7 @@ class Prepared:
             console.say(f"note: {remark}")
         for remark in self.private_remarks:
             (console.say if self.data.benchmark else console.say_privately)(remark)
-        console.say(announcement(self.config, self.mechanism, self.epsilon))
+        console.say(announcement(self.config, self.mechanism, self.epsilon, self.data.per_person))
         if self.student_seconds >= _WORTH_TELLING:
             console.say(f"the student will take about {self.student_seconds:.0f} s, once there are labels")
 
@@ -127,7 +127,7 @@ def in_asking_order(data: Dataset, config: Config) -> Dataset:
     return data.reordered(by_clusters(data.X_public, config.budget.asked, config.seed))
 
 
-def announcement(config: Config, mechanism: Mechanism, epsilon: float) -> str:
+def announcement(config: Config, mechanism: Mechanism, epsilon: float, per_person: bool) -> str:
     """What a run asks of whom, and what that costs."""
     budget = config.budget
     told = f"ε to publish: {epsilon:.3g} at δ = {budget.delta:g}, fixed now and true for every data set."
@@ -135,7 +135,7 @@ def announcement(config: Config, mechanism: Mechanism, epsilon: float) -> str:
         assert config.neighbours is not None
         rounds = ", ".join(f"{round.queries} cells by {round.mechanism}" for round in config.build_rounds())
         votes = "one vote" if config.neighbours.votes == 1 else f"{config.neighbours.votes} votes"
-        whose = getattr(config.data, "id", None) or "record"
+        whose = getattr(config.data, "id", None) or ("person" if per_person else "record")
         each = " in each round" if len(config.build_rounds()) > 1 else ""
         return f"{config.name}: {votes} per {whose}{each}: {rounds}. {told}"
     answered = f", at most {budget.most_answered} answered" if mechanism.may_decline else ""

@@ -229,6 +229,8 @@ def _try_student_on(config: Config, data: Dataset, X: NDArray, labels: NDArray[n
         from pate.asking import check_doubts
 
         check_doubts(student, config.budget.query_order)
+    if config.student.prototype is not None:  # nothing but a name can be stored
+        return
     with tempfile.TemporaryDirectory(prefix="pate-") as folder, _as_failure(name, "stored and loaded"):
         again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
         if not np.array_equal(predicted, again.predict(shown)):
@@ -286,7 +288,6 @@ def _checked_predictions(student: Any, X: NDArray, n_classes: int) -> NDArray[np
 def _briefly(estimator: Any) -> Any:
     """The same, with a few steps of training where it counts its steps."""
     from pate.students.supervised import Supervised
-    from pate.teachers import build_estimator
 
     if not hasattr(estimator, "get_params"):
         return estimator
@@ -296,10 +297,8 @@ def _briefly(estimator: Any) -> Any:
         if name.split("__")[-1] == "steps" and isinstance(value, int) and value > _STEPS
     ]
     estimator.set_params(**dict.fromkeys(counted, _STEPS))
-    if isinstance(estimator, Supervised):
-        inner = build_estimator(estimator.estimator, estimator.params or {}, 0, "student.params.estimator")
-        if isinstance(getattr(inner, "steps", None), int):
-            estimator.set_params(params={**(estimator.params or {}), "steps": _STEPS})
+    if isinstance(estimator, Supervised) and isinstance(getattr(estimator.build(), "steps", None), int):
+        estimator.set_params(params={**(estimator.params or {}), "steps": _STEPS})
     return estimator
 
 

@@ -21,6 +21,7 @@ SAYS = {
     "hospital": "private visits",
     "ledger_by_hand": "verified: nothing was changed",
     "skewed": "weighed evenly:",
+    "persons": "all records of a person together",
     "use_student": "says:",
 }
 NEED_RAY = {"run_digits"}

@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.columns import one_hot
+from pate.data.columns import canonical_id, one_hot
+from pate.data.partition import contents, keyed_digest
+from pate.errors import DataError
+
+_BITS = 128  # of a digest
 
 _MOST_BITS = 10_000  # Python writes no whole number of more than 4,300 digits
 
@@ -72,6 +76,65 @@ class Encoder:
         if self.columns is None:
             return np.asarray(X, dtype=np.float32)
         return np.concatenate([column.transform(X[column.name]) for column in self.columns], axis=1)
+
+
+def with_columns_of(X: Any, X_public: Any) -> Any:
+    """Public examples, as a frame with the columns of the frame X or an array with as many as the array X."""
+    from sklearn.utils import check_array
+
+    if is_frame(X) != is_frame(X_public):
+        raise DataError("X_public: must be a data frame where X is one, and an array where X is one")
+    if is_frame(X):
+        missing = [name for name in X.columns if name not in X_public.columns]
+        if missing:
+            raise DataError(f"X_public: has no column {missing[0]!r}, which X has")
+        return X_public[list(X.columns)]
+    X_public = check_array(X_public, dtype=np.float32, input_name="X_public", ensure_min_samples=0)
+    if X_public.shape[1] != X.shape[1]:
+        raise DataError(f"X_public: has {X_public.shape[1]} columns, X has {X.shape[1]}; give the same ones")
+    return X_public
+
+
+def person_ids(ids: Any) -> list[str | None]:
+    """The canonical id of each record: whole numbers or text, each by itself; None where there is no valid one.
+
+    Numbers with decimals are refused: one missing id makes floats of all, and whom a record belongs to would depend on
+    others.
+
+    >>> person_ids([17, 4]), person_ids([" Ann", "", None])
+    (['17', '4'], ['Ann', None, None])
+    """
+    found = np.asarray(ids)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.ndim != 1:
+        raise DataError(f"ids: has shape {found.shape}; give one for each record")
+    if found.dtype.kind not in "iuUTO":
+        raise DataError(
+            f"ids: holds {found.dtype}, not whole numbers or text; where one is missing, give text, or pandas' Int64"
+        )
+    return [_person_id(value) for value in found.tolist()]
+
+
+def _person_id(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer | str):
+        return None
+    return canonical_id(str(value), "text")
+
+
+def split_off_public(X: Any, ids: list[str] | None, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Which records are taken as public: a hash of a record's own features decides, or of its id.
+
+    So nobody is public by one record and protected by another.
+    """
+    if ids is not None:
+        identities = [b"id:" + one.encode() for one in ids]
+    elif is_frame(X):
+        identities = [identity(row) for row in X.to_numpy(dtype=object)]
+    else:
+        identities = contents(X, np.zeros(len(X), dtype=np.int64))
+    key, limit = f"public {seed}".encode(), int(fraction * 2**_BITS)
+    return np.array([int.from_bytes(keyed_digest(key, b"public", i), "little") < limit for i in identities], dtype=bool)
 
 
 def identity(row: Any) -> bytes:

@@ -53,17 +53,19 @@ class Ensemble:
         store: Store | None = None,
         ray: RaySettings | None = None,
         say: Callable[[str], None] = lambda _: None,
+        n_jobs: int | None = None,
     ) -> None:
-        """`say` is told in words what the run waits for, and whatever else people should know."""
+        """`say` is told in words what the run waits for, and whatever else people should know. Without Ray, `n_jobs`
+        processes of this machine train teachers."""
         self.teaching, self._records, self._say = teaching, records, say
         self.store = InMemory() if store is None else store
-        self._ray = ray
+        self._ray, self._n_jobs = ray, n_jobs
 
     def __enter__(self) -> Ensemble:
         if self._ray is None:
             from pate.ensemble.local import Local
 
-            self._backend: Backend = Local(self.teaching, self.store)
+            self._backend: Backend = Local(self.teaching, self.store, self._n_jobs)
         else:
             from pate.ensemble.pool import Pool
 

@@ -45,6 +45,8 @@ def train_student(
 ) -> Any:
     """The saved student, trained unless it is there already; `epsilon` goes on its card, and the ledger's `head`.
 
+    One that was given as an object in memory is not saved.
+
     `labels` are those of the first public examples, in order, unless `labelled` says which ones, with weights.
     """
     from pate.runs.seals import seal
@@ -72,6 +74,8 @@ def train_student(
     seen = seen_by_student(config, data.X_public, console)
     bare = taught(config, seen, labels, labelled, len(data.classes), directory.student_checkpoint, console)
     student = whole_student(config, bare)
+    if config.student.prototype is not None:  # an object in memory: nothing but a name can be stored
+        return student
     save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
     seal(directory, directory.student_folder)
     return student
@@ -247,4 +251,7 @@ def new_student(config: Config) -> Any:
     """The student that `config` names, untrained."""
     from pate.students import build_student
 
-    return build_student(config.student.name, dict(config.student.params), config.seed)
+    params, prototype = dict(config.student.params), config.student.prototype
+    if prototype is not None:
+        params["estimator"] = prototype
+    return build_student(config.student.name, params, config.seed)

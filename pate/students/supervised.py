@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
 from pate.config.components import listed
@@ -14,13 +16,30 @@ from pate.errors import ConfigError
 from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
 from pate.students import shares
-from pate.teachers import build_estimator
+from pate.teachers import build_estimator, copied_estimator, full_name
+from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
+
+
+def _rows(X: NDArray) -> NDArray:
+    return X.reshape(len(X), math.prod(X.shape[1:]))
+
+
+def _decides_by_class(estimator: Any) -> bool:
+    """Whether its decision function has a column for each class, and not for each pair of them."""
+    settings = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    by_pair = any(name.endswith("decision_function_shape") and value == "ovo" for name, value in settings.items())
+    return hasattr(estimator, "decision_function") and not by_pair
 
 
 class Supervised(ClassifierMixin, BaseEstimator):
     """`estimator` is any teacher kind. Examples answered ⊥ are dropped, unless `unlabelled` is 'mark': then they,
     and the public examples nobody asked about, go along with label −1, as `sklearn.semi_supervised` wants them.
+
+    With `standardise`, each column is measured by its mean and spread among the public examples, labelled or not, as
+    scikit-learn's StandardScaler does it; the scaler is stored with the estimator.
+
+    From Python, `estimator` may be an object, of which a copy is fitted. Nothing but a name can be stored.
 
     With `self_training` rounds, the estimator is fitted again on the released labels and on its own guesses about
     unlabelled examples where it gives `threshold` or more; it needs `predict_proba` for that.
@@ -35,13 +54,14 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        estimator: str = "sklearn.svm.SVC",
+        estimator: Any = "sklearn.svm.SVC",
         params: dict[str, Any] | None = None,
         unlabelled: str = "ignore",
         self_training: int = 0,
         threshold: float = 0.9,
         random_state: int = 0,
         prepare: Any = None,
+        standardise: bool = False,
     ) -> None:
         self.estimator = estimator
         self.params = params
@@ -50,6 +70,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.threshold = threshold
         self.random_state = random_state
         self.prepare = prepare
+        self.standardise = standardise
 
     def fit(
         self,
@@ -67,6 +88,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
             seen = self.transforms().transform
             many = None if X_unlabelled is None or len(X_unlabelled) == 0 else seen(X_unlabelled)
             return self.learned_by(self.bare().fit(seen(X), y, many, sample_weight=sample_weight))
+        self._scaler = self._scaler_of(X, X_unlabelled)
         if sample_weight is not None:
             return self._fit_weighted(X, y, sample_weight)
         if self.unlabelled not in ("ignore", "mark"):
@@ -83,7 +105,9 @@ class Supervised(ClassifierMixin, BaseEstimator):
             if len(pool) == 0 or len(self.classes_) < 2:
                 break
             if not hasattr(self.classifier_.estimator, "predict_proba"):
-                raise ConfigError(f"student.params.self_training: {self.estimator} has no predict_proba to go by")
+                raise ConfigError(
+                    f"student.params.self_training: {full_name(self.build())} has no predict_proba to go by"
+                )
             sure = self.predict_proba(pool).max(1) >= self.threshold
             self._fit(np.concatenate([X, pool[sure]]), np.concatenate([y, self.predict(pool[sure])]))
         return self
@@ -98,11 +122,30 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def check(self) -> None:
         """Raise ConfigError where the estimator or the transforms could not be made."""
-        self._estimator()
+        if not isinstance(self.standardise, bool):
+            raise ConfigError(f"student.params.standardise = {self.standardise!r}: must be true or false")
+        inner = self.build()
+        if self.standardise and (isinstance(inner, Network) or getattr(inner, "accepts_images", False)):
+            raise ConfigError(
+                "student.params.standardise: is for estimators that take rows of numbers, not for networks"
+            )
         self.transforms()
 
-    def _estimator(self) -> BaseEstimator:
-        return build_estimator(self.estimator, self.params or {}, self.random_state, "student.params.estimator")
+    def build(self) -> BaseEstimator:
+        """The estimator, not fitted."""
+        key, params = "student.params.estimator", self.params or {}
+        if isinstance(self.estimator, str):
+            return build_estimator(self.estimator, params, self.random_state, key)
+        return copied_estimator(self.estimator, params, self.random_state, key)
+
+    def _scaler_of(self, X: NDArray, X_unlabelled: NDArray | None) -> Any:
+        """Fitted to all public examples; None where columns are taken as they are."""
+        if not self.standardise:
+            return None
+        from sklearn.preprocessing import StandardScaler
+
+        examples = X if X_unlabelled is None or not len(X_unlabelled) else np.concatenate([X, X_unlabelled])
+        return StandardScaler().fit(_rows(examples)) if len(examples) else None
 
     def transforms(self) -> Features:
         """What comes before the estimator, built anew."""
@@ -133,6 +176,18 @@ class Supervised(ClassifierMixin, BaseEstimator):
             X = self.prepared_.transform(X)
         return self._shares(X)
 
+    def scores(self, X: NDArray) -> NDArray[np.float64]:
+        """What speaks for each of `classes_`, a column each: the decision function, else log-probabilities."""
+        if self.prepare and len(X):
+            X = self.prepared_.transform(X)
+        adapter, n_classes = self.classifier_, len(self.classes_)
+        if n_classes >= 2 and len(X) and _decides_by_class(adapter.estimator):
+            found = np.asarray(adapter.estimator.decision_function(adapter._shaped(X)), dtype=np.float64)
+            found = np.column_stack([-found, found]) if found.ndim == 1 else found
+            if found.shape == (len(X), n_classes):
+                return found
+        return np.log(np.maximum(self._shares(X), np.finfo(np.float64).tiny))
+
     def answers(self, X: NDArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Classes and probabilities, with the transforms worked out once."""
         if self.prepare and len(X):
@@ -147,10 +202,13 @@ class Supervised(ClassifierMixin, BaseEstimator):
         return (self._predict(X)[:, None] == self.classes_).astype(np.float64)
 
     def _fit(self, X: NDArray, y: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> None:
-        inner = self._estimator()
+        inner: Any = self.build()
         if weights is not None and not has_fit_parameter(inner, "sample_weight"):
-            raise ConfigError(f"student.params.estimator = {self.estimator!r}: takes no weights; use one that does")
+            raise ConfigError(f"student.params.estimator = {full_name(inner)!r}: takes no weights; use one that does")
         learner = shares.ByShares(inner) if weights is not None and shares.suits(inner) else inner
-        self.classifier_ = PartClassifier(learner).fit(X, y, weights)
+        scaled = self._scaler.transform(_rows(X)) if self._scaler is not None and len(X) else X
+        self.classifier_ = PartClassifier(learner).fit(scaled, y, weights)
+        if self._scaler is not None:
+            inner = Pipeline([("scaler", self._scaler), ("estimator", inner)])
         self.classifier_.estimator = inner
         self.classes_ = self.classifier_.present_

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import itertools
+import math
+import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from pate.errors import ConfigError
 from pate.features import Features, build_features
@@ -24,8 +28,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class _Packed:
+    """An object on its way to a worker of the same run."""
+
+    content: bytes
+
+
+def _packed(prototype: Any, what: str) -> _Packed:
+    import cloudpickle
+
+    try:
+        return _Packed(cloudpickle.dumps(prototype))
+    except Exception as error:
+        raise ConfigError(f"{what}: cannot be sent to workers ({type(error).__name__}: {error})") from None
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """How one kind of teacher is made: classifier, parameters and the public features before it; and with what."""
+    """How one kind of teacher is made: classifier, parameters and the public features before it; and with what.
+
+    Where there is a `prototype`, an object in memory, teachers are copies of it with these parameters. To a worker it
+    goes by cloudpickle, with the code of a class that cannot be imported.
+    """
 
     name: str
     params: dict[str, Any]
@@ -33,10 +57,32 @@ class Recipe:
     weight: float = 1.0
     key: str = "teachers.0"
     resources: Resources | None = None
+    prototype: Any = None
 
     def estimator(self, random_state: int) -> BaseEstimator:
         """A fresh classifier."""
-        return build_estimator(self.name, self.params, random_state, f"{self.key}.name")
+        key = f"{self.key}.name"
+        if self.prototype is not None:
+            return copied_estimator(self._opened(key), self.params, random_state, key)
+        return build_estimator(self.name, self.params, random_state, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        prototype = self.prototype
+        if prototype is not None and not isinstance(prototype, _Packed):
+            prototype = _packed(prototype, f"{self.key}.name = {self.name!r}")
+        return vars(self) | {"prototype": prototype}
+
+    def _opened(self, key: str) -> Any:
+        """The prototype; packed until a worker wants it, which can then say what is wrong."""
+        if not isinstance(self.prototype, _Packed):
+            return self.prototype
+        try:
+            return pickle.loads(self.prototype.content)  # packed by this run's driver
+        except Exception as error:  # a module that this worker does not have
+            raise ConfigError(
+                f"{key} = {self.name!r}: workers cannot import it ({type(error).__name__}: {error}); install its "
+                "module there, or define the class in the script or notebook itself"
+            ) from None
 
     def build_features(self) -> Features:
         """The transforms that come first."""
@@ -45,19 +91,20 @@ class Recipe:
 
 def recipe_of(model: Model, key: str) -> Recipe:
     """The recipe that one entry of the config describes."""
-    return Recipe(model.name, dict(model.params), tuple(f.model_dump() for f in model.features), key=key)
+    features = tuple(f.model_dump() for f in model.features)
+    return Recipe(model.name, dict(model.params), features, key=key, prototype=model.prototype)
 
 
 def recipes(families: Sequence[TeacherFamily]) -> list[Recipe]:
     """Every kind of teacher in the mixture: a family whose parameters `vary` is one kind for each combination."""
     result = []
     for number, family in enumerate(families):
-        base = recipe_of(family, f"teachers.{number}")
+        base = replace(recipe_of(family, f"teachers.{number}"), resources=family.resources)
         choices = [[(name, value) for value in values] for name, values in family.vary.items()]
         variants = [dict(chosen) for chosen in itertools.product(*choices)]
         for variant in variants:
             share = family.weight / len(variants)
-            result.append(Recipe(base.name, base.params | variant, base.features, share, base.key, family.resources))
+            result.append(replace(base, params=base.params | variant, weight=share))
     return result
 
 
@@ -86,7 +133,25 @@ def seed_of_part(seed: int, part: int, attempt: int = 0) -> int:
 
 def build_estimator(name: str, params: dict[str, Any], random_state: int, key: str) -> BaseEstimator:
     """The classifier a config names, by file of this folder or dotted path, seeded wherever it takes a seed."""
-    estimator = _built(name, params, key)
+    return _checked_and_seeded(_built(name, params, key), name, random_state, key)
+
+
+def copied_estimator(prototype: Any, params: dict[str, Any], random_state: int, key: str) -> BaseEstimator:
+    """A copy of an object in memory, not fitted where it can say so, with `params` and seeded like any other."""
+    name = full_name(prototype)
+    try:
+        try:
+            estimator = clone(prototype, safe=False)
+        except (RuntimeError, TypeError):  # a constructor that does not store what it is given
+            estimator = copy.deepcopy(prototype)
+        if params:
+            estimator.set_params(**params)
+    except Exception as error:  # a class of anybody's making
+        raise ConfigError(f"{key} = {name!r}: cannot be copied ({type(error).__name__}: {error})") from None
+    return _checked_and_seeded(estimator, name, random_state, key)
+
+
+def _checked_and_seeded(estimator: Any, name: str, random_state: int, key: str) -> BaseEstimator:
     if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
         raise ConfigError(f"{key} = {name!r}: not a classifier with fit and predict")
     kind = _kind_of(estimator)
@@ -101,7 +166,8 @@ def build_estimator(name: str, params: dict[str, Any], random_state: int, key: s
             if parameter.split("__")[-1] == "random_state" and value is None
         ]
         estimator.set_params(**dict.fromkeys(unseeded, random_state))
-    return estimator
+    found: BaseEstimator = estimator
+    return found
 
 
 def _kind_of(estimator: Any) -> str | None:
@@ -154,13 +220,42 @@ def describe(estimator: Any) -> dict[str, Any]:
         raise ConfigError(f"{cls.__name__}: has no get_params(), so it cannot be written into a config; name its class")
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
         raise ConfigError(f"{cls.__name__}: workers cannot import it from here; put the class into a module of its own")
-    defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
-    params = {}
-    for name, value in estimator.get_params(deep=False).items():
-        default = defaults.get(name, inspect.Parameter.empty)
-        if value is not default and not (type(value) is type(default) and _plain(value) and value == default):
-            params[name] = _described(value, f"{cls.__name__}.{name}")
+    params = {name: _described(value, f"{cls.__name__}.{name}") for name, value in _own_params(estimator).items()}
     return {"name": f"{_public_module(cls)}.{cls.__qualname__}", "params": params}
+
+
+def described_or_kept(estimator: Any) -> tuple[dict[str, Any], Any]:
+    """An estimator object as a config would write it, and None; else the object too, which has to be copied.
+
+    What stands in the config of the latter is for people: the name of its class, and those parameters that are plain.
+    """
+    with suppress(ConfigError):
+        return describe(estimator), None
+    params: dict[str, Any] = {}
+    for name, value in _own_params(estimator).items():
+        with suppress(ConfigError):
+            if _plain(value):
+                params[name] = _described(value, name)
+    return {"name": full_name(estimator), "params": params}, estimator
+
+
+def full_name(estimator: Any) -> str:
+    """Module and name of an object's class, whether it can be imported from there or not."""
+    return f"{type(estimator).__module__}.{type(estimator).__qualname__}"
+
+
+def _own_params(estimator: Any) -> dict[str, Any]:
+    """The parameters that differ from the defaults of the class, as far as it tells."""
+    try:
+        known = inspect.signature(type(estimator)).parameters
+    except (TypeError, ValueError):  # of a class in C, or one that hides what it takes
+        known = {}  # type: ignore[assignment]
+    params = {}
+    for name, value in estimator.get_params(deep=False).items() if hasattr(estimator, "get_params") else ():
+        default = known[name].default if name in known else inspect.Parameter.empty
+        if value is not default and not (type(value) is type(default) and _plain(value) and value == default):
+            params[name] = value
+    return params
 
 
 def _built(name: str, params: dict[str, Any], key: str) -> Any:
@@ -199,6 +294,8 @@ def _described(value: Any, key: str) -> Any:
         value = value.item()
     if isinstance(value, np.ndarray):
         value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}: {value} cannot be written into a config; use finite numbers")
     if _plain(value):
         return value
     if isinstance(value, (list, tuple)):

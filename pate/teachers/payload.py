@@ -1,7 +1,8 @@
 """A trained teacher as bytes, and back.
 
-Networks are safetensors. Everything else is a pickle, since users bring classes of their own: whoever calls
-`unpack` must know that the bytes were written by this run (`pate.ensemble.checkpoints` checks that first).
+Networks are safetensors. Everything else is a pickle, since users bring classes of their own; cloudpickle's, which also
+holds the code of a class that cannot be imported, such as one of a notebook. Whoever calls `unpack` must know that the
+bytes were written by this run (`pate.ensemble.checkpoints` checks that first).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import pickle
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +29,7 @@ def pack(teacher: PartClassifier) -> bytes:
         return _CONSTANT + json.dumps(present).encode()
     if isinstance(teacher.estimator, Network):
         return _NETWORK + _safetensors(teacher.estimator, present)
-    return _PICKLE + pickle.dumps((present, teacher.estimator), protocol=pickle.HIGHEST_PROTOCOL)
+    return _PICKLE + cloudpickle.dumps((present, teacher.estimator))
 
 
 def unpack(payload: bytes, recipe: Recipe) -> PartClassifier:

@@ -282,6 +282,33 @@ def test_a_student_with_transforms_before_it_is_that_student_on_what_they_give(t
     np.testing.assert_array_equal(load_student(tmp_path / "student").predict_proba(X), student.predict_proba(X))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_columns_are_scaled_by_all_public_examples(weighted: bool, tmp_path: Path) -> None:
+    """Labelled or not; and a student that is stored brings its scale along."""
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(90, 3)) * [1e-5, 1, 1e5] + [0, 5, 0]).astype(np.float32)
+    y = (X[:, 0] > 0).astype(np.int64)
+    params = {"estimator": "sklearn.linear_model.LogisticRegression", "standardise": True}
+    further = {"sample_weight": np.ones(60)} if weighted else {}
+    student = build_student("supervised", params, 0).fit(X[:60], y[:60], X[60:], **further)
+    own = (X - X.mean(axis=0)) / X.std(axis=0)
+    plain = build_student("supervised", params | {"standardise": False}, 0).fit(own[:60], y[:60], own[60:], **further)
+    np.testing.assert_allclose(student.predict_proba(X), plain.predict_proba(own), atol=1e-3)
+    assert (student.predict(X) == y).mean() > 0.9
+    save_student(student, tmp_path / "student", {})
+    np.testing.assert_array_equal(load_student(tmp_path / "student").predict_proba(X), student.predict_proba(X))
+    nobody = build_student("supervised", params, 0).fit(X[:5], np.full(5, UNANSWERED), None)
+    assert set(nobody.predict(X)) == {0}
+
+
+def test_what_cannot_be_scaled_is_one_line() -> None:
+    network = {"estimator": "network", "params": {"architecture": "mlp", "steps": 1}}
+    with pytest.raises(ConfigError, match=r"student\.params\.standardise: is for estimators that take rows"):
+        build_student("supervised", network | {"standardise": True}, 0)
+    with pytest.raises(ConfigError, match=r"student\.params\.standardise = 'yes': must be true or false"):
+        build_student("supervised", {"standardise": "yes"}, 0)
+
+
 def test_a_transform_that_is_not_known_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"student\.params\.prepare\.0\.name = 'hogg'"):
         build_student("supervised", {"prepare": ["hogg"]}, 0).fit(np.zeros((4, 8, 8)), np.arange(4) % 2)
