@@ -349,9 +349,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"normalise = {self.normalise!r}: must be 'groups' or 'public'")
         if self.features not in FEATURES:
             raise ConfigError(f"features = {self.features!r}: must be one of {', '.join(FEATURES)}")
-        for name in ("sigma", "pca_sigma", "epochs", "learning_rate", "clip_norm"):
+        for name in ("sigma", "pca_sigma", "epochs", "learning_rate"):
             if getattr(self, name) is not None or name not in ("sigma", "pca_sigma"):
                 parameters.positive(getattr(self, name), name)
+        parameters.clip_norm(self.clip_norm)
         for name in ("lot_size", "n_records", "micro_batch"):
             parameters.queries(getattr(self, name), name, least=1)
         parameters.seed(self.random_state, "random_state")
