@@ -92,7 +92,7 @@ def test_lots_are_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     def counting(way: str, module: nn.Module, clip: float) -> Any:
-        def total(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+        def total(inputs: torch.Tensor, targets: torch.Tensor, draws: Any = None) -> list[torch.Tensor]:
             sizes.append(len(inputs))
             return [torch.zeros_like(p) for p in module.parameters()]
 
