@@ -26,7 +26,9 @@ def seeded_globally(seed: int) -> Iterator[None]:
     """As they would be for this seed alone; afterwards as they were, so that nobody else's draws tell of it."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch: Any = sys.modules.get("torch")
-    kept = [] if torch is None else [(torch.random, torch.random.get_rng_state(), ())]
+    kept: list[tuple[Any, Any, tuple[int, ...]]] = (
+        [] if torch is None else [(torch.random, torch.random.get_rng_state(), ())]
+    )
     if torch is not None and torch.cuda.is_initialized():
         devices = range(torch.cuda.device_count())
         kept += [(torch.cuda, torch.cuda.get_rng_state(device), (device,)) for device in devices]

@@ -111,6 +111,14 @@ def test_a_record_moves_the_sum_by_one_norm_whatever_the_transform(
 
 
 @pytest.mark.parametrize("own", OWN)
+def test_a_far_record_moves_nobody_elses_gradient(own: str) -> None:
+    X, y = records(12)
+    far = np.insert(X, 3, np.full((2, 3), 49.0, dtype=np.float32), axis=0), np.insert(y, 3, 1)
+    moved = clipped_sum_of(*far, prepare=[name_of(own)]) - clipped_sum_of(X, y, prepare=[name_of(own)])
+    assert np.linalg.norm(moved) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("own", OWN)
 def test_a_transform_gives_a_record_the_same_in_any_company(own: str) -> None:
     X, _ = records(7)
     steps = RecordFeatures([{"name": name_of(own)}])
