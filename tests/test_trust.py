@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import pate
 from pate.baselines import build_baseline
-from pate.baselines.saving import load_model, save_model
+from pate.baselines.saving import ModelRelease, load_model
 from pate.cli import app
 from pate.cli.options import as_option
 from pate.config import default_config_path, parse_config, read_yaml
@@ -100,7 +100,7 @@ def test_an_own_class_in_a_baseline_needs_trust(given: dict[str, Any], own: str,
     params |= json.loads(json.dumps(given).replace('"Flat"', f'"{own}.Flat"').replace('"Same"', f'"{own}.Same"'))
     run = {"epsilon": None, "delta": 1e-3, "n_records": 30, "random_state": 0, "classes": range(3)}
     model = build_baseline("dp_sgd", params, run).fit(X, y)
-    save_model(model, tmp_path / "model", "dp_sgd", params, CARD)
+    ModelRelease.of(model, "dp_sgd", params, CARD).publish(tmp_path / "model")
     del sys.modules[own]
     with pytest.raises(NotTrusted, match=r"trust=\['somebodys_own"):
         load_model(tmp_path / "model")

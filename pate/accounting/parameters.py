@@ -26,6 +26,7 @@ MOST_TEACHERS = 10**6
 MOST_CLASSES = MOST_TEACHERS
 MOST_EPSILON = 1e6
 LEAST_DELTA = 1e-100  # far below the error of any sampler; what is smaller cannot be divided by
+LEAST_CLIP_NORM = 1e-12  # far above what single precision can square: entries whose squares it loses never add up to it
 MOST_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take as a seed."""
 
@@ -145,6 +146,14 @@ def noise(value: object, key: str = "scale") -> float:
 def positive(value: object, key: str) -> float:
     """Any other number above 0: a noise multiplier, a sensitivity, a bound on noise that is not drawn."""
     return number(value, key, above=0)
+
+
+def clip_norm(value: object, key: str = "clip_norm") -> float:
+    """The norm that gradients are clipped to: single precision works out norms, so it must hold squares as short.
+
+    Of a number too small to square nothing is left: a gradient far longer than the clipping norm would count whole.
+    """
+    return number(value, key, least=LEAST_CLIP_NORM, most=1 / LEAST_CLIP_NORM, hint="single precision must square it")
 
 
 def threshold(value: object, key: str = "threshold") -> float:

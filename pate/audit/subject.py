@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pate.audit.learners import Baseline, Fitted, Probabilities, Scorer, Trainer, WithoutPrivacy
 from pate.config import BaselineConfig, Config
 from pate.data.dataset import Dataset, Records
+from pate.data.partition import one_record_per_person
 from pate.errors import DataError, PateError, RunError
 from pate.naming import dotted_names, make_importable
 from pate.report.schema import BaselineReport, Report
@@ -221,7 +222,8 @@ def _finished(run: Run) -> Report | BaselineReport:
 
 
 def _members(run: Run, data: Dataset) -> Examples:
-    """The private records that the run has learned from: without those it forgot."""
+    """The private records that the run has learned from: without those it forgot, and of a person one if that is all
+    that counted."""
     if not isinstance(data.private, Records):
         raise DataError(f"{run.place}: its private records are read by workers or are votes; an audit needs them here")
     version, kept = Version.of(run), data
@@ -235,7 +237,10 @@ def _members(run: Run, data: Dataset) -> Examples:
         except DataError:
             raise _other_data(run) from None
     X, y = kept.records.X, kept.records.y
-    numbers = np.flatnonzero(np.isfinite(X).reshape(len(X), -1).all(axis=1))
+    counted = np.isfinite(X).reshape(len(X), -1).all(axis=1)
+    if isinstance(run.config, BaselineConfig):
+        counted &= one_record_per_person(kept.records, len(data.classes), run.key)
+    numbers = np.flatnonzero(counted)
     return Examples(X[numbers], y[numbers], numbers)
 
 

@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from pate.accounting import parameters
 from pate.baselines.dp_erm import usable_records
 from pate.baselines.draws import Draws, draws_for
+from pate.baselines.forward_draws import KEY_BYTES, ForwardDraws, record_marks
 from pate.baselines.networks import build_network
 from pate.baselines.optimisers import optimiser_for
 from pate.baselines.pca import private_components, public_components
@@ -27,6 +28,7 @@ from pate.baselines.rehearsal import Buffers, made_up, way_for
 from pate.baselines.seen import (
     BLOCK,
     Watched,
+    features_of_nobody,
     held,
     inputs_of,
     public_channels,
@@ -71,7 +73,9 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     Sensitivity: a record changes the sum by at most `clip_norm`, so a step is a Gaussian mechanism of noise multiplier
     `sigma` on a Poisson sample of rate q. It changes it by zero where its gradient is not finite or cannot be computed,
-    its features are no numbers or its label is not among `classes`: no record stops a run. Preparation is per example
+    its features are no numbers or its label is not among `classes`: no record stops a run. What a network draws in a
+    forward pass, such as dropout's masks, is keyed by record and, every step, by the operating system
+    (`pate.baselines.forward_draws`): no seed changes it, and no record changes another's. Preparation is per example
     (`prepare`: public features, as teachers have; scattering, group normalisation), from `X_public` (PCA; mean and
     scale of the scattered channels, with `normalise: public`), or noisy and counted (PCA with `pca_sigma`).
 
@@ -196,11 +200,12 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         way = self.rehearse(np.shape(X)[1:])
         X, targets = self._usable(np.asarray(X), np.asarray(y))
         resumed = load_state(state, self._digest()) if state is not None and state.exists() else None
-        X = self._prepared(X)
+        X, targets = self._prepared_records(X, targets)
         self._prepare_features(X, X_public, resumed)
         device = resolve_device(self.device)
         network = self._first_network().to(device)
-        seen, targets = self._seen(network, X), held(targets, device)
+        marks = record_marks(X, targets.numpy()) if self._may_draw else None
+        seen, targets = self._seen(network, X, marks), held(targets, device)
         trained = trained_part(network, self.frozen)
         optimiser = optimiser_for(self.optimiser, list(trained.parameters()), self.momentum)
         begin, self.curve_ = 0, list[Noted]()
@@ -216,9 +221,11 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         for step in range(begin, steps):
             rows = draws.lot(len(targets), rate).to(targets.device)
             gradients = [torch.zeros_like(parameter) for parameter in optimiser.parameters]
+            step_key = self.entropy(KEY_BYTES) if marks is not None else b""
             for block in rows.split(self.micro_batch):
                 if len(block):
-                    parts = total(seen(step, block).to(device), targets[block].to(device))
+                    drawn = None if marks is None else ForwardDraws(step_key, [marks[i] for i in block.tolist()])
+                    parts = total(seen(step, block).to(device), targets[block].to(device), drawn)
                     for gradient, part in zip(gradients, parts, strict=True):
                         gradient += part
                     buffers.put_back()
@@ -241,11 +248,12 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         Returns how clipped gradients are summed. ConfigError if the network is unfit; a warning if it has to be slow.
         """
         self.classes_ = np.asarray(self.classes)
+        nobodys = np.random.default_rng(0).random((2, *example_shape), dtype=np.float32)
+        self._like = features_of_nobody(transforms_of(self.prepare), nobodys)
         if self.features == "pca":
             self.input_shape_: tuple[int, ...] = (self.components,)
         else:
-            nobodys = np.random.default_rng(0).random((2, *example_shape), dtype=np.float32)
-            self.input_shape_ = tuple(self._inputs(self._prepared(nobodys)).shape[1:])
+            self.input_shape_ = tuple(self._inputs(self._like).shape[1:])
         Views.of(self.views).check(self.input_shape_)
         network = self._first_network()
         if self.frozen:
@@ -255,12 +263,18 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             self.per_example, lambda: trained_part(self._first_network(), self.frozen), seen, len(self.classes_)
         )
 
-    def _seen(self, network: torch.nn.Module, X: NDArray) -> Seen:
+    @property
+    def _may_draw(self) -> bool:
+        """Whether the network may draw anything in a forward pass: none of this package's own does."""
+        return "." in self.model
+
+    def _seen(self, network: torch.nn.Module, X: NDArray, marks: Sequence[bytes] | None) -> Seen:
         """What the trained layers see of which records at which step."""
         views, device = Views.of(self.views).drawn(self.random_state), next(network.parameters()).device
         if not self.frozen:
             return by_turns(held(self._inputs(X), device), views)
-        return by_turns(self._inputs(X), views, lambda x: held(through_frozen(network, self.frozen, x), device))
+        draws = None if marks is None else ForwardDraws(self.entropy(KEY_BYTES), marks, by_row=False)
+        return by_turns(self._inputs(X), views, lambda x: held(through_frozen(network, self.frozen, x, draws), device))
 
     def _watched(self, network: torch.nn.Module, watch: Mapping[str, tuple[NDArray, NDArray]] | None) -> Watched:
         position = {label: i for i, label in enumerate(self.classes_.tolist())}
@@ -349,9 +363,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"normalise = {self.normalise!r}: must be 'groups' or 'public'")
         if self.features not in FEATURES:
             raise ConfigError(f"features = {self.features!r}: must be one of {', '.join(FEATURES)}")
-        for name in ("sigma", "pca_sigma", "epochs", "learning_rate", "clip_norm"):
+        for name in ("sigma", "pca_sigma", "epochs", "learning_rate"):
             if getattr(self, name) is not None or name not in ("sigma", "pca_sigma"):
                 parameters.positive(getattr(self, name), name)
+        parameters.clip_norm(self.clip_norm)
         for name in ("lot_size", "n_records", "micro_batch"):
             parameters.queries(getattr(self, name), name, least=1)
         parameters.seed(self.random_state, "random_state")
@@ -406,8 +421,18 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"components: {error}") from None
 
     def _prepared(self, X: NDArray) -> NDArray:
-        """Public features, fitted to nothing: each example by itself."""
-        return transforms_of(self.prepare).transform(X)
+        """Public features of public examples, fitted to nothing: each example by itself."""
+        return transforms_of(self.prepare).transform_each(X)
+
+    def _prepared_records(self, X: NDArray, targets: torch.Tensor) -> tuple[NDArray, torch.Tensor]:
+        """The same features of private records; one that has none is as if it were not there."""
+        transforms = transforms_of(self.prepare)
+        if not transforms:
+            return X, targets
+        X = transforms.transform_records(X, self._like)
+        usable = np.isfinite(X).all(axis=tuple(range(1, X.ndim)))
+        self.left_out_ += int((~usable).sum())
+        return X[usable], targets[torch.from_numpy(usable)]
 
     def _inputs(self, X: NDArray) -> torch.Tensor:
         """What the network sees; each example is prepared by itself."""

@@ -9,26 +9,35 @@
 All give the same sum, up to rounding, for the networks of this package, which a test checks. For somebody else's,
 `pate.baselines.rehearsal` compares them with the loop on made-up examples before one is taken.
 
-Sensitivity: an example adds at most `clip_norm` to the norm of the sum. One whose gradient is not finite, or longer
-than can be squared, adds zero: that depends on the example and the weights alone, and stops nothing.
+Sensitivity: an example adds at most `clip_norm` to the norm of the sum, and changes nobody else's part of it: what is
+drawn on the way, such as dropout's masks, is keyed by example (`pate.baselines.forward_draws`). One whose gradient is
+not finite, or longer than can be squared, adds zero: that depends on the example and the weights alone, and stops
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from pate.baselines.forward_draws import ForwardDraws, drawing
 from pate.baselines.traces import counted, trace_of
 from pate.errors import ConfigError
 
-ClippedSum = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
-"""(inputs, targets) → one tensor per parameter: the sum of the examples' clipped gradients."""
+
+class ClippedSum(Protocol):
+    """One tensor per parameter: the sum of the examples' clipped gradients. `draws` are those of the forward pass."""
+
+    def __call__(
+        self, inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None
+    ) -> list[torch.Tensor]:
+        """Of these examples."""
+
 
 WAYS = ("auto", "ghost", "opacus", "torch_func", "one_by_one")
 
@@ -51,15 +60,16 @@ def never_stopping(total: ClippedSum, module: torch.nn.Module, clip_norm: float)
     """
     alone = _one_by_one(module, clip_norm)
 
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
         try:
-            return total(inputs, targets)
+            return total(inputs, targets, draws)
         except Exception:
             module.zero_grad(set_to_none=True)
         sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
         for i in range(len(inputs)):
             with suppress(Exception):
-                for summed, part in zip(sums, alone(inputs[i : i + 1], targets[i : i + 1]), strict=True):
+                one = alone(inputs[i : i + 1], targets[i : i + 1], draws and draws.only(i))
+                for summed, part in zip(sums, one, strict=True):
                     summed += part
         return sums
 
@@ -74,10 +84,11 @@ def gradient_of_one(module: torch.nn.Module, one_input: torch.Tensor, one_target
 
 
 def _one_by_one(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
         sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
         for i in range(len(inputs)):
-            gradient = gradient_of_one(module, inputs[i : i + 1], targets[i : i + 1])
+            with drawing(draws and draws.only(i)):
+                gradient = gradient_of_one(module, inputs[i : i + 1], targets[i : i + 1])
             for summed, part in zip(sums, _clip_stored([g.unsqueeze(0) for g in gradient], clip_norm), strict=True):
                 summed += part
         return sums
@@ -88,10 +99,11 @@ def _one_by_one(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
 def _opacus(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
     from opacus import GradSampleModule  # takes seconds to import
 
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
         wrapped = GradSampleModule(module, loss_reduction="sum")
         try:
-            cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
+            with drawing(draws):
+                cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
             gradients = [parameter.grad_sample for parameter in module.parameters()]  # type: ignore[attr-defined]
             return _clip_stored(gradients, clip_norm)
         finally:  # also where a layer failed half way: nothing of this pass is left for the next one
@@ -111,9 +123,10 @@ def _torch_func(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
 
     each = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
 
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
         parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
-        gradients = each(parameters, inputs, targets)
+        with drawing(draws):
+            gradients = each(parameters, inputs, targets)
         return _clip_stored([gradients[name] for name in names], clip_norm)
 
     return clipped
@@ -162,16 +175,17 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
             raise ConfigError(f"per_example = 'ghost': {type(layer).__name__} is used twice in one pass; use 'opacus'")
         seen[layer] = (inputs[0].detach(), output)
 
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
         seen.clear()
         handles = [layer.register_forward_hook(remember) for layer in layers]
-        try:
-            loss = cross_entropy(module(inputs), targets, reduction="sum")
-        finally:
-            for handle in handles:
-                handle.remove()
-        used = [layer for layer in layers if layer in seen]
-        output_gradients = torch.autograd.grad(loss, [seen[layer][1] for layer in used])
+        with drawing(draws):
+            try:
+                loss = cross_entropy(module(inputs), targets, reduction="sum")
+            finally:
+                for handle in handles:
+                    handle.remove()
+            used = [layer for layer in layers if layer in seen]
+            output_gradients = torch.autograd.grad(loss, [seen[layer][1] for layer in used])
         traces = [trace_of(layer, seen[layer][0], g) for layer, g in zip(used, output_gradients, strict=True)]
         norms = [trace.squared_norms() for trace in traces]
         if any(len(found) != len(inputs) for found in norms):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 
+from pate.baselines.forward_draws import KEY_BYTES, ForwardDraws
 from pate.baselines.per_example import clipped_sum, gradient_of_one, quickest
 from pate.errors import ConfigError, first_line
 
@@ -86,11 +86,12 @@ def difference(way: str, build: Build, inputs: torch.Tensor, targets: torch.Tens
     """In what the sum of clipped gradients by `way` differs from the plain loop's, or None.
 
     With weights moved off where they begin, as a layer of zeros would hide the layers before it; with every example
-    clipped and with none; of several examples and of one.
+    clipped and with none; of several examples and of one; with the same draws, such as dropout's masks.
     """
+    draws = _made_up_draws(len(inputs))
     alone = _moved(build())
     weights = alone.state_dict()
-    norms = [_norm(gradient_of_one(alone, *_one(inputs, targets, i))) for i in range(len(inputs))]
+    norms = [_norm(_gradient(alone, inputs, targets, i)) for i in range(len(inputs))]
     if not all(0 < norm < math.inf for norm in norms):
         return "gradients of made-up examples are zero or not finite"
     for clip_norm in (0.5 * min(norms), 2 * max(norms)):
@@ -98,11 +99,12 @@ def difference(way: str, build: Build, inputs: torch.Tensor, targets: torch.Tens
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # other packages' hints
-                network = _without_dropout(build())
+                network = build().train()
                 network.load_state_dict(weights)
                 total = clipped_sum(way, network, clip_norm)
                 for n in (len(inputs), 1):
-                    ours, theirs = total(inputs[:n], targets[:n]), loop(inputs[:n], targets[:n])
+                    given = inputs[:n], targets[:n], draws.some(slice(n))
+                    ours, theirs = total(*given), loop(*given)
                     if not _norm([a - b for a, b in zip(ours, theirs, strict=True)]) <= _SAME * clip_norm:
                         return "its sum is not that of a loop over the examples"
         except Exception as error:
@@ -130,27 +132,17 @@ def _moved(network: nn.Module) -> nn.Module:
         for parameter in network.parameters():
             fan_in = max(1, parameter[0].numel()) if parameter.ndim > 1 else 100
             parameter.add_(torch.randn(parameter.shape, generator=generator) / math.sqrt(fan_in))
-    return _without_dropout(network)
+    return network.train()
 
 
-def _without_dropout(network: nn.Module) -> nn.Module:
-    """In training, but for dropout, whose draws differ from way to way."""
-    network.train()
-    for layer in network.modules():
-        if isinstance(layer, _DropoutNd):
-            layer.eval()
-    return network
+def _gradient(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, i: int = 0) -> list[torch.Tensor]:
+    """One example's, with the same random draws every time."""
+    with _made_up_draws(len(inputs)).only(i).active():
+        return gradient_of_one(network, inputs[i : i + 1], targets[i : i + 1])
 
 
-def _gradient(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-    """The first example's, with the same random draws every time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return gradient_of_one(network, *_one(inputs, targets, 0))
-
-
-def _one(inputs: torch.Tensor, targets: torch.Tensor, i: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return inputs[i : i + 1], targets[i : i + 1]
+def _made_up_draws(n: int) -> ForwardDraws:
+    return ForwardDraws(bytes(KEY_BYTES), [bytes([i]) for i in range(n)])
 
 
 def _norm(gradient: Sequence[torch.Tensor]) -> float:

@@ -8,6 +8,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ from numpy.typing import NDArray
 
 from pate import __version__
 from pate.baselines import build_baseline
-from pate.baselines.saving import save_model
+from pate.baselines.saving import ModelRelease
 from pate.boundary import guarded, is_ours, silenced
 from pate.cluster.joining import check_address
 from pate.cluster.placed import Progress, Task, gpu_elsewhere, here, on_gpu
 from pate.cluster.session import joined
 from pate.config import BaselineConfig, RaySettings
 from pate.console import Console
-from pate.data.dataset import Dataset
+from pate.data.dataset import Dataset, Records
 from pate.data.groups import groupings
+from pate.data.partition import one_record_per_person
 from pate.data.sources import data_root, load
-from pate.errors import ConfigError, DataError
+from pate.errors import ConfigError
 from pate.learning import with_learned_preparation
 from pate.naming import dotted_names
 from pate.report.explanations import privacy_statement
@@ -34,7 +36,7 @@ from pate.report.figures import data_name, software
 from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Benchmark, Privacy
 from pate.report.writing import store_report, write_pages
-from pate.runs.files import PLACES, SECONDS, TENSORS
+from pate.runs.files import PLACES, SECONDS
 from pate.runs.others import others_on_the_same_data
 from pate.runs.run import Resume, Run
 
@@ -68,8 +70,12 @@ def run_baseline(
 
     `resume` goes on with a run that is in `out`: an interrupted DP-SGD where it was. "auto" also begins one where there
     is none. Where this machine has no GPU, networks are trained on one of the Ray cluster at `address`, or in
-    $RAY_ADDRESS. A private record that cannot be learned from counts as zero and stops nothing. `data` is the data, if
-    it was loaded before. With `curve`, the report on a benchmark also tells how well DP-SGD did while it trained.
+    $RAY_ADDRESS. A private record that cannot be learned from counts as zero and stops nothing, and neither does a
+    person with several records, of which one counts. `data` is the data, if it was loaded before. With `curve`, the
+    report on a benchmark also tells how well DP-SGD did while it trained.
+
+    What was trained is stored under `private/`, together with what it cost, and published from there: a run that is
+    resumed after that publishes the same weights, whenever it was interrupted.
     """
     console = console or Console()
     check_address(address)
@@ -92,20 +98,17 @@ def run_baseline(
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
         started = time.perf_counter()
-        (_fit if data.benchmark else _fit_on_private_data)(model, data, directory, console, curve)
+        if not directory.released_file.exists():
+            _train(model, config, data, directory, console, curve)
+        release = ModelRelease.read(directory.released_file)
         seconds = {"train": time.perf_counter() - started}
-        if getattr(model, "left_out_", 0):
-            console.say_privately(
-                f"{model.left_out_} records have no label or no numbers to learn from, and counted as zero"
-            )
-        chosen = config.baseline
-        save_model(model, directory.model_folder, chosen.name, dict(chosen.params), _card(config, data))
+        release.restore(model)
+        release.publish(directory.model_folder)
         report = _report(config, data, model, planned, console)
         seconds["total"] = time.perf_counter() - started
         directory.note(SECONDS, seconds)
         store_report(directory.path, report)
         write_pages(directory.path)
-        directory.release_once((directory.model_folder / TENSORS).read_bytes())
         directory.sync()
         return BaselineOutcome(report, out, seconds)
 
@@ -123,12 +126,6 @@ def _public_count(config: BaselineConfig, data: Dataset) -> int:
 
 
 def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
-    ids = data.records.ids
-    if ids is not None and len(set(ids)) != len(ids):
-        raise DataError(
-            "data.id: an id has several records, but a baseline's guarantee is for one record; keep one record per "
-            "id, or leave data.id out for a guarantee per record"
-        )
     given = {
         "epsilon": config.budget.epsilon,
         "delta": config.budget.delta,
@@ -161,8 +158,25 @@ def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, con
     return {"sigma": sigma, "sampling_rate": rate, "steps": steps}
 
 
-def _fit(model: Any, data: Dataset, directory: Run, console: Console, curve: bool = False) -> None:
-    X = _shaped(model, data.records.X)
+def _train(
+    model: Any, config: BaselineConfig, data: Dataset, directory: Run, console: Console, curve: bool = False
+) -> None:
+    """Train, and store what is released with its charge: nobody sees it before that, and it is never drawn again."""
+    usable = data.records.usable(len(data.classes))
+    chosen = one_record_per_person(data.records, len(data.classes), directory.key)
+    records = data.records.only(chosen)
+    (_fit if data.benchmark else _fit_on_private_data)(model, data, records, directory, console, curve)
+    if surplus := int((usable & ~chosen).sum()):
+        console.say_privately(f"{surplus} records did not count: of a person with several records one does")
+    if left_out := getattr(model, "left_out_", 0) + int((~usable & ~chosen).sum()):
+        console.say_privately(f"{left_out} records have no label or no numbers to learn from, and counted as zero")
+    method = config.baseline
+    release = ModelRelease.of(model, method.name, dict(method.params), _card(config, data))
+    directory.release_once(release.to_bytes())
+
+
+def _fit(model: Any, data: Dataset, records: Records, directory: Run, console: Console, curve: bool = False) -> None:
+    X = _shaped(model, records.X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `_plan` has shown them
         if hasattr(model, "plan"):
@@ -172,7 +186,7 @@ def _fit(model: Any, data: Dataset, directory: Run, console: Console, curve: boo
                     update(done)
                     directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
-                given = model, X, data.records.y, data.X_public, _watched(data) if curve else None
+                given = model, X, records.y, data.X_public, _watched(data) if curve else None
                 if gpu_elsewhere(getattr(model, "device", "cpu")):
                     private = not data.benchmark
                     task = Task("the baseline", fitted_elsewhere, given, directory.baseline_state, private)
@@ -183,7 +197,8 @@ def _fit(model: Any, data: Dataset, directory: Run, console: Console, curve: boo
                     _fitted(*given, kept=directory.baseline_state, progress=progress)
         else:
             with console.working("training"):
-                model.fit(X, data.records.y)
+                by_person = records.ids is not None and "ids" in signature(model.fit).parameters
+                model.fit(X, records.y, **({"ids": records.ids} if by_person else {}))
 
 
 def _fitted(
@@ -213,12 +228,14 @@ def fitted_elsewhere(*given: Any, **further: Any) -> tuple[dict[str, NDArray], d
 
 
 @guarded("the baseline")
-def _fit_on_private_data(model: Any, data: Dataset, directory: Run, console: Console, curve: bool = False) -> None:
-    """The same where a message, or what somebody else's class prints, could quote a record."""
+def _fit_on_private_data(
+    model: Any, data: Dataset, records: Records, directory: Run, console: Console, curve: bool = False
+) -> None:
+    """Fit where a message, or what somebody else's class prints, could quote a record."""
     named = dotted_names([getattr(model, name, ()) for name in ("model", "prepare")])
     somebody_elses = not is_ours(type(model).__module__) or bool(named)
     with silenced() if somebody_elses else nullcontext():
-        _fit(model, data, directory, console)
+        _fit(model, data, records, directory, console)
 
 
 def _shaped(model: Any, X: np.ndarray) -> np.ndarray:
@@ -238,6 +255,7 @@ def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
 
 
 def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, console: Console) -> BaselineReport:
+    unit = "id" if data.per_person else "record"
     report = BaselineReport(
         name=config.name,
         pate_version=__version__,
@@ -248,8 +266,8 @@ def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, co
         privacy=Privacy(
             epsilon=model.epsilon_,
             delta=model.delta_,
-            unit="record",
-            statement=privacy_statement(model.epsilon_, model.delta_, "record"),
+            unit=unit,  # type: ignore[arg-type]
+            statement=privacy_statement(model.epsilon_, model.delta_, unit),
         ),
         data=data_name(config.data),
         versions=software(),
@@ -262,6 +280,9 @@ def _report_again(config: BaselineConfig, data: Dataset, directory: Run, console
     """The report of a model that was released; with new figures where other ones are wanted now, of the same model."""
     stored = BaselineReport.model_validate_json(directory.report_file.read_text())
     if stored.config_digest == config.digest():
+        if not (directory.page.exists() and directory.statement.exists()):  # the run ended between report and pages
+            write_pages(directory.path)
+            directory.sync()
         return stored
     model = directory.model(trust=dotted_names(config.baseline.model_dump()))
     report = stored.model_copy(update=_figures(config, data, model, console) | {"config_digest": config.digest()})

@@ -1,17 +1,21 @@
-"""A baseline's released model on disk: `model.safetensors` and `model.json`; neither runs code when it is read.
+"""A baseline's release on disk: first stored inside the boundary with its charge, then published from there.
 
-Nothing that they name is imported unless it is ours, or the person who loads trusts it by name.
+What is published is `model.safetensors` and `model.json`; neither runs code when it is read, and nothing that they name
+is imported unless it is ours, or the person who loads trusts it by name.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save, save_file
 
 from pate.baselines import build_baseline
 from pate.errors import NotTrusted, RunError, first_line
@@ -19,21 +23,66 @@ from pate.naming import importing_only
 from pate.runs.files import MODEL_CARD, TENSORS
 from pate.storage.files import read_card, read_model_card, regular_file, write_atomically
 
+_ABOUT = "release"
 
-def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card: dict[str, Any]) -> None:
-    """Weights, and a card that says what they are, how inputs are written and what they cost."""
-    weights = {key: np.ascontiguousarray(tensor) for key, tensor in model.weights().items()}
-    card = card | {
-        "baseline": {"name": name, "params": params},
-        "n_records": model.n_records,
-        "random_state": model.random_state,
-        "restore": model.describe(),
-        "epsilon": model.epsilon_,
-        "delta": model.delta_,
-    }
-    folder.mkdir(exist_ok=True)
-    write_atomically(folder / TENSORS, lambda path: save_file(weights, path), mode=0o644)
-    write_atomically(folder / MODEL_CARD, lambda path: path.write_text(json.dumps(card, indent=2) + "\n"), mode=0o644)
+
+@dataclass(frozen=True)
+class ModelRelease:
+    """What one training releases: weights, and a card that says what they are, how inputs are written, what they cost.
+
+    `curve` is what a benchmark's training noted on its way.
+    """
+
+    weights: dict[str, NDArray]
+    card: dict[str, Any]
+    curve: list[Any]
+
+    @classmethod
+    def of(cls, model: Any, name: str, params: dict[str, Any], card: dict[str, Any]) -> ModelRelease:
+        """The release of a fitted baseline that is known by `name` and `params`; `card` is what else users need."""
+        weights = {key: np.ascontiguousarray(tensor) for key, tensor in model.weights().items()}
+        card = card | {
+            "baseline": {"name": name, "params": params},
+            "n_records": model.n_records,
+            "random_state": model.random_state,
+            "restore": model.describe(),
+            "epsilon": model.epsilon_,
+            "delta": model.delta_,
+        }
+        return cls(weights, card, list(getattr(model, "curve_", ())))
+
+    def to_bytes(self) -> bytes:
+        """Weights and charge as one file, so that neither is ever stored without the other."""
+        about = json.dumps({"card": self.card, "curve": self.curve})
+        content: bytes = save(self.weights, {_ABOUT: about})
+        return content
+
+    @classmethod
+    def read(cls, path: Path) -> ModelRelease:
+        """What was stored; RunError if the file is damaged."""
+        try:
+            with safe_open(path, framework="np") as file:
+                about = json.loads(file.metadata()[_ABOUT])
+                weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return cls(weights, dict(about["card"]), list(about["curve"]))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{path}: what was paid for cannot be read ({type(error).__name__}); begin a new run"
+            ) from None
+
+    def restore(self, model: Any) -> Any:
+        """`model`, built with the same settings, as it was when it had been trained."""
+        model.restore(self.weights, self.card["restore"])
+        model.epsilon_, model.delta_ = self.card["epsilon"], self.card["delta"]
+        model.curve_ = self.curve
+        return model
+
+    def publish(self, folder: Path) -> None:
+        """Write the files that may leave."""
+        card = json.dumps(self.card, indent=2) + "\n"
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / TENSORS, lambda path: save_file(self.weights, path), mode=0o644)
+        write_atomically(folder / MODEL_CARD, lambda path: path.write_text(card), mode=0o644)
 
 
 def load_card(folder: Path) -> dict[str, Any]:

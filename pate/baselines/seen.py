@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pate.baselines.forward_draws import KEY_BYTES, ForwardDraws, drawing
 from pate.baselines.pca import project
 from pate.boundary import worded_by_us
-from pate.errors import ConfigError
+from pate.errors import ConfigError, DataError, first_line
 from pate.features import Features, build_features
 from pate.networks.tensors import example_tensor
 
 _CONSTANT = 1e-6
+_SAME = 1e-4  # far above rounding
 BLOCK = 1024
 """Examples that go through a network at once."""
 
@@ -32,6 +34,21 @@ def transforms_of(prepare: str | Sequence[str | dict[str, Any]]) -> Features:
     if any("name" not in step for step in steps):
         raise ConfigError("prepare: each of its features is a name, or has `name` and `params`")
     return build_features(steps, "prepare")
+
+
+def features_of_nobody(transforms: Features, examples: NDArray) -> NDArray:
+    """The features of examples that are made up; ConfigError where those of one depend on what came before it."""
+    try:
+        first = transforms.transform_each(examples)
+        transforms.transform_each(1 - examples)
+        again = transforms.transform_each(examples)
+    except (ConfigError, DataError):
+        raise
+    except Exception as error:  # somebody else's class may fail in any way
+        raise ConfigError(f"prepare: fails for made-up examples ({first_line(error)})") from None
+    if first.shape != again.shape or not np.allclose(first, again, rtol=_SAME, atol=_SAME, equal_nan=True):
+        raise ConfigError("prepare: what it gives for an example depends on examples that it saw before")
+    return first
 
 
 def inputs_of(X: NDArray, features: str, groups: int, fixed: Mapping[str, NDArray]) -> torch.Tensor:
@@ -74,9 +91,12 @@ def trained_part(network: torch.nn.Module, frozen: int) -> torch.nn.Module:
     return network[frozen:]
 
 
-def through_frozen(network: torch.nn.Module, frozen: int, inputs: torch.Tensor) -> torch.Tensor:
+def through_frozen(
+    network: torch.nn.Module, frozen: int, inputs: torch.Tensor, draws: ForwardDraws | None = None
+) -> torch.Tensor:
     """What the layers that are trained see; the frozen ones take no gradient any more, and each example goes through
-    them once. One that they fail for becomes no numbers: its gradient counts as zero, and it stops nothing."""
+    them once. One that they fail for becomes no numbers: its gradient counts as zero, and it stops nothing. Of private
+    examples `draws` are whatever these layers draw."""
     trained_part(network, frozen)
     if not frozen:
         return inputs
@@ -85,27 +105,40 @@ def through_frozen(network: torch.nn.Module, frozen: int, inputs: torch.Tensor) 
     device = next(network.parameters()).device
     with torch.no_grad():
         like = body(torch.zeros(1, *inputs.shape[1:], device=device))
-        return torch.cat([_block_through(body, block.to(device), like).cpu() for block in inputs.split(BLOCK)])
+        blocks = [
+            _block_through(body, block.to(device), like, draws and draws.some(slice(i * BLOCK, (i + 1) * BLOCK))).cpu()
+            for i, block in enumerate(inputs.split(BLOCK))
+        ]
+    return torch.cat(blocks)
 
 
-def _block_through(body: torch.nn.Module, block: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _block_through(
+    body: torch.nn.Module, block: torch.Tensor, like: torch.Tensor, draws: ForwardDraws | None
+) -> torch.Tensor:
     try:
-        return body(block)
+        with drawing(draws):
+            found: torch.Tensor = body(block)
+            return found
     except Exception:
         found = like.new_full((len(block), *like.shape[1:]), math.nan)
         for place in range(len(block)):
-            with suppress(Exception):
+            with suppress(Exception), drawing(draws and draws.only(place)):
                 found[place] = body(block[place : place + 1])[0]
         return found
 
 
 def refuse_memory_of_frozen(network: torch.nn.Module, frozen: int, inputs: torch.Tensor) -> None:
-    """ConfigError where frozen layers keep anything of what went through them: it would be released without noise."""
+    """ConfigError where frozen layers keep anything of what went through them, as it would be released without noise,
+    or give something else for an example in the company of others."""
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    through_frozen(network, frozen, inputs)
+    draws = ForwardDraws(bytes(KEY_BYTES), [bytes([i]) for i in range(len(inputs))], by_row=False)
+    together = through_frozen(network, frozen, inputs, draws)
+    alone = [through_frozen(network, frozen, inputs[i : i + 1], draws.only(i)) for i in range(len(inputs))]
     for name, tensor in network.state_dict().items():
         if name not in before or not torch.equal(tensor, before[name]):
             raise ConfigError(f"model: {name} changes in a forward pass, though its layer is frozen; use another layer")
+    if not torch.allclose(together, torch.cat(alone), rtol=_SAME, atol=_SAME, equal_nan=True):
+        raise ConfigError("model: what its frozen layers give for an example depends on the others; use other layers")
 
 
 def held(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

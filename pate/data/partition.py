@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from pate.accounting import parameters
 from pate.errors import DataError
 from pate.mechanisms.base import Split
+
+if TYPE_CHECKING:
+    from pate.data.dataset import Records
 
 _UNIFORM_BITS = 64  # bits of a hash that decide whether a record is in a subset
 
@@ -84,6 +88,23 @@ def subsample_parts(
         for part in poisson_subsets(records[row], key, n_parts, rate, kappa):
             members[part].append(int(row))
     return [np.array(rows, dtype=np.int64) for rows in members]
+
+
+def one_record_per_person(records: Records, n_classes: int, key: bytes) -> NDArray[np.bool_]:
+    """Which records count where each person has one: of those that can be learned from, that of the least keyed hash.
+
+    Which one it is depends on that person's records alone, never on their places or on anybody else's. Where there are
+    no ids, every record counts.
+    """
+    if records.ids is None:
+        return np.ones(len(records), dtype=np.bool_)
+    usable, rank = records.usable(n_classes), ranks(records.X, records.y, key)
+    chosen: dict[str, int] = {}
+    for row in np.flatnonzero(usable).tolist():
+        best = chosen.setdefault(records.ids[row], row)
+        if rank[row] < rank[best]:
+            chosen[records.ids[row]] = row
+    return np.isin(np.arange(len(records)), list(chosen.values()))
 
 
 def poisson_subsets(record_id: bytes, key: bytes, n_subsets: int, rate: float, kappa: int) -> tuple[int, ...]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -28,6 +26,7 @@ from pate.errors import ConfigError, RunError
 from pate.features import Features, Transform
 from pate.naming import make_importable
 from pate.networks.threads import hold_to_threads, hold_torch_to_threads
+from pate.seeding import seeded_globally
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
 from pate.teachers.payload import constant, pack, unpack
@@ -263,7 +262,7 @@ class Worker:
         Each teacher gets examples of its own: one that scales them in place must not reach the next.
         """
         try:
-            with _seeded(seed_of_part(self._seed, part)):
+            with seeded_globally(seed_of_part(self._seed, part)):
                 return _checked_votes(_quietly(lambda: teacher.predict(X.copy())), len(X), self._n_classes)
         except Exception:
             return np.zeros(len(X), dtype=np.int64)
@@ -274,7 +273,7 @@ class Worker:
         for attempt in range(_ATTEMPTS):
             seed = seed_of_part(self._seed, part, attempt)
             try:
-                with _seeded(seed):
+                with seeded_globally(seed):
                     teacher = PartClassifier(self._kinds[recipe].estimator(seed))
                     transformed = self._features(recipe).transform(X)
                     _quietly(lambda t=teacher, Z=transformed: t.fit(Z, y).predict(Z[:1]))  # type: ignore[misc]
@@ -293,7 +292,7 @@ class Worker:
 
         slots: dict[int, Records] = {}
         for part, (X, y) in data.items():
-            with suppress(Exception):
+            with suppress(Exception), seeded_globally(seed_of_part(self._seed, part)):
                 transformed = np.asarray(self._features(job.recipe).transform(X), dtype=np.float32)
                 usual = self._features(job.recipe).transform(np.zeros_like(X[:1])).shape[1:]
                 if len(np.unique(y)) > 1 and transformed.shape == (len(y), *usual):
@@ -350,21 +349,6 @@ def _checked_votes(votes: Any, n_examples: int, n_classes: int) -> NDArray[np.in
         raise ValueError(f"predict gave {votes.shape} for {n_examples} examples: one class each is wanted")
     result: NDArray[np.int64] = votes.reshape(n_examples).astype(np.int64)
     return result
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """The process's generators as they would be for this teacher alone; some classes draw from them."""
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    if "torch" not in sys.modules:
-        yield
-        return
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 def _torch_has_gpu() -> bool:

@@ -1,7 +1,8 @@
 """Public features: transforms that come before a teacher and look at no private data.
 
 A transform has `transform(X) -> array` and works on each example by itself. Nothing is fitted to private records, so a
-record still touches only its own teacher, and every guarantee stands. A transform may have
+record still touches only its own teacher, and every guarantee stands. Where that must hold for each record, as for
+neighbours and DP-SGD, a class that is not known to work so is handed one record at a time. A transform may have
 `learn(X_public) -> parameters`: it is called with public examples only, before anything is trained or counted, and the
 parameters that it returns are added to its own wherever it is made from then on.
 """
@@ -10,13 +11,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
+from pate.boundary import is_ours
 from pate.errors import ConfigError
 from pate.naming import import_dotted, nearest, short_names
+from pate.seeding import seed_globally, seeded_globally
 
 
 class Transform(Protocol):
@@ -32,11 +37,58 @@ class Features:
     def __init__(self, steps: Sequence[Transform] = ()) -> None:
         self._steps = steps
 
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
     def transform(self, X: NDArray) -> NDArray:
-        """The features of each example, from that example alone."""
+        """The features of examples that are public, or that one teacher has to itself."""
         for step in self._steps:
             X = step.transform(X)
         return X
+
+    def transform_each(self, X: NDArray) -> NDArray:
+        """The features of each example, from that example alone: a class that is not known to work by rows, as this
+        package's own do and those that say `exact_by_row`, gets every one by itself."""
+        for step in self._steps:
+            X = step.transform(X) if _works_by_rows(step) else alone(step.transform, X)
+        return np.asarray(X)
+
+    def transform_records(self, X: NDArray, like: NDArray) -> NDArray:
+        """The features of private records, each from that record alone; NaN for one that they cannot be worked out for.
+
+        `like` are features of an example that is nobody's. A record whose features have another shape has none.
+        """
+        if not self or not len(X):
+            return X if not self else np.zeros((0, *like.shape[1:]), dtype=like.dtype)
+        found = np.full((len(X), *like.shape[1:]), np.nan, dtype=np.result_type(like, np.float32))
+        if all(map(_works_by_rows, self._steps)):
+            with suppress(Exception):
+                together = self.transform(X)
+                if together.shape == found.shape:
+                    return together
+        for i in range(len(X)):
+            with suppress(Exception):  # nobody is told of it, and the others are not stopped
+                one = self.transform_each(X[i : i + 1])
+                if one.shape[1:] == like.shape[1:] and len(one) == 1:
+                    found[i] = one[0]
+        return found
+
+
+def alone(function: Callable[[NDArray], Any], X: NDArray) -> NDArray:
+    """What a function gives for each example by itself: whatever it draws on the way is the same for every one, so that
+    nothing about an example depends on how many came before it."""
+    if len(X) == 0:
+        return np.asarray(function(X))
+    found = []
+    with seeded_globally(0):
+        for i in range(len(X)):
+            seed_globally(0)
+            found.append(np.asarray(function(X[i : i + 1])))
+    return np.concatenate(found)
+
+
+def _works_by_rows(step: Transform) -> bool:
+    return is_ours(type(step).__module__) or getattr(step, "exact_by_row", False) is True
 
 
 def build_features(steps: Sequence[Mapping[str, Any]], key: str) -> Features:

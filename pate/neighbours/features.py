@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.features import Transform, build_steps
+from pate.features import Transform, alone, build_steps
 from pate.networks.threads import one_thread
 
 
@@ -43,7 +43,7 @@ class RecordFeatures:
     def _of_numbers(self, X: NDArray) -> NDArray:
         with one_thread():
             if self.student is not None:
-                return _alone(self.student.features, X)
+                return alone(self.student.features, X)
             for step in build_steps(self.steps, "neighbours.features"):
                 X = transformed(step, X)
         return np.asarray(X).reshape(len(X), -1)
@@ -51,10 +51,4 @@ class RecordFeatures:
 
 def transformed(step: Transform, X: NDArray) -> NDArray:
     """What a transform makes of each example, bit for bit the same in any company."""
-    return step.transform(X) if getattr(step, "exact_by_row", False) else _alone(step.transform, X)
-
-
-def _alone(function: Any, X: NDArray) -> NDArray:
-    if len(X) == 0:
-        return np.asarray(function(X))
-    return np.concatenate([np.asarray(function(X[i : i + 1])) for i in range(len(X))])
+    return step.transform(X) if getattr(step, "exact_by_row", False) else alone(step.transform, X)

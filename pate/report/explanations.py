@@ -64,11 +64,10 @@ def by_class(student: Student) -> str:
 
 
 def privacy_statement(epsilon: float, delta: float, unit: str, changed: bool = False) -> str:
-    """What ε and δ promise, in a sentence that holds for every data set; `changed`: of a changed record, too."""
-    change = "Adding, removing or changing one record" if changed else "Adding or removing one record"
-    if unit == "id":
-        change = "Adding, removing or changing all records of one id"
-    return f"{change} changes the probability of anything published here by at most {_factor(epsilon)}" + (
+    """What ε and δ promise, in a sentence that holds for every data set; `changed`: of what is changed, too."""
+    step = "Adding, removing or changing" if changed else "Adding or removing"
+    whose = "all records of one id" if unit == "id" else "one record"
+    return f"{step} {whose} changes the probability of anything published here by at most {_factor(epsilon)}" + (
         f", except with probability about {delta:g} (δ)." if delta else "."
     )
 

@@ -106,7 +106,7 @@ def described_report(
             epsilon=epsilon,
             delta=budget.delta,
             unit=unit,  # type: ignore[arg-type]
-            statement=privacy_statement(epsilon, budget.delta, unit, changed=by_records),
+            statement=privacy_statement(epsilon, budget.delta, unit, changed=by_records or data.per_person),
             epsilon_added_or_removed=(
                 neighbours_cost(config, len(data.classes)).added_or_removed if by_records else None
             ),

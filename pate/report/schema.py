@@ -51,7 +51,7 @@ class Privacy(_Section):
     epsilon: float = Field(description="cost of the limits, whatever was realised: the ε to publish")
     delta: float
     unit: Literal["record", "id"] = Field(
-        description="a step between neighbours: a record added or removed, or all of one id added, removed or changed"
+        description="whom ε protects: one record, or all records of one id; `statement` says against which changes"
     )
     statement: str = Field(description="the guarantee in words")
     sanitised: Sanitised | None = Field(default=None, description="only if budget.sanitise asked for it")

@@ -56,6 +56,11 @@ def _unit(report: AnyReport) -> str:
             "Neighbouring data sets: two data sets that differ in the records of one id, added, removed or changed. "
             "Replacing one id by another is two such steps."
         )
+        if isinstance(report, BaselineReport):  # of a person with several records one counts: which one, may change
+            neighbours = (
+                "Neighbouring data sets: two data sets of which one has the records of one id more. Changing them, or "
+                "replacing one id by another, is two such steps. Of an id with several records one counts."
+            )
     else:
         unit = (
             "Unit of privacy: one record. A person with several records is protected less: with k records the "

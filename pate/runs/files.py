@@ -27,7 +27,7 @@ TEACHERS, FAILURES, ENSEMBLE = "teachers", "failures.json", "ensemble.json"
 VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.json", "epsilon.json"
 CELLS, FEATURES = "cells", "features"  # for records that vote near themselves
 TEACHER_ROUND = "round-{}"  # teachers of the second round and later, and the student between
-STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released"
+STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released.safetensors"
 SECONDS, SEALS, HELD_OUT = "seconds.json", "seals.json", "held_out"
 ATTACKS = "attacks"  # shadow models and the like, kept so that an audit can go on
 
@@ -216,6 +216,11 @@ class RunFiles:
     def baseline_state(self) -> Path:
         """What a baseline that is being trained goes on from."""
         return self.private / BASELINE_STATE
+
+    @property
+    def released_file(self) -> Path:
+        """What a baseline releases and what that cost, stored before it is published."""
+        return self.private / RELEASED
 
     @property
     def seconds_file(self) -> Path:

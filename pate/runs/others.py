@@ -47,8 +47,8 @@ def _beside(out: Path) -> list[Path]:
 
 
 def _has_spent(run: RunFiles) -> bool:
-    """Whether there are books, or a baseline's model: what was charged may be more, never less."""
-    return run.ledger_file.exists() or run.model_folder.exists()
+    """Whether there are books, or what a baseline releases: what was charged may be more, never less."""
+    return run.ledger_file.exists() or run.released_file.exists() or run.model_folder.exists()
 
 
 def _used_by(folder: Path) -> frozenset[str]:

@@ -275,10 +275,14 @@ class Run(RunFiles):
         self._remember(state)
 
     def release_once(self, content: bytes) -> None:
-        """Raise RunError if another machine has released another result of this run in storage: both would cost ε."""
-        digest = blake2b(content, digest_size=16).hexdigest().encode()
-        if self.storage is not None and not self.storage.create(_RELEASED, digest):
-            raise RunError(f"{self.place}: another pate has released its result from this run; begin a new one")
+        """Store what the run releases, with what it cost, before anyone sees it: whole or not at all, and only once.
+
+        RunError if another machine has stored another result of this run in storage: both would cost ε.
+        """
+        if self.storage is not None and not self.storage.create(_RELEASED, content):
+            text = f"{self.place}: another pate has released its result from this run; with {{resume}} it is published"
+            raise RunError(text, resume=True)
+        write_atomically(self.released_file, lambda path: path.write_bytes(content))
 
     def _remember(self, state: dict[str, tuple[int, int]] | None = None) -> None:
         """Note that storage holds what is here."""

@@ -413,6 +413,7 @@ def test_whatever_is_accepted_is_in_range(value: object) -> None:
         (parameters.epsilon, lambda x: 0 < x < math.inf),
         (parameters.delta, lambda x: 0 < x < 1),
         (parameters.noise, lambda x: 1e-3 <= x <= 1e4),
+        (parameters.clip_norm, lambda x: 1e-12 <= x <= 1e12),
         (parameters.queries, lambda x: isinstance(x, int) and 0 <= x <= 10**9),
         (parameters.order, lambda x: 1 < x < math.inf),
         (parameters.seed, lambda x: isinstance(x, int) and 0 <= x < 2**32),

@@ -228,8 +228,8 @@ def model(cls=DPSGDClassifier, **changed):
 def clipped_after_the_sum(way, network, clip_norm):
     unclipped = CLIPPED_SUM(way, network, 1e9)
 
-    def summed(inputs, targets):
-        parts = unclipped(inputs, targets)
+    def summed(inputs, targets, draws=None):
+        parts = unclipped(inputs, targets, draws)
         norm = float(torch.cat([part.reshape(-1) for part in parts]).norm())
         return [part * min(1.0, clip_norm / max(norm, 1e-12)) for part in parts]
 

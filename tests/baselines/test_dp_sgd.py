@@ -92,7 +92,7 @@ def test_lots_are_poisson_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     def counting(way: str, module: nn.Module, clip: float) -> Any:
-        def total(inputs: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+        def total(inputs: torch.Tensor, targets: torch.Tensor, draws: Any = None) -> list[torch.Tensor]:
             sizes.append(len(inputs))
             return [torch.zeros_like(p) for p in module.parameters()]
 
@@ -313,6 +313,9 @@ def test_ones_own_module_by_dotted_path() -> None:
         ({"features": "hog"}, "features = 'hog'"),
         ({"accountant": "gdp"}, "accountant"),
         ({"micro_batch": 0}, "micro_batch"),
+        ({"clip_norm": 0.0}, "clip_norm = 0"),
+        ({"clip_norm": 1e-25}, "clip_norm = 1e-25: must be a number at least 1e-12"),
+        ({"clip_norm": 1e25}, r"clip_norm = 1e\+25: must be .* at most 1e\+12"),
         ({"learning_rate_end": -1.0}, "learning_rate_end = -1"),
         ({"prepare": ["uprigt"]}, "did you mean 'upright'"),
         ({"prepare": [{"params": {}}]}, "prepare: each"),

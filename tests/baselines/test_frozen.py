@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.clipped_sums import clipped_sum_of
 from torch import nn
 
 from pate.baselines.dp_sgd import DPSGDClassifier
@@ -59,6 +60,18 @@ class Remembers(nn.Module):
         return x
 
 
+class Mixes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+
+class Draws(nn.Module):
+    """In every mode, as somebody's own layer may."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rand(x.shape)
+
+
 class Fails(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if (x > 50).any():
@@ -67,12 +80,25 @@ class Fails(nn.Module):
 
 
 def chain(first: str) -> nn.Sequential:
-    return nn.Sequential({"remembers": Remembers, "fails": Fails}[first](), nn.Linear(6, 2))
+    return nn.Sequential(
+        {"remembers": Remembers, "fails": Fails, "mixes": Mixes, "draws": Draws}[first](), nn.Linear(6, 2)
+    )
 
 
 def test_frozen_layers_that_remember_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"0\.seen changes in a forward pass, though its layer is frozen"):
         classifier(model=f"{__name__}.chain", model_params={"first": "remembers"}, frozen=1).rehearse((6,))
+
+
+def test_frozen_layers_that_mix_examples_are_refused() -> None:
+    with pytest.raises(ConfigError, match="frozen layers give for an example depends on the others"):
+        classifier(model=f"{__name__}.chain", model_params={"first": "mixes"}, frozen=1).rehearse((6,))
+
+
+def test_frozen_layers_draw_for_each_record_by_itself() -> None:
+    settings = {"model": f"{__name__}.chain", "model_params": {"first": "draws"}, "frozen": 1}
+    whole, without = clipped_sum_of(X, Y, **settings), clipped_sum_of(X[1:], Y[1:], **settings)
+    assert np.linalg.norm(whole - without) <= 1 + 1e-4
 
 
 def test_a_record_that_frozen_layers_fail_for_counts_as_zero() -> None:

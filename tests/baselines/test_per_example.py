@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from pate.accounting import parameters
+from pate.accounting.parameters import LEAST_CLIP_NORM
 from pate.baselines.networks import build_network
 from pate.baselines.per_example import _factors, clipped_sum, never_stopping, quickest
 from pate.baselines.traces import trace_of
@@ -105,6 +109,20 @@ def test_every_way_gives_the_sum_of_the_plain_loop(case: str, clip: float) -> No
         for ours, theirs in zip(clipped_sum(way, fresh, clip)(inputs, targets), expected, strict=True):
             # where places are few, an example is made shorter by what rounding could hide
             torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4 if case.startswith("few") else 1e-5)
+
+
+@pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func", "one_by_one"])
+@pytest.mark.parametrize("clip", [LEAST_CLIP_NORM, 1.0, 1 / LEAST_CLIP_NORM])
+def test_no_example_adds_more_than_the_clipping_norm_however_small_or_large_that_is(way: str, clip: float) -> None:
+    """Gradients that are longer by any factor, with many entries of which each alone is too small to square."""
+    assert parameters.clip_norm(clip) == clip
+    module = nn.Linear(40_000, 2, bias=False)
+    nn.init.zeros_(module.weight)
+    total = clipped_sum(way, module, clip)
+    for beyond in (1.0, 1.5, 30.0, 1e4):
+        example = torch.full((1, 40_000), beyond * clip * math.sqrt(2) / 200)  # half of it is the gradient of a class
+        norm = math.sqrt(sum(float(part.double().square().sum()) for part in total(example, torch.tensor([0]))))
+        assert norm == pytest.approx(clip, rel=1e-4)
 
 
 def test_convolutions_with_few_places_keep_no_gradient() -> None:

@@ -20,7 +20,7 @@ from pate.cli import app
 from pate.config import BaselineConfig, load_baseline_config, load_config, parse_config
 from pate.data.settings import DigitsData
 from pate.data.sources import load
-from pate.errors import ConfigError, DataError, PateError, RunError
+from pate.errors import ConfigError, PateError, RunError
 from pate.report.comparison import compare_runs, method_name
 
 ERM = {
@@ -156,12 +156,11 @@ def test_a_method_is_named_by_its_settings() -> None:
     assert method_name({"kind": "baseline", "method": {"name": "dp_sgd", "prepare": []}}) == "dp_sgd"
 
 
-def private_table(folder: Path, ids: list[str] | None = None) -> dict:
+def private_table(folder: Path) -> dict:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
     X = rng.normal(size=(300, 3)) + y[:, None]
-    extra = {} if ids is None else {"id_private": np.array(ids)}
-    np.savez(folder / "data.npz", X_private=X, y_private=y, X_public=X[:5], X_test=X[:50], y_test=y[:50], **extra)
+    np.savez(folder / "data.npz", X_private=X, y_private=y, X_public=X[:5], X_test=X[:50], y_test=y[:50])
     return ERM | {"data": {"source": "npz", "file": "data.npz", "classes": ["0", "1"]}, "nonprivate": None}
 
 
@@ -218,12 +217,6 @@ def test_columns_that_a_baseline_does_not_use_are_named(tmp_path: Path, capsys: 
     }
     run_baseline(BaselineConfig.model_validate(content), tmp_path / "run", data_dir=tmp_path)
     assert "note: not used: 'note' (data.ignore)" in capsys.readouterr().err
-
-
-def test_several_records_of_one_id_are_refused(tmp_path: Path) -> None:
-    content = private_table(tmp_path, ["a"] * 300) | {"records": 300}
-    with pytest.raises(DataError, match="an id has several records"):
-        run_baseline(parse_config(content, BaselineConfig), tmp_path / "r", data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(

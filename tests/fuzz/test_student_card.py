@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from pate.baselines import build_baseline
-from pate.baselines.saving import load_model, save_model
+from pate.baselines.saving import ModelRelease, load_model
 from pate.cli.predict import predict
 from pate.errors import NotTrusted, PateError
 from pate.students import build_student
@@ -127,7 +127,7 @@ def baseline_folder(name: str, folder: Path) -> Path:
     model = build_baseline(kind, params | more, given | ({"epsilon": None} if more else {}))
     extra = {"X_public": X} if kind == "dp_sgd" else {}
     model.fit(X if kind == "dp_sgd" else X.reshape(24, -1), y, **extra)
-    save_model(model, folder, kind, params | more, {"classes": ["a", "b", "c"]})
+    ModelRelease.of(model, kind, params | more, {"classes": ["a", "b", "c"]}).publish(folder)
     return folder
 
 

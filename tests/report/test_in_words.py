@@ -24,7 +24,9 @@ from pate.reproduce.figures import vote_figures
 
 def report(classes: tuple[str, ...] = ("a", "b"), **privacy: Any) -> Report:
     privacy = {"epsilon": 2.0, "delta": 1e-5, "unit": "record"} | privacy
-    privacy["statement"] = privacy_statement(privacy["epsilon"], privacy["delta"], privacy["unit"])
+    privacy["statement"] = privacy_statement(
+        privacy["epsilon"], privacy["delta"], privacy["unit"], changed=privacy["unit"] == "id"
+    )
     return Report.model_validate(
         {
             "name": "r",
