@@ -28,6 +28,7 @@ from pate.runs.files import STUDENT_CARD
 from pate.runs.published import in_letters
 from pate.runs.run import Run
 from pate.runs.seals import seal
+from pate.storage.files import make_folder
 from pate.students.held_out import HeldOut, held_out, student_name
 from pate.students.saving import load_card, save_student
 from pate.students.stage import labels_are_kept, model_card, seen_by_student, taught, whole_student
@@ -151,7 +152,7 @@ class _Trials:
         published = self.run.labels
         assert published is not None
         card = model_card(config, self.data, self.epsilon(config)) | {"ledger": in_letters(published.pin)}
-        folder.parent.mkdir(exist_ok=True)
+        make_folder(folder.parent)
         save_student(whole_student(config, bare), folder, card | {"settings": config.student.model_dump(mode="json")})
         seal(self.run, folder)
         self.run.sync()

@@ -17,7 +17,7 @@ from pate.baselines import build_baseline
 from pate.errors import NotTrusted, RunError, first_line
 from pate.naming import importing_only
 from pate.runs.files import MODEL_CARD, TENSORS
-from pate.storage.files import read_card, read_model_card, regular_file, write_atomically
+from pate.storage.files import make_folder, read_card, read_model_card, regular_file, write_atomically
 
 
 def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def save_model(model: Any, folder: Path, name: str, params: dict[str, Any], card
         "epsilon": model.epsilon_,
         "delta": model.delta_,
     }
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     write_atomically(folder / TENSORS, lambda path: save_file(weights, path), mode=0o644)
     write_atomically(folder / MODEL_CARD, lambda path: path.write_text(json.dumps(card, indent=2) + "\n"), mode=0o644)
 

@@ -20,7 +20,7 @@ from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.readers import split_records
 from pate.ensemble.worker import Teaching
 from pate.runs.run import KEY_BYTES
-from pate.storage.files import write_atomically
+from pate.storage.files import make_folder, write_atomically
 
 
 def votes_of(
@@ -72,7 +72,7 @@ def _train_and_count(
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
     from pate.ensemble import Ensemble
 
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder, 0o700)
     if not (folder / "key").exists():
         write_atomically(folder / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
     key = (folder / "key").read_bytes()

@@ -32,7 +32,7 @@ from pate.runs import files
 from pate.runs.files import RunFiles
 from pate.runs.notebook import labels_table
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
-from pate.storage.files import KEY_BYTES, locked, read_key, write_atomically
+from pate.storage.files import KEY_BYTES, locked, make_folder, read_key, write_atomically
 
 if TYPE_CHECKING:
     from pate.report.schema import BaselineReport, Report
@@ -140,7 +140,7 @@ class Run(RunFiles):
     def _in_storage(cls, storage: Storage, config: RunConfig, resume: Resume) -> Iterator[Run]:
         """A local copy of what is in storage. Only the ledger keeps two machines apart: see `StoredLedger`."""
         folder = _working_copies() / blake2b(storage.url.encode(), digest_size=12).hexdigest()
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder.parent, 0o700)
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(folder.with_suffix(".lock"), wait=False))
@@ -334,7 +334,8 @@ class Run(RunFiles):
             _must_match(config, settings_from(read_yaml(stored), type(config)), self.place)
 
     def _make_private(self) -> None:
-        self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.path)
+        make_folder(self.private, 0o700)
         if self.private.stat().st_mode & 0o077:
             raise RunError(f"{self.private}: others can read it; run: chmod -R go= {self.private}")
 

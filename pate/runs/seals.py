@@ -16,7 +16,14 @@ from pathlib import Path
 
 from pate.errors import RunError
 from pate.runs.files import OBJECT, SEALS, STUDENT_CARD, TENSORS, RunFiles
-from pate.storage.files import create_key, read_key, regular_file, write_atomically
+from pate.storage.files import (
+    create_key,
+    make_state_folder,
+    read_key,
+    regular_file,
+    state_folder,
+    write_atomically,
+)
 
 _SEALED = (STUDENT_CARD, TENSORS, OBJECT)
 
@@ -44,10 +51,10 @@ def is_sealed(run: RunFiles, folder: Path, content: dict[str, bytes]) -> bool:
 
 def _key(run: RunFiles, create: bool) -> bytes | None:
     """From the run's key and the user's; None where one of them is not there."""
-    own = user_key()
     with suppress(OSError, RunError):
+        own = user_key()
         if create and not own.exists():
-            own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_state_folder()
             create_key(own)
         return blake2b(read_key(run.key_file), key=read_key(own), person=b"seal", digest_size=32).digest()
     return None
@@ -55,8 +62,7 @@ def _key(run: RunFiles, create: bool) -> bytes | None:
 
 def user_key() -> Path:
     """Where the user's own secret is, outside of all runs."""
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "pate" / "key"
+    return state_folder() / "key"
 
 
 def _digest(key: bytes, name: str, content: dict[str, bytes]) -> str:

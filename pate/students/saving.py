@@ -22,7 +22,7 @@ from pate.mechanisms import UNANSWERED
 from pate.naming import importing_only, make_importable, must_be_trusted, nearest, not_trusted
 from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS, RunFiles
 from pate.runs.seals import is_sealed, read_student
-from pate.storage.files import read_model_card, regular_file, sizes, write_atomically
+from pate.storage.files import make_folder, read_model_card, regular_file, sizes, write_atomically
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
 from pate.students.supervised import Supervised
@@ -50,7 +50,7 @@ among them: their compiled code does not check a file's node numbers, and may cr
 
 def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
     """Write the student; `card` says what it is and what it cost (classes, ε, δ, mechanism). Replaces an older one."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     content = {"student": _name(student), "params": student.get_params(), **_write_weights(student, folder), **card}
     text = json.dumps(content, indent=2, default=str) + "\n"
     write_atomically(folder / STUDENT_CARD, lambda path: path.write_text(text), mode=0o644)

@@ -25,6 +25,7 @@ from pate.networks.threads import one_thread
 from pate.runs import files
 from pate.runs.published import Labels, in_letters, write_labels
 from pate.runs.run import Run
+from pate.storage.files import make_folder
 
 _LEAST_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
 
@@ -230,7 +231,7 @@ def student_between(config: Config, given: Given, folder: Path, console: Console
     student = new_student(config)
     check_sees(student, config)
     _fit(student, given, folder.with_suffix(".checkpoint"), console)
-    folder.parent.mkdir(exist_ok=True)
+    make_folder(folder.parent, 0o700)
     save_student(student, folder, {})
     return student
 
