@@ -72,7 +72,7 @@ class Outcome:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: publishable figures alone, since notebooks are passed on."""
-        rows = summary_rows(self.report, self.seconds)
+        rows = summary_rows(self.report)
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
         return f"<table>{cells}</table><p>{escape(str(self.path))}</p>"
 

@@ -26,7 +26,7 @@ def baseline(
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
-    from pate.cli.run import new_run, print_rows
+    from pate.cli.run import new_run, print_rows, say_seconds
     from pate.config import load_baseline_config
     from pate.console import console_for
     from pate.errors import ConfigError
@@ -54,5 +54,6 @@ def baseline(
     if as_json:
         print(json.dumps(outcome.report.model_dump(mode="json") | {"run": str(outcome.path)}))
     else:
-        rows = baseline_rows(outcome.report, outcome.seconds)
+        rows = baseline_rows(outcome.report)
         print_rows(rows, f"run directory: {outcome.path}  (model/ and report.* may leave it)")
+        say_seconds(console, outcome.seconds)

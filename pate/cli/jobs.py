@@ -192,7 +192,7 @@ def print_fetched(folder: Path, names: list[str]) -> None:
         print(last)
         return
     report = read_report(folder)
-    rows = summary_rows(report, {}) if isinstance(report, Report) else baseline_rows(report, {})
+    rows = summary_rows(report) if isinstance(report, Report) else baseline_rows(report)
     print_rows(rows[:-1], last)  # the seconds of its stages stay where it ran
 
 

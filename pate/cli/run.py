@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ import typer
 
 from pate.cli.resuming import ResumeOption, as_argument
 from pate.cluster.interrupts import held_back
-from pate.console import in_a_job
+from pate.console import Console, in_a_job
 from pate.errors import RunError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def run(
         print(json.dumps(content | {"run": str(outcome.path)}))
     else:
         _print_outcome(outcome)
+        say_seconds(console, outcome.seconds)
 
 
 def _print_outcome(outcome: object) -> None:
@@ -76,7 +78,7 @@ def _print_outcome(outcome: object) -> None:
     from pate.report.terminal import summary_rows
 
     assert isinstance(outcome, Outcome)
-    rows = summary_rows(outcome.report, outcome.seconds)
+    rows = summary_rows(outcome.report)
     figures = outcome.private_figures
     if figures:
         each, plurality = figures["mean_teacher_accuracy"], figures["plurality_accuracy"]
@@ -101,6 +103,11 @@ def print_rows(rows: list[tuple[str, str]], last: str) -> None:
     console = plain_console()
     console.print(table)
     console.print(last, soft_wrap=True)
+
+
+def say_seconds(console: Console, seconds: Mapping[str, float]) -> None:
+    """How long each stage took, to the operator alone: time spent on private data is private too."""
+    console.say_privately("seconds: " + ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items()))
 
 
 def new_run(name: str) -> Path:

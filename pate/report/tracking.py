@@ -87,9 +87,9 @@ def write_mlflow(path: Path, store: Path) -> Path:
     experiment = str(int.from_bytes(blake2b(report.name.encode(), digest_size=7).digest(), "big") + 10**17)
     number = blake2b(content + str(path.resolve()).encode(), digest_size=16).hexdigest()
     home, folder = store / experiment, store / experiment / number
-    begun, ended = (int(1000 * file.stat().st_mtime) for file in (run.config_file, run.report_file))
+    ended = int(1000 * run.report_file.stat().st_mtime)  # and no beginning: how long private work took is private
     if not (home / "meta.yaml").exists():
-        times = {"creation_time": begun, "last_update_time": ended}
+        times = {"creation_time": ended, "last_update_time": ended}
         names = {"experiment_id": experiment, "name": report.name, "lifecycle_stage": "active"}
         _write_meta(home, names | times | {"artifact_location": home.resolve().as_uri()})
     shutil.rmtree(folder, ignore_errors=True)
@@ -105,7 +105,7 @@ def write_mlflow(path: Path, store: Path) -> Path:
         "source_name": "pate",
         "source_type": _LOCAL,
         "source_version": report.pate_version,
-        "start_time": begun,
+        "start_time": ended,
         "status": _FINISHED,
         "tags": [],
         "user_id": "",
