@@ -17,7 +17,7 @@ from pate.audit.learners import Baseline, Fitted, Probabilities, Scorer, Trainer
 from pate.config import BaselineConfig, Config
 from pate.data.dataset import Dataset, Records
 from pate.errors import DataError, PateError, RunError
-from pate.naming import dotted_names, make_importable
+from pate.naming import dotted_names
 from pate.report.schema import BaselineReport, Report
 from pate.runs.run import Run
 from pate.runs.version import Version
@@ -175,7 +175,6 @@ def data_of(run: Run, data_dir: Path | None = None) -> Dataset:
 
     config = run.config
     known, config_dir = run.places
-    make_importable(config_dir)
     if config.data.source == "arrays":
         raise RunError(
             f"{run.place}: its data was given from Python; audit it there: pate.audit.auditing.audit(data=…)"

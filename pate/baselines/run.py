@@ -37,6 +37,7 @@ from pate.report.writing import store_report, write_pages
 from pate.runs.files import PLACES, SECONDS, TENSORS
 from pate.runs.others import others_on_the_same_data
 from pate.runs.run import Resume, Run
+from pate.runs.seals import seal
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_", "curve_")
@@ -90,6 +91,7 @@ def run_baseline(
         root = data_root(data_dir)
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
+        seal(directory, directory.config_file, directory.places_file)
         started = time.perf_counter()
         (_fit if data.benchmark else _fit_on_private_data)(model, data, directory, console, curve)
         seconds = {"train": time.perf_counter() - started}

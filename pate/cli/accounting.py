@@ -135,7 +135,7 @@ def plan(
 
         if config is None:
             raise ConfigError("--stand-in: is for a config whose data are labelled and public; name it")
-        with importing_only(trust or ()):
+        with importing_only(trust or (), beside=True):
             print_numbers(config, set_ or [], data_dir, records, target_epsilon, delta, queries, as_json)
         return
     if records is not None:
@@ -145,7 +145,7 @@ def plan(
     if config is not None:
         from pate.config import load_config
 
-        with importing_only(trusted) as guard:
+        with importing_only(trusted, beside=True) as guard:
             found = load_config(config, set_ or ())
             if found.voters == "neighbours":
                 from pate.cli.neighbours import print_plan
@@ -164,7 +164,7 @@ def plan(
     if votes is not None and counts is not None:
         teachers = int(counts[0].sum())
         workload = dataclasses.replace(workload, n_classes=counts.shape[1])
-    with importing_only(trusted):
+    with importing_only(trusted, beside=True):
         if target_epsilon is None:
             chosen = build(settings, teachers)
         elif mechanism_class(settings).free_parameter in own_settings(ctx):  # the noise is given: solve for the queries

@@ -34,6 +34,10 @@ def run(
     anchor: Annotated[
         str | None, typer.Option(help="file or URL outside the run where the ledger's links are kept besides")
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="private/teachers: use teachers that the run has stored elsewhere, though they may run code"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
@@ -58,6 +62,7 @@ def run(
             resume=wanted,
             force=force,
             anchor=anchor,
+            trust=trust or (),
             console=console,
         )
     except KeyboardInterrupt:

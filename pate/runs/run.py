@@ -217,7 +217,7 @@ class Run(RunFiles):
         """The same of a student in some folder of the run."""
         from pate.students.saving import load_own_student, load_student
 
-        own = load_own_student(self, folder, self.places[1])
+        own = load_own_student(self, folder)
         return load_student(folder, trust) if own is None else own
 
     def model(self, trust: Iterable[str] = ()) -> Any:
@@ -358,14 +358,14 @@ class Run(RunFiles):
 
         The student goes first: whatever a crash leaves, no student is there that the config does not describe.
         """
-        stored = settings_from(read_yaml(self.config_file), type(config))
-        if config.digest() == stored.digest():
+        stored, text = settings_from(read_yaml(self.config_file), type(config)), config.to_yaml()
+        if self.config_file.read_text() == text:
             return
         if isinstance(config, Config) and isinstance(stored, Config) and config.student != stored.student:
             self.student_card.unlink(missing_ok=True)
             for folder in (self.student_folder, self.student_checkpoint):
                 shutil.rmtree(folder, ignore_errors=True)
-        write_atomically(self.config_file, lambda path: path.write_text(config.to_yaml()), mode=0o644)
+        write_atomically(self.config_file, lambda path: path.write_text(text), mode=0o644)
 
     def _not_empty(self) -> RunError:
         text = f"{self.place}: is not empty; add {{resume}} to go on with that run, or choose another {{out}}"
