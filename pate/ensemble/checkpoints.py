@@ -1,8 +1,8 @@
 """Trained teachers under `private/teachers/`, so that a crash costs only those that are unfinished.
 
 A file is used only if this run wrote it for that part, and this user's own pate did: an HMAC under the run's key,
-which is beside it, and one under a secret of the user's, which is not, stand before its content. It may be a pickle, which
-runs code. Anything else counts as not there, and the teacher is trained again. Neither key goes to a worker.
+which is beside it, and one under a secret of the user's, which is not, stand before its content. It may be a pickle,
+which runs code. Anything else counts as not there, and the teacher is trained again. Neither key goes to a worker.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pate.cluster.placed import Task, gpu_elsewhere, on_gpu
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.errors import ConfigError, PateError, RunError, first_line
+from pate.errors import ConfigError, NotTrusted, PateError, RunError, first_line
 from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED
 from pate.naming import dotted_names
@@ -211,7 +211,7 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
     """Turn a failure after the labels were released into a RunError that says that they are kept."""
     try:
         yield
-    except (RunError, OSError):
+    except (RunError, OSError, NotTrusted):
         raise
     except Exception as error:
         raise RunError(
