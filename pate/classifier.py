@@ -145,7 +145,9 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         data = self._dataset(X, y, X_public)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pate-"))) / "run"
-            outcome = run(self._config(data), folder, data=data, force=True, console=Quiet(), pages=False)
+            outcome = run(
+                self._config(data), folder, data=data, force=True, anchor="none", console=Quiet(), pages=False
+            )
             finished = Run.load(folder)
             released, self.student_ = finished.labels, finished.student()
         assert released is not None

@@ -37,7 +37,7 @@ from pate.mechanisms import Mechanism
 from pate.neighbours.electorate import electorate_of, tell_of_silent
 from pate.neighbours.posterior import Labelled, no_more_than_noise
 from pate.neighbours.voting import Election
-from pate.planning.budget import ledger_opener
+from pate.planning.budget import anchor_of, ledger_opener
 from pate.preparing import prepare
 from pate.report.figures import save_examples
 from pate.report.making import report_of_run
@@ -115,11 +115,12 @@ def run(
     holds. `resume` goes on with a run that is in `out`; "auto" also begins one where there is none. `data_dir` is
     where data files are, `config_dir` the config's own folder, where other files that it names are, and `address` a Ray
     cluster to join. `force` trains even where parts are too small to learn from. `anchor` is a file or URL where the
-    ledger's links are also kept. `trust` may name `private/teachers`: then teachers are used that the run has stored on
-    another machine, or somebody else in it, which may run their code. `data` is the data, if it is in memory or was
-    loaded before. Without `pages`, what is for people to look at is left out: pages, plots, curves and the private
-    data-dependent ε. `kept_features` is a private folder where runs on the same data share the public features of
-    records that vote themselves; else they are kept until the votes are counted.
+    ledger's links are also kept; else the user's own is, unless it is "none" (`pate.runs.anchoring`). `trust` may name
+    `private/teachers`: then teachers are used that the run has stored on another machine, or somebody else in it, which
+    may run their code. `data` is the data, if it is in memory or was loaded before. Without `pages`, what is for people
+    to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a private folder
+    where runs on the same data share the public features of records that vote themselves; else they are kept until the
+    votes are counted.
     """
     console = console or Console()
     if isinstance(config, Path | str):
@@ -151,7 +152,8 @@ def run(
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         seal(directory, directory.config_file, directory.places_file)
-        open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
+        chosen = anchor_of(given, directory, config_dir, anchor, console.say)
+        open_ledger = ledger_opener(given, mechanism, directory, config_dir, chosen)
         inside = _Inside(
             config, config_dir, data, directory, force, pages, seconds, console, kept_features, ready.student_seconds,
             OWN_TEACHERS in trust,
@@ -170,6 +172,7 @@ def run(
         with labels_are_kept("the report", out):
             with _stage("report", seconds):
                 report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console, agreement)
+                report = report.model_copy(update={"anchored": chosen.place is not None})
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:

@@ -32,7 +32,11 @@ def run(
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small to learn from")] = False,
     anchor: Annotated[
-        str | None, typer.Option(help="file or URL outside the run where the ledger's links are kept besides")
+        str | None,
+        typer.Option(
+            help="file or URL outside the run where the ledger's links are kept besides, or none; else your state "
+            "folder; new: the run was moved here for good"
+        ),
     ] = None,
     trust: Annotated[
         list[str] | None,

@@ -58,7 +58,8 @@ def run(
     resume: ResumeOption = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small")] = False,
     anchor: Annotated[
-        str | None, typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides")
+        str | None,
+        typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides; none, or new"),
     ] = None,
     trust: Annotated[
         list[str] | None,

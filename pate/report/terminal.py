@@ -116,6 +116,8 @@ def summary_rows(report: Report) -> list[Row]:
         only = f"{report.privacy.epsilon_added_or_removed:.3g}, if records are only added or removed"
         rows.append(("ε otherwise", only))
     rows.append(("what it means", report.privacy.statement))
+    if report.anchored is False:
+        rows.append(("anchor", "none: a copy of the run that goes on beside it would not be noticed"))
     if report.privacy.sanitised is not None:
         sanitised = report.privacy.sanitised
         rows.append(("ε sanitised", f"{sanitised.epsilon:.3g} at δ = {sanitised.delta:g}, for what was released here"))

@@ -26,7 +26,6 @@ from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_con
 from pate.config.loading import settings_from
 from pate.data.partition import keyed_digest
 from pate.errors import PateError, RunError
-from pate.ledger.anchor import absolute
 from pate.ledger.stored import FOLDER
 from pate.runs import files
 from pate.runs.files import RunFiles
@@ -294,15 +293,6 @@ class Run(RunFiles):
                 about = path.stat()
                 result[name] = about.st_mtime_ns, about.st_size
         return result
-
-    def anchored(self, place: str | None) -> str | None:
-        """Where the ledger's links are also kept: the anchor that the run was begun with, which cannot be changed."""
-        path = self.anchor_file
-        if place is None:
-            return path.read_text() if path.exists() else None
-        if not self.same_as_before(path.name, absolute(place)):
-            raise RunError(f"anchor {place}: this run was begun with the anchor {path.read_text()}; name that one")
-        return absolute(place)
 
     def note(self, name: str, content: Any) -> None:
         """Write a JSON file under `private/`."""
