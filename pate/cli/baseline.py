@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pate.cli.resuming import ResumeOption, as_argument
+from pate.cli.resuming import ResumeOption, as_argument, how_to_go_on
+from pate.cluster.interrupts import advising
 
 
 def baseline(
@@ -37,7 +39,7 @@ def baseline(
         raise ConfigError("--resume: name the run's directory with --out")
     directory = os.path.expanduser(out) if out else new_run(settings.name)
     console = console_for(log_json)
-    try:
+    with advising(partial(how_to_go_on, directory)):
         outcome = run_baseline(
             settings,
             directory,
@@ -47,10 +49,6 @@ def baseline(
             resume=as_argument(resume),
             console=console,
         )
-    except KeyboardInterrupt:
-        command = " ".join(["pate baseline", str(config), *(f"--set {s}" for s in set_ or ())])
-        console.say(f"\ninterrupted; go on with: {command} --out {directory} --resume")
-        raise typer.Exit(130) from None
     if as_json:
         print(json.dumps(outcome.report.model_dump(mode="json") | {"run": str(outcome.path)}))
     else:

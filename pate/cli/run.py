@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.resuming import ResumeOption, as_argument
-from pate.cluster.interrupts import held_back
+from pate.cli.resuming import ResumeOption, as_argument, how_to_go_on
+from pate.cluster.interrupts import advising, held_back
 from pate.console import Console, in_a_job
 from pate.errors import RunError
 
@@ -46,17 +47,17 @@ def run(
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
-    with held_back():  # threads that libraries start while they are loaded leave signals to us
+    with held_back(end_at_once=True):  # threads that libraries start while they are loaded leave signals to us
         from pate.config import load_config
     settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is told at once
-    with held_back():
+    with held_back(end_at_once=True):
         from pate import pipeline
     from pate.console import console_for
 
     wanted = as_argument(resume)
     directory = os.path.expanduser(out) if out else _place(settings, wanted)
     console = console_for(log_json)
-    try:
+    with advising(partial(how_to_go_on, directory)):
         outcome = pipeline.run(
             settings,
             directory,
@@ -69,10 +70,6 @@ def run(
             trust=trust or (),
             console=console,
         )
-    except KeyboardInterrupt:
-        command = " ".join(["pate run", *([str(config)] if config else []), *(f"--set {s}" for s in set_ or ())])
-        console.say(f"\ninterrupted; what was paid for is kept. Go on with: {command} --out {directory} --resume")
-        raise typer.Exit(130) from None
     if as_json:
         content = outcome.report.model_dump(mode="json")
         print(json.dumps(content | {"run": str(outcome.path)}))

@@ -55,6 +55,9 @@ _AT_ONCE = 64
 _FIRST_FILES = {files.PRIVATE, f"{files.CONFIG}.partial"}  # all there is if it was killed while it began
 
 
+BEGUN: set[str] = set()
+"""Places of runs that this process has begun, or gone on with."""
+
 Resume = bool | Literal["auto"]
 """Whether to go on with a run that is there; `auto` makes one where there is none, so a start can be repeated."""
 
@@ -115,6 +118,7 @@ class Run(RunFiles):
         """
         opened = cls._in_storage(open_storage(str(place)), config, resume) if is_url(place) else None
         with opened or cls._in_folder(Path(place), config, resume) as run, run:
+            BEGUN.add(str(place))
             yield run
 
     @classmethod
