@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from types import FrameType
 
 _LINE = b"interrupted; nothing was begun\n"
@@ -42,4 +41,4 @@ def _end_quietly(number: int, _: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
