@@ -246,9 +246,12 @@ def test_a_run_of_ones_own_imports_from_beside_its_config(received: Path, tmp_pa
     sys.modules.pop(module)
     assert is_own(Run.load(tmp_path / "mine"))
     assert len(further_student(tmp_path / "mine").students) == 1
-    for file in ("config.yaml", "private/places.json"):
-        (tmp_path / "mine" / file).open("a").write("\n")
+    for file in (tmp_path / "mine" / "config.yaml", tmp_path / "mine" / "private" / "places.json"):
+        written = file.read_text()
+        file.write_text(written + "\n")
         assert not is_own(Run.load(tmp_path / "mine")), file
+        file.write_text(written)
+    assert is_own(Run.load(tmp_path / "mine"))
 
 
 def test_who_goes_on_with_a_run_makes_it_their_own_without_its_teachers(sent: Path, received: Path) -> None:
