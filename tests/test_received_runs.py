@@ -22,7 +22,7 @@ from pate.cli import app
 from pate.config import load_config
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.further import further_student
-from pate.naming import import_dotted, importing_only
+from pate.naming import import_dotted, import_folders, importing_only, make_importable
 from pate.runs.run import Run
 from pate.runs.seals import is_own
 
@@ -276,3 +276,13 @@ def test_a_guard_within_a_guard_trusts_no_more() -> None:
         pytest.raises(Exception, match="trust"),
     ):
         import_dotted("collections.abc.Mapping", "here")
+
+
+def test_trust_in_a_name_is_none_in_the_folder_that_a_run_names(tmp_path: Path) -> None:
+    """A file there could stand in for any package that is not installed, here or in a worker."""
+    with importing_only(["my.Net"]):
+        make_importable(tmp_path)
+        assert import_folders(tmp_path) == ()
+    assert str(tmp_path) not in sys.path
+    with importing_only(["my.Net"], beside=True):  # of a config that the user names
+        assert import_folders(tmp_path) == (str(tmp_path),)
