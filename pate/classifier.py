@@ -255,6 +255,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
                 folder,
                 data=data,
                 force=bool(self.force),
+                anchor="none",
                 console=Console() if self.verbose else Quiet(),
                 pages=False,
                 n_jobs=self.n_jobs,

@@ -9,14 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-_SECONDS_BETWEEN_LINES = 10.0
-_SECONDS_BETWEEN_JSON_LINES = 2.0  # a bar may be drawn from them
+_LINES, _JSON_LINES = 4, 50  # of one piece of work: by what is done, since the time it takes may be private
 Update = Callable[..., None]
 
 
@@ -64,7 +62,7 @@ class Console:
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:
-        """Yields a function that is told how many of `total` are done, and perhaps a remark and after how long."""
+        """Yields a function that is told how many of `total` are done, and perhaps a remark."""
         if self._rich.is_terminal:
             with self._bar(what, total) as update:
                 yield update
@@ -105,23 +103,23 @@ class Console:
         with Progress(*columns, console=self._rich, transient=True) as progress:
             task = progress.add_task(what, total=total, rate="")
 
-            def update(done: int, remark: str = "", seconds: float | None = None) -> None:
-                rate = pace.of(done, seconds)
+            def update(done: int, remark: str = "") -> None:
+                rate = pace.of(done)
                 shown = "" if rate is None else f"{rate:.3g}/s"
                 progress.update(task, completed=done, description=f"{what} {remark}".rstrip(), rate=shown)
 
             yield update
 
     def _lines(self, what: str, total: int) -> Update:
-        last, pace = time.monotonic(), _Pace()
+        """A line at every quarter of the way, which says nothing of how long that took."""
+        shown = 0
 
-        def update(done: int, remark: str = "", seconds: float | None = None) -> None:
-            nonlocal last
-            now, rate = time.monotonic(), pace.of(done, seconds)
-            if done and now - last >= _SECONDS_BETWEEN_LINES:
-                last = now
-                speed = f", {rate:.3g} per second, about {(total - done) / rate:.0f} s left" if rate else ""
-                self.say(f"{what}: {done} of {total}{speed}{f'; {remark}' if remark else ''}")
+        def update(done: int, remark: str = "") -> None:
+            nonlocal shown
+            come_to = _LINES * done // max(total, 1)
+            if shown < come_to < _LINES:
+                shown = come_to
+                self.say(f"{what}: {done} of {total}{f'; {remark}' if remark else ''}")
 
         return update
 
@@ -132,10 +130,8 @@ class _Pace:
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
 
-    def of(self, done: int, seconds: float | None = None) -> float | None:
-        """None as long as nobody can know; `seconds` is how long all of it took, where that is known."""
-        if seconds:
-            return done / seconds
+    def of(self, done: int) -> float | None:
+        """None as long as nobody can know."""
         now = time.monotonic()
         before, since = self._first = self._first or (done, now)
         return (done - before) / (now - since) if done > before and now > since else None
@@ -156,7 +152,7 @@ class Quiet(Console):
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:
-        yield lambda done, remark="", seconds=None: None
+        yield lambda done, remark="": None
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -168,7 +164,8 @@ class Quiet(Console):
 
 
 class JsonConsole(Console):
-    """The same as JSON lines on standard error, for log collectors; private remarks are left out."""
+    """Progress and remarks as JSON lines on standard error, for log collectors: without private remarks, and without
+    times, since how long private work takes is private too."""
 
     def say(self, text: str) -> None:
         self._line("remark", text=text)
@@ -179,26 +176,25 @@ class JsonConsole(Console):
 
     @contextmanager
     def track(self, what: str, total: int) -> Iterator[Update]:
-        last = started = time.monotonic()
+        shown = 0
 
         def update(done: int, remark: str = "") -> None:
-            nonlocal last
-            now = time.monotonic()
-            if now - last >= _SECONDS_BETWEEN_JSON_LINES or done == total:
-                last = now
+            nonlocal shown
+            come_to = _JSON_LINES * done // max(total, 1)
+            if come_to > shown:
+                shown = come_to
                 told = {"remark": remark} if remark else {}
-                self._line("progress", what=what, done=done, total=total, seconds=round(now - started, 3), **told)
+                self._line("progress", what=what, done=done, total=total, **told)
 
         self._line("begin", what=what, total=total)
         yield update
-        self._line("end", what=what, seconds=round(time.monotonic() - started, 3))
+        self._line("end", what=what)
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        started = time.monotonic()
         self._line("begin", what=what)
         yield
-        self._line("end", what=what, seconds=round(time.monotonic() - started, 3))
+        self._line("end", what=what)
 
     @contextmanager
     def trying(self, what: str) -> Iterator[None]:
@@ -206,8 +202,7 @@ class JsonConsole(Console):
             yield
 
     def _line(self, event: str, **content: Any) -> None:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        print(json.dumps({"at": at, "event": event} | content, ensure_ascii=False), file=sys.stderr, flush=True)
+        print(json.dumps({"event": event} | content, ensure_ascii=False), file=sys.stderr, flush=True)
 
 
 def console_for(log_json: bool) -> Console:
@@ -247,7 +242,7 @@ class Replay:
             case "begin":
                 self._begin(what, content.get("total"))
             case "progress" if (update := self._open.get(what, (None, None))[1]) is not None:
-                update(content["done"], content.get("remark", ""), content["seconds"])
+                update(content["done"], content.get("remark", ""))
             case "progress":
                 pass
             case "end":
@@ -272,7 +267,7 @@ class Replay:
 def _event(line: str) -> dict[str, Any]:
     """What a line of a `JsonConsole` holds; empty if it is another's."""
     try:
-        content = json.loads(line) if line.startswith('{"at": ') else {}
+        content = json.loads(line) if line.startswith('{"event": ') else {}
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}

@@ -34,6 +34,7 @@ from pate.learning import with_learned_features
 from pate.lessons import lessons
 from pate.runs import files
 from pate.runs.run import Run
+from pate.runs.seals import user_secret
 from pate.runs.version import Version
 
 _MADE_FROM_TEACHERS = (
@@ -114,7 +115,7 @@ def _retrain(config: Config, data: Dataset, directory: Run, config_dir: Path, pa
 
     config = with_learned_features(config, data.X_public)
     teaching = Teaching.of(lessons(config)[0].config, len(data.classes), config_dir, shape=data.X_public.shape[1:])
-    store = TeacherFiles(directory.private, directory.key)
+    store = TeacherFiles(directory.private, directory.key, user=user_secret(directory.key_file))
     with ExitStack() as stack:
         if config.backend == "ray":
             stack.enter_context(ray_session(None, config.ray))

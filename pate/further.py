@@ -21,13 +21,14 @@ from pate.data.sources import load
 from pate.errors import ConfigError, RunError
 from pate.forget import remembered
 from pate.learning import with_learned_features
-from pate.naming import make_importable
+from pate.naming import also_trust, dotted_names, importing_only
 from pate.neighbours.posterior import Labelled
 from pate.planning.budget import publishable_epsilon
 from pate.runs.files import STUDENT_CARD
 from pate.runs.published import in_letters
 from pate.runs.run import Run
-from pate.runs.seals import seal
+from pate.runs.seals import is_sealed, own_or_trusted, seal
+from pate.storage.files import make_folder
 from pate.students.held_out import HeldOut, held_out, student_name
 from pate.students.saving import load_card, save_student
 from pate.students.stage import labels_are_kept, model_card, seen_by_student, taught, whole_student
@@ -78,6 +79,7 @@ def further_student(
     student: Mapping[str, Any] | None = None,
     data_dir: Path | None = None,
     address: str | None = None,
+    trust: Sequence[str] = (),
     console: Console | None = None,
     data: Dataset | None = None,
 ) -> Trials:
@@ -86,22 +88,37 @@ def further_student(
 
     `student` is a whole section, as in a config, in place of the run's. `data` is the run's data, where it is in
     memory; else it is read from where the run found it. `address` is a Ray cluster whose GPUs networks are trained on.
+    `trust` names what a run may import ("module.Class") that was not made by this user.
     """
-    console = console or Console()
-    with Run.load(place) as found:
-        known_data_dir, config_dir = found.places
-        config = found.config
+    with Run.load(place) as found, own_or_trusted(trust, found):
+        return _tried(found, place, overrides, student, data_dir, address, trust, console or Console(), data)
+
+
+def _tried(
+    found: Run,
+    place: Path | str,
+    overrides: Sequence[str],
+    student: Mapping[str, Any] | None,
+    data_dir: Path | None,
+    address: str | None,
+    trust: Sequence[str],
+    console: Console,
+    data: Dataset | None,
+) -> Trials:
+    """What `further_student` says, of a run whose names may be imported as far as they may."""
+    known_data_dir, config_dir = found.places
+    config = found.config
     if not isinstance(config, Config):
         raise RunError(f"{place}: is a run of `pate baseline`, which has no labels for a student")
-    make_importable(config_dir)
     wanted = with_student(config, overrides, student)
+    also_trust(dotted_names(wanted.student.model_dump()))  # the run's own are by now, and these the user names
     with Run.create(place, config, resume=True) as run:
         unread, by_records = getattr(config.data, "sharded", False), config.voters == "neighbours"
         data = data or load(config.data, data_dir or known_data_dir, config_dir, unread, by_records)
         data = remembered(data, run)
         labels, labelled, data = _released(run, data)
         wanted = with_learned_features(wanted, data.X_public)
-        trials = _Trials(run, data, labels, labelled, console)
+        trials = _Trials(run, data, labels, labelled, console, trust)
         if wanted.student != config.student:
             try_student(wanted, data, may_decline=True)
         in_cluster = joined(address, config.ray) if config.backend == "ray" else nullcontext()
@@ -138,6 +155,7 @@ class _Trials:
     labels: Any
     labelled: Labelled | None
     console: Console
+    trust: Sequence[str] = ()
 
     def train(self, config: Config, own: bool = False) -> None:
         """Hold out, then train on all labels and store, whatever of it was not done before."""
@@ -151,7 +169,7 @@ class _Trials:
         published = self.run.labels
         assert published is not None
         card = model_card(config, self.data, self.epsilon(config)) | {"ledger": in_letters(published.pin)}
-        folder.parent.mkdir(exist_ok=True)
+        make_folder(folder.parent)
         save_student(whole_student(config, bare), folder, card | {"settings": config.student.model_dump(mode="json")})
         seal(self.run, folder)
         self.run.sync()
@@ -163,7 +181,8 @@ class _Trials:
             settings = load_card(card.parent).get("settings")
             if isinstance(settings, dict):
                 other = overridden(config, {"student": settings}, ())
-                found.append(self._tried(other, card.parent, own=False))
+                with nullcontext() if is_sealed(self.run, card.parent) else importing_only(self.trust):
+                    found.append(self._tried(other, card.parent, own=False))
         unique = {one.name: one for one in reversed(found)}  # the run's own, where it was tried before it became that
         order = sorted(unique.values(), key=lambda one: -(one.agreement.balanced if one.agreement else -1.0))
         self.run.sync()

@@ -33,6 +33,8 @@ class Guard:
     """What may be imported within `importing_only`, and what was refused."""
 
     trusted: frozenset[str]
+    beside: bool = False
+    """Whether files beside a config may be imported, as far as they are trusted by name."""
     refused: list[str] = field(default_factory=list)
 
 
@@ -40,17 +42,29 @@ _GUARD: ContextVar[Guard | None] = ContextVar("guard", default=None)
 
 
 @contextmanager
-def importing_only(trusted: Iterable[str]) -> Iterator[Guard]:
+def importing_only(trusted: Iterable[str], beside: bool = False) -> Iterator[Guard]:
     """Within it a name is imported if it is in `trusted`, or a class of this package's or scikit-learn's.
 
-    Anything else raises `NotTrusted`. For files that came from elsewhere.
+    Anything else raises `NotTrusted`. For files that came from elsewhere. With `beside`, what is trusted may be in a
+    file beside the config; a run names a folder itself, which is no place to import from. Within another one nothing is
+    trusted that is not trusted there.
     """
-    guard = Guard(frozenset(trusted))
+    outer, trusted = _GUARD.get(), frozenset(trusted)
+    if outer is not None:
+        trusted &= outer.trusted
+    guard = Guard(trusted, beside and bool(trusted))
     token = _GUARD.set(guard)
     try:
         yield guard
     finally:
         _GUARD.reset(token)
+
+
+def also_trust(names: Iterable[str]) -> None:
+    """Within `importing_only`, trust these too: the user has named them just now."""
+    guard = _GUARD.get()
+    if guard is not None:
+        guard.trusted |= frozenset(names)
 
 
 def must_be_trusted(name: str, key: str) -> None:
@@ -109,14 +123,20 @@ def dotted(path: Iterable[int | str]) -> str:
 def make_importable(folder: Path) -> None:
     """Let dotted paths name classes in files next to a config; what is installed goes first.
 
-    Where nothing is trusted nothing is added: a file there could stand in for a package that is not installed.
+    Within `importing_only` nothing is added, unless files there are trusted too: one could stand in for a package that
+    is not installed.
     """
-    guard = _GUARD.get()
-    if guard is not None and not guard.trusted:
+    if not import_folders(folder):
         return
     if str(folder.resolve()) not in sys.path:
         sys.path.append(str(folder.resolve()))
     remember_folder(folder)
+
+
+def import_folders(folder: Path) -> tuple[str, ...]:
+    """What a process that works for this one makes importable of the folder of a config: it knows of no guard."""
+    guard = _GUARD.get()
+    return () if guard is not None and not guard.beside else (str(folder.resolve()),)
 
 
 _FOLDERS: list[Path] = []
@@ -205,6 +225,29 @@ def _is_ours(found: Any) -> bool:
     home = str(getattr(found, "__module__", ""))
     own = home.startswith("pate.") or (home.startswith("sklearn.") and hasattr(found, "get_params"))
     return isinstance(found, type) and own
+
+
+def check_names(content: Any, where: str) -> None:
+    """Raise `NotTrusted` within `importing_only` where a part of a config names what is not trusted.
+
+    For parts that other processes build: those know of no guard.
+    """
+    guard = _GUARD.get()
+    if guard is None:
+        return
+    named = dotted_names(content) | ({"joblib.Memory"} if _keeps_pickles(content) else set())
+    refused = {name for name in named - guard.trusted if not _may_be_ours(name)}
+    if refused:
+        raise not_trusted(refused, where)
+    for name in named - guard.trusted:
+        import_dotted(name, where)
+
+
+def _keeps_pickles(content: Any) -> bool:
+    """Whether a `memory` is named anywhere: scikit-learn reads pickles from there, which run code."""
+    if isinstance(content, dict):
+        return content.get("memory") is not None or any(map(_keeps_pickles, content.values()))
+    return isinstance(content, (list, tuple)) and any(map(_keeps_pickles, content))
 
 
 def short_names(package: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,7 @@ from pate.mechanisms import Mechanism
 from pate.neighbours.electorate import electorate_of, tell_of_silent
 from pate.neighbours.posterior import Labelled, no_more_than_noise
 from pate.neighbours.voting import Election
-from pate.planning.budget import ledger_opener
+from pate.planning.budget import anchor_of, ledger_opener
 from pate.preparing import prepare
 from pate.report.figures import save_examples
 from pate.report.making import report_of_run
@@ -47,6 +47,7 @@ from pate.report.writing import store_report, write_pages
 from pate.runs import files
 from pate.runs.beginning import undone_if_nothing_came
 from pate.runs.run import Resume, Run
+from pate.runs.seals import OWN_TEACHERS, seal, user_secret
 from pate.sizes import Tell, check_records
 from pate.students.held_out import HeldOut, held_out, tries_of_a_run
 from pate.students.seeing import StudentFeatures
@@ -74,7 +75,7 @@ class Outcome:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: publishable figures alone, since notebooks are passed on."""
-        rows = summary_rows(self.report, self.seconds)
+        rows = summary_rows(self.report)
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
         return f"<table>{cells}</table><p>{escape(str(self.path))}</p>"
 
@@ -104,6 +105,7 @@ def run(
     resume: Resume = False,
     force: bool = False,
     anchor: str | None = None,
+    trust: Sequence[str] = (),
     console: Console | None = None,
     data: Dataset | None = None,
     pages: bool = True,
@@ -116,11 +118,13 @@ def run(
     holds. `resume` goes on with a run that is in `out`; "auto" also begins one where there is none. `data_dir` is
     where data files are, `config_dir` the config's own folder, where other files that it names are, and `address` a Ray
     cluster to join. `force` trains even where parts are too small to learn from. `anchor` is a file or URL where the
-    ledger's links are also kept. `data` is the data, if it is in memory or was loaded before. Without `pages`, what is
-    for people to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a
-    private folder where runs on the same data share the public features of records that vote themselves; else they are
-    kept until the votes are counted. With `backend: local`, `n_jobs` processes train teachers (negative: as joblib
-    counts them); the votes are the same.
+    ledger's links are also kept; else the user's own is, unless it is "none" (`pate.runs.anchoring`). `trust` may name
+    `private/teachers`: then teachers are used that the run has stored on another machine, or somebody else in it, which
+    may run their code. `data` is the data, if it is in memory or was loaded before. Without `pages`, what is for people
+    to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a private folder
+    where runs on the same data share the public features of records that vote themselves; else they are kept until the
+    votes are counted. With `backend: local`, `n_jobs` processes train teachers (negative: as joblib counts them); the
+    votes are the same.
     """
     console = console or Console()
     if isinstance(config, Path | str):
@@ -151,20 +155,13 @@ def run(
         ready.announce(console)
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
-        open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
+        seal(directory, directory.config_file, directory.places_file)
+        chosen = anchor_of(given, directory, config_dir, anchor, console.say)
+        open_ledger = ledger_opener(given, mechanism, directory, config_dir, chosen)
         inside = _Inside(
-            config,
-            config_dir,
-            data,
-            directory,
-            force,
-            pages,
-            seconds,
-            console,
-            kept_features,
-            n_jobs,
-            ready.student_seconds,
-        )
+            config, config_dir, data, directory, force, pages, seconds, console, kept_features, n_jobs,
+            ready.student_seconds, OWN_TEACHERS in trust,
+        )  # fmt: skip
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
         else:
@@ -179,6 +176,7 @@ def run(
         with labels_are_kept("the report", out):
             with _stage("report", seconds):
                 report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console, agreement)
+                report = report.model_copy(update={"anchored": chosen.place is not None})
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:
@@ -226,6 +224,7 @@ class _Inside:
     kept_features: Path | None
     n_jobs: int | None
     student_seconds: float = 0.0
+    trusts_teachers: bool = False
 
     @property
     def tell(self) -> Tell:
@@ -393,7 +392,13 @@ def _train_and_vote(
     if isinstance(data.private, Shards):
         check_records(config, records.n_records, len(data.classes), inside.force, inside.tell)
     teaching = Teaching.of(config, len(data.classes), inside.config_dir, first, data.X_public.shape[1:])
-    store = TeacherFiles(run.teachers_of_round(lesson.number), run.key, lesson.number)
+    own = user_secret(run.key_file)
+    store = TeacherFiles(run.teachers_of_round(lesson.number), run.key, lesson.number, own, inside.trusts_teachers)
+    if store.are_foreign:
+        console.say(
+            "note: the teachers that are stored there were not trained by you here, and are trained again: reading "
+            f"them could run somebody's code. Where that was you, elsewhere, trust {OWN_TEACHERS} to use them"
+        )
     settings = config.ray if config.backend == "ray" else None
     with Ensemble(teaching, records, store, settings, console.say, inside.n_jobs) as ensemble:
         with _stage("train", inside.seconds):

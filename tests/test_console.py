@@ -37,11 +37,12 @@ def test_json_lines_hold_what_happened_and_nothing_private(capsys: pytest.Captur
         ("begin", "counting votes", None),
         ("end", "counting votes", None),
         ("begin", "labelling", None),
+        ("progress", "labelling", 1),
         ("progress", "labelling", 3),
         ("end", "labelling", None),
     ]
     assert "secret" not in shown.err
-    assert all("at" in line for line in lines)
+    assert all(set(line) <= {"event", "text", "what", "done", "total", "remark"} for line in lines), "and no times"
 
 
 def test_private_remarks_are_for_a_terminal_and_never_for_json_lines(
@@ -77,11 +78,11 @@ def test_what_was_said_elsewhere_is_shown_here_as_lines_and_as_bars(capsys: pyte
         pass
     with console.track("labelling", 40) as update:
         update(40, "slowly")
-    lines = [*capsys.readouterr().err.splitlines(), '{"at": damaged', "a line of Ray's"]
+    lines = [*capsys.readouterr().err.splitlines(), '{"event": damaged', "a line of Ray's"]
     shown = subprocess.run(
         [sys.executable, "-c", _REPLAY, json.dumps(lines)], capture_output=True, text=True, timeout=60
     )
-    expected = ["ε to publish: 1 [bold]", "counting votes …", '{"at": damaged', "a line of Ray's"]
+    expected = ["ε to publish: 1 [bold]", "counting votes …", '{"event": damaged', "a line of Ray's"]
     assert (shown.stdout, shown.stderr.splitlines()) == ("", expected)
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
@@ -103,8 +104,8 @@ def test_a_bar_that_nobody_ended_is_no_harm(capsys: pytest.CaptureFixture[str]) 
     """A job that was stopped, or one whose log is looked at from the middle."""
     with Replay(Console()) as replay:
         for event in ("begin", "begin", "progress"):
-            replay.show(json.dumps({"at": "now", "event": event, "what": "x", "total": 3, "done": 1, "seconds": 1.0}))
-        replay.show('{"at": "now", "event": "progress", "what": "unknown", "total": 3, "done": 1, "seconds": 1.0}')
+            replay.show(json.dumps({"event": event, "what": "x", "total": 3, "done": 0}))
+        replay.show('{"event": "progress", "what": "unknown", "total": 3, "done": 0}')
     assert capsys.readouterr() == ("", "")
 
 
@@ -157,19 +158,11 @@ def test_a_path_that_no_terminal_can_show_is_shown_all_the_same(tmp_path: Path) 
 
 def test_what_comes_before_the_first_step_is_not_taken_for_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of all records may take an hour before steps of a second each."""
-    now = [0.0]
+    now, pace = [3600.0], console_module._Pace()
     monkeypatch.setattr(console_module.time, "monotonic", lambda: now[0])
-    said: list[str] = []
-
-    class Lines(Console):
-        def say(self, text: str) -> None:
-            said.append(text)
-
-    update = Lines()._lines("training", 61)
-    for at, done in ((3600.0, 1), (3601.0, 2), (3630.0, 31)):
-        now[0] = at
-        update(done)
-    assert said == ["training: 1 of 61", "training: 31 of 61, 1 per second, about 30 s left"]
+    assert pace.of(1) is None
+    now[0] += 30
+    assert pace.of(31) == 1
 
 
 def test_what_an_error_says_privately_is_for_a_terminal() -> None:
@@ -190,3 +183,25 @@ def test_what_an_error_says_privately_is_for_a_terminal() -> None:
                 shown += part
     os.close(ours)
     assert (process.returncode, shown.count(b"row 77"), shown.count(b"is wrong")) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("console", [Console, JsonConsole])
+def test_a_log_is_the_same_however_long_the_work_took(
+    console: type[Console], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One record may hold up a vote: neither what a line says nor how many there are tells."""
+
+    def log(seconds: float) -> str:
+        now = [0.0]
+        monkeypatch.setattr(console_module.time, "monotonic", lambda: now[0])
+        shown = console()
+        with shown.working("counting votes"):
+            now[0] += seconds
+        with shown.track("training teachers", 250) as update:
+            for done in range(1, 251):
+                now[0] += seconds
+                update(done, f"number {done}")
+        return capsys.readouterr().err
+
+    assert log(0.001) == log(46.7)
+    assert "of 250" in log(1.0) or '"total": 250' in log(1.0)

@@ -98,12 +98,14 @@ def test_a_run_in_rounds_costs_what_all_its_queries_cost_and_resumes(
     assert private["epsilon_data_dependent"] is None
     with Run.create(tmp_path / "run", config(), resume=True) as run:
         for number in (1, 2):
-            assert TeacherFiles(run.teachers_of_round(number), run.key, number).load(3) is not None
-        assert TeacherFiles(run.teachers_of_round(2), run.key).load(3) is None, "sealed as one of the second round"
+            assert TeacherFiles(run.teachers_of_round(number), run.key, number, trusted=True).load(3) is not None
+        assert TeacherFiles(run.teachers_of_round(2), run.key, trusted=True).load(3) is None, (
+            "sealed as one of the second round"
+        )
         gone = parts_of(given.records.X, given.records.y, None, run.key, split_of(config()))[3][0]
         assert forget(config(), given, run, [], [int(gone)]) == 1
-        assert TeacherFiles(run.teachers_of_round(1), run.key, 1).load(3) is not None
-        assert TeacherFiles(run.teachers_of_round(2), run.key, 2).load(3) is None
+        assert TeacherFiles(run.teachers_of_round(1), run.key, 1, trusted=True).load(3) is not None
+        assert TeacherFiles(run.teachers_of_round(2), run.key, 2, trusted=True).load(3) is None
 
 
 def test_a_record_touches_the_same_single_part_in_every_round(tmp_path: Path) -> None:

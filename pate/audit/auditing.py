@@ -24,6 +24,7 @@ from pate.data.dataset import Dataset
 from pate.errors import ConfigError, RunError
 from pate.naming import nearest, short_names
 from pate.runs.run import Run
+from pate.runs.seals import own_or_trusted
 from pate.storage.files import write_atomically
 
 _ORDER = ("threshold", "correctness", "label-only", "lira", "rmia", "attribute", "one-run", "mechanism", "sensitivity")
@@ -84,12 +85,14 @@ def audit(
     options: Options | None = None,
     *,
     data_dir: Path | None = None,
+    trust: Sequence[str] = (),
     data: Dataset | None = None,
 ) -> Audit:
     """Attack what a finished run released, the runs in `against` on the same data, one without privacy and a control.
 
     `attacks` are names of files in this folder; all there are if none is given. Written: `private/audit.json`,
     `private/audit.html`, and public copies of a benchmark's. Nothing is spent: what is attacked was released.
+    `trust` names what runs may import ("module.Class") that were not made by this user.
     """
     from pate.audit.page import render_audit
 
@@ -98,8 +101,10 @@ def audit(
         run = stack.enter_context(Run.load(place))
         if not run.private.is_dir():
             raise RunError(f"{run.place}: has no private/ folder; an audit needs the run as its owner has it")
+        others = [stack.enter_context(Run.load(place)) for place in against]
+        stack.enter_context(own_or_trusted(trust, run, *others))
         options = replace(options or Options(), work=(options and options.work) or run.attacks_folder)
-        subjects = _subjects(run, against, options, data_dir, data, stack)
+        subjects = _subjects(run, others, options, data_dir, data)
         findings, left_out = _attacked(subjects, chosen, bool(attacks), options)
         found = Audit(
             name=run.config.name,
@@ -142,19 +147,17 @@ def _module(name: str) -> ModuleType:
 
 def _subjects(
     run: Run,
-    against: Sequence[Path | str],
+    others: Sequence[Run],
     options: Options,
     data_dir: Path | None,
     data: Dataset | None,
-    stack: ExitStack,
 ) -> list[Subject]:
     """The run's own model, those of other runs on the same data, one without privacy and a control; each name once."""
     with options.console.trying("reading the run and its data"):
         data = data or data_of(run, data_dir)
         check_columns(data.features, options.sensitive)
         subjects = [subject_of(run, data)]
-        for place in against:
-            other = stack.enter_context(Run.load(place))
+        for other in others:
             if other.config.data != run.config.data:
                 raise RunError(f"{other.place}: is about other data than {run.place}; an audit compares on the same")
             subjects.append(subject_of(other, data))

@@ -123,7 +123,16 @@ def _scratch_run(config: Config, data: Dataset, config_dir: Path) -> Iterator[Ru
     from pate.pipeline import run
 
     with scratch_folder() as folder:
-        run(config, folder / "run", data=data, config_dir=config_dir, pages=False, force=True, console=Quiet())
+        run(
+            config,
+            folder / "run",
+            data=data,
+            config_dir=config_dir,
+            force=True,
+            anchor="none",
+            console=Quiet(),
+            pages=False,
+        )
         with Run.load(folder / "run") as finished:
             yield finished
 

@@ -18,7 +18,7 @@ from pate.config import BaselineConfig, Config
 from pate.data.dataset import Dataset, Records
 from pate.data.partition import one_record_per_person
 from pate.errors import DataError, PateError, RunError
-from pate.naming import dotted_names, make_importable
+from pate.naming import dotted_names
 from pate.report.schema import BaselineReport, Report
 from pate.runs.run import Run
 from pate.runs.version import Version
@@ -176,7 +176,6 @@ def data_of(run: Run, data_dir: Path | None = None) -> Dataset:
 
     config = run.config
     known, config_dir = run.places
-    make_importable(config_dir)
     if config.data.source == "arrays":
         raise RunError(
             f"{run.place}: its data was given from Python; audit it there: pate.audit.auditing.audit(data=…)"

@@ -39,6 +39,7 @@ from pate.report.writing import store_report, write_pages
 from pate.runs.files import PLACES, SECONDS
 from pate.runs.others import others_on_the_same_data
 from pate.runs.run import Resume, Run
+from pate.runs.seals import seal
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_", "curve_")
@@ -97,6 +98,7 @@ def run_baseline(
         root = data_root(data_dir)
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
+        seal(directory, directory.config_file, directory.places_file)
         started = time.perf_counter()
         if not directory.released_file.exists():
             _train(model, config, data, directory, console, curve)

@@ -21,7 +21,7 @@ from pate.baselines import build_baseline
 from pate.errors import NotTrusted, RunError, first_line
 from pate.naming import importing_only
 from pate.runs.files import MODEL_CARD, TENSORS
-from pate.storage.files import read_card, read_model_card, regular_file, write_atomically
+from pate.storage.files import make_folder, read_card, read_model_card, regular_file, write_atomically
 
 _ABOUT = "release"
 
@@ -80,7 +80,7 @@ class ModelRelease:
     def publish(self, folder: Path) -> None:
         """Write the files that may leave."""
         card = json.dumps(self.card, indent=2) + "\n"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         write_atomically(folder / TENSORS, lambda path: save_file(self.weights, path), mode=0o644)
         write_atomically(folder / MODEL_CARD, lambda path: path.write_text(card), mode=0o644)
 

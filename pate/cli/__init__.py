@@ -31,7 +31,7 @@ from pate.cli.reproduce import reproduce
 from pate.cli.resuming import CommandWithResume
 from pate.cli.run import run
 from pate.cli.student import student
-from pate.cluster.interrupts import interruptible, received
+from pate.cluster.interrupts import interruptible, received, speaking, was_told
 from pate.console import Console, printable
 from pate.errors import PateError
 from pate.networks.threads import wait_without_burning
@@ -91,8 +91,12 @@ def main(commands: typer.Typer | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    with interruptible():
-        sys.exit(_status(commands or app))
+    with interruptible(), speaking():
+        try:
+            status = _status(commands or app)
+        except KeyboardInterrupt:
+            status = 128 + (received() or SIGINT)
+        sys.exit(status)
 
 
 def hide_warnings_of_others() -> None:
@@ -131,7 +135,7 @@ def _status(commands: typer.Typer) -> int | str | None:
     except SystemExit as ended:
         return _after_interrupt(ended.code)
     except Exception as error:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not was_told():
             raise
         what = f"{kind_of(error)} in {place_of(error)}"
         return _complain(f"{what}, a mistake in pate; the same command at a terminal shows more", status=1)
@@ -160,5 +164,7 @@ def _after_interrupt(code: int | str | None) -> int | str | None:
 
 
 def _complain(text: str, status: int = 2) -> int:
+    if was_told():  # that the command was interrupted: what fails from then on is no news
+        return 128 + (received() or SIGINT)
     print(f"pate: error: {printable(text)}", file=sys.stderr)
     return status

@@ -135,7 +135,7 @@ def plan(
 
         if config is None:
             raise ConfigError("--stand-in: is for a config whose data are labelled and public; name it")
-        with importing_only(trust or ()):
+        with importing_only(trust or (), beside=True):
             print_numbers(config, set_ or [], data_dir, records, target_epsilon, delta, queries, as_json)
         return
     if records is not None:
@@ -145,7 +145,7 @@ def plan(
     if config is not None:
         from pate.config import load_config
 
-        with importing_only(trusted) as guard:
+        with importing_only(trusted, beside=True) as guard:
             found = load_config(config, set_ or ())
             if found.voters == "neighbours":
                 from pate.cli.neighbours import print_plan
@@ -164,7 +164,7 @@ def plan(
     if votes is not None and counts is not None:
         teachers = int(counts[0].sum())
         workload = dataclasses.replace(workload, n_classes=counts.shape[1])
-    with importing_only(trusted):
+    with importing_only(trusted, beside=True):
         if target_epsilon is None:
             chosen = build(settings, teachers)
         elif mechanism_class(settings).free_parameter in own_settings(ctx):  # the noise is given: solve for the queries
@@ -225,8 +225,9 @@ class Seconds(NamedTuple):
 def _from_config(
     config: Config, path: Path, data_dir: Path | None, guard: Guard, classes: int
 ) -> tuple[dict[str, Any], Workload, int, Seconds]:
-    """Mechanism, workload, teachers, seconds: None where that would take what `guard` refuses to import, or what
-    pate-client leaves out; `classes` is how many there are where the data cannot be asked."""
+    """Mechanism, workload, teachers, seconds: None where that would take what `guard` refuses to import, what
+    pate-client leaves out, or the number of private records; `classes` is how many there are where the data cannot be
+    asked."""
     from pate.planning.plan import Workload
 
     budget = config.budget
@@ -245,20 +246,23 @@ def _from_config(
 
 
 def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
+    from pate.config.sense import about_records
     from pate.ensemble.local import expected_seconds
     from pate.errors import NotTrusted
     from pate.learning import with_learned_features
     from pate.teachers import recipes
 
+    # How long it takes tells about how many records there are, and what is printed may end up in a log.
+    records = len(data.records) if data.benchmark else about_records(config.data)
     for recipe in recipes(config.teachers):
         for build in (lambda r=recipe: r.estimator(0), recipe.build_features):
             with suppress(NotTrusted):
                 build()
-    if guard.refused:
+    if guard.refused or records is None:
         return None
     try:
         config = with_learned_features(config, data.X_public)
-        return expected_seconds(config, data.X_public, len(data.records) // config.n_teachers, len(data.classes))
+        return expected_seconds(config, data.X_public, records // config.n_teachers, len(data.classes))
     except ConfigError:
         if guard.refused:  # by a network's own module, which is imported with its first weights
             return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pate.cli.options import Trust
 from pate.storage import is_url
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def audit(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster that trains shadow models; local processes if not given")
     ] = None,
+    trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
@@ -60,7 +62,7 @@ def audit(
             from pate.config import RaySettings
 
             stack.enter_context(ray_session(address, RaySettings()))
-        found = auditing.audit(run, against or (), names, options, data_dir=data_dir)
+        found = auditing.audit(run, against or (), names, options, data_dir=data_dir, trust=trust or ())
     if as_json:
         print(json.dumps({**found.to_json(), "run": run}))
         return

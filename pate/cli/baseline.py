@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pate.cli.resuming import ResumeOption, as_argument
+from pate.cli.resuming import ResumeOption, as_argument, how_to_go_on
+from pate.cluster.interrupts import advising
 
 
 def baseline(
@@ -26,7 +28,7 @@ def baseline(
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
-    from pate.cli.run import new_run, print_rows
+    from pate.cli.run import new_run, print_rows, say_seconds
     from pate.config import load_baseline_config
     from pate.console import console_for
     from pate.errors import ConfigError
@@ -37,7 +39,7 @@ def baseline(
         raise ConfigError("--resume: name the run's directory with --out")
     directory = os.path.expanduser(out) if out else new_run(settings.name)
     console = console_for(log_json)
-    try:
+    with advising(partial(how_to_go_on, directory)):
         outcome = run_baseline(
             settings,
             directory,
@@ -47,12 +49,9 @@ def baseline(
             resume=as_argument(resume),
             console=console,
         )
-    except KeyboardInterrupt:
-        command = " ".join(["pate baseline", str(config), *(f"--set {s}" for s in set_ or ())])
-        console.say(f"\ninterrupted; go on with: {command} --out {directory} --resume")
-        raise typer.Exit(130) from None
     if as_json:
         print(json.dumps(outcome.report.model_dump(mode="json") | {"run": str(outcome.path)}))
     else:
-        rows = baseline_rows(outcome.report, outcome.seconds)
+        rows = baseline_rows(outcome.report)
         print_rows(rows, f"run directory: {outcome.path}  (model/ and report.* may leave it)")
+        say_seconds(console, outcome.seconds)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pate.cli.tables import print_table
+from pate.storage.files import make_folder, write_atomically
 
 
 def compare(
@@ -28,13 +29,12 @@ def compare(
     compared = report.compare_runs(runs, with_private)
     figure = report.draw(compared)
     svg = as_svg(figure, "comparison")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     mode = 0o600 if with_private else 0o644
     page = report.render_comparison(compared, svg)
     for name, content in (("png", as_png(figure)), ("svg", svg.encode()), ("html", page.encode())):
         name = f"comparison.{name}"
-        (out / name).write_bytes(content)
-        (out / name).chmod(mode)
+        write_atomically(out / name, lambda path, c=content: path.write_bytes(c), mode)  # type: ignore[misc]
     if as_json:
         print(json.dumps(report.as_object(compared)))
         return

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pate.cli.options import Trust
 from pate.errors import RunError
 
 
 def forget(
+    ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="run directory, or its URL")],
     ids: Annotated[list[str] | None, typer.Option("--id", help="id of a record, as in the data's id column")] = None,
     rows: Annotated[
         list[int] | None, typer.Option("--row", help="row of a private record, from 0, where there are no ids")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
+    trust: Trust = None,
 ) -> None:
     """Unlearn records: train the teachers they touched again, without them."""
     from pate import forget as forgetting
     from pate.config import Config
     from pate.data.sources import load
-    from pate.naming import make_importable
     from pate.runs.run import Run
+    from pate.runs.seals import own_or_trusted
     from pate.runs.version import Version
 
-    with Run.load(run) as found:
-        known_data_dir, config_dir = found.places
-        make_importable(config_dir)
-        config = found.config
+    stack = ctx.with_resource(ExitStack())
+    found = stack.enter_context(Run.load(run))
+    stack.enter_context(own_or_trusted(trust or (), found))
+    known_data_dir, config_dir = found.places
+    config = found.config
     if not isinstance(config, Config):
         raise RunError(f"{run}: is a run of `pate baseline`, which has no teachers to train again")
     if getattr(config.data, "read_by", "driver") == "workers":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pate.errors import ConfigError
+from pate.storage.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from pate.console import Console
@@ -52,8 +53,9 @@ def init(
             markers=marker or (), target_epsilon=target_epsilon, delta=delta, encoding=encoding, console=console,
         )  # fmt: skip
     _print_columns(found)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(config_text(found, out), encoding="utf-8")
+    make_folder(out.parent)
+    text = config_text(found, out)
+    write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"), mode=0o644)
     _print_guesses(found, out)
     _check(found, out, console)
 

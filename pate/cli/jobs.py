@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pate.cluster.interrupts import advising
 from pate.console import Console, Replay
 from pate.errors import RunError
 from pate.storage import is_url
@@ -115,15 +116,11 @@ def connect(address: str | None) -> Jobs:
 
 def follow_job(jobs: Jobs, job: str, console: Console) -> None:
     """Show what the job prints until it ends; if it fails, this program ends too, with its reason."""
-    try:
-        with Replay(console) as replay:
-            for line in jobs.follow(job, say):
-                replay.show(line)
-    except KeyboardInterrupt:
-        where = f"--address {jobs.address}"
-        say(f"\ndetached; {job} goes on. Attach again: pate logs {job} --follow {where}")
-        say(f"end it: pate stop {job} {where}")
-        raise typer.Exit(130) from None
+    where = f"--address {jobs.address}"
+    again = f"; {job} goes on. Attach again: pate logs {job} --follow {where}; end it: pate stop {job} {where}"
+    with advising(lambda: again), Replay(console) as replay:
+        for line in jobs.follow(job, say):
+            replay.show(line)
     ended = jobs.info(job)
     if ended.status != "SUCCEEDED":
         say(f"pate: error: {job} {ended.status.lower()}: {jobs.reason(ended)}")
@@ -192,7 +189,7 @@ def print_fetched(folder: Path, names: list[str]) -> None:
         print(last)
         return
     report = read_report(folder)
-    rows = summary_rows(report, {}) if isinstance(report, Report) else baseline_rows(report, {})
+    rows = summary_rows(report) if isinstance(report, Report) else baseline_rows(report)
     print_rows(rows[:-1], last)  # the seconds of its stages stay where it ran
 
 

@@ -108,11 +108,13 @@ class _Place:
 @contextmanager
 def _place(run: str, anchor: str | None) -> Iterator[_Place]:
     """The ledger a run writes to, or a shared one; a copy where the run is in storage."""
+    from pate.ledger.chain import identity
+    from pate.runs.anchoring import known_anchor
     from pate.runs.run import Run as RunOf
 
     with RunOf.load(run) as found:
         place = _local_place(found) if found.storage is None else _stored_place(found, found.storage)
-        named = anchor or found.anchored(None)
+        named = anchor or known_anchor(found, identity(place.key))
         yield _anchored(place, named) if named else place
 
 

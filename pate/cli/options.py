@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(help="module.Class that may be imported though you did not write the run; may be given again"),
+]
+"""Of commands that build what a run names."""
+
 _OPTIONS = {"ids": "id", "overrides": "set", "rows": "row"}
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pate.cluster.interrupts import advising
 from pate.errors import ConfigError
 
 
@@ -51,13 +52,10 @@ def reproduce(
     kind = "-votes" * votes + "-quick" * quick + "-figures" * figures
     out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{data}{kind}"
     console = console_for(log_json)
-    try:
+    with advising(lambda: "; the same command goes on from here"):
         result = run.reproduce(
             chosen, out, seeds or (1 if quick else 3), data_dir=data_dir, address=address, console=console
         )
-    except KeyboardInterrupt:
-        console.say("\ninterrupted; the same command goes on from here")
-        raise typer.Exit(130) from None
     if as_json:
         print(json.dumps(result.public, ensure_ascii=False))
         return
@@ -91,13 +89,10 @@ def _reproduce_baselines(
         chosen = chosen.only([row.strip() for row in rows.split(",")])
     out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{name}{'-quick' * quick}"
     console = console_for(log_json)
-    try:
+    with advising(lambda: "; the same command goes on from here"):
         result = reproduce_baselines(
             chosen, out, seeds or (1 if quick else 3), data_dir=data_dir, address=address, console=console
         )
-    except KeyboardInterrupt:
-        console.say("\ninterrupted; the same command goes on from here")
-        raise typer.Exit(130) from None
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return

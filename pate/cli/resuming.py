@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -45,3 +48,19 @@ def as_argument(option: Literal["yes", "auto"] | None) -> Resume:
     (False, True, 'auto')
     """
     return "auto" if option == "auto" else option is not None
+
+
+def how_to_go_on(directory: Path | str) -> str:
+    """What the command of this process, interrupted now, says: only what has begun can be resumed."""
+    runs = sys.modules.get("pate.runs.run")  # no time to load it
+    if runs is None or str(directory) not in runs.BEGUN:
+        return "; nothing was begun"
+    words = iter(sys.argv[1:])
+    kept: list[str] = []
+    for word in words:
+        if word == "--out" or (word == _OPTION and "auto" in sys.argv):
+            next(words, None)
+        elif not word.startswith(("--out=", _OPTION)):
+            kept.append(word)
+    command = shlex.join(["pate", *kept, "--out", str(directory), _OPTION])
+    return f"; what was paid for is kept. Go on with: {command}"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.resuming import ResumeOption, as_argument
-from pate.cluster.interrupts import held_back
-from pate.console import in_a_job
+from pate.cli.resuming import ResumeOption, as_argument, how_to_go_on
+from pate.cluster.interrupts import advising, held_back
+from pate.console import Console, in_a_job
 from pate.errors import RunError
 
 if TYPE_CHECKING:
@@ -31,23 +33,31 @@ def run(
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small to learn from")] = False,
     anchor: Annotated[
-        str | None, typer.Option(help="file or URL outside the run where the ledger's links are kept besides")
+        str | None,
+        typer.Option(
+            help="file or URL outside the run where the ledger's links are kept besides, or none; else your state "
+            "folder; new: the run was moved here for good"
+        ),
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="private/teachers: use teachers that the run has stored elsewhere, though they may run code"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
-    with held_back():  # threads that libraries start while they are loaded leave signals to us
+    with held_back(end_at_once=True):  # threads that libraries start while they are loaded leave signals to us
         from pate.config import load_config
     settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is told at once
-    with held_back():
+    with held_back(end_at_once=True):
         from pate import pipeline
     from pate.console import console_for
 
     wanted = as_argument(resume)
     directory = os.path.expanduser(out) if out else _place(settings, wanted)
     console = console_for(log_json)
-    try:
+    with advising(partial(how_to_go_on, directory)):
         outcome = pipeline.run(
             settings,
             directory,
@@ -57,17 +67,15 @@ def run(
             resume=wanted,
             force=force,
             anchor=anchor,
+            trust=trust or (),
             console=console,
         )
-    except KeyboardInterrupt:
-        command = " ".join(["pate run", *([str(config)] if config else []), *(f"--set {s}" for s in set_ or ())])
-        console.say(f"\ninterrupted; what was paid for is kept. Go on with: {command} --out {directory} --resume")
-        raise typer.Exit(130) from None
     if as_json:
         content = outcome.report.model_dump(mode="json")
         print(json.dumps(content | {"run": str(outcome.path)}))
     else:
         _print_outcome(outcome)
+        say_seconds(console, outcome.seconds)
 
 
 def _print_outcome(outcome: object) -> None:
@@ -76,7 +84,7 @@ def _print_outcome(outcome: object) -> None:
     from pate.report.terminal import summary_rows
 
     assert isinstance(outcome, Outcome)
-    rows = summary_rows(outcome.report, outcome.seconds)
+    rows = summary_rows(outcome.report)
     figures = outcome.private_figures
     if figures:
         each, plurality = figures["mean_teacher_accuracy"], figures["plurality_accuracy"]
@@ -101,6 +109,11 @@ def print_rows(rows: list[tuple[str, str]], last: str) -> None:
     console = plain_console()
     console.print(table)
     console.print(last, soft_wrap=True)
+
+
+def say_seconds(console: Console, seconds: Mapping[str, float]) -> None:
+    """How long each stage took, to the operator alone: time spent on private data is private too."""
+    console.say_privately("seconds: " + ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items()))
 
 
 def new_run(name: str) -> Path:

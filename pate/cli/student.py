@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pate.cli.options import Trust
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def student(
     config: Annotated[Path | None, typer.Option(help="take the section `student` of this YAML file")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
     address: Annotated[str | None, typer.Option(help="train networks on a GPU of this Ray cluster")] = None,
+    trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
     """Train another student on the labels of a run, and say which one agrees most with labels it was not taught.
@@ -36,7 +38,7 @@ def student(
         section = read_yaml(config).get("student")
         if not isinstance(section, dict):
             raise ConfigError(f"{config}: has no section `student`; add one, as in the config of a run")
-    trials = further_student(run, set_ or (), student=section, data_dir=data_dir, address=address)
+    trials = further_student(run, set_ or (), student=section, data_dir=data_dir, address=address, trust=trust or ())
     if as_json:
         print(json.dumps(_as_object(trials)))
     else:

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from pate.cli.jobs import Address, AsJson, Pack, connect, fetch_run, follow_job, print_fetched, say
+from pate.cli.options import Trust
 from pate.cli.resuming import CommandWithResume, ResumeOption, as_argument
 from pate.console import Console
 from pate.errors import RunError
@@ -57,7 +58,12 @@ def run(
     resume: ResumeOption = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small")] = False,
     anchor: Annotated[
-        str | None, typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides")
+        str | None,
+        typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides; none, or new"),
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="private/teachers: use teachers that the run has stored elsewhere, though they may run code"),
     ] = None,
     to: To = None,
     detach: Detach = False,
@@ -81,6 +87,7 @@ def run(
         "resume": as_argument(resume),
         "force": force,
         "anchor": anchor,
+        "trust": trust,
     }
     _send(_request("run", config.name, place, config, options), address, to, detach, pack, as_json)
 
@@ -144,6 +151,7 @@ def audit(
     ] = None,
     confidence: Annotated[float | None, typer.Option(help="of each lower bound on ε")] = None,
     data_dir: DataDir = None,
+    trust: Trust = None,
     to: To = None,
     detach: Detach = False,
     pack: Pack = False,
@@ -151,7 +159,12 @@ def audit(
 ) -> None:
     """Attack what a run published: `pate audit` on the cluster. What it finds stays there, unless of a benchmark."""
     options: dict[str, Any] = {"attacks": attacks, "against": against, "quick": quick, "sensitive": sensitive}
-    options |= {"confidence": confidence, "data_dir": data_dir, "address": "auto"}  # the cluster that the job is on
+    options |= {
+        "confidence": confidence,
+        "data_dir": data_dir,
+        "trust": trust,
+        "address": "auto",
+    }  # the cluster that the job is on
     _send(_request("audit", run, run.rstrip("/"), None, options), address, to, detach, pack, as_json)
 
 

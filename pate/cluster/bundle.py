@@ -25,6 +25,7 @@ from pathlib import Path
 from pate.errors import RunError
 from pate.runs.files import MAY_LEAVE, OF_A_STUDY, REPORT, RESULTS, RunFiles, may_leave
 from pate.storage import open_storage, pull
+from pate.storage.files import make_folder
 
 PIECE = 8 * 2**20  # bytes that are fetched at once, and again if the connection is lost
 _SECONDS_OFFERED = 3600.0
@@ -144,7 +145,7 @@ def _whole(folder: Path) -> Iterator[Path]:
     must_be_free(folder)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_folder(partial)
     try:
         yield partial
         if not names_in(partial):

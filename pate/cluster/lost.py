@@ -7,7 +7,6 @@ state in Redis may come back, and then ends the process from within, whatever it
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -15,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pate.cluster.interrupts import interrupt_quietly
 from pate.errors import RunError
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -68,7 +68,7 @@ def _watch(address: str, head: tuple[str, int], lost: threading.Event, over: thr
             heard = time.monotonic()
         elif time.monotonic() - heard > patience:
             lost.set()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            interrupt_quietly()
             if not over.wait(_SECONDS_TO_LEAVE / 2):
                 said = _gone(address).worded(lambda name, value: "--resume" if name == "resume" else str(value))
                 print(f"pate: error: {said}", file=sys.stderr, flush=True)

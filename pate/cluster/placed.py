@@ -27,7 +27,7 @@ from pate.console import Console
 from pate.errors import ConfigError, RunError
 from pate.naming import known_folders, make_importable
 from pate.networks.threads import one_thread
-from pate.storage.files import write_atomically
+from pate.storage.files import make_folder, write_atomically
 
 _MOST_LOST = 3  # in a row, without any new state in between
 _SECONDS_TO_WAIT = 600.0  # for a GPU that is busy, or to come
@@ -188,7 +188,7 @@ class _Attempt:
             self._console.say(f"{task.what} is trained on node {content}{lacking}")
         elif event == "kept" and task.kept is not None:
             self._had_come_on = True
-            task.kept.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(task.kept.parent, 0o700)
             write_atomically(task.kept, lambda path: path.write_bytes(content))
         elif event == "progress":
             self._progress(*content)

@@ -1,7 +1,8 @@
 """Trained teachers under `private/teachers/`, so that a crash costs only those that are unfinished.
 
-A file is used only if this run wrote it for that part: an HMAC under the run's key stands before its content.
-Anything else counts as not there, and the teacher is trained again. The key never goes to a worker.
+A file is used only if this run wrote it for that part, and this user's own pate did: an HMAC under the run's key,
+which is beside it, and one under a secret of the user's, which is not, stand before its content. It may be a pickle,
+which runs code. Anything else counts as not there, and the teacher is trained again. Neither key goes to a worker.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ class InMemory:
 
 
 class TeacherFiles:
-    """One file per part."""
+    """One file per part. `user` is a secret of the user's (`pate.runs.seals.user_secret`); with `trusted`, files that
+    the run wrote elsewhere, or for somebody else, are used too."""
 
-    def __init__(self, private: Path, key: bytes, round: int = 1) -> None:
-        self._folder = private / TEACHERS
+    def __init__(self, private: Path, key: bytes, round: int = 1, user: bytes = b"", trusted: bool = False) -> None:
+        self._folder, self._trusted = private / TEACHERS, trusted
         self._to_note: bytes | None = None  # with the first teacher: before it nothing is decided for good
         person = b"checkpoint" if round == 1 else f"round {round}".encode()  # a file is of no other round
         self._key = hashlib.blake2b(key=key, person=person, digest_size=32).digest()
+        self._user = hashlib.blake2b(self._key, key=user, person=b"user", digest_size=32).digest()
 
     @property
     def failures(self) -> dict[int, str]:
@@ -104,13 +107,23 @@ class TeacherFiles:
             self._to_note = self._seal(_NO_PART, known) + known
         return tuple(json.loads(known))
 
-    def _read(self, path: Path, part: int) -> bytes | None:
+    @property
+    def are_foreign(self) -> bool:
+        """Whether teachers are there that the run wrote, but not this user here: as far as the first of them tells."""
+        first = min(self._folder.glob("[0-9]" * 6), default=None)
+        if first is None or self._trusted:
+            return False
+        return not self._read(first, int(first.name)) and bool(self._read(first, int(first.name), trusted=True))
+
+    def _read(self, path: Path, part: int, trusted: bool = False) -> bytes | None:
         try:
             content = path.read_bytes()
         except OSError:
             return None
-        seal, payload = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
-        return payload if hmac.compare_digest(seal, self._seal(part, payload)) else None
+        seal, payload = content[: 2 * _SEAL_BYTES], content[2 * _SEAL_BYTES :]
+        wanted = self._seal(part, payload)
+        known = slice(_SEAL_BYTES if trusted or self._trusted else None)
+        return payload if hmac.compare_digest(seal[known], wanted[known]) else None
 
     def erase(self, part: int) -> None:
         """Remove the teacher of a part for good, so that nothing of it can come back after a crash."""
@@ -123,7 +136,9 @@ class TeacherFiles:
         return self._folder / f"{part:06d}"
 
     def _seal(self, part: int, payload: bytes) -> bytes:
-        return hmac.digest(self._key, part.to_bytes(8, "little") + payload, "sha256")
+        """Of the run, and of the user."""
+        content = part.to_bytes(8, "little") + payload
+        return hmac.digest(self._key, content, "sha256") + hmac.digest(self._user, content, "sha256")
 
 
 def _writer(content: bytes) -> Callable[[Path], object]:

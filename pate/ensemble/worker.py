@@ -24,7 +24,7 @@ from pate.boundary import guarded_class, kind_of, silence, worded_by_us
 from pate.config import Config
 from pate.errors import ConfigError, RunError
 from pate.features import Features, Transform
-from pate.naming import make_importable
+from pate.naming import import_folders, make_importable
 from pate.networks.threads import hold_to_threads, hold_torch_to_threads
 from pate.seeding import seeded_globally
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
@@ -106,7 +106,7 @@ class Teaching:
         """
         kinds = recipes(config.teachers)
         assignment = assign_recipes(kinds, config.n_teachers)
-        return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), (str(config_dir.resolve()),), first, shape)
+        return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), import_folders(config_dir), first, shape)
 
     def jobs(self, stacked: Collection[int] = ()) -> list[Job]:
         """All the work. `stacked`: kinds whose networks are also stacked where only a GPU trains them faster so."""

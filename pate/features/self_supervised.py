@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import ConfigError, DataError, first_line
-from pate.storage.files import regular_file, write_atomically
+from pate.storage.files import make_folder, regular_file, write_atomically
 
 _ROUNDS = 12  # of k-means
 _SOFT_CONTRAST = 0.01  # of the mean variance of public patches, added to that of every patch
@@ -86,7 +86,7 @@ class SelfSupervised:
 
             state = self._dictionary(images[order])
             try:
-                self._path().parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._path().parent)
                 write_atomically(self._path(), lambda path: save_file(state, path), mode=0o644)
             except OSError as error:
                 raise ConfigError(f"features: folder = {str(self._path().parent)!r}: {error.strerror}") from None

@@ -131,11 +131,13 @@ class Ledger:
         ensemble: int = 1,
         pins: Mapping[str, Pin] | None = None,
         anchor: str | None = None,
+        new_anchor: bool = False,
     ) -> None:
         """Open the file, check it whole and enter the run. A ledger that is not shared is made where there is none.
 
         Limits or a budget other than the stored ones are refused. `ensemble` is the version of the teachers that new
-        answers come from, `pins` are the links that published files name, `anchor` is where links are also kept.
+        answers come from, `pins` are the links that published files name, `anchor` is where links are also kept; a
+        `new_anchor` may know nothing of what was released so far.
         """
         self.path, self.limits, self.shared, self.ensemble = path, limits, shared, ensemble
         self._key, self._head, self._pins = key, head, pins or {}
@@ -148,7 +150,8 @@ class Ledger:
                 self._check()
                 self._agree_on_budget()
                 self._run = self._enter(run)
-                self._check_anchored()
+                if not new_anchor:
+                    self._check_anchored()
                 self._take_over()
             self._write_head()
         except BaseException:

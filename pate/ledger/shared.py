@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 from pate.errors import ConfigError, RunError
 from pate.ledger import Ledger, SharedBudget, connect, schema
 from pate.ledger.chain import identity, verified
-from pate.storage.files import KEY_BYTES, read_key, sync_folder, write_atomically
+from pate.storage.files import KEY_BYTES, make_folder, read_key, sync_folder, write_atomically
 
 _DB, _KEY = "ledger.db", "key"
 
@@ -75,7 +75,7 @@ def create(folder: Path, budget: SharedBudget) -> SharedLedger:
     _check(budget)
     if folder.exists():
         raise _taken(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     made = SharedLedger(Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)), secrets.token_bytes(KEY_BYTES))
     try:
         write_atomically(made.folder / _KEY, lambda path: path.write_bytes(made.key))

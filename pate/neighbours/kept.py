@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pate import __version__
 from pate.naming import found_file
 from pate.neighbours.features import RecordFeatures
-from pate.storage.files import write_atomically
+from pate.storage.files import make_folder, write_atomically
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class KeptFeatures:
         if found is None:
             found = self.features.computed(X)
             with suppress(OSError):
-                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(self.folder, 0o700)
                 write_atomically(path, lambda partial: _save(partial, found))
         return np.asarray(found, dtype=np.float64)
 

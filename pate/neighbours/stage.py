@@ -21,7 +21,7 @@ from pate.neighbours.kept import KeptFeatures
 from pate.neighbours.posterior import Labelled
 from pate.neighbours.rounds import Round
 from pate.neighbours.voting import Election
-from pate.storage.files import write_atomically
+from pate.storage.files import make_folder, write_atomically
 
 Release = Callable[[str, Election, Mechanism], NDArray[np.int64]]
 """What a round released, by its name: drawn and paid for once, stored ever after."""
@@ -77,7 +77,7 @@ class Rounds:
             with partial.open("wb") as file:
                 np.savez(file, **cells.arrays())
 
-        self.folder.mkdir(exist_ok=True)
+        make_folder(self.folder, 0o700)
         write_atomically(path, write)
         return cells
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from pate.errors import ConfigError
-from pate.storage.files import write_atomically
+from pate.storage.files import make_folder, write_atomically
 
 WINDOW = 50  # steps between two looks at the loss
 STATE = "checkpoint.safetensors"  # in the folder of a checkpoint
@@ -102,7 +102,7 @@ class Training:
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self._tensors()}
         tensors["generator"] = self.generator.get_state()
         notes = {"identity": identity, "done": str(done), "best": str(self.best), "stalled": str(self.stalled)}
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, 0o700)
         write_atomically(folder / STATE, lambda path: save_file(tensors, path, notes))
 
     def _take_up(self, folder: Path, identity: str) -> int:

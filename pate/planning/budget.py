@@ -17,12 +17,14 @@ from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
 from pate.errors import ConfigError
 from pate.ledger import Ledger, Limits
+from pate.ledger.chain import identity
 from pate.ledger.ledger import DRAWS_PER_RUN
 from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
 from pate.neighbours.rounds import Cost, cost_of, guarantee
 from pate.planning.costs import with_sampler
+from pate.runs.anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
 from pate.runs.published import published_pins
 from pate.runs.run import Run
 from pate.runs.version import Version
@@ -142,6 +144,15 @@ def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLe
     return SharedLedger.at((config_dir / named.path).resolve(), named.id)
 
 
+def anchor_of(
+    config: Config, directory: Run, config_dir: Path, wanted: str | None, say: Callable[[str], None]
+) -> ChosenAnchor:
+    """Where the links of the run's ledger, its own or a shared one, are also kept; `wanted` as `choose_anchor` takes
+    it."""
+    shared = shared_ledger(config, directory.place, config_dir)
+    return choose_anchor(directory, identity(directory.key) if shared is None else shared.id, wanted, say)
+
+
 def _limits(config: Config, mechanism: Mechanism) -> Limits:
     """What the ledger keeps to. A round of votes near public examples is one charge, whatever the number of cells."""
     if config.voters == "teachers":
@@ -162,14 +173,15 @@ def ledger_opener(
     mechanism: Mechanism,
     directory: Run,
     config_dir: Path = Path(),
-    anchor: str | None = None,
+    anchor: ChosenAnchor = NO_ANCHOR,
 ) -> Callable[[], Ledger]:
     """How the aggregator opens its ledger: the run's own, or one that runs on the same data share.
 
     What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
     """
     limits = _limits(config, mechanism)
-    options: dict[str, Any] = {"ensemble": Version.of(directory).version, "anchor": anchor}
+    options: dict[str, Any] = {"ensemble": Version.of(directory).version}
+    options |= {"anchor": anchor.place, "new_anchor": anchor.new}
     options["pins"] = published_pins(directory.path)
     shared = shared_ledger(config, directory.place, config_dir)
     if shared is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pate.planning.budget import epsilon_curves
 from pate.report.schema import EpsilonCurves, TeacherKind
-from pate.storage.files import write_atomically
+from pate.storage.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from pate.config import Config
@@ -127,7 +127,7 @@ def save_examples(path: Path, data: Dataset, labels: NDArray[np.int64], labelled
         with partial.open("wb") as file:
             np.savez_compressed(file, **content)
 
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     write_atomically(path, write, mode=0o644)
 
 

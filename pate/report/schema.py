@@ -230,6 +230,10 @@ class Report(_Section):
     in_words: InWords | None = Field(default=None, description="the mechanism, for people")
     queries: Queries
     privacy: Privacy
+    anchored: bool | None = Field(
+        default=None,
+        description="whether the ledger was also kept outside the run, where a copy or rollback of it shows",
+    )
     student: Student
     labels: ReleasedLabels | None = None
     warnings: tuple[str, ...] = Field(default=(), description="what to know before using the student, in words")

@@ -186,7 +186,20 @@ def _how_to_check(report: AnyReport) -> str:
     lines = ["The figures are in report.json under `privacy`; report.html says how to repeat the run."]
     if isinstance(report, Report):
         lines.append("`pate ledger verify RUN` checks that no charge was changed or removed since.")
+        if report.anchored is not None:
+            lines.append(_anchor(report.anchored))
     return _section("7. How to check it", *lines)
+
+
+def _anchor(anchored: bool) -> str:
+    if anchored:
+        return (
+            "The ledger's codes were also kept outside the run (an anchor), so that a copy of the run which goes on, "
+            "or one that was rolled back, is found."
+        )
+    return (
+        "The ledger's codes were kept in the run alone (no anchor): that no copy of it went on is the operator's word."
+    )
 
 
 def _section(heading: str, *paragraphs: str) -> str:

@@ -1,4 +1,5 @@
-"""The table of names and values that a command shows at its end."""
+"""The table of names and values that a command shows at its end: what may be published, so nothing of how long
+private work took."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ Row = tuple[str, str]
 _FEW_CLASSES = 6
 
 
-def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row]:
+def baseline_rows(report: BaselineReport) -> list[Row]:
     """What `pate baseline` shows at the end."""
     rows = [
         ("method", ", ".join(f"{key} {value}" for key, value in report.method.items())),
@@ -25,7 +26,6 @@ def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row
     rows += _without_privacy(report)
     rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}, for every data set"))
     rows.append(("what it means", report.privacy.statement))
-    rows.append(("seconds", ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items())))
     return rows
 
 
@@ -100,7 +100,7 @@ def _without_privacy(report: Report | BaselineReport) -> list[Row]:
     return [("without privacy (benchmark)", right), *([("who pays (benchmark)", most)] if most else [])]
 
 
-def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
+def summary_rows(report: Report) -> list[Row]:
     """What the terminal shows at the end of a run."""
     benchmark = report.benchmark
     student = report.student
@@ -116,8 +116,9 @@ def summary_rows(report: Report, seconds: dict[str, float]) -> list[Row]:
         only = f"{report.privacy.epsilon_added_or_removed:.3g}, if records are only added or removed"
         rows.append(("ε otherwise", only))
     rows.append(("what it means", report.privacy.statement))
+    if report.anchored is False:
+        rows.append(("anchor", "none: a copy of the run that goes on beside it would not be noticed"))
     if report.privacy.sanitised is not None:
         sanitised = report.privacy.sanitised
         rows.append(("ε sanitised", f"{sanitised.epsilon:.3g} at δ = {sanitised.delta:g}, for what was released here"))
-    rows.append(("seconds", ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items())))
     return rows

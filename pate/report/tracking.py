@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pate.report.reading import read_report
 from pate.report.schema import Report
 from pate.report.who_pays import class_parts, group_parts
 from pate.runs.files import RunFiles
+from pate.storage.files import make_folder, write_atomically
 
 _MOST_TEXT = 500  # signs of a parameter's value: the least that MLflow's stores take
 _FINISHED, _LOCAL = 3, 4  # MLflow's numbers for the status of a run and for where its code is
@@ -85,9 +87,9 @@ def write_mlflow(path: Path, store: Path) -> Path:
     experiment = str(int.from_bytes(blake2b(report.name.encode(), digest_size=7).digest(), "big") + 10**17)
     number = blake2b(content + str(path.resolve()).encode(), digest_size=16).hexdigest()
     home, folder = store / experiment, store / experiment / number
-    begun, ended = (int(1000 * file.stat().st_mtime) for file in (run.config_file, run.report_file))
+    ended = int(1000 * run.report_file.stat().st_mtime)  # and no beginning: how long private work took is private
     if not (home / "meta.yaml").exists():
-        times = {"creation_time": begun, "last_update_time": ended}
+        times = {"creation_time": ended, "last_update_time": ended}
         names = {"experiment_id": experiment, "name": report.name, "lifecycle_stage": "active"}
         _write_meta(home, names | times | {"artifact_location": home.resolve().as_uri()})
     shutil.rmtree(folder, ignore_errors=True)
@@ -103,7 +105,7 @@ def write_mlflow(path: Path, store: Path) -> Path:
         "source_name": "pate",
         "source_type": _LOCAL,
         "source_version": report.pate_version,
-        "start_time": begun,
+        "start_time": ended,
         "status": _FINISHED,
         "tags": [],
         "user_id": "",
@@ -115,21 +117,25 @@ def write_mlflow(path: Path, store: Path) -> Path:
         "tags": {"mlflow.runName": about["run_name"], "mlflow.source.name": "pate", "pate.unit": report.privacy.unit},
     }
     for kind, values in entries.items():
-        (folder / kind).mkdir()
+        make_folder(folder / kind)
         for name, value in values.items():
             file = folder / kind / _allowed(name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(str(value), encoding="utf-8")
+            make_folder(file.parent)
+            _write(file, str(value))
     for name in run.may_leave():
         copy = folder / "artifacts" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path / name, copy)
+        make_folder(copy.parent)
+        write_atomically(copy, partial(shutil.copyfile, path / name), mode=0o644, durable=False)
     return folder
 
 
 def _write_meta(folder: Path, content: Mapping[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "meta.yaml").write_text(yaml.safe_dump(dict(content)), encoding="utf-8")
+    make_folder(folder)
+    _write(folder / "meta.yaml", yaml.safe_dump(dict(content)))
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"), mode=0o644, durable=False)
 
 
 def _allowed(name: str) -> str:

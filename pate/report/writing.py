@@ -16,7 +16,7 @@ from pate.report.reading import read_report
 from pate.report.schema import Report
 from pate.report.statement import render_statement
 from pate.runs.files import RunFiles
-from pate.storage.files import write_atomically
+from pate.storage.files import make_folder, write_atomically
 
 
 def store_report(path: Path, report: AnyReport) -> None:
@@ -38,7 +38,7 @@ def write_pages(path: Path, images: bool = True) -> AnyReport:
     drawn = draw(report, examples)
     svg = {name: as_svg(figure, name) for name, figure in drawn.items()}
     if drawn:
-        run.plots.mkdir(exist_ok=True)
+        make_folder(run.plots)
     for name, figure in drawn.items():
         _write(run.plots / f"{name}.svg", svg[name].encode())
         if images:

@@ -18,7 +18,7 @@ from pate.reproduce.baseline_figures import draw
 from pate.reproduce.baseline_rows import BaselineRow, BaselineStudy
 from pate.reproduce.table import columns
 from pate.runs.files import RESULTS, TABLE, RunFiles
-from pate.storage.files import locked, write_atomically
+from pate.storage.files import locked, make_folder, write_atomically
 
 FIGURE = "figure.png"
 
@@ -27,7 +27,7 @@ def reproduce_baselines(
     study: BaselineStudy, out: Path, seeds: int, *, data_dir: Path | None, address: str | None, console: Console
 ) -> dict[str, Any]:
     """Run what is missing in `out`, and collect all results there; after a stop, call it again to go on."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     try:
         with locked(out / "lock", wait=False):
             outcomes = _run_all(study, out, seeds, data_dir, address, console)

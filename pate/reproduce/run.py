@@ -32,7 +32,7 @@ from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
 from pate.runs.files import RESULTS, TABLE, RunFiles
-from pate.storage.files import locked, write_atomically
+from pate.storage.files import locked, make_folder, write_atomically
 from pate.teachers import recipe_of
 
 _FIGURE_EXAMPLES = 1000
@@ -52,7 +52,8 @@ def reproduce(
 ) -> Reproduction:
     """Run what is missing in `out`, and collect all results there; after a stop, call it again to go on."""
     private = out / "private"
-    private.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(out)
+    make_folder(private, 0o700)
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(private / "lock", wait=False))

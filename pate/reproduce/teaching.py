@@ -20,7 +20,8 @@ from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.readers import split_records
 from pate.ensemble.worker import Teaching
 from pate.runs.run import KEY_BYTES
-from pate.storage.files import write_atomically
+from pate.runs.seals import user_secret
+from pate.storage.files import make_folder, write_atomically
 
 
 def votes_of(
@@ -72,14 +73,15 @@ def _train_and_count(
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
     from pate.ensemble import Ensemble
 
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder, 0o700)
     if not (folder / "key").exists():
         write_atomically(folder / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
     key = (folder / "key").read_bytes()
     started = time.perf_counter()
     records = split_records(config, data, key)
     teaching = Teaching.of(config, len(data.classes), shape=data.X_public.shape[1:])
-    with Ensemble(teaching, records, TeacherFiles(folder, key), config.ray, console.say) as ensemble:
+    store = TeacherFiles(folder, key, user=user_secret(folder / "key"))
+    with Ensemble(teaching, records, store, config.ray, console.say) as ensemble:
         with console.working(f"trying each kind of teacher, {records.n_records // config.n_teachers} records each"):
             ensemble.probe(data.X_public)
         with console.track(f"training {config.n_teachers} teachers", config.n_teachers) as update:

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from pate.errors import PateError
+from pate.runs.anchoring import forget_anchor
 from pate.runs.files import CELLS, FEATURES, TEACHERS, VOTES, RunFiles
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def undone_if_nothing_came(run: Run) -> Iterator[None]:
     except PateError as error:
         stays = run.resumed or "resume" in error.arguments or run.storage is not None
         if not stays and not _worth_keeping(run):
+            forget_anchor(run)
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 

@@ -26,13 +26,12 @@ from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_con
 from pate.config.loading import settings_from
 from pate.data.partition import keyed_digest
 from pate.errors import PateError, RunError
-from pate.ledger.anchor import absolute
 from pate.ledger.stored import FOLDER
 from pate.runs import files
 from pate.runs.files import RunFiles
 from pate.runs.notebook import labels_table
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
-from pate.storage.files import KEY_BYTES, locked, read_key, write_atomically
+from pate.storage.files import KEY_BYTES, locked, make_folder, read_key, write_atomically
 
 if TYPE_CHECKING:
     from pate.report.schema import BaselineReport, Report
@@ -55,6 +54,9 @@ _ALONE = ("", f"{files.STUDENT}/", f"{files.MODEL}/")  # folders that are publis
 _AT_ONCE = 64
 _FIRST_FILES = {files.PRIVATE, f"{files.CONFIG}.partial"}  # all there is if it was killed while it began
 
+
+BEGUN: set[str] = set()
+"""Places of runs that this process has begun, or gone on with."""
 
 Resume = bool | Literal["auto"]
 """Whether to go on with a run that is there; `auto` makes one where there is none, so a start can be repeated."""
@@ -116,6 +118,7 @@ class Run(RunFiles):
         """
         opened = cls._in_storage(open_storage(str(place)), config, resume) if is_url(place) else None
         with opened or cls._in_folder(Path(place), config, resume) as run, run:
+            BEGUN.add(str(place))
             yield run
 
     @classmethod
@@ -140,7 +143,7 @@ class Run(RunFiles):
     def _in_storage(cls, storage: Storage, config: RunConfig, resume: Resume) -> Iterator[Run]:
         """A local copy of what is in storage. Only the ledger keeps two machines apart: see `StoredLedger`."""
         folder = _working_copies() / blake2b(storage.url.encode(), digest_size=12).hexdigest()
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder.parent, 0o700)
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(folder.with_suffix(".lock"), wait=False))
@@ -217,7 +220,7 @@ class Run(RunFiles):
         """The same of a student in some folder of the run."""
         from pate.students.saving import load_own_student, load_student
 
-        own = load_own_student(self, folder, self.places[1])
+        own = load_own_student(self, folder)
         return load_student(folder, trust) if own is None else own
 
     def model(self, trust: Iterable[str] = ()) -> Any:
@@ -299,15 +302,6 @@ class Run(RunFiles):
                 result[name] = about.st_mtime_ns, about.st_size
         return result
 
-    def anchored(self, place: str | None) -> str | None:
-        """Where the ledger's links are also kept: the anchor that the run was begun with, which cannot be changed."""
-        path = self.anchor_file
-        if place is None:
-            return path.read_text() if path.exists() else None
-        if not self.same_as_before(path.name, absolute(place)):
-            raise RunError(f"anchor {place}: this run was begun with the anchor {path.read_text()}; name that one")
-        return absolute(place)
-
     def note(self, name: str, content: Any) -> None:
         """Write a JSON file under `private/`."""
         write_atomically(self.private / name, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
@@ -338,7 +332,8 @@ class Run(RunFiles):
             _must_match(config, settings_from(read_yaml(stored), type(config)), self.place)
 
     def _make_private(self) -> None:
-        self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.path)
+        make_folder(self.private, 0o700)
         if self.private.stat().st_mode & 0o077:
             raise RunError(f"{self.private}: others can read it; run: chmod -R go= {self.private}")
 
@@ -361,14 +356,14 @@ class Run(RunFiles):
 
         The student goes first: whatever a crash leaves, no student is there that the config does not describe.
         """
-        stored = settings_from(read_yaml(self.config_file), type(config))
-        if config.digest() == stored.digest():
+        stored, text = settings_from(read_yaml(self.config_file), type(config)), config.to_yaml()
+        if self.config_file.read_text() == text:
             return
         if isinstance(config, Config) and isinstance(stored, Config) and config.student != stored.student:
             self.student_card.unlink(missing_ok=True)
             for folder in (self.student_folder, self.student_checkpoint):
                 shutil.rmtree(folder, ignore_errors=True)
-        write_atomically(self.config_file, lambda path: path.write_text(config.to_yaml()), mode=0o644)
+        write_atomically(self.config_file, lambda path: path.write_text(text), mode=0o644)
 
     def _not_empty(self) -> RunError:
         text = f"{self.place}: is not empty; add {{resume}} to go on with that run, or choose another {{out}}"

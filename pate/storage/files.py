@@ -48,6 +48,32 @@ def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600
     sync_folder(path.parent)
 
 
+def make_folder(path: Path, mode: int = 0o755) -> None:
+    """Make a folder, and those above it that are missing. Nobody but its owner can write there, whatever the umask."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent, mode)
+    path.mkdir(mode=mode, exist_ok=True)
+
+
+def state_folder() -> Path:
+    """Where pate keeps what is the user's own, outside of all runs; OSError where the user has no home."""
+    state = os.environ.get("XDG_STATE_HOME")
+    try:
+        return (Path(state) if state else Path.home() / ".local" / "state") / "pate"
+    except RuntimeError as error:
+        raise OSError(errno.ENOENT, str(error)) from None
+
+
+def make_state_folder(name: str = "") -> Path:
+    """The user's state folder, or the folder `name` in it, made where it is missing; only the user can read it."""
+    folder = state_folder()
+    make_folder(folder.parent)
+    make_folder(folder / name, 0o700)
+    return folder / name
+
+
 _LARGEST_CARD = 2**26  # bytes
 _MOST_AXES = 8
 

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from pate.errors import RunError, first_line
-from pate.storage.files import sync_folder
+from pate.storage.files import make_folder, sync_folder
 
 _EXCLUSIVE = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _AT_ONCE = 64  # objects in memory on their way from or to a store
@@ -88,7 +88,7 @@ def pull(storage: Storage, folder: Path, wanted: Callable[[str], bool]) -> None:
         if ".." in PurePosixPath(name).parts:
             raise RunError(f"{storage.url}: holds an object with the name {name!r}; not a run directory")
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(path.parent, 0o700)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)
 
@@ -148,7 +148,7 @@ class _Files:
         """The content on disk under a name of its own, beside where it will go."""
         private = PurePosixPath(name).parts[0] == "private"
         folder = self._path(name).parent
-        self._root.mkdir(parents=True, exist_ok=True)
+        make_folder(self._root)
         for place in [*reversed([p for p in folder.parents if self._root in p.parents]), folder]:
             place.mkdir(exist_ok=True, mode=0o700 if private else 0o755)
         temporary = folder / f".partial-{secrets.token_hex(8)}"

@@ -13,22 +13,25 @@ import zipfile
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pate.errors import NotTrusted, RunError, first_line
 from pate.mechanisms import UNANSWERED
 from pate.naming import importing_only, make_importable, must_be_trusted, nearest, not_trusted
-from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS, RunFiles
-from pate.runs.seals import is_sealed, read_student
-from pate.storage.files import read_model_card, regular_file, sizes, write_atomically
+from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS
+from pate.runs.seals import is_own, is_sealed, read_student
+from pate.storage.files import make_folder, read_model_card, regular_file, sizes, write_atomically
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
 from pate.students.supervised import Supervised
 from pate.teachers import build_estimator
 from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
+
+if TYPE_CHECKING:
+    from pate.runs.run import Run
 
 _WRAPPER_OF_TORCH = "sklearn.externals.array_api_compat.torch"
 _HARMLESS = frozenset({"pate.teachers.balanced.Balanced"}) | frozenset(
@@ -50,7 +53,7 @@ among them: their compiled code does not check a file's node numbers, and may cr
 
 def save_student(student: Any, folder: Path, card: dict[str, Any]) -> None:
     """Write the student; `card` says what it is and what it cost (classes, ε, δ, mechanism). Replaces an older one."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     content = {"student": _name(student), "params": student.get_params(), **_write_weights(student, folder), **card}
     text = json.dumps(content, indent=2, default=str) + "\n"
     write_atomically(folder / STUDENT_CARD, lambda path: path.write_text(text), mode=0o644)
@@ -66,15 +69,16 @@ def load_student(folder: Path | str, trust: Iterable[str] = ()) -> Any:
     return _loaded(Path(folder), frozenset(trust))
 
 
-def load_own_student(run: RunFiles, folder: Path, config_dir: Path = Path()) -> Any:
+def load_own_student(run: Run, folder: Path) -> Any:
     """The student in `folder`, whatever it is made of, if it is the one that this run wrote; else None.
 
-    Classes of the user's own may be in files beside the config, in `config_dir`.
+    Classes of the user's own may be in files beside the config that the run was begun with.
     """
     content = read_student(folder)
     if not is_sealed(run, folder, content):
         return None
-    make_importable(config_dir)
+    if is_own(run):
+        make_importable(run.places[1])
     with tempfile.TemporaryDirectory(prefix="pate-") as copy:  # of what the seal was checked of
         for name, data in content.items():
             (Path(copy) / name).write_bytes(data)

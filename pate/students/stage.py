@@ -17,7 +17,7 @@ from pate.cluster.placed import Task, gpu_elsewhere, on_gpu
 from pate.config import Config
 from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.errors import ConfigError, PateError, RunError, first_line
+from pate.errors import ConfigError, NotTrusted, PateError, RunError, first_line
 from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED
 from pate.naming import dotted_names
@@ -25,6 +25,7 @@ from pate.networks.threads import one_thread
 from pate.runs import files
 from pate.runs.published import Labels, in_letters, write_labels
 from pate.runs.run import Run
+from pate.storage.files import make_folder
 
 _LEAST_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
 
@@ -214,7 +215,7 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
     """Turn a failure after the labels were released into a RunError that says that they are kept."""
     try:
         yield
-    except (RunError, OSError):
+    except (RunError, OSError, NotTrusted):
         raise
     except Exception as error:
         raise RunError(
@@ -234,7 +235,7 @@ def student_between(config: Config, given: Given, folder: Path, console: Console
     student = new_student(config)
     check_sees(student, config)
     _fit(student, given, folder.with_suffix(".checkpoint"), console)
-    folder.parent.mkdir(exist_ok=True)
+    make_folder(folder.parent, 0o700)
     save_student(student, folder, {})
     return student
 

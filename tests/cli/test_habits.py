@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 import rich.console
 from support.command_line import in_process
+from support.small_data import own_data
 
 import pate
 from pate.console import Console, Quiet, plain_console
@@ -89,6 +92,34 @@ def test_a_run_from_plain_values_or_a_file_shows_itself_in_a_notebook(tmp_path: 
     assert shown.startswith("<table>")
     assert f"{outcome.report.privacy.epsilon:.3g}" in shown
     assert "private" not in shown
+    assert "seconds" not in shown, "of private work, which are private"
     (tmp_path / "my.yaml").write_text(pate.load_config().to_yaml().replace("n_teachers: 80", "n_teachers: 1"))
     with pytest.raises(pate.PateError, match="n_teachers"):
         pate.run(tmp_path / "my.yaml", tmp_path / "other")
+
+
+@pytest.mark.parametrize("log", [[], ["--log-json"]])
+def test_what_is_printed_into_a_pipe_says_nothing_of_how_long_private_work_took(log: list[str], tmp_path: Path) -> None:
+    own_data(tmp_path)
+    run = tmp_path / "run"
+    with Path(tmp_path / "own.yaml").open("a") as file:
+        file.write("backend: local\n")
+    (tmp_path / "erm.yaml").write_text(_ERM)
+    ran = in_process("run", tmp_path / "own.yaml", "--out", run, *log)
+    baseline = in_process("baseline", tmp_path / "erm.yaml", "--out", tmp_path / "erm", *log)
+    planned = in_process("plan", tmp_path / "own.yaml", "--json")
+    assert (ran.returncode, baseline.returncode, planned.returncode) == (0, 0, 0), (ran, baseline, planned)
+    assert json.loads(planned.stdout)["seconds_of_training"] is None, "it grows with the number of records"
+    published = "".join((folder / "report.json").read_text() for folder in (run, tmp_path / "erm"))
+    for text in (*ran[1:], *baseline[1:], published, pate.Run.load(run)._repr_html_()):
+        assert not re.search(r"seconds|\d s\b|per second|\d\d:\d\d", text), text
+    assert json.loads((run / "private" / "seconds.json").read_text())["vote"] > 0, "the operator can look it up"
+
+
+_ERM = """
+name: erm
+data: {source: csv, private: private.csv, public: public.csv, test: test.csv, label: kind, id: who, classes: [cat, dog]}
+baseline: {name: dp_erm, params: {regularisation: 0.01}}
+budget: {epsilon: 1}
+records: 300
+"""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 _BEGIN = """import os, signal, subprocess, sys, time
-from pate.cluster.interrupts import held_back, interruptible, received
+from pate.cluster.interrupts import advising, held_back, interruptible, received, speaking
 """
 
 
 def shown_by(code: str, **options: object) -> list[str]:
     command = [sys.executable, "-c", _BEGIN + code]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload]
+    shown = subprocess.run(command, capture_output=True, text=True, **{"timeout": 60} | options)  # type: ignore[call-overload]
     assert shown.returncode == 0, shown.stderr
     return shown.stdout.splitlines()
 
@@ -91,3 +92,66 @@ with interruptible():
     print(child.wait(timeout=5))
 """
     assert shown_by(code) == ["-15"]
+
+
+def test_a_command_says_one_line_at_once_however_often_it_is_told() -> None:
+    code = """
+import io
+ours, theirs = os.pipe()
+os.dup2(theirs, 2)
+with interruptible(), speaking(), advising(lambda: "; this is how to go on"):
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            print("raised")
+os.kill(os.getpid(), 0)
+print(os.read(ours, 1000))
+"""
+    assert shown_by(code) == ["raised", "raised", repr(b"interrupted; this is how to go on\n")]
+
+
+def test_what_is_held_back_is_answered_at_once() -> None:
+    code = """
+ours, theirs = os.pipe()
+os.dup2(theirs, 2)
+with interruptible(), speaking():
+    try:
+        with held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            print(os.read(ours, 1000))  # waits for it
+            print("not yet")
+        print("lost")
+    except KeyboardInterrupt:
+        print("raised")
+"""
+    assert shown_by(code, timeout=20) == [repr(b"interrupted\n"), "not yet", "raised"]
+
+
+def test_an_import_is_not_broken_off(tmp_path: Path) -> None:
+    (tmp_path / "pressed.py").write_text(
+        "import os\nos.kill(os.getpid(), 2)\nfor _ in range(10**5): pass\nprint('whole')\n"
+    )
+    code = """
+with interruptible(), speaking():
+    try:
+        import pressed
+        while True:
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        print("then raised")
+"""
+    assert shown_by(code, cwd=tmp_path) == ["whole", "then raised"]
+
+
+def test_a_library_says_nothing() -> None:
+    code = """
+os.dup2(1, 2)
+with interruptible(), advising(lambda: "not for a library"):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        print("raised")
+"""
+    assert shown_by(code) == ["raised"]

@@ -14,7 +14,7 @@ from pate.config import parse_config
 from pate.errors import RunError
 from pate.ledger import Pin
 from pate.ledger.stored import FOLDER
-from pate.planning.budget import ledger_opener
+from pate.planning.budget import anchor_of, ledger_opener
 from pate.runs.published import Labels, write_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
@@ -70,7 +70,7 @@ def test_links_that_are_gone_from_storage_are_missed_by_verify(tmp_path: Path) -
 
 def test_the_anchor_that_a_run_was_begun_with_is_asked_without_being_named(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", CONFIG) as run:
-        anchor = run.anchored(str(tmp_path / "anchor"))
+        anchor = anchor_of(CONFIG, run, Path(), str(tmp_path / "anchor"), print)
         ledger_opener(CONFIG, CONFIG.build_mechanism(), run, anchor=anchor)().close()
         verify(str(run.path))
         for path in (run.ledger_file, run.ledger_head):
@@ -86,4 +86,4 @@ def test_the_anchor_that_a_run_was_begun_with_is_asked_without_being_named(tmp_p
         Run.create(tmp_path / "run", CONFIG, resume=True) as run,
         pytest.raises(RunError, match="rolled back, or another copy"),
     ):
-        ledger_opener(CONFIG, CONFIG.build_mechanism(), run, anchor=run.anchored(None))()
+        ledger_opener(CONFIG, CONFIG.build_mechanism(), run, anchor=anchor_of(CONFIG, run, Path(), None, print))()

@@ -21,7 +21,7 @@ from pate.errors import RunError
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import identity
 from pate.ledger.stored import FOLDER
-from pate.planning.budget import ledger_opener
+from pate.planning.budget import anchor_of, ledger_opener
 from pate.runs.published import published_pins, read_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
@@ -48,19 +48,25 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`before`: a run that has released nothing yet. `after`: the same run, finished. `anchor`: its links."""
     folder = tmp_path_factory.mktemp("rollback")
     with Run.create(folder / "before", config(), resume=False) as directory:
-        anchor = directory.anchored(str(folder / "anchor"))
+        anchor = anchor_of(config(), directory, Path(), str(folder / "anchor"), print)
         ledger_opener(config(), config().build_mechanism(), directory, anchor=anchor)().close()
     shutil.copytree(folder / "before", folder / "after")
     run(folder / "after", resume=True)
     return folder
 
 
+@pytest.fixture(autouse=True)
+def of_somebody_else(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known here of the runs that these are copies of."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def copies(runs: Path, tmp_path: Path) -> Path:
-    """Copies to spoil; they know of no anchor."""
+    """Copies to spoil, without an anchor."""
     for name in ("before", "after"):
         shutil.copytree(runs / name, tmp_path / name)
-        (tmp_path / name / "private" / "anchor").unlink()
+        (tmp_path / name / "private" / "anchor").write_text("none")
     return tmp_path
 
 
@@ -187,7 +193,7 @@ def test_a_whole_run_rolled_back_is_found_by_its_anchor(runs: Path, tmp_path: Pa
     shutil.copy(runs / "anchor", tmp_path / "anchor")
     (tmp_path / "run" / "private" / "anchor").write_text(str(tmp_path / "anchor"))
     with pytest.raises(RunError, match="rolled back, or another copy"):
-        run(tmp_path / "run", resume=True)
+        run(tmp_path / "run", resume=True, anchor=tmp_path / "anchor")
     with pytest.raises(RunError, match="is not the ledger that the anchor"):
         verify_command(str(tmp_path / "run"))
     with pytest.raises(RunError, match="begun with the anchor"):
@@ -198,7 +204,7 @@ def test_an_anchor_that_is_gone_is_missed(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "after", tmp_path / "run")
     (tmp_path / "run" / "private" / "anchor").write_text(str(tmp_path / "gone"))
     with pytest.raises(RunError, match="anchor holds nothing of it"):
-        run(tmp_path / "run", resume=True)
+        run(tmp_path / "run", resume=True, anchor=tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
 
 

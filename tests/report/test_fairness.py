@@ -171,7 +171,7 @@ def test_report_and_page_and_terminal_have_classes_and_groups(finished: Path) ->
     beside = report.benchmark.without_privacy
     assert beside is not None
     assert beside.lost.share == pytest.approx((report.benchmark.nonprivate_accuracy or 0) - report.student.accuracy)  # type: ignore[operator]
-    told = dict(summary_rows(report, {}))
+    told = dict(summary_rows(report))
     assert told["recognised"].count("lost") + told["recognised"].count("gained") == 2
     assert told["right by sex"].startswith("f ")
     assert "rare too few (" in told["right by ward"]
@@ -200,7 +200,7 @@ def test_of_private_data_there_is_no_model_without_privacy(tmp_path: Path) -> No
     assert report.benchmark is None
     assert report.student.groups
     assert who_lost_most(report) is None
-    told = dict(summary_rows(report, {}))
+    told = dict(summary_rows(report))
     assert "lost" not in told["right by sex"]
     assert "±" in told["right by sex"]
     page = (tmp_path / "run" / "report.html").read_text()
@@ -295,7 +295,7 @@ def test_a_baseline_has_groups_and_may_get_others_later(tmp_path: Path) -> None:
     content = files(tmp_path)
     report = baseline(tmp_path, content | {"groups": ["sex"]})
     assert [one.value for one in report.student.groups] == ["f", "m"]
-    assert "right by sex" in dict(baseline_rows(report, {}))
+    assert "right by sex" in dict(baseline_rows(report))
     model = tmp_path / "run" / "model" / "model.safetensors"
     before = model.read_bytes(), model.stat().st_mtime_ns
     again = baseline(tmp_path, content, resume=True)
@@ -425,7 +425,7 @@ def test_reports_of_earlier_versions_still_load(finished: Path, tmp_path: Path) 
     assert report.student.groups == ()
     assert who_lost_most(report) is None
     assert isinstance(report, Report)
-    assert "no " in dict(summary_rows(report, {}))["recognised"]
+    assert "no " in dict(summary_rows(report))["recognised"]
     page = (tmp_path / "report.html").read_text()
     assert "Who pays" not in page
     assert "Group by group" not in page

@@ -39,6 +39,7 @@ def test_an_mlflow_store_has_its_layout(finished_run: Path, tmp_path: Path) -> N
     assert run["artifact_uri"] == (folder / "artifacts").as_uri()
     time, value, step = (folder / "metrics" / "epsilon").read_text().split()
     assert (int(time), int(step)) == (run["end_time"], 0)
+    assert run["start_time"] == run["end_time"], "how long private work took is private"
     assert float(value) == read_report(finished_run).privacy.epsilon
     assert (folder / "params" / "mechanism.name").read_text() == "confident_gnmax"
     assert (folder / "artifacts" / "student" / "student.json").exists()

@@ -72,16 +72,3 @@ def test_what_a_run_began_with_is_remembered(tmp_path: Path) -> None:
         assert run.same_as_before("digest", "one")
         run.replace("digest", "two")
         assert run.same_as_before("digest", "two")
-
-
-def test_its_anchor_is_the_one_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with Run.create(tmp_path / "run", config()) as run:
-        assert run.anchored(None) is None
-        assert run.anchored("anchor") == str(tmp_path / "anchor")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    with Run.create(tmp_path / "run", config(), resume=True) as run:
-        assert run.anchored(None) == run.anchored("../anchor") == str(tmp_path / "anchor")
-        with pytest.raises(RunError, match="was begun with the anchor"):
-            run.anchored("anchor")
