@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from pate.naming import counted
+
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
@@ -99,7 +101,7 @@ class Console:
 
             def update(done: int, remark: str = "", seconds: float | None = None) -> None:
                 rate = pace.of(done, seconds)
-                shown = "" if rate is None else f"{rate:.3g}/s"
+                shown = "" if rate is None else f"{counted(rate)}/s"
                 progress.update(task, completed=done, description=f"{what} {remark}".rstrip(), rate=shown)
 
             yield update
@@ -112,7 +114,7 @@ class Console:
             now, rate = time.monotonic(), pace.of(done, seconds)
             if done and now - last >= _SECONDS_BETWEEN_LINES:
                 last = now
-                speed = f", {rate:.3g} per second, about {(total - done) / rate:.0f} s left" if rate else ""
+                speed = f", {counted(rate)} per second, about {(total - done) / rate:.0f} s left" if rate else ""
                 self.say(f"{what}: {done} of {total}{speed}{f'; {remark}' if remark else ''}")
 
         return update

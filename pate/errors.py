@@ -1,6 +1,6 @@
 """What a user can cause. Every message is one line that names the key or file, the value, and what would do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class PateError(Exception):
@@ -54,6 +54,18 @@ class BudgetExceeded(PateError):
 
 def _as_in_python(name: str, value: object) -> str:
     return name if value is None else f"{name}={value!r}"
+
+
+def numbered(texts: Sequence[str], most: int = 20) -> str:
+    """Several problems in one line; a single one as it is.
+
+    >>> numbered(["a: missing"]), numbered(["a: missing", "b: not a number"])
+    ('a: missing', '2 problems: (1) a: missing; (2) b: not a number')
+    """
+    if len(texts) == 1:
+        return texts[0]
+    rest = f"; and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{len(texts)} problems: {'; '.join(f'({i}) {text}' for i, text in enumerate(texts[:most], start=1))}{rest}"
 
 
 def first_line(error: Exception) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -84,6 +85,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else "known are " + ", ".join(f"'{k}'" for k in known)
 
 
+def chosen(names: Iterable[str], known: Mapping[str, T], what: str, argument: str) -> tuple[T, ...]:
+    """What is `known` by each of `names`, in their order; ConfigError, which lists all, where one of them is not.
+
+    >>> chosen(["b", "a", "b"], {"a": 1, "b": 2}, "the table", "rows")
+    (2, 1)
+    """
+    wanted = tuple(dict.fromkeys(names))
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        text = (
+            f"{{{argument}}}: {what} has no {' and no '.join(map(shown, unknown))}; {hint}There are {', '.join(known)}"
+        )
+        raise ConfigError(text if hint else text.replace("There are", "there are"), **{argument: None})
+    return tuple(known[name] for name in wanted)
+
+
 def shown(value: object, most: int = 80) -> str:
     """A value as an error quotes it: in one line, without control characters, and never a page of it.
 
@@ -95,6 +114,26 @@ def shown(value: object, most: int = 80) -> str:
     except ValueError:  # Python writes out no whole number of more than 4,300 digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def counted(number: float) -> str:
+    """How many there are, for people: a whole number from 100 on, and never one with an exponent.
+
+    >>> counted(1234.5), counted(40.0), counted(2.345)
+    ('1,234', '40', '2.35')
+    """
+    return f"{round(number):,}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def about(number: float, digits: int = 1) -> str:
+    """Roughly how many there are, in a whole number of so many digits and zeros.
+
+    >>> about(61), about(14_372), about(14_372, 2), about(0.3)
+    ('about 60', 'about 10,000', 'about 14,000', 'fewer than 1')
+    """
+    if number < 1:
+        return "fewer than 1"
+    return f"about {round(number, digits - 1 - math.floor(math.log10(number))):,.0f}"
 
 
 def dotted(path: Iterable[int | str]) -> str:

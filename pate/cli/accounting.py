@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from pate.cli.mechanism_options import own_settings, required_settings
+from pate.cli.tables import in_a_line
 from pate.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
 
 
 def _print_plan(result: dict[str, Any]) -> None:
-    parameters = ", ".join(f"{k} {v:g}" for k, v in result["mechanism"].items() if k != "name" and v is not None)
+    parameters = in_a_line(result["mechanism"])
     limit = f", at most {result['answered_limit']} answered" if result["answered_limit"] else ""
     print(f"{result['mechanism']['name']} ({parameters}), {result['queries']} queries{limit}")
     if result["epsilon"] is None:

@@ -134,6 +134,15 @@ def parameters_in_words(settings: dict[str, Any]) -> str:
     return ", ".join(shown)
 
 
+def planned_in_words(planned: dict[str, Any]) -> str:
+    """What was worked out before training; numbers of steps are whole, however many.
+
+    >>> planned_in_words({"sigma": 1.23456, "steps": 12_345})
+    'sigma 1.235, steps 12345'
+    """
+    return ", ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in planned.items())
+
+
 def short_name(name: str) -> str:
     """The last part of a dotted path.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from pate.report.explanations import AnyReport, how_sure, mechanism_in_words, parameters_in_words
+from pate.report.explanations import AnyReport, how_sure, mechanism_in_words, parameters_in_words, planned_in_words
 from pate.report.schema import BaselineReport, Report
 
 _WIDTH = 78
@@ -91,7 +91,7 @@ def _guarantee(report: AnyReport) -> str:
 
 def _mechanism(report: AnyReport) -> str:
     if isinstance(report, BaselineReport):
-        settings = ", ".join(f"{key} {value:.4g}" for key, value in report.planned.items())
+        settings = planned_in_words(report.planned)
         lines = [
             f"Method: {report.method['name']} ({parameters_in_words(report.method)}).",
             f"Worked out before training: {settings}." if settings else "Noise is added as the method's proof demands.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pate.report.explanations import by_class
+from pate.report.explanations import by_class, planned_in_words
 from pate.report.formats import percent
 from pate.report.schema import BaselineReport, ReleasedLabels, Report, Student
 from pate.report.who_pays import by_column, class_parts, group_parts, in_a_line, who_lost_most
@@ -15,7 +15,7 @@ def baseline_rows(report: BaselineReport, seconds: dict[str, float]) -> list[Row
     """What `pate baseline` shows at the end."""
     rows = [
         ("method", ", ".join(f"{key} {value}" for key, value in report.method.items())),
-        ("planned", ", ".join(f"{key} {value:.4g}" for key, value in report.planned.items())),
+        ("planned", planned_in_words(report.planned)),
         ("model", _right(report.student)),
     ]
     rows = [row for row in rows if row[1]]
