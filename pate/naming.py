@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pate.errors import ConfigError, NotTrusted
+from pate.errors import ConfigError, NotTrusted, own_line
 
 T = TypeVar("T")
 
@@ -201,7 +201,8 @@ def import_dotted(path: str, key: str) -> object:
             raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}{hint}") from None
         if isinstance(error, AttributeError) and error.name == attribute and isinstance(error.obj, type):
             raise ConfigError(f"{key} = {shown(path)}: class {module} has no {attribute}") from None
-        problem = f"{type(error).__name__}: {error}"
+        place = own_line(error)
+        problem = f"{f'{place}: ' if place else ''}{type(error).__name__}: {error}"
         raise ConfigError(f"{key} = {shown(path)}: cannot import {shown(module)}: {problem}") from None
     if not _is_ours(found):
         must_be_trusted(path, key)
@@ -277,7 +278,9 @@ def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
     if "." in name:
         cls = import_dotted(name, key)
         if not (isinstance(cls, type) and issubclass(cls, base)):
-            raise ConfigError(f"{key} = {shown(name)}: not a {base.__name__}")
+            raise ConfigError(
+                f"{key} = {shown(name)}: not a {base.__name__}; derive it from {base.__module__}.{base.__name__}"
+            )
         return cls
     found = classes_in(package, base)
     if name.replace("-", "_") not in found:
