@@ -164,7 +164,9 @@ def run(
         directory.sync()
         with labels_are_kept("the report", out):
             with _stage("report", seconds):
-                report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console, agreement)
+                report = report_of_run(
+                    config, data, mechanism, released, epsilon, student, pages, console, agreement, ready.related
+                )
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)
             if pages:

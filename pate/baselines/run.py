@@ -31,11 +31,12 @@ from pate.learning import with_learned_preparation
 from pate.naming import dotted_names
 from pate.report.explanations import privacy_statement
 from pate.report.figures import data_name, software
+from pate.report.making import together_of
 from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Benchmark, Privacy
 from pate.report.writing import store_report, write_pages
 from pate.runs.files import PLACES, SECONDS, TENSORS
-from pate.runs.others import others_on_the_same_data
+from pate.runs.others import related_runs
 from pate.runs.run import Resume, Run
 
 _SECONDS_BETWEEN_COPIES = 10.0
@@ -81,8 +82,10 @@ def run_baseline(
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
     planned = _plan(model, config, data, n_records, console)
-    if others := others_on_the_same_data(config, out, data_dir, config_dir):
-        console.say(f"note: {others}")
+    cost = (model.plan()[3], config.budget.delta) if hasattr(model, "plan") else (config.budget.epsilon, 0.0)
+    related = related_runs(config, out, data_dir, config_dir, *cost)
+    if related is not None and related.note:
+        console.say(f"note: {related.note}")
     in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
     with Run.create(out, given, resume) as directory, in_cluster:
         if directory.report_file.exists():
@@ -100,6 +103,9 @@ def run_baseline(
         chosen = config.baseline
         save_model(model, directory.model_folder, chosen.name, dict(chosen.params), _card(config, data))
         report = _report(config, data, model, planned, console)
+        report = report.model_copy(
+            update={"privacy": report.privacy.model_copy(update={"together": together_of(related)})}
+        )
         seconds["total"] = time.perf_counter() - started
         directory.note(SECONDS, seconds)
         store_report(directory.path, report)
