@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from pate.data.problems import Problems
 from pate.data.records import Table
 from pate.errors import ConfigError, DataError
 from pate.inspecting import Seen, guessed_dialect, missing_share, read, seen, source_of
-from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
+from pate.planning.recommend import Choice, Recommendation, recommend, shared_budget, usual_delta
 
 _LIKE_AN_ID = re.compile(
     r"(^|_|\b)(patient|pat|person|user|customer|cust|client|account|subject|subj|member|id|pid|uid|guid|mrn)"
@@ -275,11 +276,11 @@ def config_text(found: Start, out: Path) -> str:
     if found.ignored:
         lines.append("  ignore:")
         lines += [f"    - {_plain(name):<25}# {why}" for name, why in found.ignored.items()]
-    lines += _about_voters(found)
+    lines += _about_voters(found, out)
     return "\n".join(lines) + "\n"
 
 
-def _about_voters(found: Start) -> list[str]:
+def _about_voters(found: Start, out: Path) -> list[str]:
     choice, n = found.choice, len(found.classes)
     settings = choice.settings(found.delta)
     lines = [f"# {found.found.why}; `pate plan --records {found.about_records} --classes {n} --target-epsilon "]
@@ -314,6 +315,7 @@ def _about_voters(found: Start) -> list[str]:
     for key, value in settings["budget"].items():
         line = f"  {key}: {_plain(value)}"
         lines.append(f"{line:<31}# {comments[key]}" if key in comments else line)
+    lines += _about_ledger(found, out)
     lines += [
         "student:                       # class_weight: rare classes count as much as frequent ones; else drop it",
         "  name: supervised",
@@ -321,6 +323,22 @@ def _about_voters(found: Start) -> list[str]:
         "backend: local                 # leave out to train on a Ray cluster",
     ]
     return lines
+
+
+def _about_ledger(found: Start, out: Path) -> list[str]:
+    """How several runs on the same records keep to one budget, as comments: the command, and the line to take in."""
+    budget = shared_budget(found.choice, found.delta, runs=2)
+    if budget is None:
+        return []
+    name = f"{_run_name(out)}-ledger"
+    options = f"--epsilon {budget.epsilon:g} --delta {budget.delta:g} --order {budget.order:g}"
+    return [
+        "  # Runs on the same records add up. A ledger that they share keeps all of them to one ε; this one, made once,",
+        "  # has room for two runs like this:",
+        f"  #   pate ledger create {shlex.quote(str(out.parent / name))} {options}",
+        "  # Then take in the next line, with the id that this has printed:",
+        f"  # ledger: {{path: {_plain(name)}, id: ledger-…}}",
+    ]
 
 
 def _marked(line: str, loud: Sequence[str], key: str) -> list[str]:

@@ -26,7 +26,10 @@ ALLOWED = {
     "cluster/lost.py": {"--resume"},  # the last words of a process that nothing else can end
     "starting.py": {
         "--classes",
+        "--delta",
+        "--epsilon",
         "--id",
+        "--order",
         "--records",
         "--target-epsilon",
     },  # commands and hints in the config that it writes
