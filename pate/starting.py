@@ -78,9 +78,8 @@ def start(
     delta: float | None = None,
 ) -> Start:
     """Look at the files and choose everything that a config says."""
-    for path in (private, public, *([test] if test else [])):
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
+    if absent := [str(path) for path in (private, public, test) if path is not None and not path.is_file()]:
+        raise DataError(f"{', '.join(absent)}: no such file{'s' * (len(absent) > 1)}")
     for option, shown in (("public", public), ("test", test)):
         if shown is not None and shown.samefile(private):
             text = f"{{{option}}}: is the private file, and what is {option} is treated as known to everybody"
@@ -333,8 +332,8 @@ def _about_ledger(found: Start, out: Path) -> list[str]:
     name = f"{_run_name(out)}-ledger"
     options = f"--epsilon {budget.epsilon:g} --delta {budget.delta:g} --order {budget.order:g}"
     return [
-        "  # Runs on the same records add up. A ledger that they share keeps all of them to one ε; this one, made once,",
-        "  # has room for two runs like this:",
+        "  # Runs on the same records add up. A ledger that they share keeps all of them to one ε; this one",
+        "  # has room for two runs like this, and is made once:",
         f"  #   pate ledger create {shlex.quote(str(out.parent / name))} {options}",
         "  # Then take in the next line, with the id that this has printed:",
         f"  # ledger: {{path: {_plain(name)}, id: ledger-…}}",

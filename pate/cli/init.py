@@ -37,11 +37,10 @@ def init(
     from pate.starting import config_text, start
 
     listed = [name.strip() for name in classes.split(",")] if classes else []
-    with naming_options():
-        found = start(
-            data, public, test=test, label=label, id=id, classes=listed, records=records,
-            target_epsilon=target_epsilon, delta=delta,
-        )  # fmt: skip
+    found = naming_options(start)(
+        data, public, test=test, label=label, id=id, classes=listed, records=records,
+        target_epsilon=target_epsilon, delta=delta,
+    )  # fmt: skip
     _print_columns(found)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(config_text(found, out), encoding="utf-8")

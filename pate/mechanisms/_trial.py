@@ -32,7 +32,7 @@ def check_class(cls: Any, where: str) -> None:
             raise _Wrong(f"is an abstract class, not a mechanism; define {', '.join(lacking)}")
         if not isinstance(getattr(cls, "name", None), str) or not cls.name:
             raise _Wrong("has no name; write name: ClassVar[str] = … in the class")
-        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        if not dataclasses.is_dataclass(cls) or not getattr(cls, "__dataclass_params__").frozen:  # noqa: B009
             raise _Wrong("is no frozen dataclass; write @dataclass(frozen=True) above the class")
         get_type_hints(cls)
 
@@ -193,5 +193,5 @@ def _pair_or_none(found: Any) -> None:
     if found is None:
         return
     pair = isinstance(found, tuple) and len(found) == 2
-    if not pair or not all(isinstance(one, Real) and not math.isnan(one) and one >= 0 for one in found):
+    if not pair or not all(isinstance(one, Real) and float(one) >= 0 for one in found):
         raise _Wrong(f"must give two costs, of a query and of an answer, or None, not {shown(found)}")

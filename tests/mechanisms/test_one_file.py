@@ -181,8 +181,7 @@ def test_its_options_are_listed_and_a_misspelt_one_is_named(tmp_path: Path, monk
     )
     assert isinstance(foreign.exception, PateError)
     assert str(foreign.exception) == (
-        "2 problems: (1) mechanism.scale: gnmax has no such parameter; known are 'sigma'; "
-        "(2) mechanism.sigma: missing; gnmax needs it"
+        "2 problems: (1) --scale: gnmax has no such parameter; known are 'sigma'; (2) --sigma: missing; gnmax needs it"
     )
 
 

@@ -98,7 +98,7 @@ def test_a_wrong_mechanism_is_blamed_in_one_line_with_file_and_line(name: str, f
     told = plan("wrong.Lottery", "--odds", "20")
     assert (told.returncode, told.stdout) == (2, ""), told
     (line,) = told.stderr.splitlines()
-    assert re.match(r"pate: error: mechanism\.name = 'wrong\.Lottery': .*wrong\.py, line \d+", line), line
+    assert re.match(r"pate: error: (mechanism\.name =|--mechanism) 'wrong\.Lottery': .*wrong\.py, line \d+", line), line
     assert words in line
     assert "mistake in pate" not in line
 
