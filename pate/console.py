@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from pate.naming import counted
+
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
@@ -105,7 +107,7 @@ class Console:
 
             def update(done: int, remark: str = "") -> None:
                 rate = pace.of(done)
-                shown = "" if rate is None else f"{rate:.3g}/s"
+                shown = "" if rate is None else f"{counted(rate)}/s"
                 progress.update(task, completed=done, description=f"{what} {remark}".rstrip(), rate=shown)
 
             yield update

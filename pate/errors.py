@@ -1,6 +1,8 @@
 """What a user can cause. Every message is one line that names the key or file, the value, and what would do."""
 
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Self
 
 
@@ -61,8 +63,42 @@ class BudgetExceeded(PateError):
     """The charge does not fit into the limits that were fixed before the first query."""
 
 
+def own_line(error: BaseException) -> str | None:
+    """The line of somebody's own file that an error came from, as `mine.py, line 7`; None where none had a part."""
+    trace, found = error.__traceback__, None
+    if isinstance(error, SyntaxError) and (path := own_path(error.filename or "")):
+        return f"{path}, line {error.lineno}"
+    while trace is not None:
+        path = own_path(trace.tb_frame.f_code.co_filename)
+        found = f"{path}, line {trace.tb_lineno}" if path else found
+        trace = trace.tb_next
+    return found
+
+
+def own_path(file: str) -> str | None:
+    """A file as people name it; None where it is of this package, of an installed one or of Python."""
+    path = Path(file).absolute()
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    elsewhere = not file or file.startswith("<") or any(path.is_relative_to(folder) for folder in libraries)
+    if elsewhere or path.is_relative_to(Path(__file__).parent):
+        return None
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def _as_in_python(name: str, value: object) -> str:
     return name if value is None else f"{name}={value!r}"
+
+
+def numbered(texts: Sequence[str], most: int = 20) -> str:
+    """Several problems in one line; a single one as it is.
+
+    >>> numbered(["a: missing"]), numbered(["a: missing", "b: not a number"])
+    ('a: missing', '2 problems: (1) a: missing; (2) b: not a number')
+    """
+    if len(texts) == 1:
+        return texts[0]
+    rest = f"; and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{len(texts)} problems: {'; '.join(f'({i}) {text}' for i, text in enumerate(texts[:most], start=1))}{rest}"
 
 
 def first_line(error: Exception) -> str:

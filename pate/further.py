@@ -7,7 +7,7 @@ agreement with released labels that they were not taught, and published.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from pate.config.loading import overridden
 from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import load
-from pate.errors import ConfigError, RunError
+from pate.errors import ConfigError, PateError, RunError
 from pate.forget import remembered
 from pate.learning import with_learned_features
 from pate.naming import also_trust, dotted_names, importing_only
 from pate.neighbours.posterior import Labelled
 from pate.planning.budget import publishable_epsilon
+from pate.report.quality import measured
+from pate.report.schema import Student
 from pate.runs.files import STUDENT_CARD
 from pate.runs.published import in_letters
 from pate.runs.run import Run
@@ -37,13 +39,17 @@ from pate.trying import try_student
 
 @dataclass(frozen=True)
 class Tried:
-    """A student of the run's labels: its name, where it is stored, and what it says about labels it was not taught."""
+    """A student of the run's labels: its name, where it is stored, and what it says about labels it was not taught.
+
+    `test` are its figures on test examples: None where there are none with labels, or its files may not be loaded.
+    """
 
     name: str
     folder: Path
     settings: dict[str, Any]
     agreement: HeldOut | None
     own: bool
+    test: Student | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +200,15 @@ class _Trials:
 
     def _tried(self, config: Config, folder: Path, own: bool) -> Tried:
         agreement = held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
-        return Tried(student_name(config), folder, config.student.model_dump(mode="json"), agreement, own)
+        name, settings = student_name(config), config.student.model_dump(mode="json")
+        return Tried(name, folder, settings, agreement, own, self._on_test_examples(name, folder))
+
+    def _on_test_examples(self, name: str, folder: Path) -> Student | None:
+        if self.data.X_test is None or self.data.y_test is None:
+            return None
+        with suppress(PateError), self.console.working("asking the student about test examples"):
+            return measured(name, self.run.student_in(folder), self.data)[0]
+        return None
 
 
 def _released(run: Run, data: Dataset) -> tuple[Any, Labelled | None, Dataset]:

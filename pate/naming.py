@@ -9,17 +9,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pate.errors import ConfigError, NotTrusted
+from pate.errors import ConfigError, NotTrusted, own_line
 
 T = TypeVar("T")
 
@@ -98,6 +99,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else "known are " + ", ".join(f"'{k}'" for k in known)
 
 
+def chosen(names: Iterable[str], known: Mapping[str, T], what: str, argument: str) -> tuple[T, ...]:
+    """What is `known` by each of `names`, in their order; ConfigError, which lists all, where one of them is not.
+
+    >>> chosen(["b", "a", "b"], {"a": 1, "b": 2}, "the table", "rows")
+    (2, 1)
+    """
+    wanted = tuple(dict.fromkeys(names))
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        text = (
+            f"{{{argument}}}: {what} has no {' and no '.join(map(shown, unknown))}; {hint}There are {', '.join(known)}"
+        )
+        raise ConfigError(text if hint else text.replace("There are", "there are"), **{argument: None})
+    return tuple(known[name] for name in wanted)
+
+
 def shown(value: object, most: int = 80) -> str:
     """A value as an error quotes it: in one line, without control characters, and never a page of it.
 
@@ -109,6 +128,26 @@ def shown(value: object, most: int = 80) -> str:
     except ValueError:  # Python writes out no whole number of more than 4,300 digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def counted(number: float) -> str:
+    """How many there are, for people: a whole number from 100 on, and never one with an exponent.
+
+    >>> counted(1234.5), counted(40.0), counted(2.345)
+    ('1,234', '40', '2.35')
+    """
+    return f"{round(number):,}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def about(number: float, digits: int = 1) -> str:
+    """Roughly how many there are, in a whole number of so many digits and zeros.
+
+    >>> about(61), about(14_372), about(14_372, 2), about(0.3)
+    ('about 60', 'about 10,000', 'about 14,000', 'fewer than 1')
+    """
+    if number < 1:
+        return "fewer than 1"
+    return f"about {round(number, digits - 1 - math.floor(math.log10(number))):,.0f}"
 
 
 def dotted(path: Iterable[int | str]) -> str:
@@ -182,7 +221,8 @@ def import_dotted(path: str, key: str) -> object:
             raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}{hint}") from None
         if isinstance(error, AttributeError) and error.name == attribute and isinstance(error.obj, type):
             raise ConfigError(f"{key} = {shown(path)}: class {module} has no {attribute}") from None
-        problem = f"{type(error).__name__}: {error}"
+        place = own_line(error)
+        problem = f"{f'{place}: ' if place else ''}{type(error).__name__}: {error}"
         raise ConfigError(f"{key} = {shown(path)}: cannot import {shown(module)}: {problem}") from None
     if not _is_ours(found):
         must_be_trusted(path, key)
@@ -281,7 +321,9 @@ def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
     if "." in name:
         cls = import_dotted(name, key)
         if not (isinstance(cls, type) and issubclass(cls, base)):
-            raise ConfigError(f"{key} = {shown(name)}: not a {base.__name__}")
+            raise ConfigError(
+                f"{key} = {shown(name)}: not a {base.__name__}; derive it from {base.__module__}.{base.__name__}"
+            )
         return cls
     found = classes_in(package, base)
     if name.replace("-", "_") not in found:

@@ -175,7 +175,9 @@ def run(
         directory.sync()
         with labels_are_kept("the report", out):
             with _stage("report", seconds):
-                report = report_of_run(config, data, mechanism, released, epsilon, student, pages, console, agreement)
+                report = report_of_run(
+                    config, data, mechanism, released, epsilon, student, pages, console, agreement, ready.related
+                )
                 report = report.model_copy(update={"anchored": chosen.place is not None})
             directory.note(files.SECONDS, seconds)
             store_report(directory.path, report)

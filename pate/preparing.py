@@ -23,7 +23,7 @@ from pate.gaps import check_gaps
 from pate.learning import learns_features, with_learned_features
 from pate.mechanisms import Mechanism
 from pate.planning.budget import publishable_epsilon, shared_ledger
-from pate.runs.others import others_on_the_same_data
+from pate.runs.others import Related, related_runs
 from pate.runs.run import Resume, Run
 from pate.sizes import check_sizes
 from pate.trying import check_components, try_everything
@@ -42,6 +42,7 @@ class Prepared:
     epsilon: float
     student_seconds: float
     seconds: float
+    related: Related | None
     remarks: tuple[str, ...]
     private_remarks: tuple[str, ...]
 
@@ -84,7 +85,7 @@ def prepare(
     groupings(data, config.groups)
     if not by_records:
         data.refuse_missing()
-    shared_ledger(config, out, config_dir)
+    shared = shared_ledger(config, out, config_dir)
     private_remarks: list[str] = []
     try:
         check_sizes(config, data, force, private_remarks.append)
@@ -94,8 +95,9 @@ def prepare(
         raise
     private_remarks += data.private.remarks if isinstance(data.private, Records) else ()
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
-    others = others_on_the_same_data(config, out, data_dir, config_dir)
-    remarks = [*data.remarks, *([others] if others else [])]
+    joint = None if shared is None else shared.budget()
+    related = related_runs(config, out, data_dir, config_dir, epsilon, config.budget.delta, joint)
+    remarks = [*data.remarks, *([related.note] if related is not None and related.note else [])]
     if config.nonprivate is not None and not data.benchmark:
         remarks.append("nonprivate: left out, since its accuracy would tell of private records; it is for benchmarks")
     started = time.perf_counter()
@@ -113,6 +115,7 @@ def prepare(
         epsilon=epsilon,
         student_seconds=student_seconds,
         seconds=time.perf_counter() - started,
+        related=related,
         remarks=tuple(remarks),
         private_remarks=tuple(private_remarks),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pate.config import Config
 from pate.data.dataset import Dataset, Records, Votes
 from pate.errors import ConfigError
+from pate.naming import about
 from pate.planning.neighbours import check_cells
 
 Tell = Callable[[str], None]
@@ -37,11 +38,12 @@ def check_records(config: Config, n_records: int, n_classes: int, force: bool, t
     each = config.build_mechanism().split(config.n_teachers).share * n_records
     if each < _FEWEST_RECORDS and not force:
         enough = n_records / 4 / _FEWEST_RECORDS
-        tell(f"about {each:.1g} private records per teacher; about {enough:.1g} teachers would have enough")
+        for_whom = f"{about(enough)} teachers would have enough" if enough >= 2 else "too few for any two teachers"
+        tell(f"{about(each)} private records per teacher; {for_whom}")
         raise ConfigError(
             f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
             "fewer teachers, or add {force}",
             force=True,
         )
     if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
-        tell(f"parts of about {each:.2g} records are small for {n_classes} classes")
+        tell(f"parts of {about(each, 2)} records are small for {n_classes} classes")

@@ -39,7 +39,7 @@ from pate.inspecting import (
     source_of,
     with_markers_as_missing,
 )
-from pate.planning.recommend import Choice, Recommendation, recommend, usual_delta
+from pate.planning.recommend import Choice, Recommendation, recommend, shared_budget, usual_delta
 from pate.private_inspection import check_private_cells, describe_privately, private_errors
 
 _MOST_CLASSES = 20
@@ -107,9 +107,8 @@ def start(
     parameters.epsilon(target_epsilon, "target_epsilon")
     if delta is not None:
         check_delta(parameters.delta(delta), None, key="delta")
-    for path in (private, public, *([test] if test else [])):
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
+    if absent := [str(path) for path in (private, public, test) if path is not None and not path.is_file()]:
+        raise DataError(f"{', '.join(absent)}: no such file{'s' * (len(absent) > 1)}")
     for option, shown in (("public", public), ("test", test)):
         if shown is not None and shown.samefile(private):
             text = f"{{{option}}}: is the private file, and what is {option} is treated as known to everybody"
@@ -296,7 +295,7 @@ def config_text(found: Start, out: Path) -> str:
     if found.ignored:
         lines.append("  ignore:")
         lines += [f"    - {_plain(name):<25}# {why}" for name, why in found.ignored.items()]
-    lines += _about_voters(found)
+    lines += _about_voters(found, out)
     return "\n".join(lines) + "\n"
 
 
@@ -336,7 +335,7 @@ def _missing_lines(found: Start) -> list[str]:
     ]
 
 
-def _about_voters(found: Start) -> list[str]:
+def _about_voters(found: Start, out: Path) -> list[str]:
     choice, n = found.choice, len(found.classes)
     settings = choice.settings(found.delta)
     lines = [f"# {found.found.why}; `pate plan --records {found.about_records} --classes {n} --target-epsilon "]
@@ -371,6 +370,7 @@ def _about_voters(found: Start) -> list[str]:
     for key, value in settings["budget"].items():
         line = f"  {key}: {_plain(value)}"
         lines.append(f"{line:<31}# {comments[key]}" if key in comments else line)
+    lines += _about_ledger(found, out)
     lines += [
         "student:                       # class_weight: rare classes count as much as frequent ones; else drop it",
         "  name: supervised",
@@ -378,6 +378,22 @@ def _about_voters(found: Start) -> list[str]:
         "backend: local                 # leave out to train on a Ray cluster",
     ]
     return lines
+
+
+def _about_ledger(found: Start, out: Path) -> list[str]:
+    """How several runs on the same records keep to one budget, as comments: the command, and the line to take in."""
+    budget = shared_budget(found.choice, found.delta, runs=2)
+    if budget is None:
+        return []
+    name = f"{_run_name(out)}-ledger"
+    options = f"--epsilon {budget.epsilon:g} --delta {budget.delta:g} --order {budget.order:g}"
+    return [
+        "  # Runs on the same records add up. A ledger that they share keeps all of them to one ε; this one",
+        "  # has room for two runs like this, and is made once:",
+        f"  #   pate ledger create {shlex.quote(str(out.parent / name))} {options}",
+        "  # Then take in the next line, with the id that this has printed:",
+        f"  # ledger: {{path: {_plain(name)}, id: ledger-…}}",
+    ]
 
 
 def _marked(line: str, loud: Sequence[str], key: str) -> list[str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pate.config import Config
 from pate.data.dataset import Dataset, Votes
-from pate.errors import ConfigError, DataError, first_line
+from pate.errors import ConfigError, DataError, first_line, own_line
 from pate.lessons import lessons
 from pate.mechanisms import UNANSWERED, Mechanism
 from pate.naming import make_importable
@@ -356,7 +356,8 @@ def _as_failure(what: str, how: str) -> Iterator[None]:
     except (ConfigError, DataError):
         raise
     except Exception as error:  # somebody else's class may fail in any way
+        place = own_line(error)
         raise _Failed(
             f"{what}: cannot be {how}, as tried on public examples with made-up labels before anything was charged: "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"{f'{place}: ' if place else ''}{type(error).__name__}: {first_line(error)}"
         ) from None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.base import BaseEstimator
 
 from pate import cli, pipeline, sizes
@@ -254,6 +257,22 @@ def test_small_parts_are_counted_for_the_operator_alone(
     assert capfd.readouterr() == ("", "")
 
 
+@given(n_teachers=st.integers(2, 10**5), n_records=st.integers(0, 10**9), n_classes=st.integers(2, 1000))
+def test_records_and_teachers_are_told_in_whole_numbers(n_teachers: int, n_records: int, n_classes: int) -> None:
+    config, told = parse_config({**SETTINGS, "n_teachers": n_teachers}), list[str]()
+    with suppress(ConfigError):
+        sizes.check_records(config, n_records, n_classes, False, told.append)
+    for number in re.findall(r"\d[^ ;]*", " ".join(told)):
+        assert number.replace(",", "").isdecimal()
+
+
+def test_teachers_that_would_have_enough_are_sixty() -> None:
+    told: list[str] = []
+    with pytest.raises(ConfigError):
+        sizes.check_records(parse_config({**SETTINGS, "n_teachers": 500}), 1234, 2, False, told.append)
+    assert told == ["about 2 private records per teacher; about 60 teachers would have enough"]
+
+
 def test_a_run_tells_logs_nothing_of_the_size_of_parts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The same through a whole run: it is refused before anything is tried or made."""
     config = parse_config({**SETTINGS, "data": {"source": "arrays"}})
@@ -283,7 +302,9 @@ def test_a_run_of_other_data_is_refused_without_its_file_names(tmp_path: Path) -
 def test_what_nobody_foresaw_is_a_kind_and_a_place(
     at_a_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", lambda **_: refuse())
+    names: dict[str, Any] = {}
+    exec(compile(f"def app(**_):\n    raise ValueError({SECRET!r})", cli.__file__, "exec"), names)  # in our own file
+    monkeypatch.setattr(cli, "app", names["app"])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: at_a_terminal)
     with pytest.raises(ValueError if at_a_terminal else SystemExit) as caught:
         cli.main()

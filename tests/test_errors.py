@@ -26,8 +26,11 @@ ALLOWED = {
     "cluster/lost.py": {"--resume"},  # the last words of a process that nothing else can end
     "starting.py": {
         "--classes",
+        "--delta",
+        "--epsilon",
         "--force",
         "--id",
+        "--order",
         "--records",
         "--target-epsilon",
     },  # commands and hints in the config that it writes

@@ -181,7 +181,7 @@ def write_source(folder: Path, source: str) -> tuple[dict, list[str]]:
     if source == "npz":
         np.savez(folder / "private.npz", X=records.X, y=records.y)
         np.savez(folder / "public.npz", X=data.X_public)
-        return {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": [0, 1]}, ["--row", "7"]
+        return {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": [0, 1]}, ["--rows", "7"]
     rows = [f"{i},{a},{b},{names[k]}\n" for i, (a, b), k in zip(ids, records.X, records.y, strict=True)]
     public = [f"{a},{b}\n" for a, b in data.X_public]
     settings = {"label": "back", "id": "patient", "classes": list(names), "public": "public.csv"}

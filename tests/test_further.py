@@ -167,6 +167,32 @@ def test_further_students_are_stored_and_compared(tried: Trials, finished: Path,
     assert [one.name for one in again.students] == [best.name, other.name]
 
 
+def test_each_is_scored_on_test_examples_where_there_are_any(tried: Trials, finished: Path, digits: Dataset) -> None:
+    with Run.load(finished) as found:
+        for one in tried.students:
+            predictor = found.predictor(student=None if one.own else one.folder.name)
+            assert one.test is not None
+            assert one.test.test_examples == 200
+            assert one.test.accuracy == (predictor.positions(digits.X_test) == digits.y_test).mean()
+        own = next(one for one in tried.students if one.own).test
+        assert own is not None
+        assert own.balanced_accuracy == found.report.student.balanced_accuracy, "as in the run's own report"
+    without = further_student(finished, data=replace(digits, X_test=None, y_test=None), console=Quiet())
+    assert [one.test for one in without.students] == [None, None]
+    assert [one.name for one in without.students] == [one.name for one in tried.students], "they do not choose"
+
+
+def test_a_student_that_the_run_did_not_write_is_listed_and_not_loaded(
+    tried: Trials, finished: Path, digits: Dataset
+) -> None:
+    (other,) = (one for one in tried.students if not one.own)
+    card = other.folder / "student.json"
+    card.write_text(card.read_text().replace('"supervised"', '"os.system"', 1))
+    found = {one.own: one.test for one in further_student(finished, data=digits, console=Quiet()).students}
+    assert found[True] is not None
+    assert found[False] is None
+
+
 def test_and_nothing_is_charged_for_them(finished: Path, digits: Dataset) -> None:
     before = state(finished)
     further_student(finished, ["student.name=supervised", "student.params.threshold=0.5"], data=digits, console=Quiet())
@@ -243,7 +269,10 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     content = json.loads(shown.stdout)
     assert {one["own"] for one in content["students"]} == {True, False}
+    assert {one["test"]["examples"] for one in content["students"]} == {200}
     text = in_process("student", tmp_path / "run").stdout
+    assert "right on test examples" in text
+    assert f"{100 * content['students'][0]['test']['accuracy']:.1f} %" in text
     assert f"best: {content['best']}" in text
     assert "no label was asked for" in text
     (tmp_path / "none.yaml").write_text("name: x\n")

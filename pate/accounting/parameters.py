@@ -96,7 +96,7 @@ def number(
     found = _real(value)
     if found is None or not (math.isfinite(found) and above < found < below and least <= found <= most):
         bounds = [
-            f"{word} {bound:g}"
+            f"{word} {bound:,.0f}" if abs(bound) >= 1000 else f"{word} {bound:g}"
             for word, bound in (("above", above), ("at least", least), ("below", below), ("at most", most))
             if math.isfinite(bound)
         ]

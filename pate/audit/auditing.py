@@ -135,9 +135,9 @@ def attack_names() -> list[str]:
 def attack_modules(names: Sequence[str]) -> dict[str, ModuleType]:
     """The files of the named attacks, or of all; ConfigError where there is none of that name."""
     known = attack_names()
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{{attacks}}: no such attack; {nearest(name, known)}", attacks=name)
+    if unknown := [name for name in names if name not in known]:
+        text = f"{{attacks}}: no such attack; {nearest(unknown[0], known)}"
+        raise ConfigError(text, attacks=",".join(unknown))
     return {name: _module(name.replace("-", "_")) for name in dict.fromkeys(names or known)}
 
 

@@ -34,6 +34,7 @@ from pate.ensemble.worker import Teaching
 from pate.learning import with_learned_features
 from pate.ledger import Ledger
 from pate.mechanisms import Mechanism
+from pate.naming import counted
 from pate.neighbours.electorate import LocalElectorate
 from pate.neighbours.rounds import Round, guarantee
 from pate.neighbours.voting import sum_votes
@@ -89,7 +90,8 @@ def attack(subject: Subject, options: Options) -> list[Finding]:
             delta=subject.delta,
             epsilon_claimed=found.epsilon_claimed,
             seconds=time.perf_counter() - started,
-            remark=f"of {found.tries} records tried, one moved {found.moved:g} {what}; it may move {found.allowed:g}",
+            remark=f"of {found.tries} records tried, one moved {counted(found.moved)} {what}; it may move "
+            f"{counted(found.allowed)}",
         )
     ]
 

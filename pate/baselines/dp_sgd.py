@@ -50,6 +50,7 @@ from pate.baselines.sgd_files import Noted, load_checkpoint, load_state, save_st
 from pate.baselines.views import Seen, Views, by_turns
 from pate.boundary import worded_by_us
 from pate.errors import ConfigError
+from pate.naming import counted
 from pate.networks.stored import check_values, check_weights
 from pate.networks.tensors import device_anew, resolve_device
 from pate.noise.continuous import Entropy
@@ -178,7 +179,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             most = steps_within(self.epsilon, self.delta, rate, sigma, before, self.accountant)
             raise ConfigError(
                 f"sigma = {sigma:g}: {steps} steps cost ε = {epsilon:.3g}, above epsilon = {self.epsilon:g}; "
-                f"{most} steps ({most * rate:.3g} epochs) would fit: add noise, or leave sigma out and it is worked out"
+                f"{most} steps ({counted(most * rate)} epochs) would fit: add noise, or leave sigma out and it is "
+                "worked out"
             )
         return sigma, rate, steps, epsilon
 

@@ -33,11 +33,12 @@ from pate.learning import with_learned_preparation
 from pate.naming import dotted_names
 from pate.report.explanations import privacy_statement
 from pate.report.figures import data_name, software
+from pate.report.making import together_of
 from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Benchmark, Privacy
 from pate.report.writing import store_report, write_pages
 from pate.runs.files import PLACES, SECONDS
-from pate.runs.others import others_on_the_same_data
+from pate.runs.others import related_runs
 from pate.runs.run import Resume, Run
 from pate.runs.seals import seal
 
@@ -88,8 +89,9 @@ def run_baseline(
     n_records = _public_count(config, data)
     model = _build(config, data, n_records)
     planned = _plan(model, config, data, n_records, console)
-    others = others_on_the_same_data(config, out, data_dir, config_dir)
-    for remark in [*data.remarks, *([others] if others else [])]:
+    cost = (model.plan()[3], config.budget.delta) if hasattr(model, "plan") else (config.budget.epsilon, 0.0)
+    related = related_runs(config, out, data_dir, config_dir, *cost)
+    for remark in [*data.remarks, *([related.note] if related is not None and related.note else [])]:
         console.say(f"note: {remark}")
     in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
     with Run.create(out, given, resume) as directory, in_cluster:
@@ -107,6 +109,9 @@ def run_baseline(
         release.restore(model)
         release.publish(directory.model_folder)
         report = _report(config, data, model, planned, console)
+        report = report.model_copy(
+            update={"privacy": report.privacy.model_copy(update={"together": together_of(related)})}
+        )
         seconds["total"] = time.perf_counter() - started
         directory.note(SECONDS, seconds)
         store_report(directory.path, report)

@@ -86,7 +86,7 @@ class ExcessLoss:
         low, high = 1, MOST_RECORDS
         least, regularisation = self._best(high)
         if least > excess:
-            raise ConfigError(f"excess = {excess:g}: would need more than {MOST_RECORDS:g} records")
+            raise ConfigError(f"excess = {excess:g}: would need more than {MOST_RECORDS:,} records")
         while high - low > max(1, low // 1000):
             middle = min(math.ceil(math.sqrt(low * high)), high - 1)
             least, best = self._best(middle)

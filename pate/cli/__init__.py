@@ -33,7 +33,7 @@ from pate.cli.run import run
 from pate.cli.student import student
 from pate.cluster.interrupts import interruptible, received, speaking, was_told
 from pate.console import Console, printable
-from pate.errors import PateError
+from pate.errors import PateError, first_line, own_line
 from pate.networks.threads import wait_without_burning
 
 _ALIKE = 0.7  # a longer option that merely shares letters is no help
@@ -135,7 +135,11 @@ def _status(commands: typer.Typer) -> int | str | None:
     except SystemExit as ended:
         return _after_interrupt(ended.code)
     except Exception as error:
-        if sys.stderr.isatty() and not was_told():
+        at_a_terminal, place = sys.stderr.isatty() and not was_told(), own_line(error)
+        if place is not None:
+            told = f"{kind_of(error)}: {first_line(error)}" if at_a_terminal else kind_of(error)
+            return _complain(f"{place}: {told}")
+        if at_a_terminal:
             raise
         what = f"{kind_of(error)} in {place_of(error)}"
         return _complain(f"{what}, a mistake in pate; the same command at a terminal shows more", status=1)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, ParamSpec, TypeVar
 
 import typer
 
 from pate.cli.mechanism_options import own_settings, required_settings
+from pate.cli.tables import in_a_line
 from pate.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from pate.naming import Guard
     from pate.planning.costs import CostSummary
     from pate.planning.plan import Workload
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PRIVATE = "private: do not publish"
 
@@ -42,20 +48,44 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and 
 _OPTIONS = {"asked": "queries", "n_teachers": "teachers", "n_classes": "classes"}
 
 
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """A parameter with an impossible value is named as the option it came from."""
-    from pate.accounting.parameters import ParameterError, shown
+def naming_options(command: Callable[P, R]) -> Callable[P, R]:
+    """The command, whose errors name parameters as the options that they came from, unless they came from a config."""
 
-    try:
-        yield
-    except ParameterError as error:
-        key = error.key.removeprefix("mechanism.")
-        option = _OPTIONS.get(key, key).replace("_", "-")
-        raise ConfigError(f"--{option} {shown(error.value)}: {error.wanted}") from None
+    @wraps(command)
+    def call(*arguments: P.args, **given: P.kwargs) -> R:
+        from pate.accounting.parameters import ParameterError, shown
+
+        try:
+            return command(*arguments, **given)
+        except ConfigError as error:
+            from_config = given.get("config") is not None
+            if isinstance(error, ParameterError):
+                if from_config and given.get(_option(error.key)[2:].replace("-", "_")) is None:
+                    raise
+                raise ConfigError(f"{_option(error.key)} {shown(error.value)}: {error.wanted}") from None
+            text = error.text()
+            named = text
+            if not from_config:
+                named = re.sub(r"\bmechanism\.\w+", lambda found: _option(found[0]), text)
+                named = named.replace("--mechanism = ", "--mechanism ")
+            if named == text:
+                raise
+            raise ConfigError(named, **error.arguments) from None
+
+    return call
 
 
-@naming_options()
+def _option(key: str) -> str:
+    """What a parameter is called on the command line.
+
+    >>> _option("mechanism.query_delta"), _option("mechanism.name")
+    ('--query-delta', '--mechanism')
+    """
+    name = key.removeprefix("mechanism.")
+    return f"--{'mechanism' if name == 'name' else _OPTIONS.get(name, name).replace('_', '-')}"
+
+
+@naming_options
 def account(
     ctx: typer.Context,
     votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row per query, one column per class")],
@@ -91,7 +121,7 @@ def account(
         _print_summary(chosen, summary)
 
 
-@naming_options()
+@naming_options
 def plan(
     ctx: typer.Context,
     config: Annotated[Path | None, typer.Argument(help="take mechanism, budget and teachers from this config")] = None,
@@ -337,7 +367,7 @@ def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
 
 
 def _print_plan(result: dict[str, Any]) -> None:
-    parameters = ", ".join(f"{k} {v:g}" for k, v in result["mechanism"].items() if k != "name" and v is not None)
+    parameters = in_a_line(result["mechanism"])
     limit = f", at most {result['answered_limit']} answered" if result["answered_limit"] else ""
     print(f"{result['mechanism']['name']} ({parameters}), {result['queries']} queries{limit}")
     if result["epsilon"] is None:

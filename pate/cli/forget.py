@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pate.cli.options import Trust
-from pate.errors import RunError
+from pate.errors import ConfigError, RunError
 
 
 def forget(
@@ -17,7 +17,7 @@ def forget(
     run: Annotated[str, typer.Argument(help="run directory, or its URL")],
     ids: Annotated[list[str] | None, typer.Option("--id", help="id of a record, as in the data's id column")] = None,
     rows: Annotated[
-        list[int] | None, typer.Option("--row", help="row of a private record, from 0, where there are no ids")
+        str | None, typer.Option(help="rows of private records, from 0, where there are no ids: 5 or 5,17")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
     trust: Trust = None,
@@ -30,6 +30,7 @@ def forget(
     from pate.runs.seals import own_or_trusted
     from pate.runs.version import Version
 
+    numbers = _numbers(rows)
     stack = ctx.with_resource(ExitStack())
     found = stack.enter_context(Run.load(run))
     stack.enter_context(own_or_trusted(trust or (), found))
@@ -41,7 +42,7 @@ def forget(
         raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
     data = load(config.data, data_dir or known_data_dir, config_dir, keep_missing=config.voters == "neighbours")
     with Run.create(run, config, resume=True) as directory:
-        n_teachers = forgetting.forget(config, data, directory, ids or (), rows or (), config_dir)
+        n_teachers = forgetting.forget(config, data, directory, ids or (), numbers, config_dir)
         directory.sync()
         version = Version.of(directory).version
     if config.voters == "neighbours":
@@ -52,3 +53,11 @@ def forget(
     print(f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.")
     print(f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken")
     print("back: what they tell about any record stays within the published ε. Remove the record from its source too.")
+
+
+def _numbers(rows: str | None) -> list[int]:
+    """What `--rows` lists."""
+    try:
+        return [int(row) for row in rows.split(",")] if rows is not None else []
+    except ValueError:
+        raise ConfigError("{rows}: must be numbers of rows with commas between, such as 5,17", rows=rows) from None

@@ -47,11 +47,10 @@ def init(
 
     console = Console()
     listed = [name.strip() for name in classes.split(",")] if classes else []
-    with naming_options():
-        found = start(
-            data, public, test=test, label=label, id=id, classes=listed, records=records,
-            markers=marker or (), target_epsilon=target_epsilon, delta=delta, encoding=encoding, console=console,
-        )  # fmt: skip
+    found = naming_options(start)(
+        data, public, test=test, label=label, id=id, classes=listed, records=records,
+        markers=marker or (), target_epsilon=target_epsilon, delta=delta, encoding=encoding, console=console,
+    )  # fmt: skip
     _print_columns(found)
     make_folder(out.parent)
     text = config_text(found, out)

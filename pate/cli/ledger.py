@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pate.cli.accounting import naming_options
 from pate.errors import RunError
 from pate.storage import is_url
 
@@ -31,6 +32,7 @@ app = typer.Typer(help="What was spent, and that nobody changed it.", no_args_is
 
 
 @app.command()
+@naming_options
 def create(
     path: Annotated[Path, typer.Argument(help="folder to make; runs name it in their configs")],
     epsilon: Annotated[float, typer.Option(help="what all runs on the data may cost together")],

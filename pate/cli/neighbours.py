@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pate.naming import counted
+
 if TYPE_CHECKING:
     from pate.config import Config
 
@@ -42,7 +44,7 @@ def _print(result: dict[str, Any]) -> None:
     print(f"  ε to publish       {epsilon:.4g} at δ = {delta:g}, for a {unit} added, removed or changed")
     print(f"  ε otherwise        {result['epsilon_added_or_removed']:.4g}, if it is only added or removed")
     for number, one in enumerate(result["rounds"], start=1):
-        cells = f"{one['queries']:,} cells, {result['public_examples'] / one['queries']:.3g} public examples each"
+        cells = f"{one['queries']:,} cells, {counted(result['public_examples'] / one['queries'])} public examples each"
         print(f"  round {number}            {cells}; {one['mechanism']}")
         lead = "no number of votes" if one["lead_needed"] is None else f"a lead of {one['lead_needed']:,} votes"
         print(f"                     it takes {lead} in a cell for the right label 19 times of 20")

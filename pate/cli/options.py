@@ -12,7 +12,7 @@ Trust = Annotated[
 ]
 """Of commands that build what a run names."""
 
-_OPTIONS = {"ids": "id", "overrides": "set", "rows": "row"}
+_OPTIONS = {"ids": "id", "overrides": "set"}
 
 
 def as_option(argument: str, value: object) -> str:
@@ -26,4 +26,5 @@ def as_option(argument: str, value: object) -> str:
         return option
     if isinstance(value, list):
         return " ".join(f"{option} {item}" for item in value)
-    return f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
+    whole = isinstance(value, float) and value.is_integer()
+    return f"{option} {value:.0f}" if whole else f"{option} {value}"

@@ -110,17 +110,18 @@ def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) ->
         if keep:
             raise DataError(f"{path}: is an array, without columns that could be kept; leave out {{keep}}", keep=None)
         return checked_array(_array(content, path), predictor.card, str(path)), {}
-    from pate.data.by_card import examples_of, table_in, texts_of
+    from pate.data.by_card import dialect_seen, examples_of, table_in, texts_of
 
     if not isinstance(predictor.card.get("columns"), dict):
         raise DataError(f"{path}: not a .npz or .npy file, and this student's card does not say what columns mean")
     format = predictor.format
+    dialect = dialect_seen(content, format.dialect)
     if content.startswith(b"PAR1"):
-        table = table_in(path, format)
+        table = table_in(path, format, dialect)
         X = examples_of(table, format)
-    elif _is_text(content, format.dialect.encoding):
+    elif _is_text(content, dialect.encoding):
         with _saying_how_files_are_written(format.dialect):
-            table = table_in(path, format)
+            table = table_in(path, format, dialect)
             X = examples_of(table, format)
     else:
         raise DataError(

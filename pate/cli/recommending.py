@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from pate.cli.tables import in_a_line
 from pate.console import Console
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _print(found: Recommendation, classes: int, delta: float) -> None:
 
 def described(choice: Choice) -> str:
     """A choice in a few words."""
-    parameters = ", ".join(f"{key} {value:g}" for key, value in choice.mechanism.items() if key != "name")
+    parameters = in_a_line(choice.mechanism)
     if choice.voters == "neighbours":
         return f"neighbours in {choice.asked:,} cells, {choice.mechanism['name']} ({parameters})"
     limit = "" if choice.answered is None else f", {choice.answered:,} answered"
@@ -86,7 +87,7 @@ def print_table(header: tuple[str, ...], rows: list[tuple[str, ...]], marked: in
 
 
 def _row(choice: Choice) -> tuple[str, ...]:
-    parameters = ", ".join(f"{key} {value:g}" for key, value in choice.mechanism.items() if key != "name")
+    parameters = in_a_line(choice.mechanism)
     voters = "neighbours" if choice.n_teachers is None else f"{choice.n_teachers:,} teachers"
     asked = f"{choice.asked:,}" + (" cells" if choice.n_teachers is None else "")
     mechanism = f"{choice.mechanism['name']} ({parameters})"

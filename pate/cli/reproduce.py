@@ -19,7 +19,9 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
     seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,
-    rows: Annotated[str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250")] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250; any other name lists all")
+    ] = None,
     figures: Annotated[
         bool, typer.Option("--figures", help="figures 2 and 3 of the 2017 paper alone, which are private")
     ] = False,
@@ -39,15 +41,15 @@ def reproduce(
 
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
+    if figures and rows is not None:
+        raise ConfigError("--figures: has no rows; leave out --rows")
     if data in baseline_studies():
+        if figures:
+            raise ConfigError(f"--figures: {data} has no teachers to draw them of; leave it out")
         _reproduce_baselines(data, quick, votes, seeds, rows, run_dir, data_dir, address, as_json, log_json)
         return
-    chosen = study(data, votes, quick)
-    if rows is not None:
-        chosen = chosen.only([name.strip() for name in rows.split(",")])
+    chosen = study(data, votes, quick, _names(rows))
     if figures:
-        if rows is not None:
-            raise ConfigError("--figures: has no rows; leave out --rows")
         chosen, seeds = figures_alone(chosen), 1
     kind = "-votes" * votes + "-quick" * quick + "-figures" * figures
     out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{data}{kind}"
@@ -63,6 +65,11 @@ def reproduce(
     if not in_a_job():  # whose log is no place for them
         print("\n".join(["", *table.private_lines(result.public, result.private)]))
     print(f"\nwritten: {out}/results.json, table.txt; under {out}/private (do not publish) the other figures")
+
+
+def _names(rows: str | None) -> list[str] | None:
+    """What `--rows` lists."""
+    return None if rows is None else [name.strip() for name in rows.split(",")]
 
 
 def _reproduce_baselines(
@@ -84,9 +91,7 @@ def _reproduce_baselines(
 
     if votes:
         raise ConfigError(f"--votes: {name} is about a learner without teachers; leave it out")
-    chosen = baseline_study(name, quick)
-    if rows is not None:
-        chosen = chosen.only([row.strip() for row in rows.split(",")])
+    chosen = baseline_study(name, quick, _names(rows))
     out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{name}{'-quick' * quick}"
     console = console_for(log_json)
     with advising(lambda: "; the same command goes on from here"):

@@ -10,9 +10,11 @@ import typer
 
 from pate.cli.options import Trust
 from pate.errors import ConfigError
+from pate.report.formats import percent
 
 if TYPE_CHECKING:
     from pate.further import Trials, Tried
+    from pate.report.schema import Student
 
 
 def student(
@@ -47,14 +49,18 @@ def student(
 
 def _print(trials: Trials, run: str) -> None:
     from pate.cli.tables import print_table
-    from pate.report.formats import percent
 
-    rows = [("student", "agrees with held-out labels", "mean over classes", "where")]
+    tested = any(one.test is not None for one in trials.students)
+    test_header = ("right on test examples", "mean over classes", "AUC") if tested else ()
+    rows = [("student", "agrees with held-out labels", "mean over classes", *test_header, "where")]
     for one in trials.students:
         found = one.agreement
         shown = "too few labels to tell" if found is None else f"{_plain(found.share)} ± {100 * found.error:.1f} %"
-        rows.append((one.name, shown, "" if found is None else percent(found.balanced), _where(one)))
+        scores = _scores(one.test) if tested else ()
+        rows.append((one.name, shown, "" if found is None else percent(found.balanced), *scores, _where(one)))
     print_table(rows)
+    if tested:
+        print("test examples have no say in which is best: a score that a student was chosen by is too good")
     best = trials.best
     if best is not None and best.agreement is not None:
         commonest = percent(best.agreement.commonest)
@@ -68,6 +74,13 @@ def _print(trials: Trials, run: str) -> None:
             print("to make it the run's own student, with report and all: the same command as for the run, with that")
             print(f"student in the config, and --out {run} --resume; it costs nothing more")
     print(f"ε stays {trials.epsilon:.3g} at δ = {trials.delta:g}: no label was asked for")
+
+
+def _scores(test: Student | None) -> tuple[str, ...]:
+    """On test examples: the share that is right, the mean over classes, and the area under the curve."""
+    if test is None:
+        return ("not loaded", "", "")
+    return percent(test.accuracy), percent(test.balanced_accuracy), "" if test.auc is None else f"{test.auc:.3f}"
 
 
 def _where(one: Tried) -> str:
@@ -93,6 +106,14 @@ def _as_object(trials: Trials) -> dict[str, Any]:
                 "mean_over_classes": one.agreement.balanced,
                 "commonest": one.agreement.commonest,
                 "labels": len(one.agreement.labels),
+            },
+            "test": None
+            if one.test is None
+            else {
+                "examples": one.test.test_examples,
+                "accuracy": one.test.accuracy,
+                "mean_over_classes": one.test.balanced_accuracy,
+                "auc": one.test.auc,
             },
         }
         for one in trials.students

@@ -121,7 +121,9 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="how often everything is run; 3, with --quick 1")] = None,
-    rows: Annotated[str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250")] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250; any other name lists all")
+    ] = None,
     run_dir: Annotated[
         str | None, typer.Option(help="on the cluster, else ~/pate-runs/reproduce-DATA; what is there is not run again")
     ] = None,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -13,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pate.accounting.parameters import as_a_number
 from pate.config.plain_yaml import MOST_DEPTH, parse_yaml, read_yaml
 from pate.config.settings import BaselineConfig, Config, RunConfig
-from pate.data.settings import AnyData, Settings
-from pate.errors import ConfigError
+from pate.data.settings import AnyData, OwnData, Settings
+from pate.errors import ConfigError, numbered
 from pate.naming import dotted, make_importable, nearest, shown
 
 Kind = TypeVar("Kind", bound=RunConfig)
@@ -125,14 +126,40 @@ def _index(place: Any, name: str, key: str) -> int:
 
 
 def _one_line(error: ValidationError, content: Any, kind: type[Settings]) -> str:
+    """All that is wrong with a config: what is missing, what is not known, and each value that cannot be used."""
     errors = error.errors(include_url=False)
-    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])  # a misspelt key is also missing
+    errors.sort(key=lambda e: e["type"] != "extra_forbidden")
+    found: dict[tuple[int | str, ...], str] = {}
+    meant: set[str] = set()  # a misspelt key is also missing
+    missing = []
+    for one in errors:
+        path = tuple(_place(one["loc"], content))
+        if one["type"] == "extra_forbidden":
+            close = get_close_matches(str(path[-1]), _known_keys(one["loc"], kind), n=1)
+            meant.update(dotted([*path[:-1], key]) for key in close)
+        if one["type"] == "missing":
+            missing += [dotted([*path, key]) for key in (one["loc"][-1], *_files_too(one, path, content))]
+        elif not any(path[: len(other)] == other[: len(path)] for other in found):  # a union tells of a value twice
+            found[path] = _about(one, errors, content, kind)
+    absent = [key for key in dict.fromkeys(missing) if key not in meant]
+    lines = list(found.values())
+    if absent:
+        lines.append(f"{', '.join(absent)}: missing; add {'it' if len(absent) == 1 else 'them'} to the config")
+    return numbered(lines)
+
+
+def _files_too(missing: Any, path: tuple[int | str, ...], content: Any) -> list[str]:
+    """The files that a data section lacks as well as the key that is `missing`."""
+    model = _DATA_MODELS.get(str(missing["input"].get("source"))) if path == ("data",) else None
+    return model.lacking(missing["input"]) if model is not None and issubclass(model, OwnData) else []
+
+
+def _about(first: Any, errors: Sequence[Any], content: Any, kind: type[Settings]) -> str:
+    """What is wrong at the place of the error `first`."""
     path = _place(first["loc"], content)
-    key = dotted(path) or "config"
+    key = dotted(path)
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc'], kind))}"
-    if first["type"] == "missing":
-        return f"{key}.{first['loc'][-1]}: missing; add it to the config".removeprefix("config.")
     if first["type"] == "union_tag_invalid":
         source = first["input"].get("source")
         return f"data.source = {shown(source)}: no such source; {nearest(str(source), _SOURCES)}"

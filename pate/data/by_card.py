@@ -7,7 +7,7 @@ the configuration and the public file. A card may come from anybody: it is data,
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,29 @@ def format_of_card(card: dict[str, Any]) -> Format:
     return found
 
 
-def table_in(path: Path, format: Format) -> Table:
-    """The columns of a csv or parquet file; those that no student needs are read too."""
+def table_in(path: Path, format: Format, dialect: Dialect) -> Table:
+    """The columns of a csv file of that dialect, or of a parquet file; those that no student needs are read too."""
     source = "parquet" if _is_parquet(path) else "csv"
-    return read_table(str(path), source, Wanted({}, ("",), format.features), format.dialect)
+    return read_table(str(path), source, Wanted({}, ("",), format.features), dialect)
+
+
+def dialect_seen(content: bytes, usual: Dialect) -> Dialect:
+    """How a csv file is written: in Unicode where its bytes say so, else as the run's own files were.
+
+    >>> dialect_seen("größer".encode(), Dialect(encoding="cp1252")).encoding
+    'utf-8'
+    >>> dialect_seen("größer".encode("cp1252"), Dialect(encoding="cp1252")).encoding
+    'cp1252'
+    """
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return replace(usual, encoding="utf-16")
+    if content.isascii() and not usual.encoding.lower().startswith("utf"):
+        return usual  # which may be one of those that write everything in ASCII
+    try:
+        content.decode("utf-8")
+    except UnicodeError:
+        return usual
+    return usual if b"\0" in content else replace(usual, encoding="utf-8")
 
 
 def table_of(frame: Any) -> Table:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pate.errors import DataError
-
-_MOST_TOLD = 20
+from pate.errors import DataError, numbered
 
 
 class SeveralErrors(DataError):
     """Two or more errors about data, in one line."""
 
     def __init__(self, found: Sequence[DataError]) -> None:
-        told = [f"({i}) {error.text()}" for i, error in enumerate(found[:_MOST_TOLD], start=1)]
-        rest = f"; and {len(found) - len(told)} more" if len(found) > len(told) else ""
         arguments = {name: value for error in found for name, value in error.arguments.items()}
-        super().__init__(f"{len(found)} problems: {'; '.join(told)}{rest}", **arguments)
+        super().__init__(numbered([error.text() for error in found]), **arguments)
         self.found = tuple(found)
         self.private = "; ".join(error.private for error in found if error.private)
 

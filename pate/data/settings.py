@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from posixpath import normpath
@@ -107,6 +107,18 @@ class OwnData(Settings):
         several = not isinstance(self.private, str) or any(sign in self.private for sign in "*?[")
         return self.private is not None and (several or "://" in str(self.private) or self.read_by == "workers")
 
+    @classmethod
+    def lacking(cls, given: Mapping[str, Any]) -> list[str]:
+        """The files that a section has to name and does not."""
+        needed = ("private",) if given.get("split") is not None else ("private", "public")
+        return [] if given.get("file") is not None else [key for key in needed if given.get(key) is None]
+
+    @model_validator(mode="after")
+    def _files_are_named(self) -> OwnData:
+        if lacking := self.lacking(vars(self)):
+            raise ValueError(f"names no {' and no '.join(lacking)} file; add {' and '.join(lacking)}")
+        return self
+
     @model_validator(mode="after")
     def _private_is_not_public(self) -> OwnData:
         names = (self.private,) if isinstance(self.private, str) else self.private or ()
@@ -120,8 +132,6 @@ class OwnData(Settings):
 
     @model_validator(mode="after")
     def _shards_have_public_examples(self) -> OwnData:
-        if self.read_by == "workers" and self.private is None:
-            raise ValueError("read_by: workers needs 'private', the files that they read")
         if self.sharded and self.public is None:
             raise ValueError("private shards need a 'public' file of their own")
         return self
@@ -189,7 +199,7 @@ class NpzData(OwnData):
 
     @model_validator(mode="after")
     def _one_way(self) -> NpzData:
-        if (self.file is None) == (self.private is None or self.public is None):
+        if self.file is not None and (self.private is not None or self.public is not None):
             raise ValueError("give either 'file', or 'private' and 'public'")
         return self
 
@@ -305,12 +315,6 @@ class ParquetData(ColumnsData):
     @property
     def sharded(self) -> bool:
         return True
-
-    @model_validator(mode="after")
-    def _has_files(self) -> ParquetData:
-        if self.private is None or self.public is None:
-            raise ValueError("give 'private' and 'public'")
-        return self
 
 
 AnyData = ArraysData | DigitsData | ImageData | TableData | VotesData | NpzData | CsvData | ParquetData

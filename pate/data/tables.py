@@ -152,9 +152,11 @@ def _check_features_are_private_too(settings: CsvData, private: Table, public: T
 def _check_ignored(settings: CsvData, tables: dict[str, Table]) -> None:
     """Refuse to ignore a column that is in no file: it may be misspelt, and the one that was meant be a feature."""
     there = {name for table in tables.values() for name in table.header}
+    problems = Problems()
     for name in settings.ignore:
         if name not in there:
-            raise DataError(f"data.ignore: no file has a column {name!r}; {nearest(name, there)}")
+            problems.add(DataError(f"data.ignore: no file has a column {name!r}; {nearest(name, there)}"))
+    problems.tell()
 
 
 def _npz_in_one(settings: NpzData, folder: Path) -> dict[str, Table]:

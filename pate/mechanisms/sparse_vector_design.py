@@ -95,7 +95,7 @@ def calibrated(epsilon: float, delta: float, unstable: int, max_queries: int) ->
         found.append(_least_noise(lambda scale, b=rarer: _laplace_design(scale, b), fits, fits))  # type: ignore[misc]
     designs = [design for design in found if design is not None]
     if not designs:
-        wanted = f"too small for msvec with unstable = {unstable}: no noise up to {MOST_NOISE:g} votes is enough"
+        wanted = f"too small for msvec with unstable = {unstable}: no noise up to {MOST_NOISE:,.0f} votes is enough"
         raise parameters.ParameterError("epsilon", epsilon, wanted)
     return min(designs, key=lambda design: design.votes_to_pass)
 

@@ -42,7 +42,7 @@ class IntegerNoise:
     def __post_init__(self) -> None:
         scale = self.scale
         if isinstance(scale, bool) or not isinstance(scale, Real) or not LEAST_NOISE <= scale <= MOST_NOISE:
-            raise ValueError(f"scale = {scale!r}: must be a noise scale in votes, {LEAST_NOISE:g} to {MOST_NOISE:g}")
+            raise ValueError(f"scale = {scale!r}: must be a noise scale in votes, {LEAST_NOISE:g} to {MOST_NOISE:,.0f}")
         object.__setattr__(self, "scale", float(scale))
 
     def sample(self, shape: tuple[int, ...], entropy: Entropy = os.urandom) -> NDArray[np.int64]:

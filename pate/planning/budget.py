@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee, rdp_epsilon
+from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee, rdp_epsilon, with_sampling_error
 from pate.accounting.sanitise import WithRelease
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.config import Config
@@ -23,7 +23,8 @@ from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
 from pate.neighbours.rounds import Cost, cost_of, guarantee
-from pate.planning.costs import with_sampler
+from pate.noise.integer import TV_ERROR_PER_DRAW
+from pate.planning.costs import Part, with_sampler
 from pate.runs.anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
 from pate.runs.published import published_pins
 from pate.runs.run import Run
@@ -39,12 +40,7 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
         return _epsilon_of_rounds(config, n_classes)
 
     def cost(asked: int) -> float:
-        guarantee = mechanism.worst_case(asked, min(asked, budget.most_answered))
-        if budget.sanitise is not None:
-            assert isinstance(guarantee, WorstCaseGuarantee)  # the config takes no other mechanism
-            release = budget.sanitise
-            guarantee = WithRelease.of(guarantee, release.order, release.beta, release.sigma_ss, budget.delta)
-        return with_sampler(guarantee, mechanism, asked, budget.delta, n_classes)
+        return with_sampler(_guarantee(config, mechanism, asked), mechanism, asked, budget.delta, n_classes)
 
     epsilon = cost(budget.asked)
     if not np.isfinite(epsilon):
@@ -66,12 +62,39 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
     )
 
 
+def _guarantee(config: Config, mechanism: Mechanism, asked: int) -> Guarantee:
+    """What `asked` queries of a run with teachers cost, and its sanitised figure where it releases one."""
+    guarantee, release = mechanism.worst_case(asked, min(asked, config.budget.most_answered)), config.budget.sanitise
+    if release is None:
+        return guarantee
+    assert isinstance(guarantee, WorstCaseGuarantee)  # the config takes no other mechanism
+    return WithRelease.of(guarantee, release.order, release.beta, release.sigma_ss, config.budget.delta)
+
+
+def part_of(config: Config, mechanism: Mechanism, n_classes: int, epsilon: float | None = None) -> Part:
+    """A run as one of several on the same data; `epsilon` is what it costs alone, worked out by Rényi costs if None."""
+    delta, draws = config.budget.delta, _draws(config, mechanism, n_classes) + 1
+    if config.voters == "neighbours":
+        assert config.neighbours is not None
+        found: Guarantee = guarantee(config.build_rounds(), config.neighbours.votes)
+    else:
+        found = _guarantee(config, mechanism, config.budget.asked)
+    if epsilon is None:
+        quick = found.by_renyi() if isinstance(found, WorstCaseGuarantee) else found
+        epsilon = with_sampling_error(quick.epsilon, delta, draws, TV_ERROR_PER_DRAW)
+    return Part(epsilon, delta, found if isinstance(found, RdpGuarantee) else None, draws)
+
+
+def _draws(config: Config, mechanism: Mechanism, n_classes: int) -> int:
+    """How often a run draws noise, at most."""
+    if config.voters == "neighbours":
+        return sum(one.queries * one.mechanism.noise_draws(n_classes) for one in config.build_rounds())
+    return config.budget.asked * mechanism.noise_draws(n_classes)
+
+
 def _check_draws(config: Config, mechanism: Mechanism, n_classes: int) -> None:
     """Raise ConfigError where a shared ledger has not set enough of its δ aside for the noise of this run."""
-    if config.voters == "neighbours":
-        draws = sum(one.queries * one.mechanism.noise_draws(n_classes) for one in config.build_rounds())
-    else:
-        draws = config.budget.asked * mechanism.noise_draws(n_classes)
+    draws = _draws(config, mechanism, n_classes)
     if config.budget.ledger is not None and draws > DRAWS_PER_RUN:
         raise ConfigError(
             f"budget.ledger: this run draws noise {draws:,} times, of a shared ledger {DRAWS_PER_RUN:,}; ask fewer"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -11,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
-from pate.accounting.composition import Guarantee, with_sampling_error
+from pate.accounting.composition import Guarantee, RdpGuarantee, with_sampling_error
 from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.errors import ConfigError
 from pate.mechanisms import Counts, Mechanism
 from pate.noise.integer import TV_ERROR_PER_DRAW
+
+_FEW = 5  # releases whose tight bounds are looked for together: each may take seconds
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,40 @@ def with_sampler(guarantee: Guarantee, mechanism: Mechanism, asked: int, delta: 
     """ε of a guarantee about `asked` queries, with the error of all their draws charged to δ."""
     draws = parameters.queries(asked, "asked") * mechanism.noise_draws(parameters.classes(n_classes)) + 1
     return with_sampling_error(guarantee.epsilon, delta, draws, TV_ERROR_PER_DRAW)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several releases from the same data: what it costs alone, and in Rényi terms where those are known.
+
+    `draws` of noise are all that its samplers take.
+    """
+
+    epsilon: float
+    delta: float
+    renyi: RdpGuarantee | None = None
+    draws: int = 0
+
+
+def compose(parts: Sequence[Part]) -> tuple[float, float]:
+    """(ε, δ) of all releases together, whose limits do not depend on what the others released.
+
+    δ is the sum of theirs. Two ways to count are proven: ε add up (Dwork, Roth 2014, Theorem 3.16), or Rényi costs do,
+    of those that have one, and the rest is added. The smaller ε stands.
+    """
+    delta = math.fsum(part.delta for part in parts)
+    simple = math.fsum(part.epsilon for part in parts)
+    guarantees = [part.renyi for part in parts if part.renyi is not None]
+    if len(guarantees) < 2 or delta >= 1:
+        return simple, delta
+    joint = RdpGuarantee(lambda orders: np.sum([found.rdp(orders) for found in guarantees], axis=0))
+    tight = [found for found in guarantees if isinstance(found, WorstCaseGuarantee)]
+    if len(tight) == len(guarantees) <= _FEW:
+        joint = WorstCaseGuarantee.of(*(cost for found in tight for cost in found.costs)).by_renyi()
+    counted = [part for part in parts if part.renyi is not None]
+    own_delta, draws = math.fsum(part.delta for part in counted), sum(part.draws for part in counted)
+    rest = math.fsum(part.epsilon for part in parts if part.renyi is None)
+    return min(simple, rest + with_sampling_error(joint.epsilon, own_delta, draws, TV_ERROR_PER_DRAW)), delta
 
 
 def published_epsilon(mechanism: Mechanism, counts: Counts, delta: float, moments: int = 8) -> float:

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from pate.accounting import parameters
+from pate.accounting.composition import epsilon_of_rdp
 from pate.config.sense import check_delta
 from pate.errors import ConfigError
+from pate.ledger import SharedBudget
 from pate.mechanisms import Mechanism, build
+from pate.neighbours.rounds import Round, guarantee
 from pate.planning.neighbours import plan_of_rounds, with_target
 from pate.planning.plan import Workload, epsilon_of, histograms_of_gaps, solve_queries
 
@@ -30,6 +33,7 @@ _ENOUGH_LABELS_PER_CLASS = 100  # for a student; with fewer, records vote themse
 _LEADS_PER_CELL = 5  # how many times the votes that a sure cell needs a cell is given
 _MOST_CELLS, _PUBLIC_PER_CELL = 1_000, 4
 _FEWEST_TEACHERS = 10
+_ORDERS_OF_A_LEDGER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
 _ONE_SIGMA = 40.0  # with which ε is worked out once
 
 
@@ -65,6 +69,29 @@ class Recommendation:
     choice: Choice
     why: str
     others: tuple[Choice, ...]
+
+
+def shared_budget(choice: Choice, delta: float, runs: int) -> SharedBudget | None:
+    """About the least budget of a shared ledger with room for so many runs of that choice; None where there is none."""
+    mechanism = build(choice.mechanism, choice.n_teachers or 1)
+    answered = choice.asked if choice.answered is None else choice.answered
+
+    def rdp(order: float) -> float:
+        if choice.voters == "neighbours":
+            return guarantee([Round(choice.asked, mechanism)], votes=1).rdp_at(order)
+        each = mechanism.rdp_per_query(order, choice.asked, answered)
+        return math.inf if each is None else choice.asked * each[0] + answered * each[1]
+
+    found = []
+    for order in _ORDERS_OF_A_LEDGER:
+        cost = runs * rdp(order)
+        if not math.isfinite(cost):
+            continue
+        least = max(cost + epsilon_of_rdp(0.0, order, delta), 1e-3)
+        budget = SharedBudget(order, _rounded_up(1.01 * least), delta)  # a share of δ is for the samplers
+        if budget.rdp >= cost:
+            found.append(budget)
+    return min(found, key=lambda budget: budget.epsilon, default=None)
 
 
 def usual_delta(records: int) -> float:

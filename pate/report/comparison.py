@@ -112,6 +112,10 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
     for place, path in enumerate(paths):
         if named[place] in named[:place]:
             raise RunError(f"{path}: is named twice; name each run once")
+    if absent := [str(path) for path in paths if not is_url(path) and not Path(path).is_dir()]:
+        raise RunError(
+            f"{', '.join(absent)}: {'is not a run directory' if len(absent) == 1 else 'are no run directories'}"
+        )
     runs = [_read(path, with_private) for path in paths]
     _check_same_test(runs)
     groups: dict[tuple[str, str, float, float, str], list[_Run]] = {}

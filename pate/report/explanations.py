@@ -9,7 +9,7 @@ from typing import Any
 from pate.errors import ConfigError
 from pate.mechanisms import Mechanism, build
 from pate.report.formats import percent
-from pate.report.schema import BaselineReport, InWords, Neighbours, Report, Student
+from pate.report.schema import BaselineReport, InWords, Neighbours, Report, Student, Together
 
 AnyReport = Report | BaselineReport
 _FEWEST = 20  # test examples: of fewer, nothing can be told
@@ -82,7 +82,26 @@ def guarantee(report: AnyReport) -> list[str]:
         privacy.statement,
         f"In other words: whoever thinks it an even chance that {whose} among the private data "
         f"{how_sure(privacy.epsilon)} from everything published here{except_for}, whatever else they know.",
+        *([together_in_words(privacy.together)] if privacy.together is not None else []),
     ]
+
+
+def together_in_words(together: Together) -> str:
+    """What all known runs on the same private data cost.
+
+    >>> together_in_words(Together(epsilon=2.5, delta=2e-5, others=1, uncounted=0, shared_ledger=False, unit="record"))
+    'Together with 1 other known run on the same private data it costs ε = 2.5 at δ = 2e-05 for one record.'
+    """
+    runs = f"{together.others} other known run{'s' * (together.others != 1)} on the same private data"
+    if together.shared_ledger:
+        who = "All runs that share its ledger" + (f", and {runs}," if together.others else "")
+        cost = f"{who} cost at most"
+    else:
+        cost = f"Together with {runs} it costs" if together.others else "By itself it costs"
+    whose = "one record" if together.unit == "record" else "all records of one id"
+    told = f"{cost} ε = {together.epsilon:.4g} at δ = {together.delta:.3g} for {whose}."
+    more = f" Of {together.uncounted} more on the same data the cost is not known." if together.uncounted else ""
+    return told + more
 
 
 def how_sure(epsilon: float) -> str:
@@ -131,6 +150,15 @@ def parameters_in_words(settings: dict[str, Any]) -> str:
         if key != "name" and "{" not in text and len(text) <= 40:
             shown.append(f"{key.replace('_', ' ')} {text}")
     return ", ".join(shown)
+
+
+def planned_in_words(planned: dict[str, Any]) -> str:
+    """What was worked out before training; numbers of steps are whole, however many.
+
+    >>> planned_in_words({"sigma": 1.23456, "steps": 12_345})
+    'sigma 1.235, steps 12345'
+    """
+    return ", ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in planned.items())
 
 
 def short_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +25,14 @@ from pate.report.schema import (
     Report,
     Sanitised,
     Student,
+    Together,
 )
 
 if TYPE_CHECKING:
     from pate.config import Config
     from pate.console import Console
     from pate.pipeline import Released
+    from pate.runs.others import Related
     from pate.students.held_out import HeldOut
 
 
@@ -43,10 +46,12 @@ def report_of_run(
     pages: bool,
     console: Console,
     agreement: HeldOut | None = None,
+    related: Related | None = None,
 ) -> Report:
     """All that a run publishes about itself; the curves are for its pages.
 
-    `agreement` is that of students with labels that were held out, where there are no test labels.
+    `agreement` is that of students with labels that were held out, where there are no test labels. `related` are other
+    runs on the same private data; what all of them cost together is published, and not which they are.
     """
     n_classes = len(data.classes)
     measures, answers = measured(config.student.name, student, data, groups=config.groups, agreement=agreement)
@@ -63,7 +68,13 @@ def report_of_run(
         labels=released_labels(released.labels, released.labelled, n_classes),
         benchmark=_benchmark(config, data, released, answers, console) if data.benchmark else None,
         curves=publishable_curves(config, mechanism, n_classes) if pages and config.voters == "teachers" else None,
+        together=together_of(related),
     )
+
+
+def together_of(related: Related | None) -> Together | None:
+    """What a report says of other runs on the same private data."""
+    return None if related is None else Together(**asdict(related.together))
 
 
 def described_report(
@@ -80,6 +91,7 @@ def described_report(
     sanitised: Sanitised | None = None,
     labelled: int | None = None,
     labels: ReleasedLabels | None = None,
+    together: Together | None = None,
 ) -> Report:
     """A report with these figures, and with what config, data and mechanism say of themselves."""
     budget, unit = config.budget, "id" if data.per_person else "record"
@@ -111,6 +123,7 @@ def described_report(
                 neighbours_cost(config, len(data.classes)).added_or_removed if by_records else None
             ),
             sanitised=sanitised,
+            together=together,
         ),
         student=student,
         labels=labels,

@@ -45,6 +45,22 @@ class Sanitised(_Section):
     release_rdp: float = Field(description="Rényi cost of releasing this figure")
 
 
+class Together(_Section):
+    """What all runs on the same private data cost that were known when this one began, by composition of their limits.
+
+    Runs are known if they lie in the same folder and name the same private file; which they are is not published.
+    """
+
+    epsilon: float
+    delta: float
+    others: int = Field(description="other runs that are counted one by one")
+    uncounted: int = Field(description="other runs whose cost is not known, and not in ε")
+    shared_ledger: bool = Field(
+        description="whether ε counts the whole budget of a shared ledger, in place of this run and all others in it"
+    )
+    unit: Literal["record", "id"] = Field(description="id where all runs protect all records of one id together")
+
+
 class Privacy(_Section):
     """The guarantee that holds for every data set."""
 
@@ -58,6 +74,7 @@ class Privacy(_Section):
     epsilon_added_or_removed: float | None = Field(
         default=None, description="voters: neighbours: ε if records are only added or removed, never changed"
     )
+    together: Together | None = Field(default=None, description="only where other runs on the same data are known")
 
 
 class Agreement(_Section):

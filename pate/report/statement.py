@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from pate.report.explanations import AnyReport, how_sure, mechanism_in_words, parameters_in_words
+from pate.report.explanations import (
+    AnyReport,
+    how_sure,
+    mechanism_in_words,
+    parameters_in_words,
+    planned_in_words,
+    together_in_words,
+)
 from pate.report.schema import BaselineReport, Report
 
 _WIDTH = 78
@@ -96,7 +103,7 @@ def _guarantee(report: AnyReport) -> str:
 
 def _mechanism(report: AnyReport) -> str:
     if isinstance(report, BaselineReport):
-        settings = ", ".join(f"{key} {value:.4g}" for key, value in report.planned.items())
+        settings = planned_in_words(report.planned)
         lines = [
             f"Method: {report.method['name']} ({parameters_in_words(report.method)}).",
             f"Worked out before training: {settings}." if settings else "Noise is added as the method's proof demands.",
@@ -138,9 +145,7 @@ def _teachers(report: Report) -> str:
 
 def _limits(report: AnyReport) -> str:
     if isinstance(report, BaselineReport):
-        return _section(
-            "5. Limits", "One training run with the parameters above. Further runs on the same data add up."
-        )
+        return _section("5. Limits", "One training run with the parameters above.", _other_runs(report))
     queries = report.queries
     if report.neighbours is not None:
         return _section(
@@ -148,7 +153,7 @@ def _limits(report: AnyReport) -> str:
             f"Fixed before the first: {_counted(len(report.neighbours.cells), 'round')} of votes, with "
             f"{', '.join(map(str, report.neighbours.cells))} cells. ε is the cost of all of them, however many cells.",
             "A round is stored whole, with its charge, before anything of it is told; later it is read from there.",
-            "Other runs and releases on the same private data are not in this figure: their ε add up.",
+            _other_runs(report),
         )
     return _section(
         "5. Limits",
@@ -156,8 +161,14 @@ def _limits(report: AnyReport) -> str:
         f"them answered. Used: {queries.asked} asked, {queries.answered} answered. ε is the cost of the limits, "
         "whatever was used. A batch that does not fit is refused." + _in_rounds(queries.rounds),
         "Asking again about the same public example returns the stored answer and costs nothing.",
-        "Other runs and releases on the same private data are not in this figure: their ε add up.",
+        _other_runs(report),
     )
+
+
+def _other_runs(report: AnyReport) -> str:
+    others = "Other runs and releases on the same private data are not in this figure: their ε add up."
+    known = report.privacy.together
+    return others if known is None else f"{others} {together_in_words(known)}"
 
 
 def _covered(report: AnyReport) -> str:

@@ -3,7 +3,7 @@ private work took."""
 
 from __future__ import annotations
 
-from pate.report.explanations import by_class
+from pate.report.explanations import by_class, planned_in_words, together_in_words
 from pate.report.formats import percent
 from pate.report.schema import BaselineReport, ReleasedLabels, Report, Student
 from pate.report.who_pays import by_column, class_parts, group_parts, in_a_line, who_lost_most
@@ -16,7 +16,7 @@ def baseline_rows(report: BaselineReport) -> list[Row]:
     """What `pate baseline` shows at the end."""
     rows = [
         ("method", ", ".join(f"{key} {value}" for key, value in report.method.items())),
-        ("planned", ", ".join(f"{key} {value:.4g}" for key, value in report.planned.items())),
+        ("planned", planned_in_words(report.planned)),
         ("model", _right(report.student)),
     ]
     rows = [row for row in rows if row[1]]
@@ -25,6 +25,7 @@ def baseline_rows(report: BaselineReport) -> list[Row]:
         rows.append(("public examples (benchmark)", f"{percent(report.benchmark.public_accuracy)} right"))
     rows += _without_privacy(report)
     rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}, for every data set"))
+    rows += _together(report)
     rows.append(("what it means", report.privacy.statement))
     return rows
 
@@ -100,6 +101,12 @@ def _without_privacy(report: Report | BaselineReport) -> list[Row]:
     return [("without privacy (benchmark)", right), *([("who pays (benchmark)", most)] if most else [])]
 
 
+def _together(report: Report | BaselineReport) -> list[Row]:
+    """Of all known runs on the same private data."""
+    found = report.privacy.together
+    return [] if found is None else [("ε of all runs", together_in_words(found))]
+
+
 def summary_rows(report: Report) -> list[Row]:
     """What the terminal shows at the end of a run."""
     benchmark = report.benchmark
@@ -112,6 +119,7 @@ def summary_rows(report: Report) -> list[Row]:
             rows.append(("labels (benchmark)", f"{percent(benchmark.label_accuracy)} of the released ones are right"))
         rows += _without_privacy(report)
     rows.append(("ε to publish", f"{report.privacy.epsilon:.3g} at δ = {report.privacy.delta:g}"))
+    rows += _together(report)
     if report.privacy.epsilon_added_or_removed is not None:
         only = f"{report.privacy.epsilon_added_or_removed:.3g}, if records are only added or removed"
         rows.append(("ε otherwise", only))

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pate.config import BaselineConfig, default_config_path, parse_config, read_yaml
-from pate.errors import ConfigError
-from pate.naming import nearest
+from pate.naming import chosen
 
 _ROWS = Path(__file__).with_name("baseline_rows.yaml")
 
@@ -47,11 +46,7 @@ class BaselineStudy:
 
     def only(self, names: Sequence[str]) -> BaselineStudy:
         """The same with some of its rows."""
-        known = {row.name: row for row in self.rows}
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"{{rows}}: {self.name} has no such row here; {nearest(name, known)}", rows=name)
-        return replace(self, rows=tuple(known[name] for name in names))
+        return replace(self, rows=chosen(names, {row.name: row for row in self.rows}, self.name, "rows"))
 
 
 def baseline_studies(file: Path = _ROWS) -> list[str]:
@@ -59,11 +54,12 @@ def baseline_studies(file: Path = _ROWS) -> list[str]:
     return list(read_yaml(file))
 
 
-def baseline_study(name: str, quick: bool, file: Path = _ROWS) -> BaselineStudy:
-    """The rows of one paper; `quick` leaves most of them out."""
-    known = read_yaml(file)[name]
-    rows = [_row(name, known, entry) for entry in known["rows"] if not quick or entry.get("quick", False)]
-    return BaselineStudy(name, known["source"], tuple(rows), known["panels"], known.get("public_was_seen", False))
+def baseline_study(name: str, quick: bool, names: Sequence[str] | None = None, file: Path = _ROWS) -> BaselineStudy:
+    """The rows of one paper: those that `names` lists, else all; `quick` leaves most out where none is named."""
+    known, few = read_yaml(file)[name], quick and names is None
+    rows = [_row(name, known, entry) for entry in known["rows"] if not few or entry.get("quick", False)]
+    found = BaselineStudy(name, known["source"], tuple(rows), known["panels"], known.get("public_was_seen", False))
+    return found if names is None else found.only(names)
 
 
 def _row(study: str, known: dict[str, Any], entry: dict[str, Any]) -> BaselineRow:

@@ -9,7 +9,8 @@ from typing import Any
 
 from pate.config import Config, default_config_path, parse_config, read_yaml
 from pate.errors import ConfigError
-from pate.naming import nearest
+from pate.naming import chosen, nearest
+from pate.reproduce.baseline_rows import baseline_studies
 
 _SECTIONS = ("neighbours", "mechanism", "budget", "student")
 _ROWS = Path(__file__).with_name("rows.yaml")
@@ -57,11 +58,8 @@ class Study:
 
     def only(self, names: Sequence[str]) -> Study:
         """The same with some of its rows, and without what they do not need: other ensembles, a model to compare."""
-        known = {row.name: row for row in self.rows}
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"{{rows}}: {self.data} has no such row here; {nearest(name, known)}", rows=name)
-        return replace(self, rows=tuple(known[name] for name in names), figure_teachers=(), nonprivate=None)
+        rows = chosen(names, {row.name: row for row in self.rows}, self.data, "rows")
+        return replace(self, rows=rows, figure_teachers=(), nonprivate=None)
 
 
 def figures_alone(found: Study) -> Study:
@@ -71,11 +69,22 @@ def figures_alone(found: Study) -> Study:
     return replace(found, rows=(), nonprivate=None)
 
 
-def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS, _PAPERS)) -> Study:
-    """The rows of `data`, with own teachers or from stored votes; `quick` leaves most of them out."""
+def study(
+    data: str,
+    votes: bool,
+    quick: bool,
+    names: Sequence[str] | None = None,
+    files: tuple[Path, Path] = (_ROWS, _PAPERS),
+) -> Study:
+    """The rows of `data`, with own teachers or from stored votes: all of them, or those that `names` lists.
+
+    `quick` trains for a shorter time and, where none is named, leaves most rows out.
+    """
     everything = read_yaml(files[0])
     if data not in everything:
-        raise ConfigError(f"{data}: the papers' rows are not known for it; {nearest(data, everything)}")
+        raise ConfigError(
+            f"{data}: the papers' rows are not known for it; {nearest(data, [*everything, *baseline_studies()])}"
+        )
     known = everything[data]
     if votes and "votes" not in known:
         text = f"{{votes}}: there are no stored votes for {data}; leave it out to train teachers"
@@ -87,7 +96,7 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
     for entry in known["rows"]:
         by_records = "config" in entry  # a config of its own: no teachers, so no votes that could be stored
         asked_for = entry.get("votes", not by_records) if votes else entry.get("own", True)
-        if not asked_for or (quick and not entry.get("quick", False)):
+        if not asked_for or (quick and names is None and not entry.get("quick", False)):
             continue
         own = _base(entry["config"], files[0].parent) if by_records else base
         content = _on_records(own, entry) if by_records else _on_votes(own, entry, {} if votes else known)
@@ -108,7 +117,8 @@ def study(data: str, votes: bool, quick: bool, files: tuple[Path, Path] = (_ROWS
         rows.append(Row(entry["name"], content, paper, "; ".join(r for r in remarks if r)))
     wanted = () if votes else known.get("figure_teachers", ())
     sizes = tuple(n for n in wanted if not quick or n == base["n_teachers"])
-    return Study(data, tuple(rows), sizes, base, nonprivate)
+    found = Study(data, tuple(rows), sizes, base, nonprivate)
+    return found if names is None else found.only(names)
 
 
 def _on_votes(base: dict[str, Any], entry: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

@@ -137,13 +137,13 @@ def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["--delta", "1e-5"], "--mechanism"),
-        (["--mechanism", "lnmax", "--delta", "1e-5"], "mechanism.scale"),
+        (["--mechanism", "lnmax", "--delta", "1e-5"], "--scale: missing"),
         (["--mechanism", "lnmax", "--scale", "0", "--delta", "1e-5"], "noise scale"),
         (["--mechanism", "lnmax", "--scale", "5", "--delta", "0"], "delta"),
         (["--mechanism", "lnmax", "--scale", "5", "--delta", "1e-5", "--queries", "9"], "only 4 rows"),
         (["--mechanism", "lnmax", "--scale", "5", "--delta", "1e-5", "--queries", "0"], "at least 1"),
         (["--mechanism", "lnmx", "--scale", "5", "--delta", "1e-5"], "did you mean 'lnmax'"),
-        (["--mechanism", "lnmax", "--sigma", "5", "--delta", "1e-5"], "mechanism.sigma"),
+        (["--mechanism", "lnmax", "--sigma", "5", "--delta", "1e-5"], "--sigma: lnmax has no such parameter"),
     ],
 )
 def test_wrong_options_are_one_clear_line(options: list[str], words: str, small_votes: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import shlex
 import traceback
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ from pate.config import load_config
 from pate.data.sources import load
 from pate.errors import DataError
 from pate.inspecting import guessed_dialect, read, seen
-from pate.planning.budget import publishable_epsilon
+from pate.ledger import Charge, SharedLedger
+from pate.planning.budget import ledger_opener, publishable_epsilon
+from pate.runs.run import Run
 from pate.starting import LOUD, start
 from pate.teachers import recipes
 
@@ -419,3 +423,32 @@ def test_text_that_is_not_used_is_named(tmp_path: Path) -> None:
     (remark,) = [remark for remark in data.remarks if "not used" in remark]
     assert "'Notiz'" in remark
     assert "data.ignore" in remark
+
+
+@pytest.mark.parametrize("target", [0.5, 2, 8])
+@pytest.mark.parametrize("records", [500, 200_000])
+def test_a_shared_ledger_is_suggested_that_has_room_for_two_runs(records: int, target: float, club: Path) -> None:
+    """The lines are taken as they stand: the command is run, and the id that it prints goes where the dots are."""
+    ended = init(club, "--label", "stays", "--classes", "ja,nein", "--records", records, "--target-epsilon", target)
+    assert ended.returncode == 0, ended.stderr
+    text = (club / "club.yaml").read_text()
+    (command,) = re.findall(r"^  #   pate (ledger create .*)$", text, flags=re.MULTILINE)
+    made = in_process(*shlex.split(command))
+    assert made.returncode == 0, made.stderr
+    (id,) = re.findall(r"id: (ledger-\w+)", made.stdout)
+    taken = text.replace("  # ledger: {", "  ledger: {").replace("ledger-…", id)
+    (club / "club.yaml").write_text(taken)
+    config = load_config(club / "club.yaml")
+    joint = SharedLedger.at(club / "club-ledger", id)
+    assert joint.budget().epsilon <= 2.5 * target + 0.1, "two runs cost about two times as much, or less"
+    mechanism, ledgers = config.build_mechanism(), []
+    for number in range(3):
+        with Run.create(club / f"run{number}", config) as run:
+            ledger = ledger_opener(config, mechanism, run, club)()
+            ledgers.append(ledger.room() >= ledger.limits.answered)
+            if ledgers[-1]:
+                with ledger.batch(ledger.limits.answered):
+                    queries = [f"{number}-{i}".encode() for i in range(ledger.limits.answered)]
+                    ledger.charge_and_store(queries, [0] * len(queries), Charge(len(queries), len(queries)))
+            ledger.close()
+    assert ledgers == [True, True, False]

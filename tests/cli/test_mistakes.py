@@ -67,6 +67,19 @@ MISTAKES = {
     "misspelt section": text("did you mean 'budget'?", "budget:", "budgt:"),
     "misspelt key": text("did you mean 'asked'?", "asked: 20", "askd: 20"),
     "misspelt data key": text("did you mean 'label'?", "  label: kind", "  lable: kind"),
+    "keys of another source": sets(
+        "data.label, data.private, data.public, data.classes: missing; add them", "data={source: parquet}"
+    ),
+    "two misspelt keys, of which one is needed": Mistake(
+        "problems: (1) data.lable: unknown key; did you mean 'label'?; (2) budget.askd: unknown key; did you mean",
+        change=lambda text: text.replace("label:", "lable:").replace("asked:", "askd:"),
+    ),
+    "no private file": text("data: names no private file; add private", "  private: private.csv\n", ""),
+    "parameters of a mechanism left out": sets(
+        "mechanism.threshold, mechanism.sigma1, mechanism.sigma2: missing; confident_gnmax needs them",
+        "mechanism={name: confident_gnmax}",
+    ),
+    "two columns to ignore that are not there": sets("(2) data.ignore: no file has", "data.ignore=[lenght, furr]"),
     "section missing": text("mechanism", "mechanism: {name: gnmax, sigma: 5}\n", ""),
     "text for a number": sets("budget.asked", "budget.asked=many"),
     "yes for a name": text("put names into quotes", "[cat, dog]", "[yes, no]"),
@@ -257,6 +270,30 @@ def test_a_mistake_ends_in_one_helpful_line(name: str, files: Path, tmp_path: Pa
 def test_without_a_mistake_it_runs(files: Path, tmp_path: Path) -> None:
     ended = in_process("run", files / "pets.yaml", "--out", tmp_path / "run")
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("reproduce mnist --rows gnmx-250", "--rows: mnist has no 'gnmx-250'; did you mean 'gnmax-250'? There are"),
+        ("reproduce mnist --rows x --quick", "there are lnmax-100, lnmax-1000, confident, ours-100,"),
+        ("reproduce abadi --rows x", "--rows: abadi has no 'x'; there are"),
+        ("reproduce abadi --figures", "--figures: abadi has no teachers"),
+        ("reproduce mnist --figures --rows gnmax-250", "--figures: has no rows; leave out --rows"),
+        ("reproduce abad", "did you mean 'abadi'?"),
+        ("plan --mechanism confident-gnmax", "--threshold, --sigma1, --sigma2: missing; confident_gnmax needs them"),
+        ("plan --mechanism gnmx --sigma 4", "--mechanism 'gnmx': no such name; did you mean 'gnmax'?"),
+        ("ledger create made --epsilon -1", "--epsilon -1.0: must be a number above 0"),
+        ("compare nowhere/a nowhere/b", "nowhere/a, nowhere/b: are no run directories"),
+        ("init a.csv --public b.csv --test c.csv", "a.csv, b.csv, c.csv: no such files"),
+        ("forget runs/x --rows one", "--rows one: must be numbers of rows with commas between, such as 5,17"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_its_own_words(command: str, words: str) -> None:
+    ended = in_process(*command.split())
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert words in line
 
 
 def test_there_are_sixty() -> None:

@@ -208,7 +208,7 @@ def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> No
         load(config(data | {"private": "none-*.csv"}).data, None, tmp_path)
     with pytest.raises(DataError, match="listed twice"):
         load(config(data | {"private": ["shard-0.csv", "shard-*.csv"]}).data, None, tmp_path)
-    with pytest.raises(ConfigError, match="need a 'public' file"):
+    with pytest.raises(ConfigError, match="names no public file; add public"):
         config({key: value for key, value in data.items() if key != "public"})
     with pytest.raises(ConfigError, match="split is for one file"):
         config(data | {"split": "part"})

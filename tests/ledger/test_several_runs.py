@@ -120,6 +120,9 @@ def test_new_answers_come_from_the_ensemble_there_is(tmp_path: Path) -> None:
 
 def test_a_joint_ledger_that_is_not_there_is_missed_before_anything_is_made(tmp_path: Path) -> None:
     sharing = config({"path": "nowhere", "id": "ledger-00"})
+    untrainable = {"estimator": "sklearn.linear_model.LogisticRegression", "params": {"penalty": "l1"}}
+    # what is tried later would be told first
+    sharing = sharing.model_copy(update={"student": sharing.student.model_copy(update={"params": untrainable})})
     with pytest.raises(RunError, match="there is no shared ledger"):
         pipeline.run(sharing, tmp_path / "run", data=digits_with_votes(20), config_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -180,7 +180,9 @@ def test_its_options_are_listed_and_a_misspelt_one_is_named(tmp_path: Path, monk
         app, ["account", "votes.npy", "--mechanism", "gnmax", "--scale", "2", "--delta", "1e-5"]
     )
     assert isinstance(foreign.exception, PateError)
-    assert str(foreign.exception) == "mechanism.scale: gnmax has no such parameter; known are 'sigma'"
+    assert str(foreign.exception) == (
+        "2 problems: (1) --scale: gnmax has no such parameter; known are 'sigma'; (2) --sigma: missing; gnmax needs it"
+    )
 
 
 def test_an_option_before_the_votes_is_not_taken_for_them(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ small:
 @pytest.fixture
 def study(tmp_path: Path) -> BaselineStudy:
     (tmp_path / "rows.yaml").write_text(ROWS)
-    return baseline_study("small", False, tmp_path / "rows.yaml")
+    return baseline_study("small", False, file=tmp_path / "rows.yaml")
 
 
 def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +114,11 @@ def test_examples_that_taught_the_network_something_are_no_test(study: BaselineS
 
 def test_some_rows_by_name_and_quick_ones(study: BaselineStudy, tmp_path: Path) -> None:
     assert [row.name for row in study.only(["much"]).rows] == ["much"]
-    with pytest.raises(ConfigError, match="small has no such row here; did you mean 'much'"):
+    with pytest.raises(ConfigError, match=r"small has no 'mush'; did you mean 'much'.* There are one, "):
         study.only(["mush"])
-    assert [row.name for row in baseline_study("small", True, tmp_path / "rows.yaml").rows] == ["one"]
+    assert [row.name for row in baseline_study("small", True, file=tmp_path / "rows.yaml").rows] == ["one"]
+    named = baseline_study("small", True, ["much"], tmp_path / "rows.yaml")
+    assert [row.name for row in named.rows] == ["much"], "who names a row gets it, quick or not"
 
 
 @pytest.mark.parametrize("name", baseline_studies())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from support.command_line import in_process
 
 from pate.console import Console
 from pate.errors import ConfigError
@@ -160,6 +162,13 @@ def test_some_rows_alone(small: Study) -> None:
     assert (alone.figure_teachers, alone.nonprivate) == ((), None), "nothing else is trained for them"
     with pytest.raises(ConfigError, match="did you mean 'ours'"):
         small.only(["ous"])
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_example_of_the_help_runs_with_any_other_option(quick: bool) -> None:
+    (listed,) = re.findall(r"by name: ([\w,-]+);", in_process("reproduce", "--help").stdout.replace("\n", " "))
+    names = listed.split(",")
+    assert [row.name for row in study("mnist", votes=False, quick=quick, names=names).rows] == names
 
 
 def test_figures_alone_release_nothing(local_ray: None, small: Study, tmp_path: Path) -> None:

@@ -232,18 +232,18 @@ def test_forgetting_at_a_url_erases_there(copied: dict[str, Path]) -> None:
     store = copied["run"]
     teachers = TeacherFiles(store / "private", (store / "private" / "key").read_bytes(), trusted=True)
     before = {part: teachers.load(part) for part in range(12)}
-    assert "version 2" in invoke("forget", url(store), "--row", "3")
+    assert "version 2" in invoke("forget", url(store), "--rows", "3")
     after = {part: teachers.load(part) for part in range(12)}
     assert None not in after.values()
     assert sum(before[part] != after[part] for part in range(12)) == 1
     for name in ("votes.npz", "epsilon.json", "evaluation.json", "report.html"):
         assert not (store / "private" / name).exists()
     with pytest.raises(PateError, match="forgotten already"):
-        invoke("forget", url(store), "--row", "3")
+        invoke("forget", url(store), "--rows", "3")
     pipeline.run(parse_config(CONFIG), url(store), resume=True)
     invoke("ledger", "verify", url(store))
     with pytest.raises(RunError, match="has no teachers"):
-        invoke("forget", url(copied["erm"]), "--row", "3")
+        invoke("forget", url(copied["erm"]), "--rows", "3")
 
 
 def test_who_did_not_see_that_records_were_forgotten_brings_nothing_back(copied: dict[str, Path]) -> None:
