@@ -29,7 +29,7 @@ from pate.data.dataset import Dataset, Shards, Votes
 from pate.data.sources import data_root
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
-from pate.errors import BudgetExceeded, RunError
+from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.forget import remembered
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
@@ -37,6 +37,7 @@ from pate.mechanisms import Mechanism
 from pate.neighbours.electorate import electorate_of, tell_of_silent
 from pate.neighbours.posterior import Labelled, no_more_than_noise
 from pate.neighbours.voting import Election
+from pate.networks.threads import waiting_threads
 from pate.planning.budget import ledger_opener
 from pate.preparing import prepare
 from pate.report.figures import save_examples
@@ -92,6 +93,7 @@ class Released:
     labelled: Labelled | None = None
 
 
+@waiting_threads()
 def run(
     config: Config | Mapping[str, Any] | Path | str,
     out: Path | str,
@@ -106,6 +108,7 @@ def run(
     data: Dataset | None = None,
     pages: bool = True,
     kept_features: Path | None = None,
+    evaluate_teachers: bool = False,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
@@ -116,7 +119,8 @@ def run(
     ledger's links are also kept. `data` is the data, if it is in memory or was loaded before. Without `pages`, what is
     for people to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a
     private folder where runs on the same data share the public features of records that vote themselves; else they are
-    kept until the votes are counted.
+    kept until the votes are counted. `evaluate_teachers`, on a benchmark, also notes how often teachers and their
+    plurality were right about the queries: for whoever may see private figures.
     """
     console = console or Console()
     if isinstance(config, Path | str):
@@ -137,6 +141,9 @@ def run(
         pages=pages,
     )
     given, config, mechanism, data, epsilon = ready.given, ready.config, ready.mechanism, ready.data, ready.epsilon
+    if evaluate_teachers and not (config.voters == "teachers" and data.benchmark and data.y_public is not None):
+        text = "{evaluate_teachers}: is for teachers on a benchmark; how often they are right is private"
+        raise ConfigError(text, evaluate_teachers=True)
     seconds = {"try": ready.seconds}
     with (
         Run.create(out, given, resume) as directory,
@@ -149,7 +156,17 @@ def run(
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, directory.anchored(anchor))
         inside = _Inside(
-            config, config_dir, data, directory, force, pages, seconds, console, kept_features, ready.student_seconds
+            config,
+            config_dir,
+            data,
+            directory,
+            force,
+            pages,
+            seconds,
+            console,
+            kept_features,
+            ready.student_seconds,
+            evaluate_teachers,
         )
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
@@ -211,6 +228,7 @@ class _Inside:
     console: Console
     kept_features: Path | None
     student_seconds: float = 0.0
+    evaluate_teachers: bool = False
 
     @property
     def tell(self) -> Tell:
@@ -255,6 +273,9 @@ def _release_labels(
         with _stage("account", inside.seconds), console.working("accounting"):
             if inside.pages:
                 aggregator.account(queries, config.budget.delta, config.adaptive)
+            if inside.evaluate_teachers:
+                assert data.y_public is not None
+                aggregator.evaluate(data.X_public, data.y_public)
             sanitised = None
             if config.budget.sanitise is not None:
                 sanitised = aggregator.sanitise(queries, config.budget.sanitise, config.budget.delta)
@@ -400,9 +421,6 @@ def _train_and_vote(
             run.sync()
         with _stage("vote", inside.seconds), console.working("counting votes"):
             ensemble.vote(lambda voters: aggregator.collect(queries, voters))
-            truth = data.y_public
-            if data.benchmark and truth is not None:
-                ensemble.vote(lambda voters: aggregator.evaluate(data.X_public, truth, voters))
     run.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")

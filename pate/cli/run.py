@@ -33,6 +33,10 @@ def run(
     anchor: Annotated[
         str | None, typer.Option(help="file or URL outside the run where the ledger's links are kept besides")
     ] = None,
+    evaluate_teachers: Annotated[
+        bool,
+        typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
@@ -58,6 +62,7 @@ def run(
             force=force,
             anchor=anchor,
             console=console,
+            evaluate_teachers=evaluate_teachers,
         )
     except KeyboardInterrupt:
         command = " ".join(["pate run", *([str(config)] if config else []), *(f"--set {s}" for s in set_ or ())])

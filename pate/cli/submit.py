@@ -59,6 +59,10 @@ def run(
     anchor: Annotated[
         str | None, typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides")
     ] = None,
+    evaluate_teachers: Annotated[
+        bool,
+        typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
+    ] = False,
     to: To = None,
     detach: Detach = False,
     pack: Pack = False,
@@ -81,6 +85,7 @@ def run(
         "resume": as_argument(resume),
         "force": force,
         "anchor": anchor,
+        "evaluate_teachers": evaluate_teachers,
     }
     _send(_request("run", config.name, place, config, options), address, to, detach, pack, as_json)
 

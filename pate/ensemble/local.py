@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class Local:
 
     def voters(self, X: NDArray) -> list[PartialCounts]:
         """The votes of all teachers trained so far."""
-        with one_thread(), silenced():
+        with _as_a_worker(), silenced():
             return [self._worker.count(X)]
 
     def probe(self, X_public: NDArray, n_records: int) -> float:
@@ -39,7 +40,7 @@ class Local:
         seconds = []
         for number in range(len(self._teaching.kinds)):
             stack = max((len(job.parts) for job in self._jobs if job.recipe == number), default=1)
-            with one_thread(), silenced():
+            with _as_a_worker(), silenced():
                 result = self._worker.probe(number, X_public[:2000], n_records, stack)
             if isinstance(result, str):
                 raise ConfigError(result)
@@ -48,11 +49,15 @@ class Local:
 
     def train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None = None) -> None:
         """Train every part, or those of `parts`, that is not held yet; what is stored is taken from there."""
+        with _as_a_worker():
+            self._train(part_data, done, parts)
+
+    def _train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None) -> None:
         for job in self._jobs:
             wanted = [part for part in job.parts if part not in self._held and (parts is None or part in parts)]
             missing = [part for part in wanted if not self._restored(job.recipe, part)]
             if missing:
-                with one_thread(), silenced():
+                with silenced():
                     finished = self._worker.train(job, {part: part_data(part) for part in missing})
                 for trained in finished:
                     self._store.save(trained.part, trained.payload, trained.failure)
@@ -76,6 +81,11 @@ class Local:
         except Exception:  # a stored teacher that cannot be read is trained again
             return False
         return True
+
+
+def _as_a_worker() -> AbstractContextManager[None]:
+    """With one thread whatever the environment says: a teacher votes the same as if it had been trained in a pool."""
+    return one_thread(obey_environment=False)
 
 
 def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classes: int) -> float:
