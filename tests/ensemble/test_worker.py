@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -143,6 +145,26 @@ def test_votes_counted_in_blocks_are_the_votes() -> None:
     assert counts.shape == (4001, 3)
     assert (counts.sum(axis=1) == 6).all()
     np.testing.assert_array_equal(counts[3990:], worker.count(queries[3990:]).counts)
+
+
+class Squared:
+    """A public transform."""
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        return X**2
+
+
+def test_votes_by_features_that_were_worked_out_before_are_the_votes() -> None:
+    X, y = private_data()
+    kinds = [replace(kind, features=({"name": f"{__name__}.Squared", "params": {}},)) for kind in KINDS[:1]] + KINDS[1:]
+    teaching = Teaching(kinds, 3, 0, assign_recipes(kinds, 6))
+    worker = Worker(teaching)
+    train_all(worker, kinds, X, y, 6)
+    queries = np.random.default_rng(3).random((2500, 4, 4)).astype(np.float32)
+    with_features = teaching.chains()
+    assert with_features == [0]
+    features = [worker.features(recipe, queries) for recipe in with_features]
+    np.testing.assert_array_equal(worker.count(queries, with_features, *features).counts, worker.count(queries).counts)
 
 
 def test_features_come_before_teacher_and_votes() -> None:
