@@ -44,7 +44,7 @@ class AskWorkers:
             raise (
                 cause if isinstance(cause, Failed) else Failed(f"a teacher worker failed ({kind_of(cause)})")
             ) from None
-        return [_joined(of_worker) for of_worker in zip(*found, strict=True)]
+        return [joined(of_worker) for of_worker in zip(*found, strict=True)]
 
     def _ask(self, blocks: Sequence[NDArray]) -> list[list[PartialCounts]]:
         """Of each block, what each worker says."""
@@ -60,7 +60,7 @@ class AskWorkers:
         return partials
 
 
-def _joined(blocks: Sequence[PartialCounts]) -> PartialCounts:
+def joined(blocks: Sequence[PartialCounts]) -> PartialCounts:
     """A worker's votes on all queries; refused unless the same parts voted on each of them."""
     if len({partial.parts for partial in blocks}) > 1:
         raise RunError("a worker's teachers changed while their votes were counted: nothing was drawn")

@@ -118,7 +118,8 @@ def _solved(
             f"{{target_epsilon}}: out of reach for {workload.asked} queries by {cls.name}; ask fewer, or allow more",
             target_epsilon=target_epsilon,
         )
-    if guarantee_at(noise).is_tightened:
+    around = (min(max(factor * noise, bounds[0]), bounds[1]) for factor in (0.9, 1.1))
+    if any(guarantee_at(near).is_tightened for near in around):
         # the tighter figure allows less noise; it takes seconds, so how much less is guessed, and corrected
         less, expected = noise, _OF_RENYI * target_epsilon
         for _ in range(2):
@@ -127,7 +128,7 @@ def _solved(
             expected = epsilon_of(found, workload)
             if expected <= target_epsilon:
                 return found
-            expected *= _SAFELY
+            less, expected = _rounded_up(less), expected * _SAFELY
     for _ in range(60):
         found = rounded(noise)
         epsilon = epsilon_of(found, workload, roughly=True)

@@ -12,6 +12,7 @@ from support.teachers import FAMILIES, KEY, KINDS, private_data, train_all
 
 from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
+from pate.ensemble.voters import joined
 from pate.ensemble.worker import STACK, Job, PartialCounts, Teaching, Worker, sum_counts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
@@ -145,6 +146,13 @@ def test_votes_counted_in_blocks_are_the_votes() -> None:
     assert counts.shape == (4001, 3)
     assert (counts.sum(axis=1) == 6).all()
     np.testing.assert_array_equal(counts[3990:], worker.count(queries[3990:]).counts)
+
+
+def test_blocks_on_which_other_parts_voted_are_refused() -> None:
+    one, other = (PartialCounts(parts, np.ones((2, 3), dtype=np.int64)) for parts in ((0, 1), (0, 2)))
+    assert joined([one, one]).counts.shape == (4, 3)
+    with pytest.raises(RunError, match="nothing was drawn"):
+        joined([one, other])
 
 
 class Squared:
