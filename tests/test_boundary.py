@@ -130,11 +130,16 @@ def refuse(_: Any = None) -> Any:
     raise ValueError(f"{SECRET} {COUNTS[0]}")
 
 
+class Refusing:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise ValueError(f"{SECRET} {COUNTS[0]}")
+
+
 ELECTION = Election(refuse, Cells(Space(np.zeros(1), np.ones(1)), np.array([[0.0], [9.0]])), 1, 2)
 REFUSING = LocalElectorate(Records(np.zeros((3, 1)), np.zeros(3, dtype=np.int64)), KEY)
 CALLS: dict[str, Callable[[Any], Any]] = {
     "collect": lambda aggregator: aggregator("collect", X, refuse),
-    "evaluate": lambda aggregator: aggregator("evaluate", refuse, np.zeros(6, dtype=np.int64)),
+    "evaluate": lambda aggregator: aggregator("evaluate", Refusing(), np.zeros(6, dtype=np.int64)),
     "label": lambda aggregator: aggregator("label", X),
     "account": lambda aggregator: aggregator("account", X, 1e-5),
     "release_round": lambda aggregator: aggregator("release_round", "round 1", ELECTION, Histogram(2.0), REFUSING),
