@@ -38,7 +38,8 @@ with one_thread():
     Looks().fit(X, y)
 import torch
 seen.discard(1)
-seen.add(("after", torch.get_num_threads() == len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")))
+numbers = {pool["num_threads"] for pool in threadpool_info()} | {torch.get_num_threads()}
+seen.add(("after", numbers == {len(os.sched_getaffinity(0))}, os.environ.get("OMP_NUM_THREADS")))
 """
 
 
