@@ -233,11 +233,17 @@ class Aggregator:
         """Leave the ledger as one whole file."""
         self._ledger.close()
 
-    def evaluate(self, X: NDArray, y: NDArray[np.int64], count_votes: CountVotes) -> None:
-        """Accuracy of teachers and of their plurality: written under `private/`, returned to nobody."""
-        counts = sum_counts(count_votes(X), self._n_teachers)
+    def evaluate(self, X: NDArray, y: NDArray[np.int64]) -> None:
+        """Accuracy of teachers and of their plurality, where there are votes on `X`: written under `private/`, returned
+        to nobody."""
+        votes = [self._votes.get(query) for query in query_ids(X, self._key)]
+        counts = np.array([row for row in votes if row is not None])
+        if not len(counts):
+            return
+        y = y[[row is not None for row in votes]]
         figures = {
             "private": "do not publish",
+            "examples": len(y),
             "mean_teacher_accuracy": float(counts[np.arange(len(y)), y].mean() / self._n_teachers),
             "plurality_accuracy": float((counts.argmax(1) == y).mean()),
         }
@@ -349,8 +355,8 @@ class RemoteAggregator:
         pin: Pin = self._call("head")
         return pin
 
-    def evaluate(self, X: NDArray, y: NDArray[np.int64], count_votes: CountVotes) -> None:
-        self._call("evaluate", X, y, count_votes)
+    def evaluate(self, X: NDArray, y: NDArray[np.int64]) -> None:
+        self._call("evaluate", X, y)
 
     def pid(self) -> int:
         return int(self._call("pid"))

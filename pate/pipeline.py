@@ -29,7 +29,7 @@ from pate.data.dataset import Dataset, Shards, Votes
 from pate.data.sources import data_root
 from pate.ensemble.checkpoints import TeacherFiles
 from pate.ensemble.worker import Teaching
-from pate.errors import BudgetExceeded, RunError
+from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.forget import remembered
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
@@ -37,6 +37,7 @@ from pate.mechanisms import Mechanism
 from pate.neighbours.electorate import electorate_of, tell_of_silent
 from pate.neighbours.posterior import Labelled, no_more_than_noise
 from pate.neighbours.voting import Election
+from pate.networks.threads import waiting_threads
 from pate.planning.budget import anchor_of, ledger_opener
 from pate.preparing import prepare
 from pate.report.figures import save_examples
@@ -95,6 +96,7 @@ class Released:
     labelled: Labelled | None = None
 
 
+@waiting_threads()
 def run(
     config: Config | Mapping[str, Any] | Path | str,
     out: Path | str,
@@ -111,6 +113,7 @@ def run(
     pages: bool = True,
     kept_features: Path | None = None,
     n_jobs: int | None = None,
+    evaluate_teachers: bool = False,
 ) -> Outcome:
     """Run PATE as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
@@ -124,7 +127,8 @@ def run(
     to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a private folder
     where runs on the same data share the public features of records that vote themselves; else they are kept until the
     votes are counted. With `backend: local`, `n_jobs` processes train teachers (negative: as joblib counts them); the
-    votes are the same.
+    votes are the same. `evaluate_teachers`, on a benchmark, also notes how often teachers and their plurality were
+    right about the queries: for whoever may see private figures.
     """
     console = console or Console()
     if isinstance(config, Path | str):
@@ -145,6 +149,9 @@ def run(
         pages=pages,
     )
     given, config, mechanism, data, epsilon = ready.given, ready.config, ready.mechanism, ready.data, ready.epsilon
+    if evaluate_teachers and not (config.voters == "teachers" and data.benchmark and data.y_public is not None):
+        text = "{evaluate_teachers}: is for teachers on a benchmark; how often they are right is private"
+        raise ConfigError(text, evaluate_teachers=True)
     seconds = {"try": ready.seconds}
     with (
         Run.create(out, given, resume) as directory,
@@ -160,7 +167,7 @@ def run(
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, chosen)
         inside = _Inside(
             config, config_dir, data, directory, force, pages, seconds, console, kept_features, n_jobs,
-            ready.student_seconds, OWN_TEACHERS in trust,
+            ready.student_seconds, OWN_TEACHERS in trust, evaluate_teachers,
         )  # fmt: skip
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
@@ -227,6 +234,7 @@ class _Inside:
     n_jobs: int | None
     student_seconds: float = 0.0
     trusts_teachers: bool = False
+    evaluate_teachers: bool = False
 
     @property
     def tell(self) -> Tell:
@@ -271,6 +279,9 @@ def _release_labels(
         with _stage("account", inside.seconds), console.working("accounting"):
             if inside.pages:
                 aggregator.account(queries, config.budget.delta, config.adaptive)
+            if inside.evaluate_teachers:
+                assert data.y_public is not None
+                aggregator.evaluate(data.X_public, data.y_public)
             sanitised = None
             if config.budget.sanitise is not None:
                 sanitised = aggregator.sanitise(queries, config.budget.sanitise, config.budget.delta)
@@ -422,9 +433,6 @@ def _train_and_vote(
             run.sync()
         with _stage("vote", inside.seconds), console.working("counting votes"):
             ensemble.vote(lambda voters: aggregator.collect(queries, voters))
-            truth = data.y_public
-            if data.benchmark and truth is not None:
-                ensemble.vote(lambda voters: aggregator.evaluate(data.X_public, truth, voters))
     run.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
     if store.failures:
         console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")

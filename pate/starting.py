@@ -1,9 +1,9 @@
 """`pate init`: from data files to a commented config that runs, and what was guessed on the way.
 
 What goes into the config counts as public, and some of it is published with the student: columns, categories, markers
-of missing values and forms of dates come from the public file or from the user. Three things may come from the private
-file, and are said loudly then, in the config too: the classes, where nobody listed them, the number of records, rounded
-to one digit, and the encoding, where the public file leaves it open. What private cells hold is for the operator at a
+of missing values and forms of dates come from the public file or from the user. Two things may come from the private
+file, and are said loudly then, in the config too: the classes, where nobody listed them, and the number of records,
+rounded to one digit. What private cells hold is for the operator at a
 terminal: elsewhere an error about them says that there is one, and no more.
 """
 

@@ -83,7 +83,7 @@ def local_ray() -> Iterator[None]:
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The embedded run through the command line, as it stands, and what it printed; do not change its directory."""
     out = tmp_path_factory.mktemp("runs") / "digits"
-    command = [sys.executable, "-m", "pate.cli", "run", "--out", str(out), "--json"]
+    command = [sys.executable, "-m", "pate.cli", "run", "--out", str(out), "--json", "--evaluate-teachers"]
     return out, subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=REPOSITORY)
 
 

@@ -133,11 +133,16 @@ def refuse(_: Any = None) -> Any:
     raise ValueError(f"{SECRET} {COUNTS[0]}")
 
 
+class Refusing:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise ValueError(f"{SECRET} {COUNTS[0]}")
+
+
 ELECTION = Election(refuse, Cells(Space(np.zeros(1), np.ones(1)), np.array([[0.0], [9.0]])), 1, 2)
 REFUSING = LocalElectorate(Records(np.zeros((3, 1)), np.zeros(3, dtype=np.int64)), KEY)
 CALLS: dict[str, Callable[[Any], Any]] = {
     "collect": lambda aggregator: aggregator("collect", X, refuse),
-    "evaluate": lambda aggregator: aggregator("evaluate", X, np.zeros(6, dtype=np.int64), refuse),
+    "evaluate": lambda aggregator: aggregator("evaluate", Refusing(), np.zeros(6, dtype=np.int64)),
     "label": lambda aggregator: aggregator("label", X),
     "account": lambda aggregator: aggregator("account", X, 1e-5),
     "release_round": lambda aggregator: aggregator("release_round", "round 1", ELECTION, Histogram(2.0), REFUSING),
@@ -163,7 +168,7 @@ def test_votes_are_returned_to_nobody_and_said_nowhere(tmp_path: Path, capfd: py
     aggregator = Aggregator(**arguments(tmp_path))
     votes = StoredVotes(COUNTS, 20)
     assert aggregator.collect(X, votes) is None
-    assert aggregator.evaluate(X, np.zeros(6, dtype=np.int64), votes) is None
+    assert aggregator.evaluate(X, np.zeros(6, dtype=np.int64)) is None
     answers = aggregator.label(X)
     assert answers._fields == ("labels", "room")
     assert aggregator.account(X, 1e-5) is None

@@ -196,6 +196,11 @@ def _trimmed(grid: Grid, masses: Floats) -> _Game:
     return _Game(grid.step, inside, float(p[:, last + 1 :].sum(axis=1).max(initial=0.0)))
 
 
+def has_game(noise: IntegerNoise) -> bool:
+    """Whether the game is worked out for this noise."""
+    return LEAST_SCALE <= noise.scale <= (MOST_LAPLACE_SCALE if noise.tail_ratio else MOST_SCALE)
+
+
 def adversary_epsilons(noise: IntegerNoise, at: Sequence[int], delta: float, known: float) -> list[float]:
     """ε at `delta` of argmax(counts + noise), ties broken at random, for each number of queries in `at`.
 
@@ -203,8 +208,7 @@ def adversary_epsilons(noise: IntegerNoise, at: Sequence[int], delta: float, kno
     Guarantee: the answers to so many queries, each chosen by the answers before, are (ε, δ)-DP, for any number of
     classes and of teachers. Infinite where it is not worked out. `known` is an ε that holds for all of them.
     """
-    largest = MOST_LAPLACE_SCALE if noise.tail_ratio else MOST_SCALE
-    if not (LEAST_SCALE <= noise.scale <= largest and 0 < known < _LARGEST):
+    if not (has_game(noise) and 0 < known < _LARGEST):
         return [math.inf] * len(at)
     game = _game(noise)
     below, above = (math.ceil(share * known / game.step / 64) * 64 for share in _RANGE)

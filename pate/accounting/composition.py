@@ -34,6 +34,11 @@ class Guarantee(ABC):
         """About `epsilon`, for searches; proves nothing."""
         return self.epsilon(delta)
 
+    @property
+    def is_tightened(self) -> bool:
+        """Whether `epsilon` may be less than `quick_epsilon` promises, by a method that takes seconds."""
+        return False
+
     def by_method(self, delta: float) -> dict[str, float]:
         """ε by each method that is proven for it, for people to compare; empty where there is one alone."""
         return {}

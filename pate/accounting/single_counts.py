@@ -123,11 +123,15 @@ class SingleCounts(RdpGuarantee):
         return cls(rdp, tuple(changes))
 
     def epsilon(self, delta: float) -> float:
-        pure = sum(times * cost.pure() for cost, times in self.changes)
-        if math.isfinite(pure):
-            # with a handful of changed counts δ buys nothing worth its computation
-            return min(pure, rdp_epsilon(ORDERS, self.rdp(ORDERS), delta)[0])
-        return min(rdp_epsilon(ORDERS, self.rdp(ORDERS), delta)[0], self._composed(delta))
+        if math.isfinite(self._pure()):
+            return self.quick_epsilon(delta)  # with a handful of changed counts δ buys nothing worth its computation
+        return min(self.quick_epsilon(delta), self._composed(delta))
+
+    def quick_epsilon(self, delta: float) -> float:
+        return min(self._pure(), rdp_epsilon(ORDERS, self.rdp(ORDERS), delta)[0])
+
+    def _pure(self) -> float:
+        return sum(times * cost.pure() for cost, times in self.changes)
 
     def _composed(self, delta: float) -> float:
         step = self._step()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
-from pate.accounting.adversary import adversary_epsilons
+from pate.accounting.adversary import adversary_epsilons, has_game
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
 from pate.accounting.known_teachers import Question, approximate_rdp, moves
 from pate.accounting.moved_votes import on_all_cores
@@ -183,15 +183,25 @@ class WorstCaseGuarantee(RdpGuarantee):
         """The same without the adversary's game, which takes seconds."""
         return replace(self, costs=tuple(replace(cost, argmax_noise=None) for cost in self.costs))
 
+    @property
+    def is_tightened(self) -> bool:
+        noise = self._argmax_noise
+        return noise is not None and has_game(noise)
+
+    @property
+    def _argmax_noise(self) -> IntegerNoise | None:
+        """The noise, where all there is are answers of one noisy argmax."""
+        return self.costs[0].argmax_noise if len(self.costs) == 1 else None
+
     def epsilons_along(self, at: list[int], delta: float, known: float) -> list[float]:
         """ε of the first n queries for each n in `at`, against the worst adversary; infinite where that is not known.
 
         `known` is an ε that holds for all of them.
         """
-        noises = [cost.argmax_noise for cost in self.costs]
-        if len(noises) != 1 or noises[0] is None or max(at) == 0:
+        noise = self._argmax_noise
+        if noise is None or max(at) == 0:
             return [math.inf] * len(at)
-        return adversary_epsilons(noises[0], at, delta, known)
+        return adversary_epsilons(noise, at, delta, known)
 
     def epsilon_and_order(self, delta: float) -> tuple[float, float]:
         """ε and the Rényi order it comes from; `rdp_at` that order is what a ledger has to keep below."""

@@ -31,6 +31,7 @@ from pate.data.sources import data_root, load
 from pate.errors import ConfigError
 from pate.learning import with_learned_preparation
 from pate.naming import dotted_names
+from pate.networks.threads import waiting_threads
 from pate.report.explanations import privacy_statement
 from pate.report.figures import data_name, software
 from pate.report.making import together_of
@@ -56,6 +57,7 @@ class BaselineOutcome:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@waiting_threads()
 def run_baseline(
     config: BaselineConfig,
     out: Path | str,

@@ -43,6 +43,10 @@ def run(
         list[str] | None,
         typer.Option(help="private/teachers: use teachers that the run has stored elsewhere, though they may run code"),
     ] = None,
+    evaluate_teachers: Annotated[
+        bool,
+        typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
 ) -> None:
@@ -69,6 +73,7 @@ def run(
             anchor=anchor,
             trust=trust or (),
             console=console,
+            evaluate_teachers=evaluate_teachers,
         )
     if as_json:
         content = outcome.report.model_dump(mode="json")

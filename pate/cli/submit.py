@@ -65,6 +65,10 @@ def run(
         list[str] | None,
         typer.Option(help="private/teachers: use teachers that the run has stored elsewhere, though they may run code"),
     ] = None,
+    evaluate_teachers: Annotated[
+        bool,
+        typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
+    ] = False,
     to: To = None,
     detach: Detach = False,
     pack: Pack = False,
@@ -88,6 +92,7 @@ def run(
         "force": force,
         "anchor": anchor,
         "trust": trust,
+        "evaluate_teachers": evaluate_teachers,
     }
     _send(_request("run", config.name, place, config, options), address, to, detach, pack, as_json)
 

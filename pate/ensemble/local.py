@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class Local:
 
     def voters(self, X: NDArray) -> list[PartialCounts]:
         """The votes of all teachers trained so far."""
-        with one_thread(), silenced():
+        with _as_a_worker(), silenced():
             return [self._worker.count(X)]
 
     def probe(self, X_public: NDArray, n_records: int) -> float:
@@ -41,7 +42,7 @@ class Local:
         seconds = []
         for number in range(len(self._teaching.kinds)):
             stack = max((len(job.parts) for job in self._jobs if job.recipe == number), default=1)
-            with one_thread(), silenced():
+            with _as_a_worker(), silenced():
                 result = self._worker.probe(number, X_public[:2000], n_records, stack)
             if isinstance(result, str):
                 raise ConfigError(result)
@@ -50,6 +51,10 @@ class Local:
 
     def train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None = None) -> None:
         """Train every part, or those of `parts`, that is not held yet; what is stored is taken from there."""
+        with _as_a_worker():
+            self._train(part_data, done, parts)
+
+    def _train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None) -> None:
         missing: list[tuple[Job, list[int]]] = []
         for job in self._jobs:
             wanted = [part for part in job.parts if part not in self._held and (parts is None or part in parts)]
@@ -112,7 +117,7 @@ class Local:
 
 def _train_elsewhere(teaching: Teaching, job: Job, data: Mapping[int, Records | Unread]) -> list[Trained]:
     """What one of joblib's processes does; it is left as it was, since other work of the user may come to it."""
-    with one_thread(), silenced():
+    with _as_a_worker(), silenced():
         return Worker(teaching).train(job, data)
 
 
@@ -123,6 +128,11 @@ def _number_of_processes(n_jobs: int | None) -> int:
     from joblib import effective_n_jobs
 
     return int(effective_n_jobs(n_jobs))
+
+
+def _as_a_worker() -> AbstractContextManager[None]:
+    """With one thread whatever the environment says: a teacher votes the same as if it had been trained in a pool."""
+    return one_thread(obey_environment=False)
 
 
 def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classes: int) -> float:

@@ -87,7 +87,7 @@ class Pool:
     @property
     def voters(self) -> AskWorkers:
         """Counts the votes of all teachers that live workers hold."""
-        return AskWorkers(self._schedule.holders)
+        return AskWorkers(self._schedule.holders, self._teaching.chains())
 
     @property
     def pending(self) -> int:

@@ -33,7 +33,7 @@ from pate.teachers.payload import constant, pack, unpack
 
 STACK = 25  # networks trained at once, where that is faster
 _ATTEMPTS = 2
-_QUERIES_AT_ONCE = 2000
+QUERIES_AT_ONCE = 2000
 _EXAMPLES_TO_TRY = 4  # per class, to find out in words what is wrong with a recipe
 
 Records = tuple[NDArray, NDArray[np.int64]]
@@ -107,6 +107,14 @@ class Teaching:
         kinds = recipes(config.teachers)
         assignment = assign_recipes(kinds, config.n_teachers)
         return cls(tuple(kinds), n_classes, config.seed, tuple(assignment), import_folders(config_dir), first, shape)
+
+    def chains(self) -> list[int]:
+        """One kind of teachers for each chain of features that any teacher has; none for examples as they are."""
+        found: dict[str, int] = {}
+        for kind in sorted(set(self.assignment)):
+            if self.kinds[kind].features or self.first is not None:
+                found.setdefault(_chain_of(self.kinds[kind]), kind)
+        return list(found.values())
 
     def jobs(self, stacked: Collection[int] = ()) -> list[Job]:
         """All the work. `stacked`: kinds whose networks are also stacked where only a GPU trains them faster so."""
@@ -240,20 +248,30 @@ class Worker:
         """Take over a teacher that was trained before. The payload must be this run's own."""
         self._teachers[part] = recipe, unpack(payload, self._kinds[recipe])
 
-    def count(self, X: NDArray) -> PartialCounts:
-        """The votes of all teachers that this worker holds, on `X`."""
-        blocks = [self._count(X[i : i + _QUERIES_AT_ONCE]) for i in range(0, max(len(X), 1), _QUERIES_AT_ONCE)]
+    def features(self, recipe: int, X: NDArray) -> NDArray:
+        """What teachers of that recipe see of public examples `X`, for all workers."""
+        return self._features(recipe).transform(X)
+
+    def count(self, X: NDArray, recipes: Sequence[int] = (), *features: NDArray) -> PartialCounts:
+        """The votes of all teachers that this worker holds, on `X`.
+
+        `features` are those of `X` for each of `recipes`, where they were worked out before.
+        """
+        blocks = []
+        for start in range(0, max(len(X), 1), QUERIES_AT_ONCE):
+            block = slice(start, start + QUERIES_AT_ONCE)
+            known = {_chain_of(self._kinds[kind]): found[block] for kind, found in zip(recipes, features, strict=True)}
+            blocks.append(self._count(X[block], known))
         return PartialCounts(tuple(sorted(self._teachers)), np.concatenate(blocks))
 
-    def _count(self, X: NDArray) -> NDArray[np.int64]:
+    def _count(self, X: NDArray, known: dict[str, NDArray]) -> NDArray[np.int64]:
         counts = np.zeros((len(X), self._n_classes), dtype=np.int64)
         rows = np.arange(len(X))
-        seen: dict[int, NDArray] = {}
         for part, (recipe, teacher) in self._teachers.items():
-            features = self._features(recipe)
-            if id(features) not in seen:
-                seen[id(features)] = features.transform(X)
-            counts[rows, self._votes(part, teacher, seen[id(features)])] += 1
+            chain = _chain_of(self._kinds[recipe])
+            if chain not in known:
+                known[chain] = self.features(recipe, X)
+            counts[rows, self._votes(part, teacher, known[chain])] += 1
         return counts
 
     def _votes(self, part: int, teacher: PartClassifier, X: NDArray) -> NDArray[np.int64]:
@@ -330,11 +348,16 @@ class Worker:
 
     def _features(self, recipe: int) -> Features:
         """The chain of transforms; recipes with the same chain share one."""
-        name = json.dumps(self._kinds[recipe].features, sort_keys=True)
+        name = _chain_of(self._kinds[recipe])
         if name not in self._chains:
             own = self._kinds[recipe].build_features()
             self._chains[name] = own if self._first is None else Features([self._first, own])
         return self._chains[name]
+
+
+def _chain_of(recipe: Recipe) -> str:
+    """What the transforms before a kind of teachers are known by."""
+    return json.dumps(recipe.features, sort_keys=True)
 
 
 def _stacks(recipe: Recipe, wherever_possible: bool) -> bool:

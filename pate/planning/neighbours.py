@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from pate.accounting import parameters
 from pate.errors import ConfigError, DataError
-from pate.neighbours.rounds import Round, cost_of
+from pate.neighbours.rounds import Round, cost_of, guarantee
+from pate.planning.least_noise import least_noise
 
 _SURE = 0.95
 _FEWEST_PUBLIC = 2
-_STEPS = 60  # of bisection: far below what a noise scale is written with
+_TOLERANCE = 1e-5  # of the noise, relative
 
 
 def check_cells(rounds: Sequence[Round], n_public: int) -> None:
@@ -49,37 +51,37 @@ def plan_of_rounds(rounds: Sequence[Round], votes: int, delta: float, n_classes:
 
 
 def with_target(rounds: Sequence[Round], votes: int, target: float, delta: float, n_classes: int) -> list[Round]:
-    """The same rounds with the noise of all of them larger or smaller by one factor, so that they cost `target`.
+    """The rounds with the noise of all of them larger or smaller by one factor, so that they cost `target`.
+
+    Their ε never exceeds it, and with a hundred-thousandth less noise it would. Asked again, the answer is there at
+    once.
 
     >>> from pate import Histogram
     >>> with_target([Round(100, Histogram(3))], votes=1, target=0.1, delta=1e-5, n_classes=10)[0].mechanism.scale < 20.1
     True
     """
-    parameters.epsilon(target, "target_epsilon")
-    least, most = -40.0, 40.0  # powers of two
-    for _ in range(_STEPS):
-        middle = (least + most) / 2
-        fits = _fits(rounds, 2.0**middle, votes, target, delta, n_classes)
-        least, most = (least, middle) if fits else (middle, most)
-    found = _scaled(rounds, 2.0**most)
-    if found is None or not _fits(rounds, 2.0**most, votes, target, delta, n_classes):
+    return list(_solved(tuple(rounds), votes, parameters.epsilon(target, "target_epsilon"), delta, n_classes))
+
+
+@lru_cache(maxsize=256)
+def _solved(rounds: tuple[Round, ...], votes: int, target: float, delta: float, n_classes: int) -> tuple[Round, ...]:
+    noises = [getattr(round.mechanism, str(round.mechanism.free_parameter)) for round in rounds]
+    bounds = parameters.LEAST_NOISE / min(noises), parameters.MOST_NOISE / max(noises)
+
+    def louder(factor: float) -> tuple[Round, ...]:
+        return tuple(_louder(round, factor) for round in rounds)
+
+    def quick(factor: float) -> float:
+        return guarantee(louder(factor), votes).quick_epsilon(delta)
+
+    def cost(factor: float) -> float:
+        return cost_of(louder(factor), votes, delta, n_classes).epsilon
+
+    about = least_noise(quick, target, 1.0, bounds, _TOLERANCE) or 1.0
+    factor = least_noise(cost, target, about, bounds, _TOLERANCE)
+    if factor is None:
         raise ConfigError(f"target_epsilon = {target:g}: no noise that is allowed gives it for these rounds")
-    return found
-
-
-def _fits(rounds: Sequence[Round], factor: float, votes: int, target: float, delta: float, n_classes: int) -> bool:
-    scaled = _scaled(rounds, factor)
-    if scaled is None:
-        return factor > 1  # beyond the noise that is allowed: as if it fitted above, and did not below
-    return cost_of(scaled, votes, delta, n_classes).epsilon <= target
-
-
-def _scaled(rounds: Sequence[Round], factor: float) -> list[Round] | None:
-    """With `factor` times the noise; None where that is out of bounds."""
-    try:
-        return [_louder(round, factor) for round in rounds]
-    except parameters.ParameterError:
-        return None
+    return louder(factor)
 
 
 def _louder(round: Round, factor: float) -> Round:

@@ -9,16 +9,19 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pate.accounting import parameters
-from pate.accounting.composition import SAMPLER_SHARES
+from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import Counts, Mechanism, build, mechanism_class
 from pate.planning.costs import worst_case_epsilon
+from pate.planning.least_noise import least_noise
 
+_NOISE_TOLERANCE = 5e-4
 _STEPS_TO_QUERIES = 12
 _WORTHWHILE = 0.985
 _OF_RENYI = 0.945  # what the worst adversary's ε usually is of the Rényi figure
@@ -65,52 +68,75 @@ class Answerable:
 def solve_noise(
     settings: Mapping[str, Any], target_epsilon: float, workload: Workload, n_teachers: int | None = None
 ) -> Mechanism:
-    """The mechanism with the least noise that keeps `workload` within `target_epsilon`."""
+    """The mechanism with the least noise that keeps `workload` within `target_epsilon`.
+
+    Its ε never exceeds the target. Noise is at most 5 % more than the least that keeps to it. Asked again, the answer
+    is there at once.
+    """
     target_epsilon = parameters.epsilon(target_epsilon, "target_epsilon")
     cls = mechanism_class(settings)
-    free = cls.free_parameter
-    if free is None:
+    if cls.free_parameter is None:
         text = f"{{target_epsilon}}: nothing to solve for in {cls.name}; give all its parameters"
         raise ConfigError(text, target_epsilon=None)
+    others = {name: value for name, value in settings.items() if name not in ("name", cls.free_parameter)}
+    build({**others, "name": settings["name"], cls.free_parameter: 1.0}, n_teachers)  # a wrong one is told here
+    return _solved(cls, settings["name"], tuple(sorted(others.items())), target_epsilon, workload, n_teachers)
+
+
+@lru_cache(maxsize=256)
+def _solved(
+    cls: type[Mechanism],
+    name: str,
+    others: tuple[tuple[str, Any], ...],
+    target_epsilon: float,
+    workload: Workload,
+    n_teachers: int | None,
+) -> Mechanism:
     sign = 1.0 if cls.free_is_noise else -1.0
+    answered = workload.asked if workload.answered is None else workload.answered
+    bounds = parameters.LEAST_NOISE, parameters.MOST_NOISE
 
     def mechanism_at(noise: float) -> Mechanism:
-        return build({**settings, free: noise**sign}, n_teachers)
+        return build({**dict(others), "name": name, str(cls.free_parameter): noise**sign}, n_teachers)
 
-    def quick(noise: float) -> float:
-        answered = workload.asked if workload.answered is None else workload.answered
-        return mechanism_at(noise).worst_case(workload.asked, answered).quick_epsilon(workload.delta)
+    def guarantee_at(noise: float) -> Guarantee:
+        return mechanism_at(noise).worst_case(workload.asked, answered)
 
-    low, high = parameters.LEAST_NOISE, parameters.MOST_NOISE
-    if quick(high) > target_epsilon:
-        raise ConfigError(
-            f"{{target_epsilon}}: out of reach for {workload.asked} queries by {cls.name}; ask fewer, or allow more",
-            target_epsilon=target_epsilon,
-        )
-    while high / low > 1.0005:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if quick(middle) <= target_epsilon else (middle, high)
+    def closed_form(noise: float) -> float:
+        guarantee = guarantee_at(noise)
+        return RdpGuarantee.epsilon(guarantee, workload.delta) if isinstance(guarantee, RdpGuarantee) else math.inf
 
     def rounded(noise: float) -> Mechanism:
         return mechanism_at(min(_rounded_up(noise), parameters.MOST_NOISE) if sign > 0 else noise)
 
+    about = least_noise(closed_form, target_epsilon, 100.0, bounds, 0.05) or 100.0
+    noise = least_noise(
+        lambda noise: guarantee_at(noise).quick_epsilon(workload.delta), target_epsilon, about, bounds, _NOISE_TOLERANCE
+    )
+    if noise is None:
+        raise ConfigError(
+            f"{{target_epsilon}}: out of reach for {workload.asked} queries by {cls.name}; ask fewer, or allow more",
+            target_epsilon=target_epsilon,
+        )
+    around = (min(max(factor * noise, bounds[0]), bounds[1]) for factor in (0.9, 1.1))
+    if any(guarantee_at(near).is_tightened for near in around):
+        # the tighter figure allows less noise; it takes seconds, so how much less is guessed, and corrected
+        less, expected = noise, _OF_RENYI * target_epsilon
+        for _ in range(2):
+            less *= (expected / target_epsilon) ** _NOISE_PER_EPSILON
+            found = rounded(less)
+            expected = epsilon_of(found, workload)
+            if expected <= target_epsilon:
+                return found
+            less, expected = _rounded_up(less), expected * _SAFELY
     for _ in range(60):
-        found = rounded(high)
-        if epsilon_of(found, workload, roughly=True) <= target_epsilon:
-            break
-        high = min(1.002 * high, parameters.MOST_NOISE)
-    else:
-        raise ConfigError("{target_epsilon}: no noise was found that keeps to it", target_epsilon=target_epsilon)
-    noise, expected = high, _OF_RENYI * target_epsilon
-    for _ in range(
-        2
-    ):  # the tighter figure allows less noise; it takes seconds, so how much less is guessed, and corrected
-        noise *= (expected / target_epsilon) ** _NOISE_PER_EPSILON
-        less = rounded(noise)
-        expected = epsilon_of(less, workload) * _SAFELY
-        if expected <= _SAFELY * target_epsilon:
-            return less
-    return found
+        found = rounded(noise)
+        epsilon = epsilon_of(found, workload, roughly=True)
+        if epsilon <= target_epsilon:
+            return found
+        more = max((epsilon / target_epsilon) ** _NOISE_PER_EPSILON, 1.001)
+        noise = min(more * noise, parameters.MOST_NOISE)
+    raise ConfigError("{target_epsilon}: no noise was found that keeps to it", target_epsilon=target_epsilon)
 
 
 def solve_queries(

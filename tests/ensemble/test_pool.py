@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from support import REPOSITORY
 from support.teachers import KEY, KINDS, private_data, train_all
 
+from pate.boundary import WorkerLost
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
 from pate.ensemble.checkpoints import InMemory, TeacherFiles
@@ -79,6 +80,39 @@ def test_pool_counts_what_one_worker_would(undisturbed: np.ndarray) -> None:
     assert done == sorted(done)
     assert done[-1] == N_PARTS
     np.testing.assert_array_equal(votes(pool), undisturbed)
+
+
+class NotesWhatItSees:
+    """A public transform that writes down every example it is given."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        with open(self.file, "a") as file:
+            file.writelines(f"{row.tobytes().hex()}\n" for row in np.ascontiguousarray(X))
+        return X.reshape(len(X), -1)
+
+
+def test_features_of_queries_are_worked_out_once_for_all_workers(tmp_path: Path) -> None:
+    """And a worker that dies with some of them is a worker that is lost, for those who wait for them too."""
+    seen = tmp_path / "seen"
+    noting = ({"name": f"{Path(__file__).stem}.NotesWhatItSees", "params": {"file": str(seen)}},)
+    kinds = [
+        Recipe("sklearn.tree.DecisionTreeClassifier", {"max_depth": depth}, noting, key=f"teachers.{depth}")
+        for depth in (1, 2)
+    ]
+    pool = pool_of(kinds)
+    train(pool)
+    X, _ = private_data()
+    seen.unlink()
+    queries = np.random.default_rng(0).random((4100, *X.shape[1:])).astype(X.dtype)
+    counts = sum_counts(pool.voters(queries), N_PARTS)
+    assert sorted(seen.read_text().split()) == sorted(row.tobytes().hex() for row in queries)
+    assert (counts.sum(axis=1) == N_PARTS).all()
+    os.kill(pool.pids()[0], signal.SIGKILL)
+    with pytest.raises(WorkerLost):
+        pool.voters(queries)
 
 
 def test_a_ray_of_its_own_is_asked_for_no_more_than_it_has() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from support.teachers import FAMILIES, KEY, KINDS, private_data, train_all
 
 from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
+from pate.ensemble.voters import joined
 from pate.ensemble.worker import STACK, Job, PartialCounts, Teaching, Worker, sum_counts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
@@ -143,6 +146,33 @@ def test_votes_counted_in_blocks_are_the_votes() -> None:
     assert counts.shape == (4001, 3)
     assert (counts.sum(axis=1) == 6).all()
     np.testing.assert_array_equal(counts[3990:], worker.count(queries[3990:]).counts)
+
+
+def test_blocks_on_which_other_parts_voted_are_refused() -> None:
+    one, other = (PartialCounts(parts, np.ones((2, 3), dtype=np.int64)) for parts in ((0, 1), (0, 2)))
+    assert joined([one, one]).counts.shape == (4, 3)
+    with pytest.raises(RunError, match="nothing was drawn"):
+        joined([one, other])
+
+
+class Squared:
+    """A public transform."""
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        return X**2
+
+
+def test_votes_by_features_that_were_worked_out_before_are_the_votes() -> None:
+    X, y = private_data()
+    kinds = [replace(kind, features=({"name": f"{__name__}.Squared", "params": {}},)) for kind in KINDS[:1]] + KINDS[1:]
+    teaching = Teaching(kinds, 3, 0, assign_recipes(kinds, 6))
+    worker = Worker(teaching)
+    train_all(worker, kinds, X, y, 6)
+    queries = np.random.default_rng(3).random((2500, 4, 4)).astype(np.float32)
+    with_features = teaching.chains()
+    assert with_features == [0]
+    features = [worker.features(recipe, queries) for recipe in with_features]
+    np.testing.assert_array_equal(worker.count(queries, with_features, *features).counts, worker.count(queries).counts)
 
 
 def test_features_come_before_teacher_and_votes() -> None:

@@ -38,7 +38,8 @@ with one_thread():
     Looks().fit(X, y)
 import torch
 seen.discard(1)
-seen.add(("after", torch.get_num_threads() == len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")))
+numbers = {pool["num_threads"] for pool in threadpool_info()} | {torch.get_num_threads()}
+seen.add(("after", numbers == {len(os.sched_getaffinity(0))}, os.environ.get("OMP_NUM_THREADS")))
 """
 
 
@@ -91,12 +92,13 @@ def test_within_another_one_it_looks_for_no_libraries(monkeypatch: pytest.Monkey
     from pate.networks.threads import one_thread
 
     looks: list[object] = []
-    real = threadpoolctl.threadpool_limits
-    monkeypatch.setattr(threadpoolctl, "threadpool_limits", lambda *a, **k: looks.append(a) or real(*a, **k))
-    for _ in range(2):
-        with one_thread(), one_thread():
+    real = threadpoolctl.ThreadpoolController
+    monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: looks.append(1) or real())
+    with one_thread():
+        outer = len(looks)
+        with one_thread():
             pass
-    assert len(looks) == 2
+        assert len(looks) == outer
 
 
 @pytest.mark.parametrize(
@@ -135,8 +137,8 @@ def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pyte
 
     within: list[bool] = []
     monkeypatch.setattr(trying, "try_teachers", lambda *_: None)
-    monkeypatch.setattr(trying, "try_student", lambda *_: within.append(bool(threads._within)))
-    monkeypatch.setattr(trying, "student_seconds", lambda *_: within.append(bool(threads._within)) or 1.0)
+    monkeypatch.setattr(trying, "try_student", lambda *_: within.append(bool(threads._held)))
+    monkeypatch.setattr(trying, "student_seconds", lambda *_: within.append(bool(threads._held)) or 1.0)
     config, data, mechanism = (
         SimpleNamespace(nonprivate=None, voters="neighbours"),
         None,
@@ -144,3 +146,132 @@ def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pyte
     )
     assert trying.try_everything(config, data, mechanism, 1.0, pages=False) == 1.0  # type: ignore[arg-type]
     assert within == [True, True]
+
+
+_LIBRARY = """
+import warnings
+warnings.simplefilter("ignore")
+from pate import PATEClassifier, run
+from pate.students.mixmatch import MixMatch
+from threadpoolctl import threadpool_info
+def state():
+    found = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+    if "torch" in sys.modules:
+        found["torch"] = sys.modules["torch"].get_num_threads()
+    return found
+within = []
+train = MixMatch._train
+def look(self, *given):
+    import torch
+    spinning = [pool["num_threads"] for pool in threadpool_info() if pool["filepath"] in before]
+    within.append((os.environ.get("OMP_WAIT_POLICY"), torch.get_num_threads(), max(spinning, default=1)))
+    return train(self, *given)
+MixMatch._train = look
+X = np.random.default_rng(0).normal(size=(60, 3))
+student = {"name": "mixmatch", "params": {"steps": 2, "batch_size": 4, "hidden": 4}}
+def fit():
+    PATEClassifier(n_teachers=3, epsilon=50, queries=8, classes=[0, 1], student=student).fit(
+        X[:40], (X[:40, 0] > 0).astype(int), X_public=X[40:]
+    )
+def environment():
+    return {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}  # torch sets its own
+before, usual = state(), environment()
+fit()
+after = state()
+assert environment() == usual
+assert {path: number for path, number in after.items() if path in before} == before
+assert set(after.values()) == {len(os.sched_getaffinity(0))}, after
+fit()
+assert state() == after
+assert within and set(within) == {("PASSIVE", 1, 1)}, within
+"""
+
+
+@several
+@pytest.mark.parametrize("first", ["", "import torch, sklearn.cluster"], ids=["loaded by the fit", "loaded before"])
+def test_a_fit_lets_no_threads_spin_and_leaves_the_process_as_it_was(first: str) -> None:
+    settings = {name: value for name, value in os.environ.items() if name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")}
+    code = "\n".join(f"os.environ.pop({name!r}, None)" for name in settings)
+    seen_by(f"{code}\n{first}\n{_LIBRARY}")
+
+
+_WAITING = """
+from pate.networks.threads import waiting_threads
+def threads():
+    look = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
+    return look | {sys.modules["torch"].get_num_threads()}
+with waiting_threads():
+    with waiting_threads():
+        import torch
+    seen.add(("loaded within", threads() == usual))
+seen.add(("afterwards", os.environ.get("OMP_WAIT_POLICY")))
+with waiting_threads():
+    seen.add(("again", threads() == usual))
+"""
+_USUAL = "usual = {len(os.sched_getaffinity(0))}\n"
+
+
+def _without_policy(code: str, **settings: str) -> str:
+    return seen_by('os.environ.pop("OMP_WAIT_POLICY", None)\n' + _USUAL + code, **settings)
+
+
+@several
+def test_what_is_loaded_within_sleeps_and_keeps_its_threads() -> None:
+    shown = _without_policy(_WAITING)
+    assert "('loaded within', True)" in shown
+    assert "('again', True)" in shown
+    assert "('afterwards', None)" in shown
+
+
+@several
+def test_what_spins_has_one_thread_within_unless_its_user_had_it_wait() -> None:
+    code = "import torch\n" + _WAITING
+    assert "('loaded within', False)" in _without_policy(code)
+    said = seen_by(_USUAL + code, OMP_WAIT_POLICY="passive")
+    assert "('loaded within', True)" in said
+    assert "('afterwards', 'passive')" in said
+
+
+@several
+def test_a_teacher_in_this_process_has_one_thread_whatever_the_environment_says() -> None:
+    code = """
+from pate.ensemble.local import Local
+from pate.ensemble.checkpoints import InMemory
+from pate.ensemble.worker import Teaching
+from pate.config import parse_config
+sys.modules["looks"] = type(sys)("looks")
+class Looks2(Looks):
+    def fit(self, X, y):
+        seen.update(pool["num_threads"] for pool in threadpool_info())
+        return super().fit(X, y)
+sys.modules["looks"].Looks = Looks2
+settings = {"name": "x", "data": {"source": "digits"}, "n_teachers": 2, "teachers": [{"name": "looks.Looks"}]}
+settings |= {"mechanism": {"name": "gnmax", "sigma": 40}, "budget": {"delta": 1e-5, "asked": 2}}
+settings |= {"student": {"name": "mixmatch"}}
+teaching = Teaching.of(parse_config(settings), 2)
+X, y = X.reshape(20, -1), y
+Local(teaching, InMemory()).train(lambda part: (X, y), lambda _: None)
+"""
+    assert seen_by(code, OMP_NUM_THREADS="2") == "{1}"
+
+
+def test_threads_of_two_users_at_once_are_given_back() -> None:
+    """The first to come may be the first to go."""
+    code = """
+import threading, torch
+from pate.networks.threads import one_thread, waiting_threads
+entered, leave = threading.Event(), threading.Event()
+def other():
+    with waiting_threads(), one_thread():
+        entered.set()
+        leave.wait()
+before = torch.get_num_threads(), dict(os.environ)
+thread = threading.Thread(target=other)
+thread.start()
+entered.wait()
+with waiting_threads(), one_thread():
+    leave.set()
+    thread.join()
+seen.add((torch.get_num_threads(), dict(os.environ)) == before)
+"""
+    assert seen_by(code) == "{True}"

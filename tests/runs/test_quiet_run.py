@@ -14,7 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 from pate import pipeline
 from pate.config import parse_config
 from pate.data.dataset import Dataset, Records
-from pate.errors import DataError
+from pate.errors import ConfigError, DataError
 from pate.mechanisms import UNANSWERED
 from pate.pipeline import Outcome
 from pate.runs.run import Run
@@ -86,6 +86,8 @@ def test_what_is_private_is_measured_for_nobody(finished: tuple[Path, Outcome, s
     assert outcome.report.benchmark is None
     assert outcome.private_figures == {}
     assert not (out / "private" / "evaluation.json").exists()
+    with pytest.raises(ConfigError, match="evaluate_teachers=True: is for teachers on a benchmark"):
+        pipeline.run(parse_config(CONFIG), out, data=private_data(), pages=False, resume=True, evaluate_teachers=True)
     failures = json.loads((out / "private" / "failures.json").read_text())["teachers"]
     assert list(failures.values()) == ["ValueError"]  # one part holds that record
     assert json.loads((out / "private" / "left_out.json").read_text()) == {"records_without_valid_id": 37}
