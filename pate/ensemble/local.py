@@ -74,7 +74,7 @@ class Local:
         work = ((job, {part: part_data(part) for part in parts}) for job, parts in missing)
         if self._processes == 1 or len(missing) < 2:
             for job, data in work:
-                with one_thread(), silenced():
+                with silenced():
                     finished = self._worker.train(job, data)
                 yield finished
             return
