@@ -106,8 +106,9 @@ class _Trap:
 
 
 @pytest.fixture
-def received(sent: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy in which commands may write; the trap is where its configs say."""
+def received(sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy in which commands may write, for a user who knows no other copy; the trap is where its configs say."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     before = list(sys.path)
     copy = Path(shutil.copytree(sent, tmp_path / "received"))
     yield copy
@@ -265,8 +266,8 @@ def test_who_goes_on_with_a_run_makes_it_their_own_without_its_teachers(sent: Pa
 
 def test_teachers_of_ones_own_from_elsewhere_are_used_if_they_are_trusted(sent: Path, received: Path) -> None:
     words = ["run", received / "teachers.yaml", "--out", received / "teachers", "--resume", "--force"]
-    in_process(*words, "--trust", "private/teachers")
-    assert (sent / "ran").exists()
+    ended = in_process(*words, "--trust", "private/teachers")
+    assert (sent / "ran").exists(), ended.stderr
 
 
 def test_a_guard_within_a_guard_trusts_no_more() -> None:

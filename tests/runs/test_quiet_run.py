@@ -23,6 +23,7 @@ ASKED = 30
 SAYS = (  # nothing of it depends on the records
     r"quiet: 40 teachers, MStab\(.*\), 30 queries, at most 30 answered\. ε to publish: [\d.]+ at δ = 1e-05, .*",
     r"(trying the student and the report on public examples|splitting private records into parts|counting votes) …",
+    r"training teachers: (10|20|30) of 40",
     r"(trying each kind of teacher on public examples|accounting|training the student) …",
 )
 CONFIG = {
