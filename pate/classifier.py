@@ -202,6 +202,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             X_public=shown,
             classes=tuple(str(name) for name in self.classes_),
             features=self._encoder.names,
+            range=self._encoder.range,
             input="as the rows of X",
         )
 

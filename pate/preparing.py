@@ -80,7 +80,8 @@ def prepare(
         check_address(address)
         check_workers(address, config.ray)
     by_workers = on_ray and read_by_workers(config.data, joins(address))
-    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
+    data = data or load(config.data, data_dir, config_dir, by_workers, by_records)
+    data = in_asking_order(data.within_public_range(), config)
     groupings(data, config.groups)
     if not by_records:
         data.refuse_missing()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from pate.data.columns import canonical
+from pate.data.dates import problem_of
 from pate.naming import dotted, shown
 
 T = TypeVar("T")
@@ -183,7 +184,8 @@ def _date_form(form: str) -> str:
 class ColumnsData(OwnData):
     """Files of named columns, csv or parquet; see docs/data.md.
 
-    `missing` says what becomes of numbers and dates that are not there, and `dates` gives the form of columns of dates.
+    `missing` says what becomes of numbers and dates that are not there, and `dates` gives the form of columns of dates;
+    `date_features` what these become (see pate/data/dates.py), which is years since 2000 where nothing is said.
     """
 
     label: str
@@ -192,7 +194,15 @@ class ColumnsData(OwnData):
     ignore: Several[str] = ()
     categories: dict[str, Categories] = {}
     dates: dict[str, Annotated[str, AfterValidator(_date_form)]] = {}
+    date_features: dict[str, Several[str]] = {}
     missing: Missing = "refuse"
+
+    @model_validator(mode="after")
+    def _date_features_are_known(self) -> ColumnsData:
+        problem = problem_of(self.date_features, self.dates)
+        if problem is not None:
+            raise ValueError(f"date_features.{problem}")
+        return self
 
     @model_validator(mode="after")
     def _each_column_is_one_thing(self) -> ColumnsData:

@@ -30,6 +30,7 @@ from pate.data.records import (
     features_of,
     joined,
     labels_of,
+    public_labels,
     read_table,
     records_of,
     tables_in,
@@ -173,7 +174,9 @@ def load_sharded(
     test, problems = None, Problems()
     with problems.gathered():
         X_public = features_of(public, format)
+        format = format.with_range(X_public)
         remarks = category_remarks(public, format)
+        y_public = public_labels(public, format)
     with problems.gathered():
         if settings.test is not None:
             test = read_table(places["test"], settings.source, wanted, dialect)
@@ -187,11 +190,13 @@ def load_sharded(
         private=private,
         X_public=X_public,
         classes=tuple(str(name) for name in settings.classes),
+        y_public=y_public,
         X_test=None if test is None else X_test,
         y_test=y_test,
         features=format.feature_names,
         gaps=format.missing == "keep",
         columns=columns_for_card(format),
+        range=format.range,
         remarks=remarks,
     )
 

@@ -29,6 +29,7 @@ from pate.data.records import (
     features_of,
     labels_of,
     npz_table,
+    public_labels,
     read_table,
     records_of,
     with_valid_ids,
@@ -92,7 +93,9 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     test, problems = tables.get("test"), Problems()
     with problems.gathered():
         X_public = features_of(tables["public"], format)
+        format = format.with_range(X_public)
         remarks = category_remarks(tables["public"], format)
+        y_public = public_labels(tables["public"], format)
     with problems.gathered():
         X_test = None if test is None else features_of(test, format)
     with problems.gathered():
@@ -104,11 +107,13 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
         private=records,
         X_public=X_public,
         classes=tuple(str(name) for name in format.classes),
+        y_public=y_public,
         X_test=X_test,
         y_test=y_test,
         features=format.feature_names,
         gaps=format.missing == "keep",
         columns=columns_for_card(format),
+        range=format.range,
         remarks=remarks,
     )
 
