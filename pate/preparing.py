@@ -23,6 +23,7 @@ from pate.gaps import check_gaps
 from pate.learning import learns_features, with_learned_features
 from pate.mechanisms import Mechanism
 from pate.planning.budget import publishable_epsilon, shared_ledger
+from pate.rehearsal import rehearse
 from pate.runs.others import others_on_the_same_data
 from pate.runs.run import Resume, Run
 from pate.sizes import check_sizes
@@ -43,12 +44,15 @@ class Prepared:
     student_seconds: float
     seconds: float
     remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
     private_remarks: tuple[str, ...]
 
     def announce(self, console: Console) -> None:
         """Say what is begun and what it will cost, and whatever else the operator should know."""
         for remark in self.remarks:
             console.say(f"note: {remark}")
+        for warning in self.warnings:
+            console.say(f"WARNING: {warning}")
         for remark in self.private_remarks:
             (console.say if self.data.benchmark else console.say_privately)(remark)
         console.say(announcement(self.config, self.mechanism, self.epsilon))
@@ -106,6 +110,10 @@ def prepare(
     with console.trying("trying the student and the report on public examples"):
         check_gaps(learned, data)
         student_seconds = try_everything(learned, data, mechanism, epsilon, pages)
+        rehearsal = rehearse(learned, data, student_seconds) if resume is not True else None
+    warnings = list(data.warnings)
+    if rehearsal is not None:
+        (remarks if rehearsal.tells_classes_apart else warnings).append(str(rehearsal))
     return Prepared(
         given=config,
         config=learned,
@@ -115,6 +123,7 @@ def prepare(
         student_seconds=student_seconds,
         seconds=time.perf_counter() - started,
         remarks=tuple(remarks),
+        warnings=tuple(warnings),
         private_remarks=tuple(private_remarks),
     )
 

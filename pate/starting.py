@@ -18,6 +18,7 @@ import yaml
 
 from pate.accounting import parameters
 from pate.data.columns import canonical
+from pate.data.dates import ABSOLUTE, offered
 from pate.data.formats import USUAL, Dialect
 from pate.data.problems import Problems
 from pate.data.records import Table
@@ -55,6 +56,7 @@ class Start:
     target_epsilon: float
     delta: float
     found: Recommendation
+    date_features: dict[str, list[str]] = field(default_factory=dict)
     guesses: list[str] = field(default_factory=list)
     loud: list[str] = field(default_factory=list)
 
@@ -129,13 +131,26 @@ def start(
     problems.tell()
     about = _about_records(inside, id, records, loud)
     delta = usual_delta(about) if delta is None else delta
-    width = sum(max(1, len(one.values)) for one in columns)
+    of_dates = _date_features(outside, columns, guesses)
+    width = sum(max(1, len(one.values), len(of_dates.get(one.name, ()))) for one in columns)
     near = width <= _MOST_FEATURES_TO_BE_NEAR_IN
     found = recommend(about, len(names), target_epsilon, delta, len(outside), near)
     return Start(
         private, public, test, dialect, columns, shares, ignored, label, names, id, about, target_epsilon, delta, found,
-        guesses, loud,
+        of_dates, guesses, loud,
     )  # fmt: skip
+
+
+def _date_features(public: Table, columns: Sequence[Seen], guesses: list[str]) -> dict[str, list[str]]:
+    """What columns of dates become, by the public file: nothing that another year lies beyond, where that can be."""
+    made = offered({one.name: public.columns[one.name].years(one.form) for one in columns if one.kind == "date"})
+    for name, features in made.items():
+        if ABSOLUTE in features:
+            guesses.append(
+                f"column {name!r} stays an absolute date, since no other date tells an age; in another year it means "
+                "something else"
+            )
+    return made
 
 
 def _label_and_id(
@@ -265,10 +280,7 @@ def config_text(found: Start, out: Path) -> str:
     if categories:
         lines.append("  categories:                  # the values in the public file; others count as none of them")
         lines += [f"    {_plain(name)}: {_plain(values)}" for name, values in categories.items()]
-    dates = {one.name: one.form for one in found.columns if one.kind == "date"}
-    if dates:
-        lines.append("  dates:                       # become years since 2000")
-        lines += [f"    {_plain(name)}: {_plain(form)}" for name, form in dates.items()]
+    lines += _about_dates(found)
     lines.append(
         "  missing: indicator           # gaps get the public median, and a mark where the public file has gaps too"
     )
@@ -277,6 +289,17 @@ def config_text(found: Start, out: Path) -> str:
         lines += [f"    - {_plain(name):<25}# {why}" for name, why in found.ignored.items()]
     lines += _about_voters(found)
     return "\n".join(lines) + "\n"
+
+
+def _about_dates(found: Start) -> list[str]:
+    """Forms, and what dates become: what means the same in another year."""
+    dates = {one.name: one.form for one in found.columns if one.kind == "date"}
+    if not dates:
+        return []
+    lines = ["  dates:                       # their forms"]
+    lines += [f"    {_plain(name)}: {_plain(form)}" for name, form in dates.items()]
+    lines.append("  date_features:               # an absolute date means nothing in another year; or: years")
+    return lines + [f"    {_plain(name)}: {_plain(list(made))}" for name, made in found.date_features.items()]
 
 
 def _about_voters(found: Start) -> list[str]:

@@ -86,6 +86,7 @@ def _check(out: Path) -> None:
     """Raise DataError with all that is wrong with the data as the config reads it."""
     from pate.config import load_config
     from pate.data.sources import load
+    from pate.rehearsal import rehearse
     from pate.sizes import check_sizes
 
     config = load_config(out)
@@ -94,6 +95,11 @@ def _check(out: Path) -> None:
     for remark in data.remarks:
         print(f"note: {remark}")
     check_sizes(config, data, True, lambda _: None)
+    rehearsal = rehearse(config, data)
+    if rehearsal is not None and rehearsal.tells_classes_apart:
+        print(f"note: {rehearsal}")
+    for warning in (*data.warnings, *([] if rehearsal is None or rehearsal.tells_classes_apart else [rehearsal])):
+        print(f"WARNING: {warning}")
 
 
 def _percent(share: float) -> str:

@@ -121,11 +121,21 @@ def _position(years: Years, part: str) -> NDArray[np.int64]:
     return seconds % 86_400 // 3600
 
 
+def day_of(years: float) -> str:
+    """A date for people.
+
+    >>> day_of(24.0)
+    '2024-01-01'
+    """
+    return str((_EPOCH + np.timedelta64(round(years * SECONDS_PER_YEAR), "s")).astype("datetime64[D]"))
+
+
 def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
     """What `pate init` makes of public columns of dates, so that it means the same in another year.
 
-    Where something happened: month, weekday, hour and how long after the earliest of such columns. A date of birth
-    (dates spread over many years): the age when something happened. Where no other date tells an age, the date itself.
+    Where something happened: month, weekday, hour, and how long after the earliest of such columns; of what happened
+    within hours of that, month and weekday would say nothing more. A date of birth (dates spread over many years): the
+    age when something happened. Where no other date tells an age, the date itself.
     """
     lived = {name: years for name, years in dates.items() if _spread(years) >= _LONG}
     events = sorted((name for name in dates if name not in lived), key=lambda name: float(_median(dates[name])))
@@ -135,11 +145,13 @@ def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
             first = next(iter(lived))
             found[name] = [] if events else [ABSOLUTE] if name == first else [f"years since {first}"]
             continue
-        features = ["month", "weekday", *(["hour"] if _position(_there(years), "hour").any() else [])]
+        unit = _unit(years, dates[events[0]])
+        features = ["month", "weekday"] if name == events[0] or unit != "hours" else []
+        features += ["hour"] if _position(_there(years), "hour").any() else []
         if name == events[0]:
             features += [f"years since {other}" for other in lived]
         else:
-            features.append(f"{_unit(years, dates[events[0]])} since {events[0]}")
+            features.append(f"{unit} since {events[0]}")
         found[name] = features
     return found
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset, Records, Shards
+from pate.data.drift import drift_warnings
 from pate.data.formats import USUAL, Wanted
 from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data.problems import Problems
@@ -198,6 +199,7 @@ def load_sharded(
         columns=columns_for_card(format),
         range=format.range,
         remarks=remarks,
+        warnings=() if test is None else drift_warnings(public, test, format),
     )
 
 
