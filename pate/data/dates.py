@@ -133,27 +133,30 @@ def day_of(years: float) -> str:
 def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
     """What `pate init` makes of public columns of dates, so that it means the same in another year.
 
-    Where something happened: month, weekday, hour, and how long after the earliest of such columns; of what happened
-    within hours of that, month and weekday would say nothing more. A date of birth (dates spread over many years): the
-    age when something happened. Where no other date tells an age, the date itself.
+    Of the first column in which something happened: month, weekday, hour, the age then by dates of birth (which are
+    spread over many years), and how long since what happened before. Of the others: how long since the first and, where
+    they are not within hours of it, as much. Where no other date tells an age, a date of birth stays what it is.
     """
     lived = {name: years for name, years in dates.items() if _spread(years) >= _LONG}
-    events = sorted((name for name in dates if name not in lived), key=lambda name: float(_median(dates[name])))
-    found: dict[str, list[str]] = {}
-    for name, years in dates.items():
-        if name in lived:
-            first = next(iter(lived))
-            found[name] = [] if events else [ABSOLUTE] if name == first else [f"years since {first}"]
-            continue
-        unit = _unit(years, dates[events[0]])
-        features = ["month", "weekday"] if name == events[0] or unit != "hours" else []
-        features += ["hour"] if _position(_there(years), "hour").any() else []
-        if name == events[0]:
-            features += [f"years since {other}" for other in lived]
+    events = [name for name in dates if name not in lived]
+    if not events:
+        first, *others = lived
+        return {first: [ABSOLUTE]} | {name: [f"years since {first}"] for name in others}
+    main = events[0]
+    found: dict[str, list[str]] = {name: [] for name in dates}
+    found[main] = [*_parts(dates[main]), *(f"years since {name}" for name in lived)]
+    for name in events[1:]:
+        unit = _unit(dates[name], dates[main])
+        found[name] = [] if unit == "hours" else _parts(dates[name])
+        if _median(dates[name]) < _median(dates[main]):
+            found[main].append(f"{unit} since {name}")
         else:
-            features.append(f"{unit} since {events[0]}")
-        found[name] = features
+            found[name].append(f"{unit} since {main}")
     return found
+
+
+def _parts(years: Years) -> list[str]:
+    return ["month", "weekday", *(["hour"] if _position(_there(years), "hour").any() else [])]
 
 
 def _there(years: Years) -> Years:
