@@ -145,7 +145,9 @@ def _date_features(public: Table, columns: Sequence[Seen], guesses: list[str]) -
     """What columns of dates become, by the public file: nothing that another year lies beyond, where that can be."""
     made = offered({one.name: public.columns[one.name].years(one.form) for one in columns if one.kind == "date"})
     for name, features in made.items():
-        if ABSOLUTE in features:
+        if features and ABSOLUTE not in features:
+            guesses.append(f"column {name!r} becomes {', '.join(features)}: what another year has too")
+        elif features:
             guesses.append(
                 f"column {name!r} stays an absolute date, since no other date tells an age; in another year it means "
                 "something else"

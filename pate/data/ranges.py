@@ -44,13 +44,8 @@ class PublicRange:
         """What `on_card` wrote for examples of a shape; ValueError if it is anything else."""
         if content is None:
             return None
-        ends = [content.get(end) for end in ("low", "high")] if isinstance(content, dict) else []
-        width = shape[0] if len(shape) == 1 else 1
-        if len(ends) != 2 or not all(isinstance(end, list) and len(end) == width for end in ends):
-            raise ValueError("has a range that does not fit its features")
-        if not all(type(value) in (int, float) and abs(value) <= _LARGEST for end in ends for value in end):
-            raise ValueError("has a range that is not of numbers")
-        low, high = (tuple(map(float, end)) for end in ends)
+        given = content if isinstance(content, dict) else {}
+        low, high = (_numbers(given.get(end), shape[0] if len(shape) == 1 else 1) for end in ("low", "high"))
         if any(a > b for a, b in zip(low, high, strict=True)):
             raise ValueError("has a range that ends before it begins")
         return cls(low, high)
@@ -67,3 +62,12 @@ class PublicRange:
         """
         low, high = np.asarray(self.low, dtype=X.dtype), np.asarray(self.high, dtype=X.dtype)
         return np.where(np.isinf(X), X, np.clip(X, low, high))
+
+
+def _numbers(values: Any, width: int) -> tuple[float, ...]:
+    """One end of a range that a card names."""
+    if not isinstance(values, list) or len(values) != width:
+        raise ValueError("has a range that does not fit its features")
+    if not all(type(value) in (int, float) and abs(value) <= _LARGEST for value in values):
+        raise ValueError("has a range that is not of numbers")
+    return tuple(float(value) for value in values)
