@@ -32,6 +32,8 @@ _SECONDS = 5.0  # that features, teachers or a student may take: else fewer of t
 _ROWS_OF_A_CELL = 10
 _FEWEST_OF_A_CLASS = 5
 _DEVIATIONS = 2.5  # above an even chance: fewer are chance, but for one rehearsal in a hundred
+_MOST_BY_CHANCE = 0.7  # a rehearsal on so few rows that chance alone may give more would tell nothing
+_FEWEST_OF_A_TEACHER = 20  # rows, where nobody may know how many a teacher of the run has
 _TRIED = 5  # examples, to see how long features take
 _PRIOR = 2.0  # votes that every cell is taken to have in the shares of all cells together
 
@@ -143,7 +145,8 @@ def _by_chance(y: NDArray[np.int64]) -> float | None:
         return None
     present = counts[counts > 0]
     spread = np.sqrt((len(y) + 1) / (12 * present * (len(y) - present)))
-    return float(0.5 + _DEVIATIONS * spread.mean())
+    largest = float(0.5 + _DEVIATIONS * spread.mean())
+    return None if largest > _MOST_BY_CHANCE else largest
 
 
 def _of_cells(config: Config, data: Dataset) -> _Votes | None:
@@ -182,7 +185,7 @@ def _of_teachers(config: Config, data: Dataset) -> _Votes | None:
 
     assert data.X_test is not None
     n_rows, about = len(data.records), getattr(config.data, "about_records", None)
-    each = max(2, n_rows // _MOST_TEACHERS if about is None else about // config.n_teachers)
+    each = max(_FEWEST_OF_A_TEACHER, n_rows // _MOST_TEACHERS) if about is None else max(2, about // config.n_teachers)
     number = min(config.n_teachers, _MOST_TEACHERS, max(_FEWEST_TEACHERS, n_rows // each))
     first = config.of_round(1) if config.rounds else config
     kinds = tuple(family for family in first.teachers if config.backend == "local" or _is_known(family.name))

@@ -140,8 +140,8 @@ def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
     lived = {name: years for name, years in dates.items() if _spread(years) >= _LONG}
     events = [name for name in dates if name not in lived]
     if not events:
-        first, *others = lived
-        return {first: [ABSOLUTE]} | {name: [f"years since {first}"] for name in others}
+        first = next(iter(lived), "")
+        return {name: [ABSOLUTE if name == first else f"years since {first}"] for name in lived}
     main = events[0]
     found: dict[str, list[str]] = {name: [] for name in dates}
     found[main] = [*_parts(dates[main]), *(f"years since {name}" for name in lived)]

@@ -168,6 +168,7 @@ def test_what_is_offered_means_the_same_in_another_year() -> None:
         "later": ["month", "weekday", "days since seen"],
         "seen": ["month", "weekday", "hour"],
     }
+    assert offered({}) == {}
     assert offered({"born": born}) == {"born": ["years"]}
     assert offered({"born": born, "wed": born + 30}) == {"born": ["years"], "wed": ["years since born"]}
     for dates in ({"a": seen, "b": born, "c": later}, {"a": later}, {"a": seen, "b": soon}):
