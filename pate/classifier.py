@@ -355,6 +355,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             X_public=self._encoder.transform(X_public),
             classes=tuple(str(name) for name in self.classes_),
             features=self._encoder.names,
+            range=self._encoder.range,
             input="as the rows of X",
         )
         return data, config_of(given, voters, self.seed_, len(self.classes_))

@@ -23,6 +23,7 @@ from pate.gaps import check_gaps
 from pate.learning import learns_features, with_learned_features
 from pate.mechanisms import Mechanism
 from pate.planning.budget import publishable_epsilon, shared_ledger
+from pate.rehearsal import rehearse
 from pate.runs.others import Related, related_runs
 from pate.runs.run import Resume, Run
 from pate.sizes import check_sizes
@@ -44,12 +45,15 @@ class Prepared:
     seconds: float
     related: Related | None
     remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
     private_remarks: tuple[str, ...]
 
     def announce(self, console: Console) -> None:
         """Say what is begun and what it will cost, and whatever else the operator should know."""
         for remark in self.remarks:
             console.say(f"note: {remark}")
+        for warning in self.warnings:
+            console.say(f"WARNING: {warning}")
         for remark in self.private_remarks:
             (console.say if self.data.benchmark else console.say_privately)(remark)
         console.say(announcement(self.config, self.mechanism, self.epsilon, self.data.per_person))
@@ -81,7 +85,8 @@ def prepare(
         check_address(address)
         check_workers(address, config.ray)
     by_workers = on_ray and read_by_workers(config.data, joins(address))
-    data = in_asking_order(data or load(config.data, data_dir, config_dir, by_workers, by_records), config)
+    data = data or load(config.data, data_dir, config_dir, by_workers, by_records)
+    data = in_asking_order(data.within_public_range(), config)
     groupings(data, config.groups)
     if not by_records:
         data.refuse_missing()
@@ -107,6 +112,10 @@ def prepare(
     with console.trying("trying the student and the report on public examples"):
         check_gaps(learned, data)
         student_seconds = try_everything(learned, data, mechanism, epsilon, pages)
+        rehearsal = rehearse(learned, data, student_seconds) if resume is not True else None
+    warnings = list(data.warnings)
+    if rehearsal is not None:
+        (remarks if rehearsal.tells_classes_apart else warnings).append(str(rehearsal))
     return Prepared(
         given=config,
         config=learned,
@@ -117,6 +126,7 @@ def prepare(
         seconds=time.perf_counter() - started,
         related=related,
         remarks=tuple(remarks),
+        warnings=tuple(warnings),
         private_remarks=tuple(private_remarks),
     )
 

@@ -24,6 +24,7 @@ from pate.accounting import parameters
 from pate.config.sense import check_delta
 from pate.console import Console, Quiet
 from pate.data.columns import canonical
+from pate.data.dates import ABSOLUTE, offered
 from pate.data.formats import USUAL, Dialect
 from pate.data.person_columns import person_columns
 from pate.data.records import Table
@@ -71,6 +72,7 @@ class Start:
     markers: list[str] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
     """Columns that may say whose record it is, where none is taken: only the private file has them."""
+    date_features: dict[str, list[str]] = field(default_factory=dict)
     guesses: list[str] = field(default_factory=list)
     loud: list[str] = field(default_factory=list)
     """What was found in private data: key of the config, colon, what it is."""
@@ -160,7 +162,8 @@ def start(
         check_private_cells(inside, columns, console)
         about = _about_records(inside, id, records, loud)
     delta = usual_delta(about) if delta is None else delta
-    width = sum(max(1, len(one.values)) for one in columns)
+    of_dates = _date_features(outside, columns, guesses)
+    width = sum(max(1, len(one.values), len(of_dates.get(one.name, ()))) for one in columns)
     near = width <= _MOST_FEATURES_TO_BE_NEAR_IN
     with private_errors(private, known, console, "records") if records is None else nullcontext():
         found = recommend(about, len(names), target_epsilon, delta, len(outside), near)
@@ -168,8 +171,22 @@ def start(
         describe_privately(inside, name, console)
     return Start(
         private, public, test, dialect, columns, shares, ignored, label, names, id, about, target_epsilon, delta, found,
-        found_markers, candidates, guesses, loud,
+        found_markers, candidates, of_dates, guesses, loud,
     )  # fmt: skip
+
+
+def _date_features(public: Table, columns: Sequence[Seen], guesses: list[str]) -> dict[str, list[str]]:
+    """What columns of dates become, by the public file: nothing that another year lies beyond, where that can be."""
+    made = offered({one.name: public.columns[one.name].years(one.form) for one in columns if one.kind == "date"})
+    for name, features in made.items():
+        if features and ABSOLUTE not in features:
+            guesses.append(f"column {name!r} becomes {', '.join(features)}: what another year has too")
+        elif features:
+            guesses.append(
+                f"column {name!r} stays an absolute date, since no other date tells an age; in another year it means "
+                "something else"
+            )
+    return made
 
 
 def _label_and_id(
@@ -287,10 +304,7 @@ def config_text(found: Start, out: Path) -> str:
     if categories:
         lines.append("  categories:                  # the values in the public file; others count as none of them")
         lines += [f"    {_plain(name)}: {_plain(values)}" for name, values in categories.items()]
-    dates = {one.name: one.form for one in found.columns if one.kind == "date"}
-    if dates:
-        lines.append("  dates:                       # become years since 2000")
-        lines += [f"    {_plain(name)}: {_plain(form)}" for name, form in dates.items()]
+    lines += _about_dates(found)
     lines += _missing_lines(found)
     if found.ignored:
         lines.append("  ignore:")
@@ -333,6 +347,17 @@ def _missing_lines(found: Start) -> list[str]:
         *lines,
         "    treatment: indicator       # the public median, and a mark where the public file has some missing too",
     ]
+
+
+def _about_dates(found: Start) -> list[str]:
+    """Forms, and what dates become: what means the same in another year."""
+    dates = {one.name: one.form for one in found.columns if one.kind == "date"}
+    if not dates:
+        return []
+    lines = ["  dates:                       # their forms"]
+    lines += [f"    {_plain(name)}: {_plain(form)}" for name, form in dates.items()]
+    lines.append("  date_features:               # an absolute date means nothing in another year; or: years")
+    return lines + [f"    {_plain(name)}: {_plain(list(made))}" for name, made in found.date_features.items()]
 
 
 def _about_voters(found: Start, out: Path) -> list[str]:

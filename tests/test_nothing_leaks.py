@@ -101,7 +101,7 @@ ray: {{workers: 1}}
 
 
 def write_data(folder: Path) -> None:
-    """Private records have the canary value in a column that public and test examples have zeros in."""
+    """Private records have the canary value in a column in which others have zeros, but for one public example."""
     rng = np.random.default_rng(0)
     for name, n, mark in ((FILE, N_RECORDS, VALUE), ("public.csv", 40, "0"), ("test.csv", 50, "0")):
         kinds = rng.integers(2, size=n)
@@ -110,6 +110,8 @@ def write_data(folder: Path) -> None:
             f"{k + rng.normal(0, 0.3):.4f},{k + rng.normal(0, 0.3):.4f},{mark},{['cat', 'dog'][k]},{WHO}-{i},4711.25"
             for i, k in enumerate(kinds)
         ]
+        if name == "public.csv":  # else the value were beyond what is public, and nothing were left of it
+            lines[-1] = lines[-1].replace(",0,", ",1,")
         (folder / name).write_text("\n".join(lines) + "\n")
 
 

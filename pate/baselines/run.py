@@ -83,7 +83,7 @@ def run_baseline(
     """
     console = console or Console()
     check_address(address)
-    given, data = config, data or load(config.data, data_dir, config_dir, keep_missing=True)
+    given, data = config, (data or load(config.data, data_dir, config_dir, keep_missing=True)).within_public_range()
     if curve and not data.benchmark:
         raise ConfigError("curve: is for benchmarks; accuracies on private records are private")
     groupings(data, config.groups)
@@ -260,6 +260,7 @@ def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
         "shape": list(data.records.X.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
         "columns": None if data.columns is None else dict(data.columns),
+        "range": None if data.range is None else data.range.on_card(),
     }
 
 

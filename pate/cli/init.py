@@ -107,6 +107,7 @@ def _check(found: Start, out: Path, console: Console) -> None:
     from pate.config import load_config
     from pate.data.sources import load
     from pate.private_inspection import private_errors
+    from pate.rehearsal import rehearse
     from pate.sizes import check_sizes
 
     config = load_config(out)
@@ -119,6 +120,11 @@ def _check(found: Start, out: Path, console: Console) -> None:
     for remark in data.records.remarks:
         console.say_privately(remark)
     check_sizes(config, data, True, console.say_privately)
+    rehearsal = rehearse(config, data)
+    if rehearsal is not None and rehearsal.tells_classes_apart:
+        print(f"note: {rehearsal}")
+    for warning in (*data.warnings, *([] if rehearsal is None or rehearsal.tells_classes_apart else [rehearsal])):
+        print(f"WARNING: {warning}")
 
 
 def _percent(share: float) -> str:

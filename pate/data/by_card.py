@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from pate.data.columns import SECONDS_PER_YEAR, Column
 from pate.data.csv_records import is_delimiter
+from pate.data.dates import problem_of
 from pate.data.formats import Columns, Dialect, Wanted, array_column, other_delimiter
 from pate.data.frames import cell_text
 from pate.data.problems import Problems, SeveralErrors
@@ -40,6 +41,7 @@ def columns_for_card(format: Format) -> dict[str, Any] | None:
         "features": list(format.features),
         "categories": {name: [str(value) for value in values] for name, values in format.categories},
         "dates": dict(format.dates),
+        "date_features": {name: list(features) for name, features in format.date_features},
         "missing_values": {"markers": list(format.markers), "treatment": format.treatment},
         "medians": dict(format.medians),
         "indicators": list(format.indicators),
@@ -54,11 +56,12 @@ def format_of_card(card: dict[str, Any]) -> Format:
         raise ValueError("does not say how columns become features: give its examples as an array, .npz or .npy")
     features, categories = _names(columns.get("features")), _mapping(columns.get("categories"), list)
     dates, medians = _mapping(columns.get("dates"), str), _mapping(columns.get("medians"), float, int)
+    date_features = {name: _names(some) for name, some in _mapping(columns.get("date_features"), list).items()}
     indicators, written = _names(columns.get("indicators")), _mapping(columns.get("csv"), str)
     missing = _missing_values(columns.get("missing_values"))
     if not written.keys() <= {"delimiter", "decimal", "encoding"}:
         raise ValueError("says nothing that is known about csv files")
-    if not {*categories, *dates, *medians, *indicators} <= set(features):
+    if not {*categories, *dates, *indicators} <= set(features) or problem_of(date_features, dates):
         raise ValueError("speaks of columns that are not among its features")
     try:
         "".encode(written.get("encoding", "utf-8"))
@@ -74,12 +77,15 @@ def format_of_card(card: dict[str, Any]) -> Format:
         features=features,
         categories=tuple((name, tuple(_names(values))) for name, values in categories.items()),
         dates=tuple(dates.items()),
+        date_features=tuple(date_features.items()),
         dialect=Dialect(**written),
         treatment=missing.treatment,
         markers=tuple(str(marker) for marker in missing.markers),
         medians=tuple((name, float(value)) for name, value in medians.items()),
         indicators=indicators,
     )
+    if not set(medians) <= {feature for name in found.measured for feature in found.names_of(name)}:
+        raise ValueError("speaks of columns that are not among its features")
     if shape != (len(found.feature_names or ()),):
         raise ValueError(f"has columns for {len(found.feature_names or ())} features, and a student of shape {shape}")
     return found

@@ -108,6 +108,10 @@ class Column:
         found[np.isnan(found)] = np.nan  # one pattern of bits
         return found
 
+    def years(self, form: str) -> NDArray[np.float64]:
+        """Dates of that form as years since 2000, NaN where one is missing, infinity where it is none."""
+        return self._wide(form)
+
     def _wide(self, date: str | None) -> NDArray[np.float64]:
         """NaN where a value is missing, infinity where it is neither a number (or date) nor missing."""
         if date is not None and self.family not in ("cells", "text", "date", "nothing"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.data.ranges import PublicRange
 from pate.errors import DataError
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ class Dataset:
     ever used for such figures. Test data counts as public: the student's accuracy on it is reported.
     `input` and `features` tell the users of a student how its examples are written. `public_rows` says which row of the
     source each public example was. `gaps` says that examples may hold NaN, which teachers and the student must take.
-    `columns` says for a student's card how columns of files become features. `remarks` are public: what people should
-    know about the source's files.
+    `columns` says for a student's card how columns of files become features, and `range` to what all examples are
+    clipped: that of the public ones. `remarks` and, louder, `warnings` are public: what people should know about the
+    source's files.
     """
 
     private: Private
@@ -112,7 +114,9 @@ class Dataset:
     public_rows: NDArray[np.int64] | None = None
     gaps: bool = False
     columns: Mapping[str, Any] | None = None
+    range: PublicRange | None = None
     remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         private = self.private.X if isinstance(self.private, Records) else None
@@ -175,6 +179,19 @@ class Dataset:
             digest.update(repr((array.shape, str(array.dtype))).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()[:16]
+
+    def within_public_range(self) -> Dataset:
+        """The same data, what lies beyond the public range moved to its end, as it was where files were read.
+
+        Not of benchmarks, whose ranges are part of their definition.
+        """
+        if self.benchmark or self.range is not None:
+            return self
+        public, private = PublicRange.of(self.X_public), self.private
+        if isinstance(private, Records):
+            private = replace(private, X=public.clip(private.X))
+        X_test = None if self.X_test is None else public.clip(self.X_test)
+        return replace(self, private=private, X_test=X_test, range=public)
 
     def asked_first(self, rows: NDArray[np.int64]) -> Dataset:
         """The same data with the public examples `rows` before the others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pate.data.columns import canonical_id, one_hot
 from pate.data.partition import contents, keyed_digest
+from pate.data.ranges import PublicRange
 from pate.errors import DataError
 
 _BITS = 128  # of a digest
@@ -50,32 +51,33 @@ class Encoder:
     """How records become rows of numbers. Each record by itself: what it holds moves no other.
 
     Categories are those that a categorical column declares, else those among the public examples it was made from;
-    medians are those of the public examples.
+    medians are those of the public examples, and numbers beyond the range of these are clipped to it.
     """
 
     columns: tuple[_Numbers | _Categories, ...] | None
+    range: PublicRange | None = None
 
     @classmethod
     def of(cls, public: Any) -> Encoder:
-        """From public examples; an array is taken as it is."""
-        return cls(tuple(_column(name, public[name]) for name in public.columns) if is_frame(public) else None)
+        """From public examples; an array is taken as it is, within the range of the public ones."""
+        found = cls(tuple(_column(name, public[name]) for name in public.columns) if is_frame(public) else None)
+        flags = [isinstance(column, _Categories) for column in found.columns or () for _ in _names(column)]
+        return replace(found, range=PublicRange.of(found.transform(public), flags))
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """A name for each feature, where columns have names."""
         if self.columns is None:
             return None
-        groups = (
-            [f"{column.name}={known}" for known in column.known] if isinstance(column, _Categories) else [column.name]
-            for column in self.columns
-        )
-        return tuple(name for group in groups for name in group)
+        return tuple(name for column in self.columns for name in _names(column))
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Rows of numbers; for arrays the numbers they hold."""
         if self.columns is None:
-            return np.asarray(X, dtype=np.float32)
-        return np.concatenate([column.transform(X[column.name]) for column in self.columns], axis=1)
+            found = np.asarray(X, dtype=np.float32)
+        else:
+            found = np.concatenate([column.transform(X[column.name]) for column in self.columns], axis=1)
+        return found if self.range is None else self.range.clip(found)
 
 
 def with_columns_of(X: Any, X_public: Any) -> Any:
@@ -140,6 +142,10 @@ def split_off_public(X: Any, ids: list[str] | None, fraction: float, seed: int) 
 def identity(row: Any) -> bytes:
     """What a record of a frame says, the same whatever types other records give to its columns."""
     return b"record:" + repr([cell_text(value) for value in row]).encode()
+
+
+def _names(column: _Numbers | _Categories) -> list[str]:
+    return [f"{column.name}={known}" for known in column.known] if isinstance(column, _Categories) else [column.name]
 
 
 def _column(name: Any, values: Any) -> _Numbers | _Categories:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.data.dates import ABSOLUTE, names_of
 from pate.errors import ConfigError
 from pate.naming import shown
 
@@ -58,12 +59,12 @@ def category_columns(data: Dataset) -> dict[str, dict[str, int]]:
     """
     found: dict[str, dict[str, int]] = {}
     if data.columns is not None:
-        categories, place = data.columns["categories"], 0
+        categories, dates, place = data.columns["categories"], data.columns["date_features"], 0
         for column in data.columns["features"]:
             values = categories.get(column)
             if values is not None:
                 found[column] = {value: place + i for i, value in enumerate(values)}
-            place += 1 if values is None else len(values)
+            place += len(names_of(column, dates.get(column, (ABSOLUTE,)))) if values is None else len(values)
         return found
     for place, feature in enumerate(data.features or ()):
         column, sign, value = feature.partition("=")

@@ -7,8 +7,9 @@ part is the right one for it. That rule looks at the record alone; the file is n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 from pate.data.arrays import npz_batches
 from pate.data.columns import Column, IdType, Treatment, array_features, canonical, is_number, one_hot
 from pate.data.dataset import Records
+from pate.data.dates import ABSOLUTE, features_of_date, names_of
 from pate.data.formats import USUAL, Columns, Dialect, Wanted, array_column, csv_batches, opened, parquet_batches
 from pate.data.problems import Problems
+from pate.data.ranges import PublicRange
 from pate.errors import DataError
 from pate.naming import nearest
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData, ParquetData
 
 Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
+_FILLED = ("public_median", "indicator")  # what becomes of gaps, where something stands for them
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,18 @@ class Format:
     categories: Categories = ()
     ignore: tuple[str, ...] = ()
     dates: tuple[tuple[str, str], ...] = ()
+    date_features: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What columns of dates become (see `pate.data.dates`); the absolute date, where nothing is said."""
     dialect: Dialect = USUAL
     treatment: Treatment = "refuse"
     markers: tuple[str, ...] = ()
     """Texts that mean "missing" in every column of features, and in one of ids unless they are numbers."""
     medians: tuple[tuple[str, float], ...] = ()
-    """What stands for a missing number: the median of the public ones, for every column of numbers or dates."""
+    """What stands for a missing number: the median of the public ones, for every feature of numbers or dates."""
     indicators: tuple[str, ...] = ()
     """Columns that have a 0/1 feature besides that says whether the number is missing: those with public gaps."""
+    range: PublicRange | None = None
+    """Of public examples; every record is clipped to it."""
     keep_missing: bool = False
     """Private records that are unusable are kept, to cast no vote; else they are refused: features that are no numbers,
     a label that is no class (kept as −1). And whether there is any record to use is no reason to stop."""
@@ -88,43 +96,47 @@ class Format:
                 if name not in features:
                     problems.add(DataError(f"data.{key}.{name}: {where} has no such column; {nearest(name, features)}"))
         problems.tell()
-        categories = tuple((name, settings.categories[name]) for name in features if name in settings.categories)
-        width = len(features) - len(categories) + sum(len(values) for _, values in categories)
-        return cls(
+        found = cls(
             source=settings.source,
             classes=settings.classes,
-            shape=(width,),
+            shape=(),
             label=settings.label,
             id=settings.id,
             id_type=settings.id_type,
             features=features,
-            categories=categories,
+            categories=tuple((name, settings.categories[name]) for name in features if name in settings.categories),
             ignore=tuple(settings.ignore),
             dates=tuple(settings.dates.items()),
+            date_features=tuple(settings.date_features.items()),
             dialect=dialect_of(settings),
             treatment=settings.missing_values.treatment,
             markers=tuple(str(marker) for marker in settings.missing_values.markers),
         )
+        names = [feature for name in found.measured for feature in found.names_of(name)]
+        twice = next((name for name in features if names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{where}: column {twice!r} is called as what data.date_features makes; rename it")
+        return replace(found, shape=(len(found.feature_names or ()),))
 
     def fitted(self, public: Table) -> Format:
-        """The same with what fills gaps, which the public table alone decides."""
-        if self.treatment not in ("public_median", "indicator"):
+        """The format with what fills gaps, which the public table alone decides."""
+        if self.treatment not in _FILLED:
             return self
-        medians, gaps, problems, dates = [], [], Problems(), dict(self.dates)
+        medians, gaps, problems, years = [], [], Problems(), years_in(public, self)
         for name in self.measured:
             if name not in public.columns:
                 continue  # which is told with all else that is wrong
             with problems.gathered():
-                column = self.column(public, name)
-                numbers = column.numbers(dates.get(name), lenient=True)
-                there = numbers[np.isfinite(numbers)]
-                if not len(there) and np.isinf(numbers).any():
-                    column.numbers(dates.get(name))  # says what is wrong with the first of them
-                if not len(there):
-                    text = f"{public.where}: column {name!r} holds no number, so there is no median of it"
-                    raise DataError(f"{text}; add it to data.ignore")
-                medians.append((name, float(np.median(there))))
-                gaps += [name] if np.isnan(numbers).any() else []
+                own, found = measured(public, name, self, years)
+                if not np.isfinite(own).any() and np.isinf(own).any():
+                    raise self.column(public, name).no_number(int(np.argmax(np.isinf(own))), dict(self.dates).get(name))
+                gaps += [name] if np.isnan(own).any() else []
+                for feature, numbers in found.items():
+                    there = numbers[np.isfinite(numbers)]
+                    if not len(there):
+                        text = f"{public.where}: column {feature!r} holds no number, so there is no median of it"
+                        raise DataError(f"{text}; add it to data.ignore")
+                    medians.append((feature, float(np.median(there))))
         problems.tell()
         indicators = tuple(gaps) if self.treatment == "indicator" else ()
         shape = (self.shape[0] + len(indicators),)
@@ -135,6 +147,11 @@ class Format:
         if name not in table.columns:
             raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
         return table.columns[name].with_markers_as_missing(self.markers)
+
+    def with_range(self, X_public: NDArray) -> Format:
+        """The format with the range of public examples, to which all others are clipped."""
+        flags = [name in dict(self.categories) for name in self.features for _ in self.names_of(name)]
+        return replace(self, range=PublicRange.of(X_public, [*flags, *(True for _ in self.indicators)]))
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -151,10 +168,15 @@ class Format:
     @property
     def feature_names(self) -> tuple[str, ...] | None:
         """A name for each feature, where there are any."""
-        categories = dict(self.categories)
-        groups = ([f"{c}={v}" for v in categories[c]] if c in categories else [c] for c in self.features)
-        names = tuple(name for group in groups for name in group)
+        names = [name for column in self.features for name in self.names_of(column)]
         return (*names, *(f"{column} missing" for column in self.indicators)) or None
+
+    def names_of(self, column: str) -> list[str]:
+        """The names of the features that a column becomes, but for the mark of its gaps."""
+        categories = dict(self.categories)
+        if column in categories:
+            return [f"{column}={value}" for value in categories[column]]
+        return names_of(column, dict(self.date_features).get(column, (ABSOLUTE,)))
 
 
 def joined(several: Sequence[Records], format: Format) -> Records:
@@ -235,27 +257,53 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
             raise DataError(
                 f"{table.where}: examples of shape {X.shape[1:]}, those of the public file have {format.shape}"
             )
-        return array_features(X, f"{table.where}: array X", keep_missing, table.first_row)
+        return _within(array_features(X, f"{table.where}: array X", keep_missing, table.first_row), format)
     categories, medians, dates = dict(format.categories), dict(format.medians), dict(format.dates)
-    blocks, gaps, problems = [], [], Problems()
+    blocks, gaps, problems, years = list[NDArray](), list[NDArray](), Problems(), years_in(table, format)
     for name in format.features:
         with problems.gathered():
             column, known = format.column(table, name), categories.get(name)
             if known is not None:
                 blocks.append(one_hot(column.texts(), known))
                 continue
-            numbers = column.numbers(dates.get(name), lenient=True)
-            missing, wrong = np.isnan(numbers), np.isinf(numbers)
-            if name in medians:
-                numbers[missing] = medians[name]
-            elif format.treatment != "keep" and not keep_missing and missing.any():
+            own, found = measured(table, name, format, years)
+            missing, wrong = np.isnan(own), np.isinf(own)
+            filled = format.treatment in _FILLED and all(feature in medians for feature in found)
+            if not filled and format.treatment != "keep" and not keep_missing and missing.any():
                 problems.add(_missing(column, int(np.argmax(missing))))
             if wrong.any() and not keep_missing:
                 raise column.no_number(int(np.argmax(wrong)), dates.get(name))
-            blocks.append(numbers[:, None])
+            for feature, numbers in found.items():
+                if feature in medians:
+                    numbers[np.isnan(numbers)] = medians[feature]
+                blocks.append(numbers[:, None])
             gaps += [missing[:, None].astype(np.float32)] if name in format.indicators else []
     problems.tell()
-    return np.concatenate([*blocks, *gaps], axis=1)
+    return _within(np.concatenate([*blocks, *gaps], axis=1), format)
+
+
+def _within(X: NDArray[np.float32], format: Format) -> NDArray[np.float32]:
+    return X if format.range is None else format.range.clip(X)
+
+
+def years_in(table: Table, format: Format) -> Callable[[str], NDArray[np.float64]]:
+    """The dates in a column as years since 2000: NaN where one is missing, infinity where it is none. Read once."""
+    dates = dict(format.dates)
+    return cache(lambda name: format.column(table, name).years(dates[name]))
+
+
+def measured(
+    table: Table, name: str, format: Format, years: Callable[[str], NDArray[np.float64]]
+) -> tuple[NDArray, dict[str, NDArray[np.float32]]]:
+    """A column of numbers or dates (from `years_in`): its own values, and those of its features, by name.
+
+    Each is NaN where something is missing, and infinity where a cell is neither that nor a number (or date).
+    """
+    if name in dict(format.dates):
+        features = dict(format.date_features).get(name, (ABSOLUTE,))
+        return years(name), features_of_date(name, features, years)
+    numbers = format.column(table, name).numbers(lenient=True)
+    return numbers, {name: numbers.copy()}
 
 
 def category_remarks(public: Table, format: Format) -> tuple[str, ...]:
@@ -325,6 +373,17 @@ def _missing(column: Column, row: int) -> DataError:
 def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
     """The labels in a file, None if it has none."""
     return table.columns[format.label].labels(format.classes) if format.label in table.columns else None
+
+
+def public_labels(table: Table, format: Format) -> NDArray[np.int64] | None:
+    """The labels in a public file, where every row has one: nobody needs them, so none is refused."""
+    if format.label not in table.columns:
+        return None
+    try:
+        labels = table.columns[format.label].labels(format.classes, keep_unknown=True)
+    except DataError:
+        return None
+    return labels if (labels >= 0).all() else None
 
 
 def records_of(table: Table, format: Format) -> Records:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field
 
 from pate.data.columns import Treatment, canonical, folded
 from pate.data.csv_records import is_delimiter
+from pate.data.dates import problem_of
 from pate.naming import dotted, shown
 
 T = TypeVar("T")
@@ -219,7 +220,8 @@ def _date_form(form: str) -> str:
 class ColumnsData(OwnData):
     """Files of named columns, csv or parquet; see docs/data.md.
 
-    `missing_values` says what is missing and what becomes of it, and `dates` gives the form of columns of dates.
+    `missing_values` says what is missing and what becomes of it, and `dates` gives the form of columns of dates;
+    `date_features` what these become (see pate/data/dates.py), which is years since 2000 where nothing is said.
     """
 
     label: str
@@ -228,7 +230,15 @@ class ColumnsData(OwnData):
     ignore: Several[str] = ()
     categories: dict[str, Categories] = {}
     dates: dict[str, Annotated[str, AfterValidator(_date_form)]] = {}
+    date_features: dict[str, Several[str]] = {}
     missing_values: MissingValues = MissingValues()
+
+    @model_validator(mode="after")
+    def _date_features_are_known(self) -> ColumnsData:
+        problem = problem_of(self.date_features, self.dates)
+        if problem is not None:
+            raise ValueError(f"date_features.{problem}")
+        return self
 
     @model_validator(mode="after")
     def _each_column_is_one_thing(self) -> ColumnsData:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset, Records, Shards
+from pate.data.drift import drift_warnings
 from pate.data.formats import USUAL, Wanted
 from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data.problems import Problems
@@ -30,6 +31,7 @@ from pate.data.records import (
     features_of,
     joined,
     labels_of,
+    public_labels,
     read_table,
     records_of,
     tables_in,
@@ -174,7 +176,9 @@ def load_sharded(
     test, problems = None, Problems()
     with problems.gathered():
         X_public = features_of(public, format)
+        format = format.with_range(X_public)
         remarks = (*category_remarks(public, format), *unused_columns(public, None, format))
+        y_public = public_labels(public, format)
     with problems.gathered():
         if settings.test is not None:
             test = read_table(places["test"], settings.source, wanted, dialect)
@@ -188,12 +192,15 @@ def load_sharded(
         private=private,
         X_public=X_public,
         classes=tuple(str(name) for name in settings.classes),
+        y_public=y_public,
         X_test=None if test is None else X_test,
         y_test=y_test,
         features=format.feature_names,
         gaps=format.treatment == "keep",
         columns=columns_for_card(format),
+        range=format.range,
         remarks=remarks,
+        warnings=() if test is None else drift_warnings(public, test, format),
     )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from pate.data.arrays import npz_arrays
 from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset
+from pate.data.drift import drift_warnings
 from pate.data.formats import USUAL, Wanted, content_of
 from pate.data.problems import Problems
 from pate.data.records import (
@@ -29,6 +30,7 @@ from pate.data.records import (
     features_of,
     labels_of,
     npz_table,
+    public_labels,
     read_table,
     records_of,
     unused_columns,
@@ -90,10 +92,12 @@ def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dat
 
 def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     """The data set made of a private, a public perhaps a test table; all that is wrong is told at once."""
-    test, problems = tables.get("test"), Problems()
+    public, test, problems = tables["public"], tables.get("test"), Problems()
     with problems.gathered():
-        X_public = features_of(tables["public"], format)
-        remarks = (*category_remarks(tables["public"], format), *unused_columns(tables["public"], test, format))
+        X_public = features_of(public, format)
+        format = format.with_range(X_public)
+        remarks = (*category_remarks(public, format), *unused_columns(public, test, format))
+        y_public = public_labels(public, format)
     with problems.gathered():
         X_test = None if test is None else features_of(test, format)
     with problems.gathered():
@@ -105,12 +109,15 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
         private=records,
         X_public=X_public,
         classes=tuple(str(name) for name in format.classes),
+        y_public=y_public,
         X_test=X_test,
         y_test=y_test,
         features=format.feature_names,
         gaps=format.treatment == "keep",
         columns=columns_for_card(format),
+        range=format.range,
         remarks=remarks,
+        warnings=() if test is None else drift_warnings(public, test, format),
     )
 
 

@@ -96,7 +96,7 @@ def find_number(
         progress(f"{number:,} teachers of {each:,} records: training {trained} of them")
         chosen = np.random.default_rng(0).permutation(len(usable))[: trained * each]
         kept = usable.only(np.isin(np.arange(len(usable)), chosen))
-        votes = _votes(config.model_copy(update={"n_teachers": trained}), dataclasses.replace(data, private=kept), X)
+        votes = votes_of(config.model_copy(update={"n_teachers": trained}), dataclasses.replace(data, private=kept), X)
         tried.append(
             Tried(
                 number,
@@ -128,7 +128,8 @@ def scaled(votes: NDArray[np.int64], number: int) -> NDArray[np.int64]:
     return whole + (rank < number - whole.sum(1, keepdims=True))
 
 
-def _votes(config: Config, data: Dataset, X: NDArray) -> NDArray[np.int64]:
+def votes_of(config: Config, data: Dataset, X: NDArray) -> NDArray[np.int64]:
+    """Votes about `X` of the teachers of a config, trained on the records of `data`, which are public."""
     from pate.ensemble import Ensemble
     from pate.ensemble.readers import split_records
     from pate.ensemble.worker import Teaching

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.frames import is_frame
+from pate.data.ranges import PublicRange
 from pate.errors import DataError, PateError, RunError, first_line
 from pate.naming import nearest
 from pate.runs.files import MODEL_CARD, STUDENT_CARD, RunFiles
@@ -90,7 +91,12 @@ class Predictor(NamedTuple):
             raise RunError(f"{self.folder}: cannot predict ({what})") from None
 
     def _shaped(self, X: NDArray) -> NDArray:
-        """Examples as the model takes them: some baselines take no images, so those are flattened."""
+        """Examples as the model takes them: none beyond what is public, and flat where a baseline takes no images."""
+        try:
+            public = PublicRange.of_card(self.card.get("range"), X.shape[1:])
+        except ValueError as error:
+            raise RunError(f"{self.folder}: its card {error}") from None
+        X = X if public is None else public.clip(X)
         flat = "baseline" in self.card and not getattr(self.model, "accepts_images", False)
         return X.reshape(len(X), -1) if flat else X
 

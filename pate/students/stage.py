@@ -90,6 +90,7 @@ def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
         "shape": list(data.X_public.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
         "columns": None if data.columns is None else dict(data.columns),
+        "range": None if data.range is None else data.range.on_card(),
         "epsilon": epsilon,
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),

@@ -249,6 +249,9 @@ def test_nothing_to_predict_and_nothing_to_keep(hospital: Path, tmp_path: Path) 
         {"csv": {"delimiter": '"', "decimal": ",", "encoding": "utf-8"}},
         {"csv": {"delimiter": ";", "decimal": ",", "encoding": "no-such"}},
         {"csv": {"delimiter": ";", "quote": "'"}},
+        {"date_features": {"born": ["days since never"]}},
+        {"date_features": {"born": ["years", "month"]}},
+        {"date_features": {"age": ["month"]}},
     ],
     ids=str,
 )
@@ -260,6 +263,18 @@ def test_a_card_that_makes_no_sense_is_refused(change: dict[str, Any], hospital:
     shown = in_process("predict", tmp_path / "taken", "--input", hospital / "test.csv")
     assert (shown.returncode, shown.stdout) == (2, "")
     assert "its card" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "range", [[], {}, {"low": [0], "high": [1]}, {"low": [9] * 5, "high": [1] * 5}, {"low": [0] * 5, "high": ["1"] * 5}]
+)
+def test_a_range_that_makes_no_sense_is_refused(range: Any, hospital: Path, tmp_path: Path) -> None:
+    shutil.copytree(hospital / "run" / "student", tmp_path / "taken")
+    card = json.loads((tmp_path / "taken" / "student.json").read_text()) | {"range": range}
+    (tmp_path / "taken" / "student.json").write_text(json.dumps(card))
+    shown = in_process("predict", tmp_path / "taken", "--input", hospital / "test.csv")
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert "its card has a range" in shown.stderr
 
 
 def test_arrays_are_taken_in_python_too(hospital: Path) -> None:

@@ -62,11 +62,11 @@ def as_parquet(folder: Path, typed_dates: bool) -> Dataset:
 
 
 def test_dates_are_years_since_2000(tmp_path: Path) -> None:
-    data = loaded(tmp_path)
+    data = loaded(tmp_path, public=[*PUBLIC, "2001-01-01,60,f"])
     assert data.features == ("born", "age", "sex=f", "sex=m")
     np.testing.assert_allclose(data.records.X[:, 0], [-9.840, -14.001, 0], atol=1e-3)
     german = [*PRIVATE[:1], "ann,28.02.1990,30,f,no", "bob,31.12.1985,41.5,m,yes", "cy,01.01.2000,52,f,no"]
-    public = ["born,age,sex", "01.01.1990,10,m", "01.01.1980,20,f", "01.01.1970,60,f"]
+    public = ["born,age,sex", "01.01.1990,10,m", "01.01.1980,20,f", "01.01.2001,60,f"]
     again = loaded(tmp_path, german, public, dates={"born": "%d.%m.%Y"})
     np.testing.assert_array_equal(again.records.X, data.records.X)
 

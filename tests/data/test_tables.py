@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def write_csv(
-    folder: Path, private: str = CSV, public: str = "age,sex\n33,m\n", test: str = "age,sex,sick\n1,f,no\n"
+    folder: Path, private: str = CSV, public: str = "age,sex\n33,m\n1,f\n99,f\n", test: str = "age,sex,sick\n1,f,no\n"
 ) -> None:
     (folder / "private.csv").write_text(private)
     (folder / "public.csv").write_text(public)
@@ -55,12 +55,13 @@ def test_csv_test_labels_are_optional(tmp_path: Path) -> None:
 
 
 def test_csv_in_one_file_with_a_split_column(tmp_path: Path) -> None:
-    text = "age,sick,part\n1,no,private\n2,yes,private\n3,,public\n4,yes,test\n"
+    text = "age,sick,part\n1,no,private\n2,yes,private\n3,,public\n1,,public\n4,yes,test\n"
     (tmp_path / "all.csv").write_text(text)
     settings = {"source": "csv", "private": "all.csv", "split": "part", "label": "sick", "classes": ["no", "yes"]}
     data = load(CsvData.model_validate(settings), None, tmp_path)
     assert data.records.X.tolist() == [[1], [2]]
-    assert data.X_public.tolist() == [[3]]
+    assert data.X_public.tolist() == [[3], [1]]
+    assert data.X_test.tolist() == [[3]], "beyond the public range is its end"
     assert data.y_test.tolist() == [1]
 
 

@@ -108,7 +108,7 @@ def test_records_wait_in_files_without_names(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("local_ray")
 def test_files_that_only_readers_see_may_be_named_by_a_pattern(tmp_path: Path) -> None:
-    (tmp_path / "public.csv").write_text("a\n1\n")
+    (tmp_path / "public.csv").write_text("a\n0\n9\n")
     content = {"source": "csv", "private": "shard-*.csv", "public": "public.csv", "label": "y", "classes": [0, 1]}
     settings = CsvData.model_validate(content)
     with pytest.raises(DataError, match="no file here matches"):

@@ -102,7 +102,7 @@ def test_the_report_and_the_card_say_what_was_charged(finished: tuple[Path, Outc
     card = json.loads((out / "student" / "student.json").read_text())
     assert (card["epsilon"], card["delta"]) == (privacy.epsilon, privacy.delta)
     named = {"student", "params", "present", "classes", "input", "shape", "features", "epsilon", "delta", "mechanism"}
-    assert card.keys() == named | {"columns", "ledger"}
+    assert card.keys() == named | {"columns", "ledger", "range"}
     assert privacy.unit == "id"
 
 
