@@ -22,7 +22,7 @@ PARTS = {"month": 12, "weekday": 7, "hour": 24}
 """Positions in a cycle, each written as its sine and cosine, so that December is next to January."""
 
 _UNITS = {"years": 1.0, "days": 365.25, "hours": 24 * 365.25}
-_SINCE = re.compile(r"(years|days|hours) since (.+)", re.DOTALL)
+_SINCE = re.compile(r"(years|days|hours) since (.++)", re.DOTALL)
 _EPOCH = np.datetime64("2000-01-01", "s")
 _LONG = 10.0  # years: dates spread over more are dates of birth or the like
 _DAYS_MANY, _HOURS_MANY = 730.0, 48.0

@@ -48,7 +48,7 @@ def _found(public: Table, test: Table, format: Format) -> Iterator[str]:
     years = years_in(public, format), years_in(test, format)
     for name in format.features:
         if name in categories:
-            cells = ([canonical(text) for text in table.columns[name].texts()] for table in (public, test))
+            cells = ([canonical(text) for text in format.column(table, name).texts()] for table in (public, test))
             yield _of_categories(name, *cells)
             continue
         (own, features), (other, others) = (

@@ -152,7 +152,7 @@ SECTION = {"source": "csv", "label": "y", "id": "who", "classes": ["a", "b"], "i
 def in_files(folder: Path, rows: list[Row], n_files: int, encoding: str = "utf-8") -> CsvData:
     for i in range(n_files):
         (folder / f"shard-{i}.csv").write_bytes(written([HEADER, *rows[i::n_files]]).encode(encoding))
-    (folder / "public.csv").write_bytes(written([["p"], ["1"], ["5"]]).encode(encoding))
+    (folder / "public.csv").write_bytes(written([["p"], ["0"], ["999"]]).encode(encoding))
     private = "shard-0.csv" if n_files == 1 else "shard-*.csv"
     return CsvData.model_validate(SECTION | {"private": private, "public": "public.csv", "encoding": encoding})
 

@@ -100,7 +100,7 @@ def test_a_table_of_another_year_is_like_the_public_one(tmp_path: Path) -> None:
 
 def test_gaps_of_dates_are_filled_feature_by_feature_and_marked_column_by_column(tmp_path: Path) -> None:
     gaps = [*PUBLIC, ",2022-03-01 10:00,f,no", "1960-05-01,,f,no"]
-    data = loaded(tmp_path, [",,f,yes"], gaps, missing="indicator")
+    data = loaded(tmp_path, [",,f,yes"], gaps, missing_values={"treatment": "indicator"})
     assert data.features is not None
     assert data.features[-2:] == ("born missing", "seen missing")
     assert data.records.X[0, -2:].tolist() == [1, 1]
@@ -115,7 +115,7 @@ def test_gaps_of_dates_are_filled_feature_by_feature_and_marked_column_by_column
 
 
 def test_the_card_says_what_dates_become(tmp_path: Path) -> None:
-    data = loaded(tmp_path, PUBLIC, [*PUBLIC, ",,m,no"], missing="indicator")
+    data = loaded(tmp_path, PUBLIC, [*PUBLIC, ",,m,no"], missing_values={"treatment": "indicator"})
     card = {"columns": dict(data.columns or {}), "shape": [data.X_public.shape[1]], "classes": ["no", "yes"]}
     format = format_of_card(card)
     assert isinstance(format, Format)

@@ -80,7 +80,9 @@ def test_every_source_clips_private_and_test_records_to_the_public_file(
     write(tmp_path, source, "test", [10, 50, 1e20])
     given = SETTINGS | {"source": source} | {part: f"{part}.{source}" for part in ("private", "public", "test")}
     given = (
-        given | {"missing_values": {"treatment": missing}} if source != "npz" else {k: given[k] for k in given if k in NpzData.model_fields}
+        given | {"missing_values": {"treatment": missing}}
+        if source != "npz"
+        else {k: given[k] for k in given if k in NpzData.model_fields}
     )
     settings = KINDS[source].model_validate(given)
     loaded = load(settings, None, tmp_path, keep_missing=True)
