@@ -121,7 +121,7 @@ def test_the_card_says_what_dates_become(tmp_path: Path) -> None:
     assert isinstance(format, Format)
     assert columns_for_card(format) == data.columns
     (tmp_path / "new.csv").write_text("\n".join([*COLUMNS, *PUBLIC, "1990-01-01,,f,"]))
-    table: Table = table_in(tmp_path / "new.csv", format)
+    table: Table = table_in(tmp_path / "new.csv", format, format.dialect)
     np.testing.assert_array_equal(features_of(table, format)[:3], data.X_public[:3])
 
 
