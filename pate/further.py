@@ -121,6 +121,7 @@ def _tried(
     with Run.create(place, config, resume=True) as run:
         unread, by_records = getattr(config.data, "sharded", False), config.voters == "neighbours"
         data = data or load(config.data, data_dir or known_data_dir, config_dir, unread, by_records)
+        data = data.within_public_range()
         data = remembered(data, run)
         labels, labelled, data = _released(run, data)
         wanted = with_learned_features(wanted, data.X_public)

@@ -154,7 +154,7 @@ def _subjects(
 ) -> list[Subject]:
     """The run's own model, those of other runs on the same data, one without privacy and a control; each name once."""
     with options.console.trying("reading the run and its data"):
-        data = data or data_of(run, data_dir)
+        data = (data or data_of(run, data_dir)).within_public_range()
         check_columns(data.features, options.sensitive)
         subjects = [subject_of(run, data)]
         for other in others:
