@@ -98,6 +98,7 @@ def prepare(
         for remark in private_remarks:  # what the error must not say
             (console.say if data.benchmark else console.say_privately)(remark)
         raise
+    private_remarks += data.unused
     private_remarks += data.private.remarks if isinstance(data.private, Records) else ()
     epsilon = publishable_epsilon(config, mechanism, len(data.classes))
     joint = None if shared is None else shared.budget()

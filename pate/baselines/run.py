@@ -93,6 +93,8 @@ def run_baseline(
     planned = _plan(model, config, data, n_records, console)
     cost = (model.plan()[3], config.budget.delta) if hasattr(model, "plan") else (config.budget.epsilon, 0.0)
     related = related_runs(config, out, data_dir, config_dir, *cost)
+    for remark in data.unused:
+        console.say_privately(remark)
     for remark in [*data.remarks, *([related.note] if related is not None and related.note else [])]:
         console.say(f"note: {remark}")
     in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()

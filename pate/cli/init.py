@@ -115,7 +115,7 @@ def _check(found: Start, out: Path, console: Console) -> None:
     public = [out.parent / name for key in ("public", "test") if (name := getattr(config.data, key, None))]
     with private_errors(found.private, [*public, *(path.absolute() for path in public)], console):
         data = load(config.data, None, out.parent, keep_missing=by_records)
-    for remark in data.remarks:
+    for remark in (*data.remarks, *data.unused):
         print(f"note: {remark}")
     for remark in data.records.remarks:
         console.say_privately(remark)

@@ -99,7 +99,7 @@ class Dataset:
     source each public example was. `gaps` says that examples may hold NaN, which teachers and the student must take.
     `columns` says for a student's card how columns of files become features, and `range` to what all examples are
     clipped: that of the public ones. `remarks` and, louder, `warnings` are public: what people should know about the
-    source's files.
+    source's files. `unused` names columns that become no feature, which is for the operator.
     """
 
     private: Private
@@ -116,6 +116,7 @@ class Dataset:
     columns: Mapping[str, Any] | None = None
     range: PublicRange | None = None
     remarks: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

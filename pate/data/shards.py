@@ -177,7 +177,7 @@ def load_sharded(
     with problems.gathered():
         X_public = features_of(public, format)
         format = format.with_range(X_public)
-        remarks = (*category_remarks(public, format), *unused_columns(public, None, format))
+        remarks, unused = category_remarks(public, format), unused_columns(public, None, format)
         y_public = public_labels(public, format)
     with problems.gathered():
         if settings.test is not None:
@@ -200,6 +200,7 @@ def load_sharded(
         columns=columns_for_card(format),
         range=format.range,
         remarks=remarks,
+        unused=unused,
         warnings=() if test is None else drift_warnings(public, test, format),
     )
 

@@ -96,7 +96,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     with problems.gathered():
         X_public = features_of(public, format)
         format = format.with_range(X_public)
-        remarks = (*category_remarks(public, format), *unused_columns(public, test, format))
+        remarks, unused = category_remarks(public, format), unused_columns(public, test, format)
         y_public = public_labels(public, format)
     with problems.gathered():
         X_test = None if test is None else features_of(test, format)
@@ -117,6 +117,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
         columns=columns_for_card(format),
         range=format.range,
         remarks=remarks,
+        unused=unused,
         warnings=() if test is None else drift_warnings(public, test, format),
     )
 

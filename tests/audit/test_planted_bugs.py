@@ -183,7 +183,7 @@ def weighed_by_accuracy(monkeypatch):
             accuracy[part] = float((teacher.predict(X) == y).mean())
         return result
 
-    def weighed(self, X):
+    def weighed(self, X, *_seen):
         counts, rows = np.zeros((len(X), self._n_classes), dtype=np.int64), np.arange(len(X))
         for part, (_, teacher) in self._teachers.items():
             counts[rows, self._votes(part, teacher, X)] += round(100 * accuracy[part])

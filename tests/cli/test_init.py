@@ -420,7 +420,7 @@ def test_text_that_is_not_used_is_named(tmp_path: Path) -> None:
     assert "'Rh'" not in line
     assert "text of its own" in next(line for line in ended.stdout.splitlines() if line.strip().startswith("Notiz "))
     data = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
-    (remark,) = [remark for remark in data.remarks if "not used" in remark]
+    (remark,) = [remark for remark in data.unused if "not used" in remark]
     assert "'Notiz'" in remark
     assert "data.ignore" in remark
 

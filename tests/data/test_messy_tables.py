@@ -185,7 +185,7 @@ def test_columns_that_become_no_feature_are_named(tmp_path: Path) -> None:
     private = [f"{line},{note}" for line, note in zip(PRIVATE, ["note", "a", "b", "c"], strict=True)]
     (tmp_path / "test.csv").write_text("born,age,sex,sick,ward\n1990-01-01,10,m,no,x\n")
     data = loaded(tmp_path, private, PUBLIC, ignore=["note"], test="test.csv")
-    ignored, extra = data.remarks
+    ignored, extra = data.unused
     assert "'note' (data.ignore)" in ignored
     assert "'ward', which only" in extra
 

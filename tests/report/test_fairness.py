@@ -19,6 +19,7 @@ from pate.config import BaselineConfig, Config, default_config_path, load_baseli
 from pate.console import Quiet
 from pate.data.dataset import Dataset, Records
 from pate.data.groups import Grouping, groupings
+from pate.data.sources import load
 from pate.errors import ConfigError, RunError
 from pate.report.fairness import FEWEST, group_figures, without_privacy
 from pate.report.quality import measured
@@ -322,7 +323,7 @@ def test_reports_of_two_private_sets_differ_by_their_models_alone(tmp_path: Path
     for seed in (0, 1):
         content = files(tmp_path, seed)
         report = baseline(tmp_path, content, f"run{seed}")
-        data = made_up(benchmark=False).within_public_range()
+        data = load(parse_config(content, BaselineConfig).data, tmp_path, tmp_path)
         with Run.load(tmp_path / f"run{seed}") as found:
             predicted = found.model().predict(data.X_test)
         assert report.student.groups == group_figures(groupings(data, GROUPS), predicted, data.y_test, 2)  # type: ignore[arg-type]

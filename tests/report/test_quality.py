@@ -101,7 +101,7 @@ def test_a_good_student_has_no_warning(tmp_path: Path) -> None:
     assert student.balanced_accuracy is not None
     assert min(student.auc, student.balanced_accuracy, student.accuracy or 0) > 0.9
     assert student.calibration is not None
-    told = dict(summary_rows(report, {}))
+    told = dict(summary_rows(report))
     assert told["released labels"].startswith("no ")
     assert "AUC 0.9" in told["mean over classes"]
     page = (tmp_path / "run" / "report.html").read_text()
@@ -122,7 +122,7 @@ def test_a_student_that_says_one_class_is_called_that(tmp_path: Path) -> None:
     assert labels.startswith("Of the 200 released labels, ")
     assert "say 'no'" in labels
     assert "Asked about 400 of the 400 public examples, the student says 'no' of all" in collapsed
-    assert [text for name, text in summary_rows(report, {}) if name == "WARNING"] == list(report.warnings)
+    assert [text for name, text in summary_rows(report) if name == "WARNING"] == list(report.warnings)
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.count('class="warning"') == 3
     assert "right on" not in headline(report)
@@ -136,7 +136,7 @@ def test_where_classes_are_skewed_accuracy_does_not_stand_alone(tmp_path: Path) 
     rare = student.confusion[1][1] / sum(student.confusion[1])
     beside = f"({percent(student.balanced_accuracy)} on average over classes, {percent(rare)} of the rarest)"
     assert beside in headline(report)
-    assert beside in dict(summary_rows(report, {}))["student"]
+    assert beside in dict(summary_rows(report))["student"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert beside in page
     assert "right on average over classes" in page
@@ -178,7 +178,7 @@ def test_without_test_labels_agreement_with_held_out_labels_is_told(tmp_path: Pa
     assert found.labels == 200
     assert found.share > 0.9 > found.commonest
     assert 0 < found.error < 0.05
-    assert "released labels that it was not taught" in dict(summary_rows(report, {}))["student"]
+    assert "released labels that it was not taught" in dict(summary_rows(report))["student"]
     assert "There are no test labels." in (tmp_path / "run" / "report.html").read_text()
 
 
