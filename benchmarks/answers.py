@@ -23,10 +23,10 @@ KEY = b"a" * 32
 
 def through_the_aggregator(folder: Path) -> tuple[float, int]:
     """Answers per second, and how many were charged."""
-    from pate.aggregator import RemoteAggregator
+    from pate.boundary.aggregator import RemoteAggregator
+    from pate.boundary.counts import PartialCounts
     from pate.cluster.session import ray_session
     from pate.config import RaySettings
-    from pate.ensemble.worker import PartialCounts
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
 

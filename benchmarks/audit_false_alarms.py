@@ -41,7 +41,7 @@ _NEIGHBOURS = Config.model_validate(
     {
         **_SHARED,
         "voters": "neighbours",
-        "neighbours": {"queries": 50},
+        "neighbours": {"cells": 50},
         "mechanism": {"name": "histogram", "scale": 2},
     }
 )
@@ -51,7 +51,7 @@ _TEACHERS = Config.model_validate(
         "n_teachers": 10,
         "teachers": [{"name": "sklearn.tree.DecisionTreeClassifier", "params": {"max_depth": 3}}],
         "mechanism": {"name": "gnmax", "sigma": 10},
-        "budget": {"asked": 20},
+        "budget": {"max_queries": 20},
     }
 )
 _SGD = DPSGDClassifier(

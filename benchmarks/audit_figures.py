@@ -23,19 +23,19 @@ import numpy as np
 
 from pate import pipeline
 from pate.audit import correctness, lira, rmia, threshold
-from pate.audit.auditing import Audit, audit
-from pate.audit.findings import Finding, Options
-from pate.audit.learners import WithoutPrivacy
-from pate.audit.subject import Examples, Subject
+from pate.audit.learners import NonprivateTrainer
+from pate.audit.results import AttackResult, Options
+from pate.audit.runner import Audit, audit
+from pate.audit.target import Subject, TargetExamples
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.console import Console
 from pate.data.dataset import Dataset, Records
 from pate.data.settings import ImageData, TableData
 from pate.data.sources import load
 from pate.errors import DataError
 from pate.features import build_features
 from pate.networks.threads import one_thread
+from pate.runs.console import Console
 
 SETS = ("mnist", "svhn", "adult")
 RECORDS, ASKED, SHADOWS = 3_000, 2_000, 16
@@ -102,13 +102,13 @@ def configs(name: str, section: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "n_teachers": 60,
         "teachers": [{"name": learner, "params": {"C": 1, "max_iter": 200}}],
         "mechanism": {"name": "gnmax", "sigma": 12},
-        "budget": {"asked": 150, "delta": 1e-5},
+        "budget": {"max_queries": 150, "delta": 1e-5},
     }
     yield {
         **shared,
         "name": "neighbours",
         "voters": "neighbours",
-        "neighbours": {"queries": 60, "least_share": 0.4},
+        "neighbours": {"cells": 60, "min_vote_share": 0.4},
         "mechanism": {"name": "histogram", "scale": 2},
         "budget": {"delta": 1e-5},
     }
@@ -146,13 +146,13 @@ def models(name: str, folder: Path, console: Console) -> None:
     _keep(result, found.to_json())
 
 
-def subject_of(data: Dataset, records: int, trainer: WithoutPrivacy, seed: int = 0) -> Subject:
+def subject_of(data: Dataset, records: int, trainer: NonprivateTrainer, seed: int = 0) -> Subject:
     """A model of the first `records` private records, without privacy."""
     assert data.X_test is not None
     assert data.y_test is not None
-    members = Examples(data.records.X[:records], data.records.y[:records], np.arange(records))
+    members = TargetExamples(data.records.X[:records], data.records.y[:records], np.arange(records))
     n_out = min(ASKED, max(records, 400))
-    outsiders = Examples(data.X_test[:n_out], data.y_test[:n_out], np.arange(n_out))
+    outsiders = TargetExamples(data.X_test[:n_out], data.y_test[:n_out], np.arange(n_out))
     content = next(configs("", {"source": "npz", "file": "x.npz", "classes": [0, 1]}))
     return Subject(
         name=trainer.in_words,
@@ -178,7 +178,7 @@ def overfitting(name: str, folder: Path) -> None:
     data, rows = small_data(name, folder)[0], []
     for records in SIZES:
         for steps in (150, 1500):
-            trainer = WithoutPrivacy("network", len(data.classes), {**NETWORK, "steps": steps})
+            trainer = NonprivateTrainer("network", len(data.classes), {**NETWORK, "steps": steps})
             subject = subject_of(data, records, trainer)
             found = {
                 f.attack: f for module in (threshold, correctness) for f in module.attack(subject, Options.of(False))
@@ -204,9 +204,9 @@ def regularised(name: str, folder: Path, console: Console) -> None:
     }
     options = Options.of(True, examples=1000, shadows=8, processes=1, console=console, work=folder / "shadows")
     for kind, params in kinds.items():
-        subject = subject_of(data, 1000, WithoutPrivacy("network", len(data.classes), params))
+        subject = subject_of(data, 1000, NonprivateTrainer("network", len(data.classes), params))
         subject = replace(subject, outsiders=subject.outsiders.some(1000, 0))
-        found: list[Finding] = [f for module in (threshold, lira, rmia) for f in module.attack(subject, options)]
+        found: list[AttackResult] = [f for module in (threshold, lira, rmia) for f in module.attack(subject, options)]
         right = float((subject.predict(subject.outsiders.X) == subject.outsiders.y).mean())
         rows.append({"kind": kind, "gap": _gap(subject), "right": right, "findings": [f.to_json() for f in found]})
         told = ", ".join(f"{f.attack} {f.auc:.3f}" for f in found)

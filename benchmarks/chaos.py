@@ -38,13 +38,13 @@ def driver(folder: Path, seed: int) -> None:
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
-    from pate.aggregator import RemoteAggregator
-    from pate.ensemble.voters import AskWorkers
-    from pate.ensemble.worker import Job, Teaching, Worker
+    from pate.boundary.aggregator import RemoteAggregator
     from pate.errors import PateError
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
     from pate.teachers import Recipe
+    from pate.voters.teachers.remote_votes import AskWorkers
+    from pate.voters.teachers.worker import Teaching, TrainingJob, Worker
 
     ray.init(address="auto", namespace="chaos", log_to_driver=False, logging_level="ERROR")
     limits = Limits(N_QUERIES, N_QUERIES, "GNMax(2)")
@@ -60,7 +60,7 @@ def driver(folder: Path, seed: int) -> None:
         records = np.random.default_rng(0)
         for part in range(N_TEACHERS):
             y = np.arange(30) % 3
-            worker.train.remote(Job(0, (part,)), {part: (records.normal(y[:, None], 1.0, (30, 2)), y)})
+            worker.train.remote(TrainingJob(0, (part,)), {part: (records.normal(y[:, None], 1.0, (30, 2)), y)})
         aggregator = RemoteAggregator(
             mechanism=GNMax(2.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
         )
@@ -111,7 +111,7 @@ def violations(folder: Path, spent_before: int) -> tuple[Counter[str], int]:
     """What is wrong with the ledger and with what was told, and how much is charged now."""
     import numpy as np
 
-    from pate.aggregator import query_ids
+    from pate.boundary.aggregator import query_ids
     from pate.errors import PateError
     from pate.ledger.chain import verify
 

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from pate.baselines.dp_sgd import DPSGDClassifier
+from pate.components.registry import make_importable
 from pate.config import load_baseline_config
 from pate.data.sources import load
-from pate.naming import make_importable
-from pate.neighbours.features import RecordFeatures
-from pate.neighbours.kept import KeptFeatures
+from pate.voters.neighbours.feature_cache import FeatureCache
+from pate.voters.neighbours.features import RecordFeatures
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cifar10_dp_probe.yaml"
 HELD_OUT = 5_000
@@ -60,9 +60,9 @@ def main() -> None:
     config = load_baseline_config(CONFIG)
     make_importable(CONFIG.parent)
     data = load(config.data, given.data_dir, CONFIG.parent)
-    steps = [dict(step) for step in config.baseline.params["prepare"]]
+    steps = [dict(step) for step in config.baseline.params["preprocessing"]]
     steps[0]["params"] = {**steps[0]["params"], "size": given.size}
-    kept = KeptFeatures(RecordFeatures(steps), given.results.with_suffix(".features"))
+    kept = FeatureCache(RecordFeatures(steps), given.results.with_suffix(".features"))
     assert data.X_test is not None
     public, private, test = (_features(kept, X) for X in (data.X_public, data.records.X, data.X_test))
     y_public, y, y_test = data.y_public, data.records.y, data.y_test
@@ -75,7 +75,7 @@ def main() -> None:
     table(config.baseline.params, public, (private, y), tested, given)
 
 
-def _features(kept: KeptFeatures, X: NDArray) -> NDArray[np.float32]:
+def _features(kept: FeatureCache, X: NDArray) -> NDArray[np.float32]:
     found, started = [], time.perf_counter()
     for start in range(0, len(X), AT_ONCE):
         found.append(kept(X[start : start + AT_ONCE]).astype(np.float32))
@@ -88,7 +88,7 @@ def _features(kept: KeptFeatures, X: NDArray) -> NDArray[np.float32]:
 def private_probe(
     params: dict[str, Any], epsilon: float, settings: dict[str, Any], public: NDArray, train: Split, seed: int
 ) -> DPSGDClassifier:
-    own = {key: value for key, value in params.items() if key != "prepare"} | settings
+    own = {key: value for key, value in params.items() if key != "preprocessing"} | settings
     given = {"epsilon": epsilon, "delta": 1e-5, "n_records": 50_000, "classes": range(10), "random_state": seed}
     return DPSGDClassifier(**given, **own).fit(*train, X_public=public)
 

@@ -26,7 +26,7 @@ import numpy as np
 from dp_erm_tables import draw, print_tables
 from threadpoolctl import threadpool_limits
 
-from pate.accounting.parameters import MOST_EPSILON
+from pate.accounting.parameters import MAX_EPSILON
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.private_tuning import PrivatelyTuned
 from pate.data.benchmark_tables import load_table
@@ -90,10 +90,10 @@ def main() -> None:
 
 def cells(source: str, options: argparse.Namespace) -> list[Cell]:
     """Everything that is measured on a data set."""
-    n = min(len(data_set(source, options.data_dir).records.X), options.most_records)
+    n = min(len(data_set(source, options.data_dir).records.X), options.max_records)
     found = []
     for loss in LOSSES:
-        plain = Cell(source, n, "linear", loss, "none", MOST_EPSILON, 1)
+        plain = Cell(source, n, "linear", loss, "none", MAX_EPSILON, 1)
         found += [plain, replace(plain, model="kernel")]
         for method in METHODS:
             private = replace(plain, method=method, repeats=options.repeats)
@@ -134,7 +134,7 @@ def rehearsed(cell: Cell, data: Dataset) -> dict[str, Any]:
     """The candidate with the fewest errors in rehearsals on public rows alone."""
     assert data.y_public is not None
     learned, counted = slice(0, REHEARSED), slice(REHEARSED, 2 * REHEARSED)
-    epsilon = min(cell.epsilon * cell.records / REHEARSED, MOST_EPSILON)
+    epsilon = min(cell.epsilon * cell.records / REHEARSED, MAX_EPSILON)
     rehearsal = replace(cell, records=REHEARSED, epsilon=epsilon)
     repeats = 1 if cell.method == "none" else REHEARSALS[cell.model]
     X, y = data.X_public, data.y_public

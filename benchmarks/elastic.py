@@ -69,7 +69,7 @@ def write_config(folder: Path, teachers: int, sleep: float, networks: bool = Fal
         "data": {"source": "digits"},
         "teachers": families,
         "mechanism": {"name": "gnmax", "sigma": 20},
-        "budget": {"asked": 50},
+        "budget": {"max_queries": 50},
         "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
         "ray": ray,
     }
@@ -227,11 +227,12 @@ def mixed(folder: Path, teachers: int, sleep: float) -> None:
     import ray
     from ray.cluster_utils import Cluster
 
+    from pate.boundary.counts import sum_counts
     from pate.config import RaySettings, TeacherFamily
-    from pate.ensemble.checkpoints import InMemory
-    from pate.ensemble.pool import Pool
-    from pate.ensemble.worker import Teaching, sum_counts
     from pate.teachers import assign_recipes, recipes
+    from pate.voters.teachers.checkpoints import InMemory
+    from pate.voters.teachers.pool import Pool
+    from pate.voters.teachers.worker import Teaching
 
     cluster = patiently(Cluster, initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     names = {patiently(cluster.add_node, num_cpus=2).node_id: "CPU node" for _ in range(2)}

@@ -29,7 +29,7 @@ class OneByOne:
 
     inner: Mechanism
     votes_per_record: int = 1
-    charged_as_stream = False
+    priced_as_stream = False
     name: str = "one-by-one"
 
     def log_outcomes(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:

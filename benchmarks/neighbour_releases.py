@@ -18,12 +18,12 @@ import numpy as np
 from pate.config.components import listed
 from pate.data.images import load_images
 from pate.mechanisms import GNMax, Histogram, LNMax, PermuteAndFlip
-from pate.neighbours import posterior
-from pate.neighbours.cells import Cells, Space
-from pate.neighbours.features import RecordFeatures
-from pate.neighbours.rounds import Round
-from pate.neighbours.voting import Election
+from pate.mechanisms.cell_rounds import Round
 from pate.planning.neighbours import with_target
+from pate.students import posterior
+from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.features import RecordFeatures
 
 _WAYS = {"histogram": Histogram(4), "lnmax": LNMax(4), "permute_and_flip": PermuteAndFlip(4), "gnmax": GNMax(8)}
 _FEATURES = {"mnist": ["upright", "hog"], "svhn": [{"name": "hog", "params": {"signed": False, "softness": 0.1}}]}
@@ -45,7 +45,7 @@ def main() -> None:
     assert truth is not None
     for n_cells in map(int, asked.cells.split(",")):
         cells = Cells.of(Space.of(seen, 50), seen, n_cells, seed=0)
-        votes = Election(lambda X: X, cells, 1, n_classes).count(private, data.records.y)
+        votes = CellVote(lambda X: X, cells, 1, n_classes).count(private, data.records.y)
         members = cells.nearest(seen)[:, 0]
         print(f"{asked.data}, {n_cells} cells; without noise {100 * (votes.argmax(1)[members] == truth).mean():.1f} %")
         for epsilon in (0.05, 0.1, 0.5, 1.0):

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from pate.neighbours.cells import Cells, Space
-from pate.neighbours.features import RecordFeatures
-from pate.neighbours.voting import Election
+from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.features import RecordFeatures
 
 _AT_ONCE = 1 << 14
 _CLASSES = 10
@@ -46,13 +46,13 @@ def main() -> None:
     asked = parser.parse_args()
     public = np.random.default_rng(0).random((4 * asked.cells, asked.features), dtype=np.float32)
     cells = Cells.of(Space.of(public, None), public, asked.cells, seed=0)
-    election = Election(RecordFeatures(()), cells, 1, _CLASSES)
+    cell_vote = CellVote(RecordFeatures(()), cells, 1, _CLASSES)
     theirs = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(cells.centres)
     seconds = {"ours": 0.0, "scikit-learn": 0.0}
     same, counted, begun = 0, np.zeros((asked.cells, _CLASSES), dtype=np.int64), megabytes()
     for X, y in stretches(asked.records, asked.features, 1):
         started = time.perf_counter()
-        counted += election.count(X, y)
+        counted += cell_vote.count(X, y)
         seconds["ours"] += time.perf_counter() - started
         places = cells.space.places(X)
         started = time.perf_counter()

@@ -89,7 +89,7 @@ def by_readers(shards: Shards, workers: int) -> Peaks:
     """Streamed by readers on Ray; every part is fetched once, by a task."""
     import ray
 
-    from pate.ensemble.readers import Readers
+    from pate.voters.teachers.readers import Readers
 
     with ray_session(None, RaySettings(workers=workers)):
         ray.get([ray.remote(resident).remote("VmRSS") for _ in range(2 * workers)])
@@ -108,7 +108,7 @@ def bare(workers: int) -> float:
     """What a reader has before it reads: one of a single record."""
     import ray
 
-    from pate.ensemble.readers import Readers
+    from pate.voters.teachers.readers import Readers
 
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), "npz", 1e-5, 1, 2)

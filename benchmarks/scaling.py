@@ -48,12 +48,13 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     import ray
     from ray.cluster_utils import Cluster
 
+    from pate.boundary.counts import sum_counts
     from pate.config import RaySettings
     from pate.data.partition import split_into_parts
-    from pate.ensemble.checkpoints import InMemory
-    from pate.ensemble.pool import Pool
-    from pate.ensemble.worker import Teaching, sum_counts
     from pate.teachers import Recipe
+    from pate.voters.teachers.checkpoints import InMemory
+    from pate.voters.teachers.pool import Pool
+    from pate.voters.teachers.worker import Teaching
 
     rng = np.random.default_rng(0)
     X, y = rng.random((240 * n_teachers, 32), dtype=np.float32), rng.integers(10, size=240 * n_teachers)

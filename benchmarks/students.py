@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.aggregator import Aggregator, StoredVotes
+from pate.boundary.aggregator import Aggregator, StoredVotes
 from pate.config import load_config
 from pate.data.dataset import Dataset, Votes
 from pate.data.sources import load
@@ -39,8 +39,8 @@ ROWS: dict[str, tuple[str, Mechanism, int]] = {
 }
 NETWORKS = ("gan", "mixmatch")  # a gan with the parameters of configs/IMAGES_votes.yaml
 MIXMATCH: dict[str, dict[str, Any]] = {
-    "mnist": {"class_mix": "even", "steps": 2000},
-    "svhn": {"class_mix": "labels", "channels": 32, "hidden": 256, "steps": 4000},
+    "mnist": {"class_prior": "even", "steps": 2000},
+    "svhn": {"class_prior": "labels", "channels": 32, "hidden": 256, "steps": 4000},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "supervised": {"estimator": "sklearn.svm.SVC", "params": {"C": 10}},

@@ -22,15 +22,16 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from pate.boundary.counts import sum_counts
 from pate.config import RaySettings, TeacherFamily, load_config
 from pate.data.dataset import Dataset
 from pate.data.images import load_images
-from pate.ensemble.checkpoints import TeacherFiles
-from pate.ensemble.pool import Pool
-from pate.ensemble.worker import Teaching, Worker, sum_counts
 from pate.networks.threads import one_thread
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers.stacked import _Batches, _move
+from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers.pool import Pool
+from pate.voters.teachers.worker import Teaching, Worker
 
 KEY = b"b" * 32
 QUERIES = 2000

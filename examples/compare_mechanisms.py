@@ -16,7 +16,7 @@ DELTA, QUERIES, TARGET = 1e-5, 200, 4.0
 
 
 def main() -> None:
-    limits = Workload(asked=QUERIES, answered=None, delta=DELTA, n_classes=VOTES.shape[1])
+    limits = Workload(max_queries=QUERIES, max_answers=None, delta=DELTA, n_classes=VOTES.shape[1])
     for settings in ({"name": "gnmax"}, {"name": "lnmax"}):
         mechanism = solve_noise(settings, TARGET, limits)  # least noise for the target
         assert isinstance(mechanism, GNMax | LNMax)

@@ -16,7 +16,7 @@ def main() -> None:
         folder = Path(name)
         file = folder / "ledger.db"
         mechanism = GNMax(sigma=5)
-        limits = Limits(asked=3, answered=3, mechanism=repr(mechanism))  # fixed before the first query
+        limits = Limits(max_queries=3, max_answers=3, mechanism=repr(mechanism))  # fixed before the first query
         ledger = Ledger.open(file, limits)  # its key is in ledger.db.key: keep it apart, it can write any history
 
         queries = [b"first", b"second"]

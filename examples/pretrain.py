@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
+from pate.baselines.frozen_layers import transforms_of
 from pate.baselines.pretraining import blended, pretrained_weights
-from pate.baselines.seen import transforms_of
 from pate.config import load_baseline_config
 from pate.data.sources import load
 
@@ -30,7 +30,7 @@ def told(step: int, steps: int, error: float) -> None:
 def main(config: str, features: str, data_dir: str, out: str, epochs: str = "60", times: str = "5") -> None:
     wanted, seer = (load_baseline_config(Path(name)) for name in (config, features))
     data = load(wanted.data, Path(data_dir), Path(config).parent)
-    transform = transforms_of(seer.baseline.params["prepare"]).transform
+    transform = transforms_of(seer.baseline.params["preprocessing"]).transform
     X = blended(data.X_public, int(times))
     seen = []
     for block in np.array_split(X, 20):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pate
-from pate.console import Quiet
+from pate.runs.console import Quiet
 
 DATA = {
     **{"source": "csv", "private": "visits.csv", "public": "volunteers.csv", "test": "test.csv"},
@@ -40,7 +40,7 @@ def recognised(out: Path, folder: Path, patients: int, **params: object) -> str:
         "data": DATA,
         "teachers": [model],
         "mechanism": {"name": "gnmax", "sigma": 25},
-        "budget": {"asked": 100, "delta": 1e-5},
+        "budget": {"max_queries": 100, "delta": 1e-5},
         "student": {"name": "supervised", "params": {"estimator": model["name"], "params": model["params"]}},
         "backend": "local",
     }

@@ -3,7 +3,7 @@
 Public names load on first use, so `import pate` brings in neither ray nor torch.
 
 >>> import pate
->>> round(pate.worst_case_epsilon(pate.GNMax(40), asked=100, delta=1e-5), 2)
+>>> round(pate.worst_case_epsilon(pate.GNMax(40), max_queries=100, delta=1e-5), 2)
 1.09
 """
 

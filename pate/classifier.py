@@ -18,14 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from pate.data.frames import Encoder, is_frame, person_ids, split_off_public, with_columns_of
-from pate.planning.classifier import (
-    InvalidParameter,
-    check_parameters,
-    choose_voters,
-    config_of,
-    in_its_words,
-    seed_of,
-)
+from pate.planning.classifier import InvalidParameter, check_parameters, choose_voters, config_of, in_its_words, seed_of
 from pate.runs.notebook import labels_table
 
 if TYPE_CHECKING:
@@ -240,8 +233,8 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         PATEClassifier
             The fitted classifier.
         """
-        from pate.console import Console, Quiet
         from pate.pipeline import run
+        from pate.runs.console import Console, Quiet
         from pate.runs.run import Run
 
         _refuse_further(not_taken)

@@ -17,48 +17,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate import lessons
-from pate.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
-from pate.asking import ask, ask_in_rounds
-from pate.cluster.joining import check_seen
-from pate.cluster.metrics import seen_from_outside, show, show_stage
+from pate.boundary.aggregator import Aggregator, AnyAggregator, RemoteAggregator, StoredVotes, votes_collected
+from pate.cluster.connect import check_visible
+from pate.cluster.metrics import published_metrics, set_stage, show
 from pate.cluster.session import joined, ray_session
 from pate.config import Config, load_config, parse_config
-from pate.console import Console
 from pate.data.dataset import Dataset, Shards, Votes
 from pate.data.sources import data_root
-from pate.ensemble.checkpoints import TeacherFiles
-from pate.ensemble.worker import Teaching
 from pate.errors import BudgetExceeded, ConfigError, RunError
-from pate.forget import remembered
+from pate.followup.unlearning import remembered
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import Pin
 from pate.mechanisms import Mechanism
-from pate.neighbours.electorate import electorate_of, tell_of_silent
-from pate.neighbours.posterior import Labelled, no_more_than_noise
-from pate.neighbours.voting import Election
 from pate.networks.threads import waiting_threads
 from pate.planning.budget import anchor_of, ledger_opener
-from pate.preparing import prepare
+from pate.preflight.preparation import prepare
+from pate.preflight.sizes import Tell, check_records
+from pate.report.builder import report_of_run
 from pate.report.figures import save_examples
-from pate.report.making import report_of_run
+from pate.report.files import store_report, write_pages
 from pate.report.schema import Report
 from pate.report.terminal import summary_rows
-from pate.report.writing import store_report, write_pages
 from pate.runs import files
-from pate.runs.beginning import undone_if_nothing_came
+from pate.runs.cleanup import remove_empty_run
+from pate.runs.console import Console
 from pate.runs.run import Resume, Run
-from pate.runs.seals import OWN_TEACHERS, seal, user_secret
-from pate.sizes import Tell, check_records
-from pate.students.held_out import HeldOut, held_out, tries_of_a_run
-from pate.students.seeing import StudentFeatures
+from pate.runs.signatures import OWN_TEACHERS, seal, user_secret
+from pate.students.feature_extractor import StudentFeatures
+from pate.students.held_out import HeldOut, count_run_tries, held_out
+from pate.students.posterior import Labelled, is_only_noise
 from pate.students.stage import (
-    few_and_many,
-    few_and_many_of,
-    labels_are_kept,
-    student_between,
+    fit_intermediate_student,
+    mention_stored_labels,
+    split_labelled,
+    split_weighted,
     train_student,
 )
+from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.vote_counting import open_vote_counter, report_silent_records
+from pate.voters.teachers import rounds
+from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers.query_loop import ask, ask_actively
+from pate.voters.teachers.worker import Teaching
 
 _SECONDS_BETWEEN_COPIES = 10.0
 
@@ -111,7 +111,7 @@ def run(
     console: Console | None = None,
     data: Dataset | None = None,
     pages: bool = True,
-    kept_features: Path | None = None,
+    feature_cache: Path | None = None,
     n_jobs: int | None = None,
     evaluate_teachers: bool = False,
 ) -> Outcome:
@@ -124,7 +124,7 @@ def run(
     ledger's links are also kept; else the user's own is, unless it is "none" (`pate.runs.anchoring`). `trust` may name
     `private/teachers`: then teachers are used that the run has stored on another machine, or somebody else in it, which
     may run their code. `data` is the data, if it is in memory or was loaded before. Without `pages`, what is for people
-    to look at is left out: pages, plots, curves and the private data-dependent ε. `kept_features` is a private folder
+    to look at is left out: pages, plots, curves and the private data-dependent ε. `feature_cache` is a private folder
     where runs on the same data share the public features of records that vote themselves; else they are kept until the
     votes are counted. With `backend: local`, `n_jobs` processes train teachers (negative: as joblib counts them); the
     votes are the same. `evaluate_teachers`, on a benchmark, also notes how often teachers and their plurality were
@@ -155,32 +155,32 @@ def run(
     seconds = {"try": ready.seconds}
     with (
         Run.create(out, given, resume) as directory,
-        undone_if_nothing_came(directory),
+        remove_empty_run(directory),
         joined(address, config.ray) if config.backend == "ray" else nullcontext(),
-        seen_from_outside(directory.id, config.name, **_figures(config, epsilon)),
+        published_metrics(directory.id, config.name, **_figures(config, epsilon)),
     ):
         ready.announce(console)
         data = remembered(data, directory)
         directory.note(files.PLACES, {"data_dir": _absolute(data_root(data_dir)), "config_dir": _absolute(config_dir)})
         seal(directory, directory.config_file, directory.places_file)
-        chosen = anchor_of(given, directory, config_dir, anchor, console.say)
+        chosen = anchor_of(given, directory, config_dir, anchor, console.info)
         open_ledger = ledger_opener(given, mechanism, directory, config_dir, chosen)
         inside = _Inside(
-            config, config_dir, data, directory, force, pages, seconds, console, kept_features, n_jobs,
+            config, config_dir, data, directory, force, pages, seconds, console, feature_cache, n_jobs,
             ready.student_seconds, OWN_TEACHERS in trust, evaluate_teachers,
         )  # fmt: skip
         if config.voters == "neighbours":
             released = _release_rounds(inside, mechanism, open_ledger, address)
         else:
             released = _release_labels(inside, mechanism, open_ledger, address)
-            data = data.asked_first(released.rows)
-        with _stage("student", seconds), labels_are_kept("the student", out):
+            data = data.with_queries_first(released.rows)
+        with _stage("student", seconds), mention_stored_labels("the student", out):
             student = train_student(
                 config, data, released.labels, directory, epsilon, released.head, console, released.labelled
             )
             agreement = _agreement(config, data, released, directory, console) if pages else None
         directory.sync()
-        with labels_are_kept("the report", out):
+        with mention_stored_labels("the report", out):
             with _stage("report", seconds):
                 report = report_of_run(
                     config, data, mechanism, released, epsilon, student, pages, console, agreement, ready.related
@@ -200,20 +200,25 @@ def _agreement(config: Config, data: Dataset, released: Released, run: Run, cons
     """With released labels that were held out, where there are no test labels to tell how good the student is."""
     if data.X_test is not None and data.y_test is not None:
         return None
-    return held_out(config, data, released.labels, released.labelled, run, console, tries_of_a_run(config))
+    return held_out(config, data, released.labels, released.labelled, run, console, count_run_tries(config))
 
 
 def _figures(config: Config, epsilon: float) -> dict[str, float]:
     """What is seen of a run from its beginning."""
     if config.voters == "neighbours":
         return {"epsilon": epsilon}
-    return {"epsilon": epsilon, "teachers": config.n_teachers, "teachers_trained": 0, "queries": config.budget.asked}
+    return {
+        "epsilon": epsilon,
+        "teachers": config.n_teachers,
+        "teachers_trained": 0,
+        "queries": config.budget.max_queries,
+    }
 
 
 @contextmanager
 def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     started = time.perf_counter()
-    show_stage(name)
+    set_stage(name)
     yield
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
 
@@ -230,7 +235,7 @@ class _Inside:
     pages: bool
     seconds: dict[str, float]
     console: Console
-    kept_features: Path | None
+    feature_cache: Path | None
     n_jobs: int | None
     student_seconds: float = 0.0
     trusts_teachers: bool = False
@@ -239,7 +244,7 @@ class _Inside:
     @property
     def tell(self) -> Tell:
         """Says what only people may read who may know the private data; anybody may, of a benchmark."""
-        return self.console.say if self.data.benchmark else self.console.say_privately
+        return self.console.info if self.data.benchmark else self.console.info_private
 
 
 def _release_labels(
@@ -248,30 +253,30 @@ def _release_labels(
     """Everything inside the trust boundary: what comes back is paid for and stored."""
     config, data, run, console = inside.config, inside.data, inside.run, inside.console
     adaptive = config.budget.adaptive
-    queries = data.X_public if adaptive else data.X_public[: config.budget.asked]  # those that may be asked about
+    queries = data.X_public if adaptive else data.X_public[: config.budget.max_queries]  # those that may be asked about
     collected = votes_collected(queries, run.private, run.key)
     with ExitStack() as stack:
         aggregator = _aggregator(inside, mechanism, open_ledger, None if collected else stack, address)
         published = run.labels
         if published is not None:
-            aggregator.must_have_told(published.examples(data), published.labels)
+            aggregator.verify_published_labels(published.examples(data), published.labels)
         spent = aggregator.spent()
         show(queries_asked=spent.asked, queries_answered=spent.answered)
         if not spent.asked and not aggregator.room():
             raise BudgetExceeded("no query fits into the budget any more: other runs on the same data have used it up")
         answered = not adaptive and aggregator.stored_prefix(queries) == len(queries)
-        if config.rounds:
+        if config.teacher_rounds:
             _hold_lessons(inside, queries, aggregator)
         elif not answered and not collected:
             if isinstance(data.private, Votes):
                 aggregator.collect(queries, StoredVotes(data.private.counts[: len(queries)], config.n_teachers))
             else:
-                _train_and_vote(inside, lessons.lessons(config)[0], queries, aggregator=aggregator)
+                _train_and_vote(inside, rounds.teacher_rounds(config)[0], queries, aggregator=aggregator)
         run.sync()
         show(teachers_trained=config.n_teachers, teachers=config.n_teachers)
         with _stage("label", inside.seconds):
             if adaptive:
-                rows, labels = ask_in_rounds(queries, config, lambda X: ask(aggregator, X, console), run, console)
+                rows, labels = ask_actively(queries, config, lambda X: ask(aggregator, X, console), run, console)
                 queries = queries[rows]
             else:
                 rows, labels = np.arange(len(queries)), ask(aggregator, queries, console)
@@ -286,7 +291,7 @@ def _release_labels(
             if config.budget.sanitise is not None:
                 sanitised = aggregator.sanitise(queries, config.budget.sanitise, config.budget.delta)
                 if sanitised is None:
-                    console.say("note: no sanitised ε: votes behind some answers were erased by forgetting")
+                    console.info("note: no sanitised ε: votes behind some answers were erased by forgetting")
             head = aggregator.head()
             aggregator.close()
         return Released(rows, labels, spent, sanitised, head)
@@ -295,26 +300,26 @@ def _release_labels(
 def _release_rounds(
     inside: _Inside, mechanism: Mechanism, open_ledger: Callable[[], Ledger], address: str | None
 ) -> Released:
-    """The same where records vote themselves: rounds of cells, each one charge."""
-    from pate.neighbours.stage import Rounds
+    """Release labels where records vote themselves: rounds of cells, each of them one charge."""
+    from pate.voters.neighbours.stage import Rounds
 
     config, data, run, console = inside.config, inside.data, inside.run, inside.console
     assert config.neighbours is not None
     remote = isinstance(data.private, Shards)
-    kept = None if remote else inside.kept_features or run.features_folder
+    kept = None if remote else inside.feature_cache or run.features_folder
     rounds = Rounds(config.neighbours, config.build_rounds(), config.seed, run.cells_folder, kept)
     with ExitStack() as stack:
         aggregator = _aggregator(inside, mechanism, open_ledger, stack if remote else None, address)
         if not aggregator.spent().asked and not aggregator.room():
             raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
-        tell_of_silent(data, run, console)
-        electorate = electorate_of(data, run, stack, config.ray)
+        report_silent_records(data, run, console)
+        electorate = open_vote_counter(data, run, stack, config.ray)
 
-        def release(name: str, election: Election, by: Mechanism) -> NDArray[np.int64]:
+        def release(name: str, cell_vote: CellVote, by: Mechanism) -> NDArray[np.int64]:
             with _stage("vote", inside.seconds), console.working(name.partition(",")[0]):
-                released = aggregator.release_round(name, election, by, electorate)
-            if by.releases_counts and no_more_than_noise(released, by.noise):  # type: ignore[attr-defined]
-                console.say(
+                released = aggregator.release_round(name, cell_vote, by, electorate)
+            if by.releases_counts and is_only_noise(released, by.noise):  # type: ignore[attr-defined]
+                console.info(
                     "warning: what was released is no more than noise: either there is too much of it for so few "
                     "records, or hardly any of them cast a vote; look at data.id, id_type, label, classes, decimal, "
                     "dates and encoding, and at the mechanism's scale"
@@ -323,10 +328,10 @@ def _release_rounds(
 
         def teach(number: int, labelled: Labelled) -> Any:
             with _stage("label", inside.seconds):
-                given = few_and_many_of(data.X_public, labelled)
-                return student_between(config, given, run.round_student(number), console)
+                given = split_weighted(data.X_public, labelled)
+                return fit_intermediate_student(config, given, run.round_student(number), console)
 
-        labelled = rounds.hold(data.X_public, len(data.classes), release, teach)
+        labelled = rounds.run(data.X_public, len(data.classes), release, teach)
         published = run.labels
         if published is not None and not labelled.same_as(published.labels, published.weights):
             raise RunError("labels.npz: differs from what the ledger holds; put back what the run published")
@@ -357,7 +362,7 @@ def _aggregator(
         return Aggregator(**arguments)
     with _stage("start", inside.seconds), inside.console.working("starting Ray"):
         until_end.enter_context(ray_session(address, inside.config.ray))
-        check_seen(arguments["private"])
+        check_visible(arguments["private"])
         name = f"aggregator-{blake2b(inside.run.key, digest_size=8).hexdigest()}"
         return RemoteAggregator(name, **arguments)
 
@@ -378,42 +383,42 @@ def _hold_lessons(inside: _Inside, queries: NDArray, aggregator: AnyAggregator) 
 
     def seen(number: int, labels: NDArray[np.int64]) -> StudentFeatures:
         folder = run.student_of_round(number)
-        with _stage("label", inside.seconds), labels_are_kept(f"the student of round {number}", run.place):
-            student_between(inside.config, few_and_many(data.X_public, labels), folder, console)
+        with _stage("label", inside.seconds), mention_stored_labels(f"the student of round {number}", run.place):
+            fit_intermediate_student(inside.config, split_labelled(data.X_public, labels), folder, console)
         return StudentFeatures.of(folder)
 
     vote = partial(_train_and_vote, inside, aggregator=aggregator)
-    lessons.hold(inside.config, queries, needs_votes, vote, ask_about, seen)
+    rounds.run_rounds(inside.config, queries, needs_votes, vote, ask_about, seen)
 
 
 def _train_and_vote(
     inside: _Inside,
-    lesson: lessons.Lesson,
+    round_: rounds.TeacherRound,
     queries: NDArray,
     first: StudentFeatures | None = None,
     *,
     aggregator: AnyAggregator,
 ) -> None:
-    from pate.ensemble import Ensemble
-    from pate.ensemble.readers import private_records
+    from pate.voters.teachers.ensemble import Ensemble
+    from pate.voters.teachers.readers import private_records
 
-    config, data, run, console = lesson.config, inside.data, inside.run, inside.console
+    config, data, run, console = round_.config, inside.data, inside.run, inside.console
     with console.working("splitting private records into parts"):
         records = private_records(config, data, run)
     if records.left_out:
-        console.say_privately(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
+        console.info_private(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
     if isinstance(data.private, Shards):
         check_records(config, records.n_records, len(data.classes), inside.force, inside.tell)
     teaching = Teaching.of(config, len(data.classes), inside.config_dir, first, data.X_public.shape[1:])
     own = user_secret(run.key_file)
-    store = TeacherFiles(run.teachers_of_round(lesson.number), run.key, lesson.number, own, inside.trusts_teachers)
+    store = TeacherFiles(run.teachers_of_round(round_.number), run.key, round_.number, own, inside.trusts_teachers)
     if store.are_foreign:
-        console.say(
+        console.info(
             "note: the teachers that are stored there were not trained by you here, and are trained again: reading "
             f"them could run somebody's code. Where that was you, elsewhere, trust {OWN_TEACHERS} to use them"
         )
     settings = config.ray if config.backend == "ray" else None
-    with Ensemble(teaching, records, store, settings, console.say, inside.n_jobs) as ensemble:
+    with Ensemble(teaching, records, store, settings, console.info, inside.n_jobs) as ensemble:
         with _stage("train", inside.seconds):
             with console.working("trying each kind of teacher on public examples"):
                 expected = ensemble.probe(data.X_public)
@@ -435,7 +440,7 @@ def _train_and_vote(
             ensemble.vote(lambda voters: aggregator.collect(queries, voters))
     run.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
     if store.failures:
-        console.say_privately(f"{len(store.failures)} teachers failed to train; see private/failures.json")
+        console.info_private(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -35,14 +35,14 @@ from pate.classifier import PATEClassifier, PrivacyWarning
 from pate.config import TeacherFamily
 from pate.data.dataset import Dataset, Records
 from pate.data.frames import Encoder, person_ids, split_off_public
-from pate.ensemble import Ensemble
-from pate.ensemble.readers import parts_of, split_records
-from pate.ensemble.worker import Teaching
 from pate.errors import ConfigError, RunError
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram
 from pate.planning.budget import publishable_epsilon
 from pate.planning.recommend import recommend
 from pate.teachers import recipes
+from pate.voters.teachers.ensemble import Ensemble
+from pate.voters.teachers.readers import parts_of, split_records
+from pate.voters.teachers.worker import Teaching
 
 NOISE = "two fits draw different noise, which is never seeded, so their predictions differ"
 CANNOT_APPLY = {
@@ -170,7 +170,7 @@ def test_what_was_asked_for_is_what_is_run() -> None:
         teachers, n_teachers=30, epsilon=3, delta=1e-6, queries=50, classes=["up", "down"], random_state=7
     )
     _, config = model._prepared(X, y, X[:80], None)
-    assert (config.seed, config.n_teachers, config.budget.asked) == (7, 30, 50)
+    assert (config.seed, config.n_teachers, config.budget.max_queries) == (7, 30, 50)
     assert (config.budget.delta, config.budget.epsilon) == (1e-6, 3)
     assert [family.weight for family in config.teachers] == [2.0, 1.0]
     cost = publishable_epsilon(config, config.build_mechanism(), 2)
@@ -411,16 +411,16 @@ def test_voters_follow_from_public_figures_as_a_plan_recommends() -> None:
     X_public = records(60, seed=1)[0]
     recommended = recommend(133, 2, 2.0, 1e-5, 60).choice
     _, config = PATEClassifier(public_record_count=133, classes=["up", "down"])._prepared(X, y, X_public, None)
-    assert (config.voters, config.neighbours.queries) == (recommended.voters, recommended.asked)  # type: ignore[union-attr]
+    assert (config.voters, config.neighbours.cells) == (recommended.voters, recommended.asked)  # type: ignore[union-attr]
     model = PATEClassifier(public_record_count=133, classes=["up", "down"]).fit(X, y, X_public=X_public)
     assert model.score(*records(300, seed=2)) > 0.65
     many = recommend(20_000, 2, 2.0, 1e-5, 2_000).choice
     X_public = records(2_000, seed=1)[0]
     _, config = PATEClassifier(public_record_count=20_000, classes=["up", "down"])._prepared(X, y, X_public, None)
-    assert (config.voters, config.n_teachers, config.budget.asked) == ("teachers", many.n_teachers, many.asked)
+    assert (config.voters, config.n_teachers, config.budget.max_queries) == ("teachers", many.n_teachers, many.asked)
     assert 1.98 < publishable_epsilon(config, config.build_mechanism(), 2) <= 2
     near = PATEClassifier(voters="neighbours", public_record_count=30, classes=["up", "down"])  # a plan has none
-    assert near._prepared(X, y, X_public[:60], None)[1].neighbours.queries == 15  # type: ignore[union-attr]
+    assert near._prepared(X, y, X_public[:60], None)[1].neighbours.cells == 15  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("count", [None, 133, 20_000])
@@ -761,7 +761,7 @@ def test_cells_are_made_of_records_split_off_and_in_features_that_were_named() -
     model = PATEClassifier(voters="neighbours", features=steps, classes=["up", "down"])
     data, config = model._prepared(X, y, None, None)
     assert config.neighbours is not None
-    assert config.neighbours.queries == len(data.X_public) // 4
+    assert config.neighbours.cells == len(data.X_public) // 4
     assert [step.name for step in config.neighbours.features] == ["fourier"]
     assert not config.neighbours.standardise
     assert config.mechanism["name"] == "histogram"

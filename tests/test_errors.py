@@ -23,8 +23,8 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 ALLOWED = {
     "cluster/checks.py": {"--dashboard-host", "--num-gpus", "--temp-dir"},  # of `ray start`
     "cluster/jobs.py": {"--log-json"},  # of the command line that a job runs
-    "cluster/lost.py": {"--resume"},  # the last words of a process that nothing else can end
-    "starting.py": {
+    "cluster/head_watchdog.py": {"--resume"},  # the last words of a process that nothing else can end
+    "planning/config_wizard.py": {
         "--classes",
         "--delta",
         "--epsilon",
@@ -34,10 +34,10 @@ ALLOWED = {
         "--records",
         "--target-epsilon",
     },  # commands and hints in the config that it writes
-    "inspecting.py": {"--marker"},  # what `pate init` says of columns
-    "private_inspection.py": {"--marker"},  # and to its operator
+    "data/column_inference.py": {"--marker"},  # what `pate init` says of columns
+    "planning/private_inspection.py": {"--marker"},  # and to its operator
     "report/plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
-    "report/rendering.py": {"--font"},  # the same
+    "report/html.py": {"--font"},  # the same
 }
 
 

@@ -26,7 +26,7 @@ SAYS = {
 }
 NEED_RAY = {"run_digits"}
 ARGUMENTS = {"hospital": ["FOLDER", "40"], "skewed": ["FOLDER", "300"]}
-SMALL = ["n_teachers=10", "budget.asked=30", "teachers=[{name: sklearn.svm.SVC}]"]
+SMALL = ["n_teachers=10", "budget.max_queries=30", "teachers=[{name: sklearn.svm.SVC}]"]
 SMALL += ["student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
 
 

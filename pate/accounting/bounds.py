@@ -49,7 +49,7 @@ FloatArray = npt.NDArray[np.float64]
 DEFAULT_ORDERS: FloatArray = np.concatenate([np.arange(1.25, 100.0, 0.25), np.geomspace(100.0, 2000.0, 150)])
 DEFAULT_ORDERS.setflags(write=False)
 
-_MOST_MOMENTS = 1000
+_MAX_MOMENTS = 1000
 
 
 def lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
@@ -74,7 +74,7 @@ def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> F
 
     Moments of independent queries add up.
     """
-    lambda_max = parameters.whole(lambda_max, "lambda_max", least=1, most=_MOST_MOMENTS)
+    lambda_max = parameters.whole(lambda_max, "lambda_max", least=1, most=_MAX_MOMENTS)
     log_q = lnmax_log_q(counts, scale)
     loss = 2.0 / scale
     moments = np.arange(1, lambda_max + 1, dtype=np.float64)

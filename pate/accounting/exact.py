@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from pate.accounting import parameters
 from pate.accounting.composition import Orders, epsilon_by_order, rdp_epsilon
 from pate.accounting.loss_distribution import pld_epsilon
-from pate.accounting.moved_votes import Answering, Counts, NeighbourOutcomes, neighbour_outcomes, on_all_cores
+from pate.accounting.neighbours_of_histogram import (
+    Answering,
+    Counts,
+    NeighbourOutcomes,
+    map_on_all_cores,
+    neighbour_outcomes,
+)
 from pate.accounting.renyi import worst_divergences
 
 Array = NDArray[np.float64]
@@ -103,6 +109,6 @@ def _cost(outcomes: NeighbourOutcomes, orders: Orders) -> ExactCost:
         own, moved, begin = outcomes.pairs(block)
         return worst_divergences(own, moved, begin, orders), worst_divergences(moved, own, begin, orders)
 
-    forward, backward = zip(*on_all_cores(worst, outcomes.blocks(_MOVES_AT_ONCE)), strict=True)
+    forward, backward = zip(*map_on_all_cores(worst, outcomes.blocks(_MOVES_AT_ONCE)), strict=True)
     where = outcomes.where
     return ExactCost(orders, np.concatenate(forward)[where], np.concatenate(backward)[where])

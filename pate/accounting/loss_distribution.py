@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting.moved_votes import NeighbourOutcomes, on_all_cores
+from pate.accounting.neighbours_of_histogram import NeighbourOutcomes, map_on_all_cores
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -31,7 +31,7 @@ _NOISE = 1e-15  # rounding error of one point of a Fourier transform of a distri
 _LARGEST_EXPONENT = 600.0
 _TILTS = np.geomspace(1e-8, 0.5, 100)  # as shares of the largest that floating point allows
 _MOVES_AT_ONCE = 512
-_MOST_POINTS = 1 << 15  # of the grid of losses, on each side of 0
+_MAX_POINTS = 1 << 15  # of the grid of losses, on each side of 0
 _ELEMENTS_AT_ONCE = 1_000_000
 
 
@@ -49,7 +49,7 @@ class Curves:
     multiplicity: Indices
 
     def coarser(self) -> Curves:
-        """The same curves on a grid with twice the interval."""
+        """These curves on a grid with twice the interval."""
         return Curves(2 * self.interval, self.there[:, ::2], self.back[:, ::2], self.multiplicity)
 
     def reversed(self) -> Curves:
@@ -88,7 +88,7 @@ def pld_epsilon(outcomes: NeighbourOutcomes, delta: float, guess: float = math.i
     if largest == 0.0 and guess == 0.0:
         return 0.0
     scale = min(guess, largest * len(outcomes.where)) or largest
-    finest = largest / _MOST_POINTS  # a coarser grid is rounded up further, and holds as well
+    finest = largest / _MAX_POINTS  # a coarser grid is rounded up further, and holds as well
     interval = max(scale, 1e-9) / max(1000.0, 40 * math.sqrt(len(outcomes.where)))
     interval = max(interval, finest)
     visible = 0.05 * min(scale, largest)  # an ε below this need not be precise
@@ -127,7 +127,7 @@ def worst_curves(outcomes: NeighbourOutcomes, interval: float, cut: float) -> li
 
     points = max(1.0, float(widths.max(initial=0.0)) / interval)
     moves_at_once = min(_MOVES_AT_ONCE, max(8, round(_ELEMENTS_AT_ONCE / points)))
-    return on_all_cores(curves, outcomes.blocks(moves_at_once))
+    return map_on_all_cores(curves, outcomes.blocks(moves_at_once))
 
 
 def _largest_losses(outcomes: NeighbourOutcomes, cut: float) -> Array:
@@ -204,7 +204,7 @@ def _log_moments(losses: list[Losses], tilts: Array) -> Array:
         of_part: Array = part.multiplicity.astype(np.float64) @ np.log(moments)
         return of_part
 
-    total: Array = np.sum(on_all_cores(log_moments, losses), axis=0)
+    total: Array = np.sum(map_on_all_cores(log_moments, losses), axis=0)
     return total
 
 
@@ -266,7 +266,7 @@ def _compose(losses: list[Losses], tilt: float, size: int) -> Array:
                 product *= np.prod(np.fft.rfft(_wrapped(rows, size), axis=1), axis=0) ** repeats
         return product
 
-    result: Array = np.fft.irfft(np.prod(on_all_cores(transform, losses), axis=0), size)
+    result: Array = np.fft.irfft(np.prod(map_on_all_cores(transform, losses), axis=0), size)
     return result
 
 

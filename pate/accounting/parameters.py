@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import ConfigError, DataError
-from pate.noise import LEAST_NOISE, MOST_NOISE
+from pate.noise import MAX_NOISE, MIN_NOISE
 
-MOST_QUERIES = 10**9
-MOST_TEACHERS = 10**6
+MAX_QUERIES = 10**9
+MAX_TEACHERS = 10**6
 """Votes in a histogram; what an accountant tabulates grows with their number."""
 
-MOST_CLASSES = MOST_TEACHERS
-MOST_EPSILON = 1e6
-LEAST_DELTA = 1e-100  # far below the error of any sampler; what is smaller cannot be divided by
-LEAST_CLIP_NORM = 1e-12  # far above what single precision can square: entries whose squares it loses never add up to it
-MOST_SEED = 2**32 - 1
+MAX_CLASSES = MAX_TEACHERS
+MAX_EPSILON = 1e6
+MIN_DELTA = 1e-100  # far below the error of any sampler; what is smaller cannot be divided by
+MIN_CLIP_NORM = 1e-12  # far above what single precision can square: entries whose squares it loses never add up to it
+MAX_SEED = 2**32 - 1
 """What numpy, scikit-learn and torch all take as a seed."""
 
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,6}", re.ASCII)
@@ -42,10 +42,10 @@ class ParameterError(ConfigError, ValueError):
         self.key, self.value, self.wanted = key, value, wanted
 
     def text(self) -> str:
-        return f"{self.key} = {shown(self.value)}: {self.wanted}{as_a_number(self.value)}"
+        return f"{self.key} = {shown(self.value)}: {self.wanted}{parse_number(self.value)}"
 
     def under(self, section: str) -> ParameterError:
-        """The same, its key being one of a section of the config."""
+        """A copy of this error whose key is in the named section of the config."""
         return ParameterError(f"{section}.{self.key}", self.value, self.wanted)
 
 
@@ -63,12 +63,12 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def as_a_number(value: object) -> str:
+def parse_number(value: object) -> str:
     """How to write what people mean by text that is nearly a number; nothing, of everything else.
 
-    >>> as_a_number("1,5"), as_a_number("50 %"), as_a_number("7"), as_a_number("many")
+    >>> parse_number("1,5"), parse_number("50 %"), parse_number("7"), parse_number("many")
     ('; write 1.5, with a point', '; write 0.5, without %', '; write 7, without quotes', '')
-    >>> as_a_number("4,000")
+    >>> parse_number("4,000")
     '; write 4000, without commas'
     """
     if isinstance(value, str) and _THOUSANDS.fullmatch(value):
@@ -105,7 +105,7 @@ def number(
     return found
 
 
-def whole(value: object, key: str, *, least: int, most: int = MOST_QUERIES) -> int:
+def whole(value: object, key: str, *, least: int, most: int = MAX_QUERIES) -> int:
     """A whole number: 10 and 10.0 are, 2.5 and True are not."""
     found = _real(value)
     if found is None or not math.isfinite(found) or found != math.floor(found) or not least <= found <= most:
@@ -115,13 +115,13 @@ def whole(value: object, key: str, *, least: int, most: int = MOST_QUERIES) -> i
 
 def epsilon(value: object, key: str = "epsilon") -> float:
     """ε of a budget or of a mechanism."""
-    return number(value, key, above=0, most=MOST_EPSILON)
+    return number(value, key, above=0, most=MAX_EPSILON)
 
 
 def delta(value: object, key: str = "delta") -> float:
     """δ that ε is stated at."""
-    if (tiny := _real(value)) is not None and 0 < tiny < LEAST_DELTA:
-        raise ParameterError(key, value, f"must be at least {LEAST_DELTA:g}")
+    if (tiny := _real(value)) is not None and 0 < tiny < MIN_DELTA:
+        raise ParameterError(key, value, f"must be at least {MIN_DELTA:g}")
     return number(value, key, above=0, below=1, hint="well below one over the number of records is usual, such as 1e-5")
 
 
@@ -140,7 +140,7 @@ def claimed(epsilon_value: object, delta_value: object) -> tuple[float, float]:
 
 def noise(value: object, key: str = "scale") -> float:
     """Scale or standard deviation of noise, in votes."""
-    return number(value, key, least=LEAST_NOISE, most=MOST_NOISE, what="a noise scale in votes,")
+    return number(value, key, least=MIN_NOISE, most=MAX_NOISE, what="a noise scale in votes,")
 
 
 def positive(value: object, key: str) -> float:
@@ -153,12 +153,12 @@ def clip_norm(value: object, key: str = "clip_norm") -> float:
 
     Of a number too small to square nothing is left: a gradient far longer than the clipping norm would count whole.
     """
-    return number(value, key, least=LEAST_CLIP_NORM, most=1 / LEAST_CLIP_NORM, hint="single precision must square it")
+    return number(value, key, least=MIN_CLIP_NORM, most=1 / MIN_CLIP_NORM, hint="single precision must square it")
 
 
 def threshold(value: object, key: str = "threshold") -> float:
     """A number of votes that a noisy count is compared with."""
-    return number(value, key, least=-MOST_TEACHERS, most=MOST_TEACHERS, what="a number of votes,")
+    return number(value, key, least=-MAX_TEACHERS, most=MAX_TEACHERS, what="a number of votes,")
 
 
 def order(value: object, key: str = "order") -> float:
@@ -182,7 +182,7 @@ def probability(value: object, key: str) -> float:
     return number(value, key, above=0, most=1)
 
 
-def as_written(rate: float) -> Fraction:
+def format_rate(rate: float) -> Fraction:
     """The decimal that somebody wrote: 2·0.29·50 is 29, and not the 28.999… of binary floats."""
     return Fraction(repr(float(rate)))
 
@@ -194,7 +194,7 @@ def open_probability(value: object, key: str) -> float:
 
 def queries(value: object, key: str = "queries", least: int = 0) -> int:
     """How many queries, or steps, or releases."""
-    return whole(value, key, least=least, most=MOST_QUERIES)
+    return whole(value, key, least=least, most=MAX_QUERIES)
 
 
 def limits(asked: object, answered: object) -> tuple[int, int]:
@@ -204,12 +204,12 @@ def limits(asked: object, answered: object) -> tuple[int, int]:
 
 def teachers(value: object, key: str = "n_teachers") -> int:
     """How many teachers vote."""
-    return whole(value, key, least=1, most=MOST_QUERIES)
+    return whole(value, key, least=1, most=MAX_QUERIES)
 
 
 def classes(value: object, key: str = "n_classes") -> int:
     """How many classes there are to choose from."""
-    return whole(value, key, least=2, most=MOST_CLASSES)
+    return whole(value, key, least=2, most=MAX_CLASSES)
 
 
 def histograms(counts: Any, key: str = "counts") -> NDArray[np.int64]:
@@ -223,7 +223,7 @@ def histograms(counts: Any, key: str = "counts") -> NDArray[np.int64]:
         (lambda: ~np.isfinite(given), "NaN or infinity"),
         (lambda: given < 0, "a negative count"),
         (lambda: given != np.floor(given), "a count that is not whole"),
-        (lambda: given > MOST_TEACHERS, f"a count of more than {MOST_TEACHERS:,} votes"),
+        (lambda: given > MAX_TEACHERS, f"a count of more than {MAX_TEACHERS:,} votes"),
     ):
         where = wrong()
         if where.any():
@@ -242,14 +242,14 @@ def votes(counts: Any, key: str = "votes") -> NDArray[np.int64]:
     if (totals != totals[0]).any():
         row = int(np.argmax(totals != totals[0]))
         raise VotesError(f"{key}: row {row} has another number of votes than row 0; every teacher votes once per row")
-    if not 1 <= totals[0] <= MOST_TEACHERS:
-        raise VotesError(f"{key}: every row must hold the votes of 1 to {MOST_TEACHERS:,} teachers")
+    if not 1 <= totals[0] <= MAX_TEACHERS:
+        raise VotesError(f"{key}: every row must hold the votes of 1 to {MAX_TEACHERS:,} teachers")
     return found
 
 
 def seed(value: object, key: str = "seed") -> int:
     """A seed that every library takes."""
-    return whole(value, key, least=0, most=MOST_SEED)
+    return whole(value, key, least=0, most=MAX_SEED)
 
 
 def _real(value: object) -> float | None:

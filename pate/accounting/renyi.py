@@ -77,7 +77,7 @@ def _log_moment(log_p: Array, loss: Array, a: Array) -> Array:
 
 
 def _careful_log_moment(log_p: Array, loss: Array, a: Array) -> Array:
-    """The same, term by term in logarithms."""
+    """The log moment, summed term by term in logarithms: slower, and safe where terms cancel."""
     exponents = log_p.T[:, None] + loss.T[:, None] * a[:, None]  # outcomes, a, rows
     largest = exponents.max(axis=0)
     result: Array = largest + np.log(np.exp(exponents - largest).sum(axis=0))

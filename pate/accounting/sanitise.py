@@ -33,7 +33,7 @@ import numpy as np
 from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, RdpGuarantee, epsilon_of_rdp, rdp_epsilon
 from pate.accounting.normal import ndtri
-from pate.accounting.smooth_sensitivity import PrivateCost
+from pate.accounting.tight.smooth_sensitivity import PrivateCost
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.noise.integer import TV_ERROR_PER_DRAW
 

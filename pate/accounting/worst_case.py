@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
-from pate.accounting.adversary import adversary_epsilons, has_game
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
-from pate.accounting.known_teachers import Question, approximate_rdp, moves
-from pate.accounting.moved_votes import on_all_cores
-from pate.accounting.vote_plane import (
+from pate.accounting.neighbours_of_histogram import map_on_all_cores
+from pate.accounting.tight.adversary import adversary_epsilons, has_game
+from pate.accounting.tight.histogram_grid import (
     Plane,
     largest_excess,
     log_shift_moment,
     threshold_excess,
     two_class_excess,
 )
+from pate.accounting.tight.known_teachers import Question, approximate_rdp, moves
 
 if TYPE_CHECKING:  # mechanisms import this module
     from pate.noise.integer import IntegerNoise
@@ -78,7 +78,7 @@ def threshold_test_rdp(noise: IntegerNoise, order: float) -> float:
 
 
 @dataclass(frozen=True)
-class Cost:
+class QueryCost:
     """A kind of release and how many times it happens at most."""
 
     times: int
@@ -97,9 +97,9 @@ class Cost:
         parameters.queries(self.times, "times")
 
 
-def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
+def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> QueryCost:
     """`times` answers of a noisy argmax; approximately, they cost what the worst of two classes costs."""
-    return Cost(
+    return QueryCost(
         times,
         closed_form,
         lambda orders: _where_usable(two_class_excess, noise, orders, closed_form(orders)),
@@ -109,9 +109,9 @@ def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
     )
 
 
-def threshold_test_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Cost:
+def threshold_test_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> QueryCost:
     """`times` tests whether the largest count with noise reaches a threshold."""
-    return Cost(
+    return QueryCost(
         times,
         closed_form,
         lambda orders: _where_usable(threshold_excess, noise, orders, closed_form(orders)),
@@ -119,7 +119,7 @@ def threshold_test_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) 
     )
 
 
-def confident_cost(question: Question, asked: int, answered: int, tests: Cost, answers: Cost) -> Cost:
+def confident_cost(question: Question, asked: int, answered: int, tests: QueryCost, answers: QueryCost) -> QueryCost:
     """`tests` and `answers` of one mechanism, or less: a query as a whole where the number of votes is known."""
 
     def closed_form(orders: Orders) -> NDArray[np.float64]:
@@ -133,7 +133,7 @@ def confident_cost(question: Question, asked: int, answered: int, tests: Cost, a
         each, more = confident_price(question, order, asked, answered)
         return asked * each + answered * more
 
-    return Cost(1, closed_form, approximate, proven, slow=answers.slow)
+    return QueryCost(1, closed_form, approximate, proven, slow=answers.slow)
 
 
 def confident_price(question: Question, order: float, asked: int, answered: int) -> tuple[float, float]:
@@ -164,10 +164,10 @@ class WorstCaseGuarantee(RdpGuarantee):
     argmaxes; the smallest of several is valid. Public parameters decide all.
     """
 
-    costs: tuple[Cost, ...]
+    costs: tuple[QueryCost, ...]
 
     @classmethod
-    def of(cls, *costs: Cost) -> WorstCaseGuarantee:
+    def of(cls, *costs: QueryCost) -> WorstCaseGuarantee:
         """The guarantee of all `costs` together."""
         return cls(lambda orders: _sum(cost.times * cost.closed_form(orders) for cost in costs), costs)
 
@@ -180,7 +180,7 @@ class WorstCaseGuarantee(RdpGuarantee):
         return {"worst adversary": self.epsilons_along([asked], delta, renyi)[0], "Rényi": renyi}
 
     def by_renyi(self) -> WorstCaseGuarantee:
-        """The same without the adversary's game, which takes seconds."""
+        """This guarantee by Rényi costs alone, without the adversary's game, which takes seconds."""
         return replace(self, costs=tuple(replace(cost, argmax_noise=None) for cost in self.costs))
 
     @property
@@ -208,7 +208,7 @@ class WorstCaseGuarantee(RdpGuarantee):
         best = int(np.searchsorted(ORDERS, self._approximately(delta)[1]))
         tried = _ORDERS_TRIED[1:2] if any(cost.slow for cost in self.costs) else _ORDERS_TRIED
         orders = ORDERS[np.unique(np.clip(best + tried, 0, len(ORDERS) - 1))]
-        tight = rdp_epsilon(orders, np.array(on_all_cores(self.rdp_at, orders.tolist())), delta)
+        tight = rdp_epsilon(orders, np.array(map_on_all_cores(self.rdp_at, orders.tolist())), delta)
         return min(tight, rdp_epsilon(ORDERS, self.rdp(ORDERS), delta))
 
     def quick_epsilon(self, delta: float) -> float:
@@ -222,7 +222,7 @@ class WorstCaseGuarantee(RdpGuarantee):
         return sum(_cost_at(cost, order) for cost in self.costs if cost.times)
 
 
-def _cost_at(cost: Cost, order: float) -> float:
+def _cost_at(cost: QueryCost, order: float) -> float:
     closed_form = float(cost.closed_form(np.array([order]))[0])
     return cost.times * min(closed_form, cost.proven(order))
 

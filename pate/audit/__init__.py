@@ -1,1 +1,1 @@
-"""Attacks: on a finished run, and on a mechanism. Each attack is one file, see `pate.audit.findings`."""
+"""Attacks: on a finished run, and on a mechanism. Each attack is one file, see `pate.audit.results`."""

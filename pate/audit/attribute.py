@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.findings import Finding, NotApplicable, Options
 from pate.audit.membership import asked_about
-from pate.audit.subject import Examples, Subject
+from pate.audit.results import AttackResult, NotApplicable, Options
+from pate.audit.target import Subject, TargetExamples
 
 ASSUMES = (
     "the attacker has the model's probabilities, all other columns of a record and its label, and public examples to "
@@ -53,7 +53,7 @@ class _Column:
         return changed
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """A finding for each sensitive column; `advantage`: what the model adds on members less what it adds on others."""
     return [_guessed(subject, column, options) for column in _columns(subject, options)]
 
@@ -84,14 +84,14 @@ def _columns(subject: Subject, options: Options) -> list[_Column]:
     return found
 
 
-def _guessed(subject: Subject, column: _Column, options: Options) -> Finding:
+def _guessed(subject: Subject, column: _Column, options: Options) -> AttackResult:
     started = time.perf_counter()
     impute = _imputation(subject.data.X_public, column)
     asked = asked_about(subject, options)
     with_model, without = {}, {}
     for name, group in (("members", asked.members), ("outsiders", asked.outsiders)):
         known = column.known(group.X)
-        group = Examples(group.X[known], group.y[known], group.rows[known])
+        group = TargetExamples(group.X[known], group.y[known], group.rows[known])
         truth, public = column.values(group.X), impute(group.X)
         without[name] = (public.argmax(axis=1) == truth).astype(float)
         with_model[name] = ((public * _likelihood(subject, column, group)).argmax(axis=1) == truth).astype(float)
@@ -102,7 +102,7 @@ def _guessed(subject: Subject, column: _Column, options: Options) -> Finding:
     def told(name: str) -> str:
         return f"{100 * with_model[name].mean():.1f} % with the model, {100 * without[name].mean():.1f} % without"
 
-    return Finding(
+    return AttackResult(
         attack=f"attribute: {column.name}",
         model=subject.name,
         assumes=ASSUMES,
@@ -112,7 +112,7 @@ def _guessed(subject: Subject, column: _Column, options: Options) -> Finding:
         epsilon_claimed=subject.epsilon,
         delta=subject.delta,
         seconds=time.perf_counter() - started,
-        remark=(
+        note=(
             f"guessed rightly: members {told('members')}; records outside {told('outsiders')}. The model's own leak "
             f"about its records: {100 * leak:.1f} ± {100 * error:.1f} points (one standard error)"
         ),
@@ -137,7 +137,7 @@ def _imputation(X_public: NDArray, column: _Column) -> Callable[[NDArray], NDArr
     return shares
 
 
-def _likelihood(subject: Subject, column: _Column, group: Examples) -> NDArray[np.float64]:
+def _likelihood(subject: Subject, column: _Column, group: TargetExamples) -> NDArray[np.float64]:
     """How likely the model makes each record's label, for each value that the column could have."""
     rows = np.arange(len(group))
     shares = [

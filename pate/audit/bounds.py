@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from pate.accounting import parameters
 
-_MOST_EPSILON = 60.0  # e⁶⁰ to one: no number of canaries that fits into memory shows more
+_MAX_EPSILON = 60.0  # e⁶⁰ to one: no number of canaries that fits into memory shows more
 _HALVINGS = 50
 
 
@@ -114,7 +114,7 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
     low, high = 0.0, 1.0
     while refuted(high):
         low, high = high, 2 * high
-        if low > _MOST_EPSILON:
+        if low > _MAX_EPSILON:
             return low
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

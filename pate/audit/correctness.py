@@ -6,14 +6,14 @@ that overfitting alone explains.
 
 from __future__ import annotations
 
-from pate.audit.findings import Finding, Options
 from pate.audit.membership import Asked, Scores, membership_attack
-from pate.audit.subject import Subject
+from pate.audit.results import AttackResult, Options
+from pate.audit.target import Subject
 
 ASSUMES = "the attacker has the model's labels, and a record with its true label"
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """Score: 1 where the predicted class is the true one."""
 
     def scores(asked: Asked) -> Scores:

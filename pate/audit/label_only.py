@@ -11,16 +11,16 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.findings import Finding, Options
 from pate.audit.membership import Asked, Scores, membership_attack
-from pate.audit.subject import Subject
+from pate.audit.results import AttackResult, Options
+from pate.audit.target import Subject
 
 ASSUMES = "the attacker may ask for labels of changed records, as often as he likes, and knows the true label"
 _NOISE = (0.1, 0.2, 0.4, 0.8, 1.6)  # of each feature's spread among public examples
 _COPIES, _COPIES_QUICK = 10, 3
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """Score: how many changed copies are classified rightly; by noise and, of images, by small shifts."""
 
     def by_noise(asked: Asked) -> Scores:

@@ -29,7 +29,7 @@ class Trainer(Protocol):
     """Trains models of one kind; can be sent to another process."""
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """What is trained, for people; equal for equal kinds."""
 
     def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
@@ -68,7 +68,7 @@ def _shares(model: Any, X: NDArray) -> Probabilities | None:
     adapter = getattr(model, "classifier_", None)  # of a student that is any classifier
     inner = getattr(adapter, "estimator", None)
     if adapter is not None and inner is not None and not hasattr(inner, "predict_proba"):
-        X = model.prepared_.transform(X) if model.prepare and len(X) else X
+        X = model.prepared_.transform(X) if model.preprocessing and len(X) else X
         return _from_decisions(inner, adapter._shaped(X))
     if hasattr(model, "predict_proba"):
         return np.asarray(model.predict_proba(X), dtype=np.float64)
@@ -89,7 +89,7 @@ def _from_decisions(estimator: Any, X: NDArray) -> Probabilities | None:
 
 
 @dataclass(frozen=True)
-class WithoutPrivacy:
+class NonprivateTrainer:
     """Trains a classifier that a config would name, with its public features, on all examples together."""
 
     name: str
@@ -98,7 +98,7 @@ class WithoutPrivacy:
     features: tuple[dict[str, Any], ...] = ()
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         given = ", ".join(f"{key}={value}" for key, value in self.params.items())
         before = "".join(f"{step['name']}, " for step in self.features)
         return f"{before}{self.name.rpartition('.')[2]}({given})"
@@ -155,7 +155,7 @@ class Baseline:
     records: int | None = None
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         return f"{self.name} with ε = {self.epsilon:g}" if self.epsilon is not None else self.name
 
     def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from pate.audit.findings import Finding, Options
 from pate.audit.membership import Asked, Scores, asked_about, confidence, finding_of
+from pate.audit.results import AttackResult, Options
 from pate.audit.shadows import Shadows, shadows_for
-from pate.audit.subject import Subject
+from pate.audit.target import Subject
 
 ASSUMES = (
     "the attacker has the model's probabilities, records with true labels, and trains {} on data of the same source"
 )
 _ENOUGH_FOR_A_SPREAD_EACH = 64
-_LEAST_SPREAD = 1e-3
+_MIN_SPREAD = 1e-3
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """Two findings, online and offline, by the same shadow models."""
     import time
 
@@ -31,12 +31,12 @@ def attack(subject: Subject, options: Options) -> list[Finding]:
     asked = asked_about(subject, options)
     shadows = shadows_for(subject, asked, options)
     observed = observed_confidence(subject, asked, shadows)
-    assumes = ASSUMES.format(f"{options.shadows} shadow models ({shadows.in_words})")
-    remark = "" if shadows.own_kind else OTHER_KIND
+    assumes = ASSUMES.format(f"{options.shadows} shadow models ({shadows.description})")
+    note = "" if shadows.own_kind else OTHER_KIND
     found = []
     for name, scores in (("LiRA, online", online(observed, shadows)), ("LiRA, offline", offline(observed, shadows))):
         seconds, started = time.perf_counter() - started, time.perf_counter()
-        found.append(finding_of(name, subject, options, assumes, asked, scores, seconds, remark))
+        found.append(finding_of(name, subject, options, assumes, asked, scores, seconds, note))
     return found
 
 
@@ -51,7 +51,7 @@ def observed_confidence(subject: Subject, asked: Asked, shadows: Shadows) -> Sco
     observed = confidence(subject.model, asked.X, asked.y)
     if shadows.own_kind:
         return observed
-    spread = max(float(observed.std()), _LEAST_SPREAD)
+    spread = max(float(observed.std()), _MIN_SPREAD)
     return (observed - observed.mean()) / spread * shadows.confidence.std() + shadows.confidence.mean()
 
 
@@ -76,7 +76,7 @@ def _normal(values: Scores, which: np.ndarray) -> tuple[Scores, Scores]:
         spread = chosen.std(axis=0).filled(1.0)
     else:
         spread = np.full(values.shape[1], float((chosen - mean).std()))
-    return np.asarray(mean), np.maximum(np.asarray(spread), _LEAST_SPREAD)
+    return np.asarray(mean), np.maximum(np.asarray(spread), _MIN_SPREAD)
 
 
 def _log_density(x: Scores, mean: Scores, spread: Scores) -> Scores:

@@ -29,26 +29,26 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from pate.accounting import parameters
-from pate.aggregator import Aggregator
 from pate.audit.bounds import epsilon_from_pairs, epsilon_from_rates
-from pate.audit.findings import Finding, NotApplicable
+from pate.audit.results import AttackResult, NotApplicable
 from pate.audit.samples import audit, sample_answers
 from pate.audit.scratch import answers, scratch_aggregator
 from pate.audit.worst_pair import Pair, other_pairs, tied, worst_pair
+from pate.boundary.aggregator import Aggregator
 from pate.config import Config
 from pate.mechanisms import Mechanism
-from pate.neighbours.rounds import Round, guarantee
+from pate.mechanisms.cell_rounds import Round, guarantee
 
 if TYPE_CHECKING:
-    from pate.audit.findings import Options
-    from pate.audit.subject import Subject
+    from pate.audit.results import Options
+    from pate.audit.target import Subject
 
 DRAWS, FEW_DRAWS = 100_000_000, 2_000_000
 _AT_ONCE = 1 << 18
 _WHOLE_WAY = 400  # queries that are collected, charged, stored and read back, in each of three ledgers
 _SECONDS_FOR_A_COPY = 120.0
 _ALIKE = 0.99  # beyond, no answer is left to chance, and nothing can be told from answers that are alike
-_MOST_OTHERS = 3_000_000  # draws from pairs that are not the worst
+_MAX_OTHERS = 3_000_000  # draws from pairs that are not the worst
 _STREAM_RUNS = 4_000
 _STREAM_QUERIES = 3
 _FOR_THE_WORST_PAIR, _FOR_OTHER_PAIRS, _FOR_REPEATS = 0.9, 0.099, 0.001  # shares of 1 − confidence
@@ -74,7 +74,7 @@ class MechanismAudit:
         return self.epsilon_lower > self.epsilon_claimed
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """One finding for each mechanism that the run's config names."""
     config = subject.config
     if not isinstance(config, Config) or subject.kind != "student":
@@ -118,15 +118,15 @@ def audit_mechanism(
     started, miss = time.perf_counter(), 1 - confidence
     claimed, delta = _claim(mechanism, delta, single)
     repeats = noise_repeats(mechanism, n_teachers, miss * _FOR_REPEATS)
-    if mechanism.charged_as_stream:
+    if mechanism.priced_as_stream:
         shown, exact = _of_stream(mechanism, n_teachers, delta, miss * (1 - _FOR_REPEATS)), math.nan
     elif mechanism.releases_counts and single:
         exact, shown = _of_a_count(mechanism, n_classes, delta, miss * (1 - _FOR_REPEATS), draws // 2)
     else:
         exact = worst_pair(mechanism, n_teachers, delta, single).epsilon
         nearer, level = other_pairs(mechanism, n_teachers, n_classes, single)
-        of_nearer = min(2 * draws // 5, _MOST_OTHERS) // (2 * len(nearer))
-        of_level = min(draws // 5, _MOST_OTHERS) // (2 * len(level))
+        of_nearer = min(2 * draws // 5, _MAX_OTHERS) // (2 * len(nearer))
+        of_level = min(draws // 5, _MAX_OTHERS) // (2 * len(level))
         of_worst = draws // 2 - len(nearer) * of_nearer - len(level) * of_level
         pair = worst_pair(mechanism, n_teachers, delta, single, of_worst)
         share = miss * _FOR_OTHER_PAIRS / (len(nearer) + len(level))
@@ -152,7 +152,7 @@ def audit_mechanism(
 def noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     """Whether two fresh aggregators, or this process and a copy of it, answer alike more often than independent noise
     would; said of independent noise with probability `miss` at most."""
-    if mechanism.charged_as_stream:  # ends after some queries, and then answers alike whatever it drew
+    if mechanism.priced_as_stream:  # ends after some queries, and then answers alike whatever it drew
         return False
     counts, alike = tied(mechanism, n_teachers)
     if alike > _ALIKE:
@@ -192,7 +192,7 @@ def _claim(mechanism: Mechanism, delta: float, single: bool) -> tuple[float, flo
     """ε that is claimed of one query, and at which δ: the mechanism's own where that is larger."""
     own = [float(getattr(mechanism, name, 0.0)) for name in ("delta", "query_delta")]
     delta = max(delta, *own)
-    asked = _STREAM_QUERIES if mechanism.charged_as_stream else 1
+    asked = _STREAM_QUERIES if mechanism.priced_as_stream else 1
     cost = guarantee([Round(1, mechanism)], 1, changed=False) if single else mechanism.worst_case(asked, asked)
     return cost.epsilon(delta), delta
 
@@ -204,7 +204,10 @@ def _of_event(door: Aggregator, pair: Pair, delta: float, miss: float, draws: in
 
 
 def _of_pairs(door: Aggregator, pair: Pair, delta: float, miss: float, draws: int) -> float:
-    """The same, draw by draw: 0.7 of what may go wrong for pairs of draws, which show more of what is seen often."""
+    """Lower bound on ε from pairs of single draws.
+
+    Pairs get 0.7 of the allowed error probability, since they show more of outcomes that are frequent.
+    """
     first_only = second_only = both = 0
     for size in _blocks(draws):
         ours, theirs = (np.isin(_drawn(door, c, size), pair.event) for c in (pair.counts, pair.neighbour))
@@ -232,7 +235,7 @@ def _blocks(draws: int) -> list[int]:
 
 
 def _of_stream(mechanism: Mechanism, n_teachers: int, delta: float, miss: float) -> float:
-    """Of queries that share secret noise: a vote moves in each of the first few."""
+    """Lower bound on ε for a stream whose queries share secret noise: a vote moves in each of the first few."""
     votes = max(n_teachers, mechanism.teachers_needed(0.5) or 0)
     counts = np.tile([[votes, 0]], (_STREAM_QUERIES, 1))
     moved = counts + np.array([-1, 1]) * mechanism.votes_per_record
@@ -259,12 +262,12 @@ def _of_a_count(mechanism: Mechanism, n_classes: int, delta: float, miss: float,
     return exact, max(shown)
 
 
-def _finding(result: MechanismAudit, model: str, by_records: bool) -> Finding:
+def _finding(result: MechanismAudit, model: str, by_records: bool) -> AttackResult:
     exact = "" if math.isnan(result.epsilon_exact) else f"; exact for the worst histograms: {result.epsilon_exact:.3g}"
-    remark = f"{result.draws:,} draws from {result.mechanism}{exact}"
+    note = f"{result.draws:,} draws from {result.mechanism}{exact}"
     if result.repeats:
-        remark = f"{result.mechanism}: the same noise came twice, so it can be subtracted and no ε holds"
-    return Finding(
+        note = f"{result.mechanism}: the same noise came twice, so it can be subtracted and no ε holds"
+    return AttackResult(
         attack="mechanism",
         model=model,
         assumes="the attacker knows every vote but one record's, and sees one query's answer; the claim is one query's",
@@ -274,5 +277,5 @@ def _finding(result: MechanismAudit, model: str, by_records: bool) -> Finding:
         delta=result.delta,
         epsilon_claimed=result.epsilon_claimed,
         seconds=result.seconds,
-        remark=remark,
+        note=note,
     )

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.audit.bounds import epsilon_from_rates
-from pate.audit.findings import Finding, Options
 from pate.audit.learners import Scorer
-from pate.audit.subject import Examples, Subject
+from pate.audit.results import AttackResult, Options
+from pate.audit.target import Subject, TargetExamples
 
 Scores = NDArray[np.float64]
 
@@ -25,18 +25,18 @@ INDEPENDENT = (
     "members and test examples come from one source and count as independent trials of one membership test, which a "
     "single trained model gives only nearly"
 )
-_LEAST_SHARE = 1e-15
-_MOST_AT_RISK = 20
-_MOST_THRESHOLDS = 200
-_MOST_POINTS = 400
+_MIN_SHARE = 1e-15
+_MAX_AT_RISK = 20
+_MAX_THRESHOLDS = 200
+_MAX_POINTS = 400
 
 
 @dataclass(frozen=True)
 class Asked:
     """The examples that membership is guessed of: members first, then outsiders."""
 
-    members: Examples
-    outsiders: Examples
+    members: TargetExamples
+    outsiders: TargetExamples
 
     @property
     def X(self) -> NDArray:  # noqa: N802
@@ -63,17 +63,17 @@ def confidence(model: Scorer, X: NDArray, y: NDArray[np.int64]) -> Scores:
     own = shares[np.arange(len(y)), y]
     others = shares.sum(axis=1) - own
     rest = np.where(np.eye(shares.shape[1], dtype=bool)[y], 0.0, shares).sum(axis=1)  # exact where p is nearly 1
-    return np.log(np.maximum(own, _LEAST_SHARE)) - np.log(np.maximum(np.minimum(others, rest), _LEAST_SHARE))
+    return np.log(np.maximum(own, _MIN_SHARE)) - np.log(np.maximum(np.minimum(others, rest), _MIN_SHARE))
 
 
 def membership_attack(
-    name: str, subject: Subject, options: Options, assumes: str, scores: Callable[[Asked], Scores], remark: str = ""
-) -> Finding:
+    name: str, subject: Subject, options: Options, assumes: str, scores: Callable[[Asked], Scores], note: str = ""
+) -> AttackResult:
     """The finding of an attack that gives each example asked about a score."""
     started = time.perf_counter()
     asked = asked_about(subject, options)
     found = scores(asked)
-    return finding_of(name, subject, options, assumes, asked, found, time.perf_counter() - started, remark)
+    return finding_of(name, subject, options, assumes, asked, found, time.perf_counter() - started, note)
 
 
 def finding_of(
@@ -84,8 +84,8 @@ def finding_of(
     asked: Asked,
     scores: Scores,
     seconds: float,
-    remark: str = "",
-) -> Finding:
+    note: str = "",
+) -> AttackResult:
     """AUC, true positives at few false ones, advantage and a lower bound on ε, from the scores of all asked about."""
     from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -93,8 +93,8 @@ def finding_of(
     false, true, _ = roc_curve(is_member, scores)
     auc = float(roc_auc_score(is_member, scores))
     n_members, n_outsiders = len(asked.members), len(asked.outsiders)
-    worst = np.argsort(-inside, kind="stable")[:_MOST_AT_RISK]
-    return Finding(
+    worst = np.argsort(-inside, kind="stable")[:_MAX_AT_RISK]
+    return AttackResult(
         attack=name,
         model=subject.name,
         assumes=f"{assumes}; {INDEPENDENT}",
@@ -110,7 +110,7 @@ def finding_of(
         delta=subject.delta,
         epsilon_claimed=subject.epsilon,
         seconds=seconds,
-        remark=remark,
+        note=note,
         curve=_thinned(false, true),
         at_risk=tuple((int(asked.members.rows[i]), float(inside[i])) for i in worst),
     )
@@ -133,15 +133,15 @@ def epsilon_shown(members: Scores, outsiders: Scores, delta: float, confidence: 
         return epsilon_from_rates(hits, len(inside), alarms, len(outside), delta, confidence)
 
     both = np.unique(np.concatenate([choose_in, choose_out]))
-    candidates = np.unique(np.quantile(both, np.linspace(0, 1, _MOST_THRESHOLDS), method="nearest"))
+    candidates = np.unique(np.quantile(both, np.linspace(0, 1, _MAX_THRESHOLDS), method="nearest"))
     best = max(candidates, key=lambda threshold: shown(choose_in, choose_out, threshold))
     return shown(test_in, test_out, best)
 
 
-def most_that_can_be_shown(outsiders: int, delta: float, confidence: float) -> float:
+def max_detectable_epsilon(outsiders: int, delta: float, confidence: float) -> float:
     """The most that membership inference can show: it is always right on as many members as outsiders.
 
-    >>> round(most_that_can_be_shown(200, 1e-5, 0.95), 2)
+    >>> round(max_detectable_epsilon(200, 1e-5, 0.95), 2)
     3.28
     """
     tested = outsiders // 2  # the other half chooses the threshold
@@ -168,9 +168,9 @@ def _true_at(false: NDArray[np.float64], true: NDArray[np.float64], most: float)
 
 def _thinned(false: NDArray[np.float64], true: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
     """The curve with fewer points: the first, which few false positives are about, more densely."""
-    if len(false) > _MOST_POINTS:
-        steps = np.geomspace(1, len(false), _MOST_POINTS // 2) - 1
-        even = np.linspace(0, len(false) - 1, _MOST_POINTS // 2)
+    if len(false) > _MAX_POINTS:
+        steps = np.geomspace(1, len(false), _MAX_POINTS // 2) - 1
+        even = np.linspace(0, len(false) - 1, _MAX_POINTS // 2)
         kept = np.unique(np.concatenate([steps, even]).astype(int))
         false, true = false[kept], true[kept]
     return tuple((round(float(f), 6), round(float(t), 6)) for f, t in zip(false, true, strict=True))

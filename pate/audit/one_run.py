@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pate.audit.bounds import best_one_run_epsilon, expected_one_run_epsilon
-from pate.audit.findings import Finding, NotApplicable
 from pate.audit.membership import auc_error
+from pate.audit.results import AttackResult, NotApplicable
 from pate.config import BaselineConfig, Config
 
 if TYPE_CHECKING:
-    from pate.audit.findings import Options
     from pate.audit.one_run_pate import OneRun
-    from pate.audit.subject import Subject
+    from pate.audit.results import Options
+    from pate.audit.target import Subject
 
 _QUICK_STEPS = 500  # of DP-SGD; the claim is then that of so many steps
 _SHORT_RUNS, _FEW_SHORT_RUNS = 1_000, 300
@@ -68,7 +68,7 @@ def plan(
     ]
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """One finding for each kind of canary."""
     if subject.kind == "without privacy":
         raise NotApplicable("one-run: a model without privacy promises nothing")
@@ -109,7 +109,7 @@ def _of_baseline(subject: Subject, config: BaselineConfig, options: Options) -> 
     from pate.audit import one_run_baselines as of
     from pate.baselines.dp_erm import DPLinearClassifier
     from pate.baselines.dp_sgd import DPSGDClassifier
-    from pate.learning import with_learned_preparation
+    from pate.preflight.learned_features import with_learned_preparation
 
     model = _model(with_learned_preparation(config, subject.data.X_public), subject)
     sure, runs = options.confidence, _FEW_SHORT_RUNS if options.quick else _SHORT_RUNS
@@ -137,7 +137,7 @@ def _of_baseline(subject: Subject, config: BaselineConfig, options: Options) -> 
         (
             "gradients",
             "everything",
-            lambda: of.audit_gradients(model, canaries=options.canaries, confidence=sure, most_steps=most),
+            lambda: of.audit_gradients(model, canaries=options.canaries, confidence=sure, max_steps=most),
         ),
         *steps,
         ("clipping", "everything", lambda: of.audit_clipping(model)),
@@ -160,10 +160,10 @@ def _model(config: BaselineConfig, subject: Subject) -> Any:
     return build_baseline(config.baseline.name, dict(config.baseline.params), given)
 
 
-def _finding(model: str, kind: str, knows: str, shown: OneRun, seconds: float) -> Finding:
+def _finding(model: str, kind: str, knows: str, shown: OneRun, seconds: float) -> AttackResult:
     guessed = shown.guessed
     by_scores = knows != "many" and shown.confidence < 1
-    return Finding(
+    return AttackResult(
         attack=f"one run: {kind}",
         model=model,
         assumes=_ASSUMES[knows],
@@ -176,7 +176,7 @@ def _finding(model: str, kind: str, knows: str, shown: OneRun, seconds: float) -
         delta=shown.delta,
         epsilon_claimed=shown.epsilon_claimed,
         seconds=seconds,
-        remark=guessed.score
+        note=guessed.score
         if shown.confidence == 1
         else f"{guessed.correct} of {guessed.guesses} guesses right, by: {guessed.score}",
     )

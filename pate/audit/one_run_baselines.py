@@ -56,7 +56,7 @@ def _watched(model: DPSGDClassifier, watch: Callable[[NDArray[np.float64]], None
         "classes": (0, 1),
         "model": "linear",
         "model_params": None,
-        "prepare": (),
+        "preprocessing": (),
         "features": "none",
         "pca_sigma": None,
         "checkpoint": None,
@@ -72,7 +72,7 @@ def _watched(model: DPSGDClassifier, watch: Callable[[NDArray[np.float64]], None
 
 
 def audit_gradients(
-    model: DPSGDClassifier, *, canaries: int, confidence: float, most_steps: int | None = None
+    model: DPSGDClassifier, *, canaries: int, confidence: float, max_steps: int | None = None
 ) -> OneRun:
     """One run of the model's steps with gradient canaries; every noisy gradient is seen.
 
@@ -81,7 +81,7 @@ def audit_gradients(
     """
     with _quiet():
         sigma, rate, steps, _ = model.plan()
-    steps = steps if most_steps is None else min(steps, most_steps)
+    steps = steps if max_steps is None else min(steps, max_steps)
     coins = fair_coins(canaries)
     ratios, exact = np.zeros(canaries), np.zeros(canaries)
 

@@ -25,28 +25,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.aggregator import Aggregator
 from pate.audit.canaries import Canaries, Guessed, fair_coins, guess
 from pate.audit.learners import Fitted
 from pate.audit.scratch import scratch_folder
-from pate.boundary import silenced
+from pate.boundary.aggregator import Aggregator
+from pate.boundary.guard import silenced
+from pate.components.registry import dotted_names
 from pate.config import Config
-from pate.console import Quiet
 from pate.data.dataset import Dataset, Records
 from pate.data.partition import parts_of
-from pate.ensemble.readers import split_of
-from pate.ensemble.worker import Job, Teaching, Worker
-from pate.learning import with_learned_features
 from pate.mechanisms import UNANSWERED, Mechanism
-from pate.naming import dotted_names
-from pate.neighbours.cells import Cells
-from pate.neighbours.electorate import LocalElectorate
-from pate.neighbours.features import RecordFeatures
-from pate.neighbours.stage import Rounds, digest
-from pate.neighbours.voting import Election
 from pate.networks.threads import one_thread
 from pate.planning.budget import ledger_opener, neighbours_cost, publishable_epsilon
+from pate.preflight.learned_features import with_learned_features
+from pate.runs.console import Quiet
 from pate.runs.run import Run
+from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import Cells
+from pate.voters.neighbours.features import RecordFeatures
+from pate.voters.neighbours.stage import Rounds, digest
+from pate.voters.neighbours.vote_counting import LocalVoteCounter
+from pate.voters.teachers.readers import split_of
+from pate.voters.teachers.worker import Teaching, TrainingJob, Worker
 
 _RECORDS_PER_PART = 20  # of the honest ones: the promise is for every data set, and few make a canary's teacher its own
 
@@ -161,8 +161,8 @@ def _of_neighbours(
         replayed = _released_rounds(config, run, n_classes)
     ratios, replays = np.zeros(len(canaries)), np.zeros(len(canaries))
     for one, other in zip(rounds, replayed, strict=True):
-        honest = _votes(one.election, data.records)
-        ours, theirs = _votes_of_each(one.election, canaries)
+        honest = _votes(one.cell_vote, data.records)
+        ours, theirs = _votes_of_each(one.cell_vote, canaries)
         ratios += _log_ratios(one.mechanism, one.released, honest, ours, theirs)
         difference = _as_counts(one.released, n_classes) - _as_counts(other.released, n_classes)
         replays += ((ours - theirs) * difference).sum(axis=(1, 2))
@@ -171,8 +171,8 @@ def _of_neighbours(
 
 def _in_cells(config: Config, data: Dataset, most: int, changed: bool, seed: int) -> Canaries:
     """A canary for each cell and class, or pair of classes, of the first round; no more than `most`, chosen by seed."""
-    election = first_election(config, data)
-    seen, cells = election.features(data.X_public), election.cells
+    cell_vote = first_cell_vote(config, data)
+    seen, cells = cell_vote.features(data.X_public), cell_vote.cells
     nearest, step = cells.nearest_examples(seen), 2 if changed else 1
     places = [(row, label) for row in nearest.tolist() for label in range(0, len(data.classes) - step + 1, step)]
     chosen = np.random.default_rng(seed).permutation(len(places))[:most]
@@ -180,7 +180,7 @@ def _in_cells(config: Config, data: Dataset, most: int, changed: bool, seed: int
     return Canaries(data.X_public[rows], labels, np.arange(len(rows)), labels + 1 if changed else None)
 
 
-def first_election(config: Config, data: Dataset) -> Election:
+def first_cell_vote(config: Config, data: Dataset) -> CellVote:
     """The first round, with the cells that a run makes: they follow from public examples and the config."""
     assert config.neighbours is not None
     rounds = config.build_rounds()
@@ -188,12 +188,12 @@ def first_election(config: Config, data: Dataset) -> Election:
         stage = Rounds(config.neighbours, rounds, config.seed, folder / "cells")
         features = stage._features(None)
         cells = stage._cells(1, rounds[0], features(data.X_public))
-    return Election(features, cells, config.neighbours.votes, len(data.classes))
+    return CellVote(features, cells, config.neighbours.votes_per_record, len(data.classes))
 
 
 @dataclass(frozen=True)
 class _Round:
-    election: Election
+    cell_vote: CellVote
     mechanism: Mechanism
     released: NDArray[np.int64]
 
@@ -204,30 +204,30 @@ def _released_rounds(config: Config, run: Run, n_classes: int) -> list[_Round]:
     mechanism, rounds = config.build_mechanism(), config.build_rounds()
     aggregator = Aggregator(mechanism, ledger_opener(config, mechanism, run), run.private, run.key, 0)
     features = RecordFeatures([step.model_dump() for step in config.neighbours.features])
-    nobody = LocalElectorate(Records(np.zeros((0, 1)), np.zeros(0, dtype=np.int64)), run.key)
+    nobody = LocalVoteCounter(Records(np.zeros((0, 1)), np.zeros(0, dtype=np.int64)), run.key)
     found = []
     for number, round in enumerate(rounds, start=1):
         if round.by_student:
             continue
         cells = Cells.read(run.cells_folder / f"cells-{number}.npz")
-        election = Election(features, cells, config.neighbours.votes, n_classes)
+        cell_vote = CellVote(features, cells, config.neighbours.votes_per_record, n_classes)
         name = f"round {number} of {len(rounds)}, cells {digest(cells)}"
-        released = aggregator.release_round(name, election, round.mechanism, nobody)
-        found.append(_Round(election, round.mechanism, released))
+        released = aggregator.release_round(name, cell_vote, round.mechanism, nobody)
+        found.append(_Round(cell_vote, round.mechanism, released))
     aggregator.close()
     return found
 
 
-def _votes(election: Election, records: Records) -> NDArray[np.int64]:
-    return LocalElectorate(records, b"key").count(election)[0].counts
+def _votes(cell_vote: CellVote, records: Records) -> NDArray[np.int64]:
+    return LocalVoteCounter(records, b"key").count(cell_vote)[0].counts
 
 
-def _votes_of_each(election: Election, canaries: Canaries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _votes_of_each(cell_vote: CellVote, canaries: Canaries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Votes [canaries, cells, classes] of each canary alone, if its coin says in and if it says out."""
-    shape = (len(canaries), len(election.cells), election.n_classes)
+    shape = (len(canaries), len(cell_vote.cells), cell_vote.n_classes)
     ours, theirs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    nearest = election.cells.nearest(election.features(canaries.X), election.votes)
-    for depth in range(election.votes):
+    nearest = cell_vote.cells.nearest(cell_vote.features(canaries.X), cell_vote.votes)
+    for depth in range(cell_vote.votes):
         rows = np.flatnonzero(nearest[:, depth] >= 0)
         ours[rows, nearest[rows, depth], canaries.y[rows]] += 1
         if canaries.y_out is not None:
@@ -270,7 +270,7 @@ def _of_teachers(
 ) -> tuple[Scores, NDArray[np.bool_]]:
     config = with_learned_features(config, data.X_public)
     data = fewer_records(data, _RECORDS_PER_PART * config.n_teachers, seed)
-    asked = min(config.budget.asked, len(data.X_public))
+    asked = min(config.budget.max_queries, len(data.X_public))
     rng = np.random.default_rng(seed)
     n_classes, n = len(data.classes), max(2, min(most, config.n_teachers))
     owner = np.repeat(np.arange(n), asked)
@@ -320,7 +320,7 @@ def _moves(
     def votes(part: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         worker = Worker(teaching)
         with one_thread(), silenced():
-            worker.train(Job(teaching.assignment[part], (part,)), {part: (records.X[rows], records.y[rows])})
+            worker.train(TrainingJob(teaching.assignment[part], (part,)), {part: (records.X[rows], records.y[rows])})
             return worker.count(queries).counts
 
     whose = np.concatenate([np.full(honest, -1), canaries.owner])

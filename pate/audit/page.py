@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate.audit.findings import Finding
+from pate.audit.results import AttackResult
 from pate.report import plots
 from pate.report.formats import percent, small
-from pate.report.rendering import Plot, Table, inline_svg, png_address, render
+from pate.report.html import HtmlTable, Plot, inline_svg, png_data_url, render
 
 if TYPE_CHECKING:
-    from pate.audit.auditing import Audit, Audited
-    from pate.audit.subject import Subject
+    from pate.audit.runner import Audit, Audited
+    from pate.audit.target import Subject
 
 WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
 PUBLIC = "Public data plays private here; of private data this page would stay below private/."
@@ -52,7 +52,7 @@ _NOT_PROVED = (
 )
 _OTHERS = ("one run", "mechanism", "sensitivity")
 """Kinds of attacks that are not membership inference: their claims may be about a part of the run."""
-_MOST_SHOWN = 12
+_MAX_SHOWN = 12
 
 
 def render_audit(found: Audit, subject: Subject | None = None) -> str:
@@ -81,21 +81,21 @@ def render_audit(found: Audit, subject: Subject | None = None) -> str:
     )
 
 
-def strongest(findings: Sequence[Finding], model: str) -> Finding | None:
+def strongest(findings: Sequence[AttackResult], model: str) -> AttackResult | None:
     """The membership attack with the largest AUC against a model."""
     known = [f for f in findings if f.model == model and f.auc is not None and f.members is not None]
     return max(known, key=lambda finding: finding.auc or 0.0, default=None)
 
 
-def most_shown(findings: Sequence[Finding], model: str) -> Finding | None:
+def max_shown(findings: Sequence[AttackResult], model: str) -> AttackResult | None:
     """The membership attack with the largest lower bound on a model's ε."""
     known = [f for f in findings if f.model == model and f.epsilon_lower is not None and f.members is not None]
     return max(known, key=lambda finding: finding.epsilon_lower or 0.0, default=None)
 
 
-def bounds_by_kind(findings: Sequence[Finding]) -> list[tuple[str, Finding]]:
+def bounds_by_kind(findings: Sequence[AttackResult]) -> list[tuple[str, AttackResult]]:
     """For each model and kind of attack the finding with the largest bound: each is set beside its own claim."""
-    best: dict[str, Finding] = {}
+    best: dict[str, AttackResult] = {}
     for finding in findings:
         if finding.epsilon_lower is not None:
             kind = next((kind for kind in _OTHERS if finding.attack.startswith(kind)), "membership")
@@ -108,7 +108,7 @@ def bounds_by_kind(findings: Sequence[Finding]) -> list[tuple[str, Finding]]:
 def _lead(found: Audit) -> str:
     """One paragraph that says what an attacker gained against the run's own model."""
     own = found.models[0]
-    best, shown = strongest(found.findings, own.name), most_shown(found.findings, own.name)
+    best, shown = strongest(found.findings, own.name), max_shown(found.findings, own.name)
     told = []
     if best is not None and best.auc is not None:
         error = best.auc_error or 0.0
@@ -137,7 +137,7 @@ def _lead(found: Audit) -> str:
     return " ".join(told) or "No attack on single records was tried."
 
 
-def _by_the_groups(found: Audit, best: Finding) -> str:
+def _by_the_groups(found: Audit, best: AttackResult) -> str:
     """What to add where the same attack also tells the groups apart by a model that never saw them."""
     for finding in found.findings:
         if finding.model == "control" and finding.attack == best.attack and finding.auc is not None:
@@ -149,7 +149,7 @@ def _by_the_groups(found: Audit, best: Finding) -> str:
 
 def _tiles(found: Audit) -> list[tuple[str, str]]:
     own = found.models[0]
-    best, shown = strongest(found.findings, own.name), most_shown(found.findings, own.name)
+    best, shown = strongest(found.findings, own.name), max_shown(found.findings, own.name)
     tiles = []
     if best is not None and best.auc is not None:
         tiles.append(("best attack's AUC (0.5 is guessing)", f"{best.auc:.3f}"))
@@ -160,7 +160,7 @@ def _tiles(found: Audit) -> list[tuple[str, str]]:
     return tiles
 
 
-def _models(models: Sequence[Audited]) -> Table:
+def _models(models: Sequence[Audited]) -> HtmlTable:
     rows = [
         (
             model.name,
@@ -173,10 +173,10 @@ def _models(models: Sequence[Audited]) -> Table:
         for model in models
     ]
     header = ("model", "kind", "ε claimed", "right on its records", "right on others", "gap, points")
-    return Table(header, rows, own=1)
+    return HtmlTable(header, rows, own=1)
 
 
-def _gained(findings: Sequence[Finding]) -> Table:
+def _gained(findings: Sequence[AttackResult]) -> HtmlTable:
     def share(value: float | None) -> str:
         return "–" if value is None else f"{100 * value:.1f} %"
 
@@ -187,7 +187,7 @@ def _gained(findings: Sequence[Finding]) -> Table:
         (
             finding.model,
             finding.attack,
-            finding.auc_in_words,
+            finding.describe_auc,
             share(finding.tpr_at_0_1_percent),
             share(finding.tpr_at_1_percent),
             share(finding.advantage),
@@ -206,7 +206,7 @@ def _gained(findings: Sequence[Finding]) -> Table:
         "ε shown",
         "ε claimed",
     )
-    return Table(header, rows)
+    return HtmlTable(header, rows)
 
 
 def _curves(found: Audit, private: bool) -> Plot | None:
@@ -225,7 +225,7 @@ def _curves(found: Audit, private: bool) -> Plot | None:
         inline_svg(plots.as_svg(figure, "audit-roc"), "audit-roc", alternative),
         "The attack with the largest AUC on each model. What counts is the left side: how many members are found while "
         "few others are accused.",
-        Table(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
+        HtmlTable(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
     )
 
 
@@ -248,22 +248,22 @@ def _bounds(found: Audit, private: bool) -> Plot | None:
         inline_svg(plots.as_svg(figure, "audit-epsilon"), "audit-epsilon", alternative),
         "Each bound beside the ε that is claimed for what was attacked: the whole run, or one query or round of it. "
         "A mark shown to the right of the claimed one would contradict the claim, unless the control has the same.",
-        Table(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
+        HtmlTable(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
     )
 
 
-def _tried(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+def _tried(findings: Sequence[AttackResult]) -> list[tuple[str, str]]:
     names = dict.fromkeys(finding.attack for finding in findings)
     kinds = dict.fromkeys(kind for name in names for kind in EXPLAINED if name.startswith(kind))
     return [(kind, EXPLAINED[kind]) for kind in kinds]
 
 
-def _assumed(findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
-    """Each attack once, with what it assumes and remarks."""
+def _assumed(findings: Sequence[AttackResult]) -> list[tuple[str, str, str]]:
+    """Each attack once, with what it assumes and notes."""
     seen: dict[str, tuple[str, str, str]] = {}
     for finding in findings:
-        remark = "" if finding.attack.startswith("attribute") else finding.remark
-        seen.setdefault(finding.attack, (finding.attack, finding.assumes, remark))
+        note = "" if finding.attack.startswith("attribute") else finding.note
+        seen.setdefault(finding.attack, (finding.attack, finding.assumes, note))
     return list(seen.values())
 
 
@@ -273,15 +273,15 @@ def _at_risk(found: Audit, subject: Subject) -> dict[str, Any] | None:
     if best is None:
         return None
     places = {int(row): place for place, row in enumerate(subject.members.rows)}
-    shown = [(row, score) for row, score in best.at_risk[:_MOST_SHOWN] if row in places]
+    shown = [(row, score) for row, score in best.at_risk[:_MAX_SHOWN] if row in places]
     members, classes = subject.members, subject.data.classes
     pictures = []
     if members.X.ndim > 2:
         for row, score in shown:
             pixels = np.clip(255 * members.X[places[row]], 0, 255).astype(np.uint8)
-            address = png_address(plots.png_of(pixels))
+            address = png_data_url(plots.png_of(pixels))
             pictures.append(
                 {"row": row, "said": classes[members.y[places[row]]], "score": f"{score:.2f}", "src": address}
             )
     rows = [(str(row), str(classes[members.y[places[row]]]), f"{score:.3f}") for row, score in shown]
-    return {"attack": best.attack, "table": Table(("row", "class", "score"), rows), "pictures": pictures}
+    return {"attack": best.attack, "table": HtmlTable(("row", "class", "score"), rows), "pictures": pictures}

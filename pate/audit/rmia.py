@@ -11,24 +11,24 @@ import time
 
 import numpy as np
 
-from pate.audit.findings import Finding, Options
 from pate.audit.lira import ASSUMES, OTHER_KIND, observed_confidence
 from pate.audit.membership import Asked, Scores, asked_about, finding_of
+from pate.audit.results import AttackResult, Options
 from pate.audit.shadows import Shadows, shadows_for
-from pate.audit.subject import Subject
+from pate.audit.target import Subject
 
 _FACTOR = 1.0  # γ of the paper
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """One finding, with p(x) from shadow models with and without the example."""
     started = time.perf_counter()
     asked = asked_about(subject, options)
     shadows = shadows_for(subject, asked, options)
     scores = rmia(observed_confidence(subject, asked, shadows), shadows, asked)
-    assumes = ASSUMES.format(f"{options.shadows} shadow models ({shadows.in_words})")
-    remark = "" if shadows.own_kind else OTHER_KIND
-    return [finding_of("RMIA", subject, options, assumes, asked, scores, time.perf_counter() - started, remark)]
+    assumes = ASSUMES.format(f"{options.shadows} shadow models ({shadows.description})")
+    note = "" if shadows.own_kind else OTHER_KIND
+    return [finding_of("RMIA", subject, options, assumes, asked, scores, time.perf_counter() - started, note)]
 
 
 def rmia(observed: Scores, shadows: Shadows, asked: Asked) -> Scores:

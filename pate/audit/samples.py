@@ -96,7 +96,7 @@ def audit(sample_a: LabelSamples, sample_b: LabelSamples, delta: float, false_al
 def sample_answers(mechanism: Mechanism, counts: Counts, runs: int, entropy: Entropy = os.urandom) -> LabelSamples:
     """Independent runs on the histogram of a query (int[runs]) or those of a stream (int[runs, queries])."""
     stream = np.atleast_2d(counts)
-    if mechanism.charged_as_stream:
+    if mechanism.priced_as_stream:
         labels = np.array([mechanism.release(stream, entropy) for _ in range(runs)])
     else:
         labels = mechanism.release(np.tile(stream, (runs, 1)), entropy).reshape(runs, len(stream))

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.aggregator import Aggregator, StoredVotes
+from pate.boundary.aggregator import Aggregator, StoredVotes
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
 from pate.storage.files import KEY_BYTES

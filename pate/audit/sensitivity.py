@@ -21,34 +21,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.aggregator import Aggregator, query_ids
-from pate.audit.findings import Finding, NotApplicable
-from pate.audit.one_run_pate import fewer_records, first_election
+from pate.audit.one_run_pate import fewer_records, first_cell_vote
+from pate.audit.results import AttackResult, NotApplicable
 from pate.audit.scratch import scratch_folder
 from pate.audit.worst_pair import worst_pair
+from pate.boundary.aggregator import Aggregator, query_ids
+from pate.boundary.counts import sum_votes
+from pate.components.registry import counted
 from pate.config import Config
 from pate.data.dataset import Dataset, Records
-from pate.ensemble import Ensemble
-from pate.ensemble.readers import split_records
-from pate.ensemble.worker import Teaching
-from pate.learning import with_learned_features
 from pate.ledger import Ledger
 from pate.mechanisms import Mechanism
-from pate.naming import counted
-from pate.neighbours.electorate import LocalElectorate
-from pate.neighbours.rounds import Round, guarantee
-from pate.neighbours.voting import sum_votes
+from pate.mechanisms.cell_rounds import Round, guarantee
+from pate.preflight.learned_features import with_learned_features
 from pate.storage.files import KEY_BYTES
+from pate.voters.neighbours.vote_counting import LocalVoteCounter
+from pate.voters.teachers.ensemble import Ensemble
+from pate.voters.teachers.readers import split_records
+from pate.voters.teachers.worker import Teaching
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pate.audit.findings import Options
-    from pate.audit.subject import Subject
+    from pate.audit.results import Options
+    from pate.audit.target import Subject
 
 _RECORDS_PER_PART = 20  # as many as make a teacher; what is shown does not depend on it
-_MOST_QUERIES = 500
-_MOST_RECORDS = 5_000  # that vote near themselves
+_MAX_QUERIES = 500
+_MAX_RECORDS = 5_000  # that vote near themselves
 _TRIES, _FEW_TRIES = 5, 2  # of each kind of change
 
 
@@ -69,7 +69,7 @@ class Sensitivity:
         return self.moved > self.allowed
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """One finding for a run of PATE."""
     config = subject.config
     if not isinstance(config, Config) or subject.kind != "student":
@@ -80,7 +80,7 @@ def attack(subject: Subject, options: Options) -> list[Finding]:
         found = audit_sensitivity(config, subject.data, tries=tries, config_dir=subject.config_dir, seed=options.seed)
     what = "counts of a round" if config.voters == "neighbours" else "votes of a query"
     return [
-        Finding(
+        AttackResult(
             attack="sensitivity",
             model=subject.name,
             assumes="the attacker knows all records but one, and the other votes are as bad as they can be; no chance",
@@ -90,7 +90,7 @@ def attack(subject: Subject, options: Options) -> list[Finding]:
             delta=subject.delta,
             epsilon_claimed=found.epsilon_claimed,
             seconds=time.perf_counter() - started,
-            remark=f"of {found.tries} records tried, one moved {counted(found.moved)} {what}; it may move "
+            note=f"of {found.tries} records tried, one moved {counted(found.moved)} {what}; it may move "
             f"{counted(found.allowed)}",
         )
     ]
@@ -106,7 +106,7 @@ def audit_sensitivity(
     key = secrets.token_bytes(KEY_BYTES)
     rng = np.random.default_rng(seed)
     if config.voters == "neighbours":
-        data = fewer_records(data, _MOST_RECORDS, seed)
+        data = fewer_records(data, _MAX_RECORDS, seed)
         count: _CountNeighbours | _CountTeachers = _CountNeighbours(config, data, key)
     else:
         data = fewer_records(data, _RECORDS_PER_PART * config.n_teachers, seed)
@@ -150,11 +150,11 @@ class _CountNeighbours:
 
     def __init__(self, config: Config, data: Dataset, key: bytes) -> None:
         assert config.neighbours is not None
-        self._election, self._votes, self._key = first_election(config, data), config.neighbours.votes, key
+        self._election, self._votes, self._key = first_cell_vote(config, data), config.neighbours.votes_per_record, key
         self._mechanism, self._delta = config.build_rounds()[0].mechanism, config.budget.delta
 
     def __call__(self, data: Dataset) -> NDArray[np.int64]:
-        electorate = LocalElectorate(data.records, self._key)
+        electorate = LocalVoteCounter(data.records, self._key)
         return sum_votes(electorate.count(self._election), electorate.sources)
 
     def moved(self, difference: NDArray[np.int64], change: str) -> tuple[float, float]:
@@ -173,7 +173,7 @@ class _CountTeachers:
     def __init__(self, config: Config, data: Dataset, key: bytes, config_dir: Path) -> None:
         self._config, self._config_dir, self._key = config, config_dir, key
         self._mechanism: Mechanism = config.build_mechanism()
-        self._queries = data.X_public[: min(config.budget.asked, _MOST_QUERIES)]
+        self._queries = data.X_public[: min(config.budget.max_queries, _MAX_QUERIES)]
         self._per_person = data.records.ids is not None
 
     def __call__(self, data: Dataset) -> NDArray[np.int64]:
@@ -193,7 +193,7 @@ class _CountTeachers:
     def costs(self, moved: float, change: str) -> tuple[float, float]:
         delta = self._config.budget.delta
         claimed = self._mechanism.worst_case(1, 1).epsilon(delta)
-        if not moved or self._mechanism.charged_as_stream:
+        if not moved or self._mechanism.priced_as_stream:
             return 0.0, claimed
         votes = int(np.ceil(moved / (2 if change == "changed" and not self._per_person else 1)))
         return worst_pair(self._mechanism, self._config.n_teachers, delta, moved=votes).epsilon, claimed

@@ -21,11 +21,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.findings import Options
 from pate.audit.learners import Trainer
 from pate.audit.membership import Asked, Scores, confidence
-from pate.audit.subject import Subject
-from pate.boundary import guarded
+from pate.audit.results import Options
+from pate.audit.target import Subject
+from pate.boundary.guard import guarded
 from pate.networks.threads import usable_cpus
 from pate.storage.files import write_atomically
 
@@ -40,7 +40,7 @@ class Shadows:
     """bool[shadows, examples]: whom each was trained on."""
     confidence: Scores
     """float[shadows, examples]"""
-    in_words: str
+    description: str
     own_kind: bool
 
 
@@ -68,14 +68,14 @@ def shadows_for(subject: Subject, asked: Asked, options: Options) -> Shadows:
     with _folder(options.work, _digest(task, asked, options)) as folder:
         missing = [n for n in range(options.shadows) if not _file(folder, n).exists()]
         if missing:
-            with options.console.track(f"shadow models ({trainer.in_words})", options.shadows) as update:
+            with options.console.track(f"shadow models ({trainer.description})", options.shadows) as update:
                 done = options.shadows - len(missing)
                 for number, values in _trained(task, missing, inside, asked, options):
                     _store(_file(folder, number), values)
                     done += 1
                     update(done)
         found = np.stack([np.load(_file(folder, n), allow_pickle=False) for n in range(options.shadows)])
-    return Shadows(inside, found.astype(np.float64), trainer.in_words, own_kind)
+    return Shadows(inside, found.astype(np.float64), trainer.description, own_kind)
 
 
 def halves(shadows: int, examples: int, seed: int) -> NDArray[np.bool_]:
@@ -114,9 +114,9 @@ def _by_ray(
 
     @ray.remote(max_retries=3)
     def train(number: int, mask: NDArray[np.bool_], X: NDArray, y: NDArray[np.int64]) -> NDArray[np.float32]:
-        from pate.networks.threads import hold_to_threads
+        from pate.networks.threads import limit_threads
 
-        hold_to_threads()
+        limit_threads()
         return task.run(number, mask, X, y)
 
     shared = ray.put(X), ray.put(y)
@@ -131,10 +131,10 @@ _here: list[Callable[[int, NDArray[np.bool_]], NDArray[np.float32]]] = []  # of 
 
 
 def _begin(task: _Task, X: NDArray, y: NDArray[np.int64]) -> None:
-    from pate.networks.threads import hold_to_threads
+    from pate.networks.threads import limit_threads
 
     os.environ["OMP_NUM_THREADS"] = "1"
-    hold_to_threads()
+    limit_threads()
     _here.append(lambda number, mask: task.run(number, mask, X, y))
 
 

@@ -6,14 +6,14 @@ Salem et al. 2019. Nothing but the model's confidence in the true class is used.
 
 from __future__ import annotations
 
-from pate.audit.findings import Finding, Options
 from pate.audit.membership import Asked, Scores, confidence, membership_attack
-from pate.audit.subject import Subject
+from pate.audit.results import AttackResult, Options
+from pate.audit.target import Subject
 
 ASSUMES = "the attacker has the model's probabilities, and a record with its true label"
 
 
-def attack(subject: Subject, options: Options) -> list[Finding]:
+def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """Score: the model's confidence in the true class."""
 
     def scores(asked: Asked) -> Scores:

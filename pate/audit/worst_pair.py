@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pate.audit.bounds import clopper_pearson_lower, clopper_pearson_upper
 from pate.mechanisms import Mechanism
 
-_MOST_CANDIDATES = 600
+_MAX_CANDIDATES = 600
 _OUT_OF_REACH = 4  # times the votes that are sure to win: classes without votes then play no part
 _SURE = 0.999
 _TWO_ERRORS, _OFTEN = 2.0, 100.0
@@ -122,7 +122,7 @@ def _candidates(
     votes = max(n_teachers, _OUT_OF_REACH * (mechanism.teachers_needed(_SURE) or 0), 2 * moved)
     rows = []
     for total in (votes, votes + 1):  # both parities of the gap
-        first = np.unique(np.linspace(moved, total, min(total - moved + 1, _MOST_CANDIDATES // 2)).astype(np.int64))
+        first = np.unique(np.linspace(moved, total, min(total - moved + 1, _MAX_CANDIDATES // 2)).astype(np.int64))
         rows.append(np.column_stack([first, total - first]))
     counts = np.concatenate(rows)
     neighbours = counts + (np.array([-moved, 0]) if single else np.array([-moved, moved]))

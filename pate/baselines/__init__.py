@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from pate.components.registry import import_dotted, nearest
 from pate.errors import ConfigError
-from pate.naming import import_dotted, nearest
 
 _HOMES = {
     "dp_sgd": "pate.baselines.dp_sgd.DPSGDClassifier",

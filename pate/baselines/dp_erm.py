@@ -168,7 +168,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         for name in ("regularisation", "n_records", "gamma"):
             parameters.positive(getattr(self, name), name)
         parameters.number(self.intercept, "intercept", least=0)
-        parameters.whole(self.fourier_features, "fourier_features", least=0, most=parameters.MOST_TEACHERS)
+        parameters.whole(self.fourier_features, "fourier_features", least=0, most=parameters.MAX_TEACHERS)
         parameters.seed(self.random_state, "random_state")
         if self.method not in ("output", "objective"):
             raise ConfigError(f"method = {self.method!r}: must be 'output' or 'objective'")
@@ -198,7 +198,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         strength, tilt_epsilon = self.regularisation * self.n_records, math.inf
         if self.method == "objective":
             strength, tilt_epsilon = objective_parameters(epsilon * (1.0 - SOLVER_SHARE), strength, loss.curvature)
-        if strength < least_strength(loss.curvature, self.n_records):
+        if strength < min_strength(loss.curvature, self.n_records):
             raise ConfigError(
                 f"regularisation = {self.regularisation:g}: must be at least {loss.curvature / _WORST_CONDITION:g} for "
                 "this loss; with less, rounding hides where the minimum is"
@@ -239,7 +239,7 @@ def tolerance_of(n_records: float, mean_tilt: float) -> float:
     return max(TOLERANCE, _ROUNDING * (n_records + mean_tilt))
 
 
-def least_strength(curvature: float, n_records: float) -> float:
+def min_strength(curvature: float, n_records: float) -> float:
     """The least λ at which floating-point numbers tell the minimum, whatever the records."""
     return curvature * n_records / _WORST_CONDITION
 

@@ -17,15 +17,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
+from pate.baselines.clipping_selfcheck import Buffers, made_up, way_for
 from pate.baselines.dp_erm import usable_records
-from pate.baselines.draws import Draws, draws_for
 from pate.baselines.forward_draws import KEY_BYTES, ForwardDraws, record_marks
-from pate.baselines.networks import build_network
-from pate.baselines.optimisers import optimiser_for
-from pate.baselines.pca import private_components, public_components
-from pate.baselines.per_example import clipped_sum, never_stopping
-from pate.baselines.rehearsal import Buffers, made_up, way_for
-from pate.baselines.seen import (
+from pate.baselines.frozen_layers import (
     BLOCK,
     Watched,
     features_of_nobody,
@@ -38,19 +33,17 @@ from pate.baselines.seen import (
     trained_part,
     transforms_of,
 )
-from pate.baselines.sgd_accounting import (
-    History,
-    append_step,
-    epsilon_of,
-    noise_for,
-    steps_within,
-    too_large_delta,
-)
+from pate.baselines.image_views import Seen, Views, by_turns
+from pate.baselines.networks import build_network
+from pate.baselines.optimisers import optimiser_for
+from pate.baselines.pca import private_components, public_components
+from pate.baselines.per_example import clipped_sum, never_stopping
+from pate.baselines.sampling import LotSampler, draws_for
+from pate.baselines.sgd_accounting import History, append_step, epsilon_of, noise_for, steps_within, too_large_delta
 from pate.baselines.sgd_files import Noted, load_checkpoint, load_state, save_state
-from pate.baselines.views import Seen, Views, by_turns
-from pate.boundary import worded_by_us
+from pate.boundary.guard import raised_by_pate
+from pate.components.registry import counted
 from pate.errors import ConfigError
-from pate.naming import counted
 from pate.networks.stored import check_values, check_weights
 from pate.networks.tensors import device_anew, resolve_device
 from pate.noise.continuous import Entropy
@@ -77,8 +70,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     its features are no numbers or its label is not among `classes`: no record stops a run. What a network draws in a
     forward pass, such as dropout's masks, is keyed by record and, every step, by the operating system
     (`pate.baselines.forward_draws`): no seed changes it, and no record changes another's. Preparation is per example
-    (`prepare`: public features, as teachers have; scattering, group normalisation), from `X_public` (PCA; mean and
-    scale of the scattered channels, with `normalise: public`), or noisy and counted (PCA with `pca_sigma`).
+    (`preprocessing`: public features, as teachers have; scattering, group normalisation), from `X_public` (PCA; mean
+    and scale of the scattered channels, with `normalise: public`), or noisy and counted (PCA with `pca_sigma`).
 
     The network is tried on made-up examples first, and refused if it remembers anything of those that it saw: a buffer
     that changes in a forward pass would be released without noise. How it is clipped is held against a plain loop.
@@ -90,10 +83,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
     `checkpoint` is a safetensors file, beside the config, of weights pre-trained on public data; the first `frozen`
     layers of the network stay as they are there, each example goes through those once, and no noise is added to them.
-    `views` are shifted and mirrored images to train on, a view a step (see `pate.baselines.views`).
+    `views` are shifted and mirrored images to train on, a view a step (see `pate.baselines.image_views`).
     `state` in `fit` is a file that an interrupted run goes on from, with the accountant's history in it. `optimiser` is
     momentum or adam. `device` is auto (a GPU where there is one), cpu or cuda: all of a step is done there, and `draws`
-    says where lots and noise come from (see `pate.baselines.draws`).
+    says where lots and noise come from (see `pate.baselines.sampling`).
     """
 
     accepts_images = True
@@ -107,7 +100,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         classes: Sequence[Any],
         model: str = "cnn",
         model_params: dict[str, Any] | None = None,
-        prepare: str | Sequence[str | dict[str, Any]] = (),
+        preprocessing: str | Sequence[str | dict[str, Any]] = (),
         features: str = "none",
         groups: int = 27,
         normalise: str = "groups",
@@ -138,7 +131,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.classes = classes
         self.model = model
         self.model_params = model_params
-        self.prepare = prepare
+        self.preprocessing = preprocessing
         self.features = features
         self.groups = groups
         self.normalise = normalise
@@ -251,7 +244,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """
         self.classes_ = np.asarray(self.classes)
         nobodys = np.random.default_rng(0).random((2, *example_shape), dtype=np.float32)
-        self._like = features_of_nobody(transforms_of(self.prepare), nobodys)
+        self._like = features_of_nobody(transforms_of(self.preprocessing), nobodys)
         if self.features == "pca":
             self.input_shape_: tuple[int, ...] = (self.components,)
         else:
@@ -321,7 +314,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.fixed_ = {name: weights[name] for name in FIXED if name in weights}
         tensors = {key: torch.from_numpy(tensor) for key, tensor in weights.items()}
         check_values(tensors)
-        transforms_of(self.prepare)
+        transforms_of(self.preprocessing)
         pca, channels = self.fixed_.get("pca"), self.fixed_.get("channels")
         if self.features not in FEATURES or (self.features == "pca") != (pca is not None):
             raise ValueError(f"features = {self.features!r}, with{'out' if pca is None else ''} a projection")
@@ -377,7 +370,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         parameters.queries(self.frozen, "frozen", least=0)
         resolve_device(self.device)
         Views.of(self.views)
-        transforms_of(self.prepare)
+        transforms_of(self.preprocessing)
         if self.learning_rate_end is not None:
             parameters.number(self.learning_rate_end, "learning_rate_end", least=0)
         parameters.number(self.momentum, "momentum", least=0, below=1)
@@ -418,17 +411,17 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                 found = public_components(seen, self.components) if wanted == "pca" else public_channels(seen)
                 self.fixed_ = {wanted: found}
         except ValueError as error:
-            if not worded_by_us(error):  # could tell how many records there are
+            if not raised_by_pate(error):  # could tell how many records there are
                 raise
             raise ConfigError(f"components: {error}") from None
 
     def _prepared(self, X: NDArray) -> NDArray:
         """Public features of public examples, fitted to nothing: each example by itself."""
-        return transforms_of(self.prepare).transform_each(X)
+        return transforms_of(self.preprocessing).transform_each(X)
 
     def _prepared_records(self, X: NDArray, targets: torch.Tensor) -> tuple[NDArray, torch.Tensor]:
         """The same features of private records; one that has none is as if it were not there."""
-        transforms = transforms_of(self.prepare)
+        transforms = transforms_of(self.preprocessing)
         if not transforms:
             return X, targets
         X = transforms.transform_records(X, self._like)
@@ -445,7 +438,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         end = self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
         return self.learning_rate + share_done * (end - self.learning_rate)
 
-    def _with_noise(self, gradients: Sequence[torch.Tensor], draws: Draws) -> list[torch.Tensor]:
+    def _with_noise(self, gradients: Sequence[torch.Tensor], draws: LotSampler) -> list[torch.Tensor]:
         """The noisy mean of a lot: noise once, whatever the micro-batches."""
         noise = draws.gaussians(sum(gradient.numel() for gradient in gradients)) * (self.sigma_ * self.clip_norm)
         parts = noise.split([gradient.numel() for gradient in gradients])

@@ -13,7 +13,7 @@ from pate.errors import ConfigError
 
 Vector = NDArray[np.float64]
 
-_MOST_STEPS = 500
+_MAX_STEPS = 500
 _HALVINGS = 60
 _AIM = 0.01  # share of the tolerance that the solver tries to reach: floating-point numbers may end a little earlier
 
@@ -85,11 +85,11 @@ def minimise(loss: Loss, rows: Vector, strength: float, tilt: Vector, tolerance:
     No data set makes it fail. Newton's directions, or the gradient's where a Hessian cannot be factored for rounding,
     and steps at whose end the slope along them has at least halved: on a convex function with Lipschitz gradient that
     converges from anywhere, in real arithmetic. In floating point it aims a hundred times nearer than `tolerance` and
-    gives the nearest point it saw; `dp_erm.least_strength` keeps away from where that could lie further off than
+    gives the nearest point it saw; `dp_erm.min_strength` keeps away from where that could lie further off than
     `tolerance`.
     """
     w, found, nearest = np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), np.inf
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         margins = rows @ w
         gradient = rows.T @ loss.slope(margins) + strength * w + tilt
         length = float(np.linalg.norm(gradient))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
-from pate.seeding import seeded_globally
+from pate.networks.seeding import seeded_globally
 
 KEY_BYTES = 32
 

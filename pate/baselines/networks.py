@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pate.components.registry import import_dotted, nearest
 from pate.errors import ConfigError
-from pate.naming import import_dotted, nearest
 from pate.networks.architectures import FOR_DP_SGD, Shape, seeded
 
 

@@ -1,13 +1,13 @@
 """Sums of clipped per-example gradients, worked out in one of four ways behind one switch.
 
 * `opacus`: Opacus's GradSampleModule stores every example's gradient, then they are clipped and summed;
-* `ghost`: one backward pass; norms come from a layer's inputs and output gradients (`pate.baselines.traces`), and the
-  clipped sum is one product, so gradients are stored for layers alone that meet many places with few weights;
+* `ghost`: one backward pass; norms come from a layer's inputs and output gradients (`pate.baselines.ghost_norms`), and
+  the clipped sum is one product, so gradients are stored for layers alone that meet many places with few weights;
 * `torch_func`: vmap over grad, for any module that torch.func can transform;
 * `one_by_one`: the obvious loop over the examples, slow and right for any module.
 
 All give the same sum, up to rounding, for the networks of this package, which a test checks. For somebody else's,
-`pate.baselines.rehearsal` compares them with the loop on made-up examples before one is taken.
+`pate.baselines.clipping_selfcheck` compares them with the loop on made-up examples before one is taken.
 
 Sensitivity: an example adds at most `clip_norm` to the norm of the sum, and changes nobody else's part of it: what is
 drawn on the way, such as dropout's masks, is keyed by example (`pate.baselines.forward_draws`). One whose gradient is
@@ -26,7 +26,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from pate.baselines.forward_draws import ForwardDraws, drawing
-from pate.baselines.traces import counted, trace_of
+from pate.baselines.ghost_norms import counted, trace_of
 from pate.errors import ConfigError
 
 
@@ -53,7 +53,7 @@ def clipped_sum(way: str, module: torch.nn.Module, clip_norm: float) -> ClippedS
 
 
 def never_stopping(total: ClippedSum, module: torch.nn.Module, clip_norm: float) -> ClippedSum:
-    """The same sum, also where a module cannot take an example: that one adds zero, as one with a NaN gradient does.
+    """The clipped sum, where an example that a module cannot take adds zero, as one with a NaN gradient does.
 
     For modules that were tried on made-up examples: what fails after that is an example's doing, and whether a run goes
     on must not tell that it was there.

@@ -1,8 +1,8 @@
 """Weights for DP-SGD to begin with, from public examples alone: a network learns to see what public features see.
 
-The features may be anything that `prepare` takes: those of a large network with public weights, whose knowledge goes
-over into a small one (distillation), or patches of the public examples themselves, which needs nobody's weights. No
-label is used, and no private record, so it costs no privacy.
+The features may be anything that `preprocessing` takes: those of a large network with public weights, whose knowledge
+goes over into a small one (distillation), or patches of the public examples themselves, which needs nobody's weights.
+No label is used, and no private record, so it costs no privacy.
 """
 
 from __future__ import annotations

@@ -18,34 +18,34 @@ from numpy.typing import NDArray
 from pate import __version__
 from pate.baselines import build_baseline
 from pate.baselines.saving import ModelRelease
-from pate.boundary import guarded, is_ours, silenced
-from pate.cluster.joining import check_address
-from pate.cluster.placed import Progress, Task, gpu_elsewhere, here, on_gpu
+from pate.boundary.guard import guarded, is_pate_module, silenced
+from pate.cluster.connect import check_address
+from pate.cluster.remote_task import Progress, RemoteTask, gpu_on_cluster, here, on_gpu
 from pate.cluster.session import joined
+from pate.components.registry import dotted_names
 from pate.config import BaselineConfig, RaySettings
-from pate.console import Console
 from pate.data.dataset import Dataset, Records
 from pate.data.groups import groupings
 from pate.data.partition import one_record_per_person
 from pate.data.sources import data_root, load
 from pate.errors import ConfigError
-from pate.learning import with_learned_preparation
-from pate.naming import dotted_names
 from pate.networks.threads import waiting_threads
+from pate.preflight.learned_features import with_learned_preparation
+from pate.report.builder import together_of
 from pate.report.explanations import privacy_statement
 from pate.report.figures import data_name, software
-from pate.report.making import together_of
+from pate.report.files import store_report, write_pages
 from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Benchmark, Privacy
-from pate.report.writing import store_report, write_pages
+from pate.runs.console import Console
 from pate.runs.files import PLACES, SECONDS
-from pate.runs.others import related_runs
+from pate.runs.related import related_runs
 from pate.runs.run import Resume, Run
-from pate.runs.seals import seal
+from pate.runs.signatures import seal
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_", "curve_")
-_MOST_WATCHED = 10_000
+_MAX_WATCHED = 10_000
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ def run_baseline(
     planned = _plan(model, config, data, n_records, console)
     cost = (model.plan()[3], config.budget.delta) if hasattr(model, "plan") else (config.budget.epsilon, 0.0)
     related = related_runs(config, out, data_dir, config_dir, *cost)
-    for remark in data.unused:
-        console.say_privately(remark)
-    for remark in [*data.remarks, *([related.note] if related is not None and related.note else [])]:
-        console.say(f"note: {remark}")
+    for note in data.unused:
+        console.info_private(note)
+    for note in [*data.notes, *([related.note] if related is not None and related.note else [])]:
+        console.info(f"note: {note}")
     in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
     with Run.create(out, given, resume) as directory, in_cluster:
         if directory.report_file.exists():
@@ -152,7 +152,7 @@ def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, con
     if config.budget.epsilon is None and not hasattr(model, "plan"):
         raise ConfigError("budget.epsilon: missing; add it to the config")
     if not hasattr(model, "plan"):
-        console.say(f"{config.name}: ε = {config.budget.epsilon:g}, δ = 0, for every data set.")
+        console.info(f"{config.name}: ε = {config.budget.epsilon:g}, δ = 0, for every data set.")
         return {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -161,8 +161,8 @@ def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, con
             model.rehearse(data.records.X.shape[1:])
     for warning in caught:
         if issubclass(warning.category, UserWarning):
-            console.say(f"warning: {warning.message}")
-    console.say(
+            console.info(f"warning: {warning.message}")
+    console.info(
         f"{config.name}: {steps} steps, σ = {sigma:.4g}, sampling rate {rate:.4g} of about {n_records} records. "
         f"ε to publish: {epsilon:.3g} at δ = {config.budget.delta:g}, fixed now and true for every data set."
     )
@@ -178,9 +178,9 @@ def _train(
     records = data.records.only(chosen)
     (_fit if data.benchmark else _fit_on_private_data)(model, data, records, directory, console, curve)
     if surplus := int((usable & ~chosen).sum()):
-        console.say_privately(f"{surplus} records did not count: of a person with several records one does")
+        console.info_private(f"{surplus} records did not count: of a person with several records one does")
     if left_out := getattr(model, "left_out_", 0) + int((~usable & ~chosen).sum()):
-        console.say_privately(f"{left_out} records have no label or no numbers to learn from, and counted as zero")
+        console.info_private(f"{left_out} records have no label or no numbers to learn from, and counted as zero")
     method = config.baseline
     release = ModelRelease.of(model, method.name, dict(method.params), _card(config, data))
     directory.release_once(release.to_bytes())
@@ -198,13 +198,13 @@ def _fit(model: Any, data: Dataset, records: Records, directory: Run, console: C
                     directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
                 given = model, X, records.y, data.X_public, _watched(data) if curve else None
-                if gpu_elsewhere(getattr(model, "device", "cpu")):
+                if gpu_on_cluster(getattr(model, "device", "cpu")):
                     private = not data.benchmark
-                    task = Task("the baseline", fitted_elsewhere, given, directory.baseline_state, private)
+                    task = RemoteTask("the baseline", fit_remotely, given, directory.baseline_state, private)
                     weights, about, figures = on_gpu(task, progress, console)
                     vars(model.restore(weights, about)).update(figures)
                 else:
-                    console.say(f"the baseline is trained here: {here()}")
+                    console.info(f"the baseline is trained here: {here()}")
                     _fitted(*given, kept=directory.baseline_state, progress=progress)
         else:
             with console.working("training"):
@@ -220,17 +220,17 @@ def _fitted(
 
 
 def _watched(data: Dataset) -> dict[str, tuple[NDArray, NDArray]]:
-    """Of a benchmark: examples that it trains on, and all others whose labels are known."""
+    """Labelled examples of a benchmark to measure on: those trained on, and all others."""
     assert data.X_test is not None
     assert data.y_test is not None
     X, y = [data.X_test], [data.y_test]
     if data.y_public is not None:
         X, y = [data.X_public, *X], [data.y_public, *y]
-    training = data.records.X[:_MOST_WATCHED], data.records.y[:_MOST_WATCHED]
+    training = data.records.X[:_MAX_WATCHED], data.records.y[:_MAX_WATCHED]
     return {"training": training, "test": (np.concatenate(X), np.concatenate(y))}
 
 
-def fitted_elsewhere(*given: Any, **further: Any) -> tuple[dict[str, NDArray], dict[str, Any], dict[str, Any]]:
+def fit_remotely(*given: Any, **further: Any) -> tuple[dict[str, NDArray], dict[str, Any], dict[str, Any]]:
     """What a baseline has learned, without the device that it learned on: private records came in."""
     model = _fitted(*given, **further)
     weights = {name: np.asarray(tensor) for name, tensor in model.weights().items()}
@@ -243,8 +243,8 @@ def _fit_on_private_data(
     model: Any, data: Dataset, records: Records, directory: Run, console: Console, curve: bool = False
 ) -> None:
     """Fit where a message, or what somebody else's class prints, could quote a record."""
-    named = dotted_names([getattr(model, name, ()) for name in ("model", "prepare")])
-    somebody_elses = not is_ours(type(model).__module__) or bool(named)
+    named = dotted_names([getattr(model, name, ()) for name in ("model", "preprocessing")])
+    somebody_elses = not is_pate_module(type(model).__module__) or bool(named)
     with silenced() if somebody_elses else nullcontext():
         _fit(model, data, records, directory, console)
 

@@ -16,11 +16,11 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammainccinv
 
 from pate.accounting import parameters
-from pate.baselines.dp_erm import GRID, SOLVER_SHARE, least_strength, objective_parameters, tolerance_of
+from pate.baselines.dp_erm import GRID, SOLVER_SHARE, min_strength, objective_parameters, tolerance_of
 from pate.baselines.erm_solver import build_loss
 from pate.errors import ConfigError
 
-MOST_RECORDS = 10**15
+MAX_RECORDS = 10**15
 
 
 class SufficientRecords(NamedTuple):
@@ -83,10 +83,10 @@ class ExcessLoss:
     def sufficient_records(self, excess: float) -> SufficientRecords:
         """Records whose bound, at the regularisation beside them, is `excess` or less; to a thousandth the fewest."""
         parameters.positive(excess, "excess")
-        low, high = 1, MOST_RECORDS
+        low, high = 1, MAX_RECORDS
         least, regularisation = self._best(high)
         if least > excess:
-            raise ConfigError(f"excess = {excess:g}: would need more than {MOST_RECORDS:,} records")
+            raise ConfigError(f"excess = {excess:g}: would need more than {MAX_RECORDS:,} records")
         while high - low > max(1, low // 1000):
             middle = min(math.ceil(math.sqrt(low * high)), high - 1)
             least, best = self._best(middle)
@@ -98,7 +98,7 @@ class ExcessLoss:
 
     def _best(self, records: float) -> tuple[float, float]:
         """(bound, regularisation) at about the best regularisation; whichever it is, the bound holds there."""
-        least = 1.001 * least_strength(self.curvature, records) / records
+        least = 1.001 * min_strength(self.curvature, records) / records
         spread = math.log(least), math.log(max(1e3, 1e3 / self.norm**2))
         found = minimize_scalar(lambda x: self.bound(records, math.exp(x)), bounds=spread, method="bounded")
         return float(found.fun), math.exp(float(found.x))
@@ -111,7 +111,7 @@ class ExcessLoss:
     def _objective(self, records: float, regularisation: float) -> float:
         epsilon = self.epsilon * (1.0 - SOLVER_SHARE)
         strength, tilt_epsilon = objective_parameters(epsilon, regularisation * records, self.curvature)
-        if strength < least_strength(self.curvature, records):
+        if strength < min_strength(self.curvature, records):
             return math.inf
         tolerance = tolerance_of(records, 2.0 * self.dimension / tilt_epsilon)
         # Two vectors of noise: half of the failure of noise for each.
@@ -123,7 +123,7 @@ class ExcessLoss:
 
     def _output(self, records: float, regularisation: float) -> float:
         strength = regularisation * records
-        if strength < least_strength(self.curvature, records):
+        if strength < min_strength(self.curvature, records):
             return math.inf
         tolerance = tolerance_of(records, 0.0)
         added = (self._noise(0.5) * 2.0 * (1.0 + tolerance) / self.epsilon + tolerance) / strength

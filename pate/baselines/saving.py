@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save, save_file
 
 from pate.baselines import build_baseline
+from pate.components.registry import importing_only
 from pate.errors import NotTrusted, RunError, first_line
-from pate.naming import importing_only
 from pate.runs.files import MODEL_CARD, TENSORS
 from pate.storage.files import make_folder, read_card, read_model_card, regular_file, write_atomically
 

@@ -12,7 +12,7 @@ History = list[tuple[float, float, int]]
 """(noise multiplier, sampling rate, steps), in the order they were taken."""
 
 ACCOUNTANTS = ("prv", "rdp")
-_MOST_NOISE, _LEAST_NOISE = 1e5, 0.05
+_MAX_NOISE, _MIN_NOISE = 1e5, 0.05
 _HIGH_ORDERS = (80, 100, 128, 160, 200, 256, 400, 640, 1024)  # beyond Opacus's: an ε below 0.2 is out of reach of those
 _ERROR, _SHARE = 0.01, 0.02  # of the PRV accountant's ε: at most that much, and that share of it where it is small
 
@@ -67,7 +67,7 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int, before: His
     high = 1.0 if accountant == "rdp" else noise_for(epsilon, delta, rate, steps, before, "rdp")  # near, and quick
     while cost(high) > epsilon:
         high *= 2.0
-        if high > _MOST_NOISE:
+        if high > _MAX_NOISE:
             raise ConfigError(
                 f"epsilon = {epsilon:g}: no noise reaches it at δ = {delta:g} with sampling rate {rate:g} and {steps} "
                 "steps; raise epsilon, or take fewer epochs or smaller lots"
@@ -75,7 +75,7 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int, before: His
     low = high / 2.0
     while cost(low) <= epsilon:
         low /= 2.0
-        if low < _LEAST_NOISE:
+        if low < _MIN_NOISE:
             return high
     while high - low > 1e-3 * high:
         middle = (low + high) / 2.0

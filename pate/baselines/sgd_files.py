@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from pate.baselines.sgd_accounting import History
+from pate.components.registry import found_file
 from pate.errors import ConfigError, RunError
-from pate.naming import found_file
 from pate.storage.files import write_atomically
 
 Noted = tuple[int, dict[str, float]]

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from pate import __version__
-from pate.boundary import kind_of, place_of
+from pate.boundary.guard import error_kind, error_place
 from pate.cli import ledger, submit
 from pate.cli.accounting import account, plan
 from pate.cli.audit import audit
@@ -32,9 +32,9 @@ from pate.cli.resuming import CommandWithResume
 from pate.cli.run import run
 from pate.cli.student import student
 from pate.cluster.interrupts import interruptible, received, speaking, was_told
-from pate.console import Console, printable
 from pate.errors import PateError, first_line, own_line
-from pate.networks.threads import wait_without_burning
+from pate.networks.threads import use_passive_threads
+from pate.runs.console import Console, printable
 
 _ALIKE = 0.7  # a longer option that merely shares letters is no help
 
@@ -52,7 +52,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
 
 
 def _commands(*commands: Callable[..., None]) -> typer.Typer:
-    """Those given, and those that need neither data nor a model: of clusters elsewhere, and of accounting."""
+    """An app of the given commands and of those that need neither data nor a model: clusters and accounting."""
     app = typer.Typer(
         context_settings={"help_option_names": ["-h", "--help"]},
         no_args_is_help=True,
@@ -86,8 +86,8 @@ def main(commands: typer.Typer | None = None) -> None:
     An error that nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in
     a log, and its text could quote a record: there only its kind and place are shown.
     """
-    hide_warnings_of_others()
-    wait_without_burning()
+    hide_library_warnings()
+    use_passive_threads()
     for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal's encoding does not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -99,7 +99,7 @@ def main(commands: typer.Typer | None = None) -> None:
         sys.exit(status)
 
 
-def hide_warnings_of_others() -> None:
+def hide_library_warnings() -> None:
     """Other packages' warnings could quote a record in a job's log; those of pate are shown. Python's -W overrules."""
     if not sys.warnoptions:
         warnings.filterwarnings("ignore", module=r"(?!pate(\.|$))")
@@ -119,13 +119,13 @@ def _status(commands: typer.Typer) -> int | str | None:
     except PateError as error:
         status = _complain(error.worded(as_option))
         if error.private:
-            Console().say_privately(printable(error.private))
+            Console().info_private(printable(error.private))
         return status
     except OSError as error:
         signal = received()
         if signal is not None:  # the terminal it would be said on is gone
             return 128 + signal
-        reason = error.strerror if error.errno is not None else kind_of(error)
+        reason = error.strerror if error.errno is not None else error_kind(error)
         return _complain(f"{error.filename or 'system'}: {reason}")
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
@@ -137,11 +137,11 @@ def _status(commands: typer.Typer) -> int | str | None:
     except Exception as error:
         at_a_terminal, place = sys.stderr.isatty() and not was_told(), own_line(error)
         if place is not None:
-            told = f"{kind_of(error)}: {first_line(error)}" if at_a_terminal else kind_of(error)
+            told = f"{error_kind(error)}: {first_line(error)}" if at_a_terminal else error_kind(error)
             return _complain(f"{place}: {told}")
         if at_a_terminal:
             raise
-        what = f"{kind_of(error)} in {place_of(error)}"
+        what = f"{error_kind(error)} in {error_place(error)}"
         return _complain(f"{what}, a mistake in pate; the same command at a terminal shows more", status=1)
 
 

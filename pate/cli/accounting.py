@@ -22,10 +22,10 @@ from pate.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import numpy as np
 
+    from pate.components.registry import Guard
     from pate.config import Config
     from pate.data.dataset import Dataset
     from pate.mechanisms import Counts, Mechanism
-    from pate.naming import Guard
     from pate.planning.costs import CostSummary
     from pate.planning.plan import Workload
 
@@ -45,7 +45,7 @@ Teachers = Annotated[int | None, typer.Option(help="number of teachers")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 
-_OPTIONS = {"asked": "queries", "n_teachers": "teachers", "n_classes": "classes"}
+_OPTIONS = {"asked": "queries", "max_queries": "queries", "n_teachers": "teachers", "n_classes": "classes"}
 
 
 def naming_options(command: Callable[P, R]) -> Callable[P, R]:
@@ -92,7 +92,7 @@ def account(
     delta: Annotated[float, typer.Option(help="δ of the whole list")],
     mechanism: MechanismName = None,
     queries: Annotated[int | None, typer.Option(help="only the first N rows")] = None,
-    answered: Annotated[int | None, typer.Option(help="limit on answers, fixed beforehand")] = None,
+    max_answers: Annotated[int | None, typer.Option(help="limit on answers, fixed beforehand")] = None,
     moments: Annotated[int, typer.Option(help="lnmax: moments in the published bound; the paper used 8")] = 8,
     plot: Annotated[Path | None, typer.Option(help="draw ε over the number of queries (.png, .svg, .pdf)")] = None,
     as_json: AsJson = False,
@@ -104,15 +104,15 @@ def account(
     from pate.planning.costs import summarise
 
     parameters.delta(delta)
-    if answered is not None:
-        parameters.queries(answered, "answered")
+    if max_answers is not None:
+        parameters.queries(max_answers, "max_answers")
     if queries is not None:
         parameters.queries(queries, "queries", least=1)
     counts = load_votes(votes, queries)
     if queries is not None and len(counts) < queries:
         raise DataError(f"--queries {queries}: {votes} holds only {len(counts)} rows")
     chosen = build(required_settings(ctx), int(counts[0].sum()))
-    summary = summarise(chosen, counts, delta, answered, moments)
+    summary = summarise(chosen, counts, delta, max_answers, moments)
     if plot is not None:
         _plot(chosen, counts, delta, plot)
     if as_json:
@@ -129,7 +129,7 @@ def plan(
     target_epsilon: Annotated[float | None, typer.Option(help="find the least noise for this ε")] = None,
     delta: Annotated[float | None, typer.Option(help="δ; 1e-5 if left out")] = None,
     queries: Annotated[int | None, typer.Option(help="most queries asked")] = None,
-    answered: Annotated[int | None, typer.Option(help="most queries answered")] = None,
+    max_answers: Annotated[int | None, typer.Option(help="most queries answered")] = None,
     teachers: Teachers = None,
     classes: Annotated[int, typer.Option(help="number of classes")] = 10,
     votes: Annotated[Path | None, typer.Option(help="expected answers for these votes")] = None,
@@ -153,8 +153,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Noise for a target ε, what a configuration can answer, its ε, and with a config its time, before any training."""
+    from pate.components.registry import importing_only
     from pate.mechanisms import build, mechanism_class
-    from pate.naming import importing_only
     from pate.planning import plan as planning
     from pate.planning.budget import publishable_epsilon
 
@@ -189,7 +189,7 @@ def plan(
         delta = 1e-5 if delta is None else delta
         settings = required_settings(ctx, delta=delta)
         asked = mechanism_class(settings).default_asked(settings) if queries is None else queries
-        workload = planning.Workload(asked, answered, delta, classes)
+        workload = planning.Workload(asked, max_answers, delta, classes)
     counts, weights = _histograms(votes, gaps, teachers, workload.n_classes)
     if votes is not None and counts is not None:
         teachers = int(counts[0].sum())
@@ -206,8 +206,10 @@ def plan(
         publishable_epsilon(found, chosen, workload.n_classes)  # refused where it is above budget.epsilon
     result = _plan_object(chosen, workload, teachers, counts, weights, votes is not None)
     result |= {"seconds_of_training": seconds.training, "seconds_of_student": seconds.student, "not_imported": refused}
-    if config is not None and found.rounds:
-        result["rounds"] = [{"asked": one.asked, "features": one.features or "public"} for one in found.rounds]
+    if config is not None and found.teacher_rounds:
+        result["rounds"] = [
+            {"queries": one.queries, "features": one.features or "public"} for one in found.teacher_rounds
+        ]
     if as_json:
         print(json.dumps(result))
     else:
@@ -262,28 +264,30 @@ def _from_config(
 
     budget = config.budget
     if find_spec("torch") is None:
-        workload = Workload(budget.asked, budget.most_answered, budget.delta, classes)
+        workload = Workload(budget.max_queries, budget.answer_limit, budget.delta, classes)
         return dict(config.mechanism), workload, config.n_teachers, Seconds()
     from pate.data.sources import load
-    from pate.trying import seconds_of_student
+    from pate.preflight.trials import estimate_student_seconds
 
     data = load(config.data, data_dir, path.parent)
-    workload = Workload(budget.asked, budget.most_answered, budget.delta, len(data.classes))
-    first = config.of_round(1) if config.rounds else config  # later ones may see by a student that is not there yet
+    workload = Workload(budget.max_queries, budget.answer_limit, budget.delta, len(data.classes))
+    first = (
+        config.of_round(1) if config.teacher_rounds else config
+    )  # later ones may see by a student that is not there yet
     training = _seconds_of_training(first, data, guard) if first.teachers else None
-    student = seconds_of_student(config, data, config.build_mechanism().may_decline)
+    student = estimate_student_seconds(config, data, config.build_mechanism().may_decline)
     return dict(config.mechanism), workload, config.n_teachers, Seconds(training, student)
 
 
 def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
-    from pate.config.sense import about_records
-    from pate.ensemble.local import expected_seconds
+    from pate.config.validation import public_record_count
     from pate.errors import NotTrusted
-    from pate.learning import with_learned_features
+    from pate.preflight.learned_features import with_learned_features
     from pate.teachers import recipes
+    from pate.voters.teachers.local import expected_seconds
 
     # How long it takes tells about how many records there are, and what is printed may end up in a log.
-    records = len(data.records) if data.benchmark else about_records(config.data)
+    records = len(data.records) if data.benchmark else public_record_count(config.data)
     for recipe in recipes(config.teachers):
         for build in (lambda r=recipe: r.estimator(0), recipe.build_features):
             with suppress(NotTrusted):
@@ -330,16 +334,16 @@ def _plan_object(
     from pate.planning import plan as planning
 
     epsilon = planning.epsilon_of(mechanism, workload)
-    expected = None if counts is None else planning.expect(mechanism, counts, weights, workload.asked)
+    expected = None if counts is None else planning.expect(mechanism, counts, weights, workload.max_queries)
     return {
         "mechanism": {"name": mechanism.name, **dataclasses.asdict(mechanism)},  # type: ignore[call-overload]
-        "queries": workload.asked,
-        "answered_limit": workload.answered,
+        "queries": workload.max_queries,
+        "answered_limit": workload.max_answers,
         "delta": workload.delta,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
         "epsilon_by_method": planning.epsilon_by_method(mechanism, workload),
         "one_more_query": planning.one_more_query(mechanism, workload),
-        "remark": mechanism.remark,
+        "note": mechanism.note,
         "unanimous": dataclasses.asdict(planning.answerable(mechanism, teachers, workload.n_classes)),
         "expected": None if expected is None else dataclasses.asdict(expected),
         "expected_is_private": private,
@@ -376,11 +380,11 @@ def _print_plan(result: dict[str, Any]) -> None:
         print(f"  ε to publish       {result['epsilon']:.4g} at δ = {result['delta']:g}")
     for method, epsilon in result["epsilon_by_method"].items():
         print(f"    {epsilon:<10.4g} {method}")
-    if result["remark"]:
-        print(f"  {result['remark']}")
+    if result["note"]:
+        print(f"  {result['note']}")
     for number, one in enumerate(result.get("rounds", ()), start=1):
         by = "teachers that see by the student so far" if one["features"] == "student" else "teachers"
-        print(f"  round {number}            {one['asked']:,} queries, {by}")
+        print(f"  round {number}            {one['queries']:,} queries, {by}")
     if result["one_more_query"] is not None:
         print(f"  one more query     + {result['one_more_query']:.3g}")
     unanimous, expected = result["unanimous"], result["expected"]

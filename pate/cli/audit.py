@@ -13,8 +13,8 @@ from pate.cli.options import Trust
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.audit.auditing import Audit
-    from pate.audit.findings import Finding
+    from pate.audit.results import AttackResult
+    from pate.audit.runner import Audit
 
 
 def audit(
@@ -35,16 +35,16 @@ def audit(
     ] = None,
     trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
 ) -> None:
     """Attack what a run published, and measure how much it leaks: private/audit.html. Costs no privacy."""
     from contextlib import ExitStack
 
     from pate.accounting import parameters
-    from pate.audit import auditing
-    from pate.audit.findings import Options
-    from pate.console import Quiet, console_for, in_a_job
+    from pate.audit import runner
+    from pate.audit.results import Options
     from pate.errors import ConfigError
+    from pate.runs.console import Quiet, console_for, in_a_job
 
     run = run if is_url(run) else os.path.expanduser(run)
     if 1 < confidence <= 100:
@@ -62,7 +62,7 @@ def audit(
             from pate.config import RaySettings
 
             stack.enter_context(ray_session(address, RaySettings()))
-        found = auditing.audit(run, against or (), names, options, data_dir=data_dir, trust=trust or ())
+        found = runner.audit(run, against or (), names, options, data_dir=data_dir, trust=trust or ())
     if as_json:
         print(json.dumps({**found.to_json(), "run": run}))
         return
@@ -76,9 +76,9 @@ _CANARIES = (100, 300, 1_000, 3_000, 10_000)
 
 def _plan(place: str, confidence: float, as_json: bool) -> None:
     """What bounds can at best be shown of the run's ε: from public figures, before anything is attacked."""
-    from pate.audit.findings import Options
-    from pate.audit.membership import most_that_can_be_shown
+    from pate.audit.membership import max_detectable_epsilon
     from pate.audit.one_run import plan
+    from pate.audit.results import Options
     from pate.runs.run import Run
 
     with Run.load(place, inside=False) as run:
@@ -87,7 +87,7 @@ def _plan(place: str, confidence: float, as_json: bool) -> None:
     claimed = privacy.epsilon if privacy.epsilon_added_or_removed is None else privacy.epsilon_added_or_removed
     rows = plan(_CANARIES, privacy.delta, confidence, claimed)
     outsiders = min(report.student.test_examples, Options().examples)
-    by_membership = most_that_can_be_shown(outsiders, privacy.delta, confidence)
+    by_membership = max_detectable_epsilon(outsiders, privacy.delta, confidence)
     if as_json:
         content = {"epsilon": claimed, "delta": privacy.delta, "confidence": confidence, "outsiders": outsiders}
         canaries = [{"canaries": p.canaries, "at_best": p.at_best, "expected": p.expected} for p in rows]
@@ -109,7 +109,7 @@ def _show(found: Audit) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for finding in found.findings:
         if finding.attack.startswith("attribute"):
-            print(f"* {finding.model}, {finding.attack}: {finding.remark}")
+            print(f"* {finding.model}, {finding.attack}: {finding.note}")
     for note in found.left_out:
         print(f"* not tried on {note}")
     for finding in found.findings:
@@ -132,7 +132,7 @@ def _say_where(found: Audit, run: str) -> None:
         print(f"written (benchmark data): {place}/audit.html, audit.json")
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
+def _row(finding: AttackResult) -> tuple[str, ...]:
     from pate.report.formats import percent
 
     def share(value: float | None) -> str:
@@ -143,4 +143,4 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
     rates = (finding.tpr_at_0_1_percent, finding.tpr_at_1_percent, finding.advantage)
     bounds = (finding.epsilon_lower, finding.epsilon_claimed)
-    return (finding.model, finding.attack, finding.auc_in_words, *map(share, rates), *map(number, bounds))
+    return (finding.model, finding.attack, finding.describe_auc, *map(share, rates), *map(number, bounds))

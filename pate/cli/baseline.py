@@ -24,15 +24,15 @@ def baseline(
     address: Annotated[str | None, typer.Option(help="train DP-SGD on a GPU of this Ray cluster")] = None,
     resume: ResumeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
     from pate.cli.run import new_run, print_rows, say_seconds
     from pate.config import load_baseline_config
-    from pate.console import console_for
     from pate.errors import ConfigError
     from pate.report.terminal import baseline_rows
+    from pate.runs.console import console_for
 
     settings = load_baseline_config(config, set_ or ())
     if resume and out is None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.console import in_a_job
 from pate.errors import RunError
+from pate.runs.console import in_a_job
 
 if TYPE_CHECKING:
-    from pate.cluster.checks import Finding
+    from pate.cluster.checks import CheckResult
 
-Found = tuple[list["Finding"], dict[str, dict[str, str]]]  # and each node's versions
+Found = tuple[list["CheckResult"], dict[str, dict[str, str]]]  # and each node's versions
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
@@ -58,9 +58,9 @@ def _joined(address: str) -> Found:
 
 
 def _through_a_job(address: str, pack: bool) -> Found:
-    """The same from elsewhere: a job on the head looks around and prints what it finds."""
+    """Inspect a cluster from elsewhere, by a job on its head that prints what it finds."""
     from pate.cli.jobs import connect
-    from pate.cluster.checks import Finding, own_token
+    from pate.cluster.checks import CheckResult, own_token
     from pate.cluster.jobs import ERRAND
 
     jobs = connect(address)
@@ -70,4 +70,4 @@ def _through_a_job(address: str, pack: bool) -> Found:
     if line is None:
         raise RunError(f"{job} could not look around: {jobs.reason(jobs.info(job))}")
     content = json.loads(line)
-    return [*own_token(), *(Finding(**finding) for finding in content["findings"])], content.get("versions", {})
+    return [*own_token(), *(CheckResult(**finding) for finding in content["findings"])], content.get("versions", {})

@@ -23,11 +23,11 @@ def forget(
     trust: Trust = None,
 ) -> None:
     """Unlearn records: train the teachers they touched again, without them."""
-    from pate import forget as forgetting
     from pate.config import Config
     from pate.data.sources import load
+    from pate.followup import unlearning as forgetting
     from pate.runs.run import Run
-    from pate.runs.seals import own_or_trusted
+    from pate.runs.signatures import own_or_trusted
     from pate.runs.version import Version
 
     numbers = _numbers(rows)

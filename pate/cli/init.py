@@ -12,8 +12,8 @@ from pate.errors import ConfigError
 from pate.storage.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
-    from pate.console import Console
-    from pate.starting import Start
+    from pate.planning.config_wizard import Start
+    from pate.runs.console import Console
 
 
 def init(
@@ -42,8 +42,8 @@ def init(
 
     if out.exists() and not force:
         raise ConfigError("{out}: is there already; add {force} to write over it", out=str(out), force=True)
-    from pate.console import Console
-    from pate.starting import config_text, start
+    from pate.planning.config_wizard import config_text, start
+    from pate.runs.console import Console
 
     console = Console()
     listed = [name.strip() for name in classes.split(",")] if classes else []
@@ -85,10 +85,10 @@ def _print_columns(found: Start) -> None:
 
 def _print_guesses(found: Start, out: Path) -> None:
     from pate.cli.recommending import described
-    from pate.starting import LOUD, per_row_warning
+    from pate.planning.config_wizard import LOUD, per_row_warning
 
     at_terminal = sys.stdout.isatty()
-    if at_terminal or not found.is_private("about_records"):
+    if at_terminal or not found.is_private("public_record_count"):
         print(f"\nchosen: {described(found.choice)}: ε = {found.choice.epsilon:.3g} at δ = {found.delta:g}")
     else:
         print(f"\nchosen: voters and a budget for ε = {found.target_epsilon:g}; what it depends on is private")
@@ -106,20 +106,20 @@ def _check(found: Start, out: Path, console: Console) -> None:
     """Raise DataError with all that is wrong with the data as the config reads it."""
     from pate.config import load_config
     from pate.data.sources import load
-    from pate.private_inspection import private_errors
-    from pate.rehearsal import rehearse
-    from pate.sizes import check_sizes
+    from pate.planning.private_inspection import private_errors
+    from pate.preflight.rehearsal import rehearse
+    from pate.preflight.sizes import check_sizes
 
     config = load_config(out)
     by_records = config.voters == "neighbours"
     public = [out.parent / name for key in ("public", "test") if (name := getattr(config.data, key, None))]
     with private_errors(found.private, [*public, *(path.absolute() for path in public)], console):
         data = load(config.data, None, out.parent, keep_missing=by_records)
-    for remark in (*data.remarks, *data.unused):
-        print(f"note: {remark}")
-    for remark in data.records.remarks:
-        console.say_privately(remark)
-    check_sizes(config, data, True, console.say_privately)
+    for note in (*data.notes, *data.unused):
+        print(f"note: {note}")
+    for note in data.records.notes:
+        console.info_private(note)
+    check_sizes(config, data, True, console.info_private)
     rehearsal = rehearse(config, data)
     if rehearsal is not None and rehearsal.tells_classes_apart:
         print(f"note: {rehearsal}")

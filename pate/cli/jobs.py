@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pate.cluster.interrupts import advising
-from pate.console import Console, Replay
 from pate.errors import RunError
+from pate.runs.console import Console, Replay
 from pate.storage import is_url
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ def fetch(
 
 def connect(address: str | None) -> Jobs:
     """The jobs of the cluster at `address`, or at the usual place."""
-    from pate.cluster.jobs import Jobs, default_address, sends_token_in_the_clear
+    from pate.cluster.jobs import Jobs, default_address, sends_token_unencrypted
 
     address = (address or default_address()).rstrip("/")
     if not address.startswith(("http://", "https://")):
         raise RunError(f"--address {address}: the jobs address is wanted, for example http://127.0.0.1:8265")
-    if sends_token_in_the_clear(address):
+    if sends_token_unencrypted(address):
         say(f"note: {address} is not encrypted, token and logs can be read on the way; better tunnel through ssh")
     jobs = Jobs(address)
     if jobs.mismatch:
@@ -141,12 +141,12 @@ def _place(jobs: Jobs, job: Job) -> str:
 
 def fetch_run(jobs: Jobs, job: str, place: str, folder: Path, pack: bool) -> list[str]:
     """Copy what may leave a run to `folder`, from storage or, by a small job there, from the head; returns names."""
-    from pate.cluster.bundle import copy_from_storage, must_be_free, unpack
+    from pate.cluster.bundle import copy_from_storage, require_empty_folder, unpack
     from pate.cluster.jobs import ERRAND
 
     if is_url(place):
         return copy_from_storage(place, folder)
-    must_be_free(folder)
+    require_empty_folder(folder)
     command = shlex.join(["python", "-m", "pate.cluster.bundle", place])
     errand = jobs.start(command, {ERRAND: f"fetch {job}"}, pack=pack)
     try:
@@ -194,5 +194,5 @@ def print_fetched(folder: Path, names: list[str]) -> None:
 
 
 def say(text: str) -> None:
-    """A remark on standard error."""
+    """A note on standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -215,20 +215,23 @@ def _print(content: dict[str, Any]) -> None:
         if rounds:
             each = "1 vote" if votes == "1" else f"{votes} votes"
             print(f"run {run['run']}: {each} per record or id, {', '.join(rounds)}, since {run['at']}")
-            print(f"  {asked} of {run['asked']} rounds released")
+            print(f"  {asked} of {run['max_queries']} rounds released")
             continue
         print(f"run {run['run']}: {run['mechanism']}, since {run['at']}")
-        print(f"  asked {asked} of {run['asked']}, answered {answered} of {run['answered']}, in {len(own)} batches")
+        print(
+            f"  asked {asked} of {run['max_queries']}, answered {answered} of {run['max_answers']}, "
+            f"in {len(own)} batches"
+        )
     if content["published"] is not None:
         told = content["published"]
         print(f"ε to publish: {told['epsilon']:.4g} at δ = {told['delta']:g}, of limits that were fixed beforehand")
 
 
 def _rounds(limits: str) -> tuple[str, list[str]]:
-    """Of limits where records vote themselves: votes of each, and cells and mechanism of each round.
+    """Votes of each record, and cells and mechanism of each round, read from the limits of neighbours.
 
-    >>> _rounds("1 votes in (Round(queries=100, mechanism=Histogram(scale=1.0), by_student=False),)")
+    >>> _rounds("1 votes in (Round(cells=100, mechanism=Histogram(scale=1.0), by_student=False),)")
     ('1', ['100 cells by Histogram(scale=1.0)'])
     """
-    found = re.findall(r"Round\(queries=(\d+), mechanism=(\w+\(.*?\)), by_student", limits)
+    found = re.findall(r"Round\(cells=(\d+), mechanism=(\w+\(.*?\)), by_student", limits)
     return limits.partition(" ")[0], [f"{cells} cells by {mechanism}" for cells, mechanism in found]

@@ -29,8 +29,8 @@ class MechanismCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from pate.components.registry import make_importable
         from pate.mechanisms import mechanism_class
-        from pate.naming import make_importable
 
         name = _named(args)
         if name is not None and "." in name:

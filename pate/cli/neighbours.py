@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pate.naming import counted
+from pate.components.registry import counted
 
 if TYPE_CHECKING:
     from pate.config import Config
@@ -17,11 +17,11 @@ def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon
     from pate.data.sources import load
     from pate.planning.budget import publishable_epsilon
     from pate.planning.neighbours import check_cells, plan_of_rounds, with_target
-    from pate.trying import seconds_of_student
+    from pate.preflight.trials import estimate_student_seconds
 
     assert config.neighbours is not None
     data = load(config.data, data_dir, path.parent, keep_missing=True)
-    rounds, votes, n_classes = list(config.build_rounds()), config.neighbours.votes, len(data.classes)
+    rounds, votes, n_classes = list(config.build_rounds()), config.neighbours.votes_per_record, len(data.classes)
     check_cells(rounds, len(data.X_public))
     if target_epsilon is None:
         publishable_epsilon(config, config.build_mechanism(), n_classes)  # refused where it is above budget.epsilon
@@ -29,7 +29,7 @@ def print_plan(config: Config, path: Path, data_dir: Path | None, target_epsilon
         rounds = with_target(rounds, votes, target_epsilon, config.budget.delta, n_classes)
     result = plan_of_rounds(rounds, votes, config.budget.delta, n_classes) | {"public_examples": len(data.X_public)}
     result["unit"] = getattr(config.data, "id", None) or "record"
-    result["seconds_of_student"] = seconds_of_student(config, data, may_decline=False)
+    result["seconds_of_student"] = estimate_student_seconds(config, data, may_decline=False)
     if as_json:
         print(json.dumps(result))
     else:
@@ -44,7 +44,7 @@ def _print(result: dict[str, Any]) -> None:
     print(f"  ε to publish       {epsilon:.4g} at δ = {delta:g}, for a {unit} added, removed or changed")
     print(f"  ε otherwise        {result['epsilon_added_or_removed']:.4g}, if it is only added or removed")
     for number, one in enumerate(result["rounds"], start=1):
-        cells = f"{one['queries']:,} cells, {counted(result['public_examples'] / one['queries'])} public examples each"
+        cells = f"{one['cells']:,} cells, {counted(result['public_examples'] / one['cells'])} public examples each"
         print(f"  round {number}            {cells}; {one['mechanism']}")
         lead = "no number of votes" if one["lead_needed"] is None else f"a lead of {one['lead_needed']:,} votes"
         print(f"                     it takes {lead} in a cell for the right label 19 times of 20")

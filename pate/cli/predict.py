@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pate.components.registry import dotted
 from pate.errors import DataError
-from pate.naming import dotted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
     """Name the class of each example, one per line, or in a csv file with probabilities."""
-    from pate.console import printable
+    from pate.runs.console import printable
     from pate.runs.run import Run
 
     if out is not None and not out.parent.is_dir():
@@ -110,7 +110,7 @@ def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) ->
         if keep:
             raise DataError(f"{path}: is an array, without columns that could be kept; leave out {{keep}}", keep=None)
         return checked_array(_array(content, path), predictor.card, str(path)), {}
-    from pate.data.by_card import dialect_seen, examples_of, table_in, texts_of
+    from pate.data.model_input import dialect_seen, examples_of, table_in, texts_of
 
     if not isinstance(predictor.card.get("columns"), dict):
         raise DataError(f"{path}: not a .npz or .npy file, and this student's card does not say what columns mean")

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pate.cli.tables import in_a_line
-from pate.console import Console
+from pate.runs.console import Console
 
 if TYPE_CHECKING:
     from pate.planning.recommend import Choice, Recommendation
@@ -43,7 +43,7 @@ def _as_object(found: Recommendation, classes: int, delta: float) -> dict[str, A
 
 
 def _print(found: Recommendation, classes: int, delta: float) -> None:
-    from pate.config.plain_yaml import dump_yaml
+    from pate.config.yaml_loader import dump_yaml
 
     choice = found.choice
     print(f"recommended: {described(choice)}, because {found.why}")

@@ -22,7 +22,7 @@ def report(
     ] = False,
 ) -> None:
     """Make the HTML page, the privacy statement and the plots again, from what the run has stored; or export it."""
-    from pate.report.writing import write_pages
+    from pate.report.files import write_pages
     from pate.runs.run import Run
 
     with Run.load(run) as found:

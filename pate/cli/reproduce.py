@@ -31,13 +31,13 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the publishable figures as one JSON object")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
 ) -> None:
     """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
-    from pate.console import console_for, in_a_job
     from pate.reproduce import run, table
     from pate.reproduce.baseline_rows import baseline_studies
     from pate.reproduce.rows import figures_alone, study
+    from pate.runs.console import console_for, in_a_job
 
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
@@ -85,9 +85,9 @@ def _reproduce_baselines(
     log_json: bool,
 ) -> None:
     """A paper about a baseline, which has no teachers."""
-    from pate.console import console_for
     from pate.reproduce.baseline_rows import baseline_study
     from pate.reproduce.baseline_runs import FIGURE, reproduce_baselines, table_lines
+    from pate.runs.console import console_for
 
     if votes:
         raise ConfigError(f"--votes: {name} is about a learner without teachers; leave it out")

@@ -14,8 +14,8 @@ import typer
 
 from pate.cli.resuming import ResumeOption, as_argument, how_to_go_on
 from pate.cluster.interrupts import advising, held_back
-from pate.console import Console, in_a_job
 from pate.errors import RunError
+from pate.runs.console import Console, in_a_job
 
 if TYPE_CHECKING:
     from pate.config import Config
@@ -48,7 +48,7 @@ def run(
         typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and remarks as JSON lines")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
     with held_back(end_at_once=True):  # threads that libraries start while they are loaded leave signals to us
@@ -56,7 +56,7 @@ def run(
     settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is told at once
     with held_back(end_at_once=True):
         from pate import pipeline
-    from pate.console import console_for
+    from pate.runs.console import console_for
 
     wanted = as_argument(resume)
     directory = os.path.expanduser(out) if out else _place(settings, wanted)
@@ -104,7 +104,7 @@ def print_rows(rows: list[tuple[str, str]], last: str) -> None:
     """Two columns on standard output, and a last line."""
     from rich.table import Table
 
-    from pate.console import plain_console
+    from pate.runs.console import plain_console
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -118,7 +118,7 @@ def print_rows(rows: list[tuple[str, str]], last: str) -> None:
 
 def say_seconds(console: Console, seconds: Mapping[str, float]) -> None:
     """How long each stage took, to the operator alone: time spent on private data is private too."""
-    console.say_privately("seconds: " + ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items()))
+    console.info_private("seconds: " + ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items()))
 
 
 def new_run(name: str) -> Path:

@@ -12,7 +12,7 @@ from pate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pate.planning.plan import Workload
-    from pate.planning.stand_in import StandIn, Tried
+    from pate.planning.stand_in import StandIn, TriedNumber
 
 
 def print_numbers(
@@ -27,24 +27,24 @@ def print_numbers(
 ) -> None:
     """How many teachers are best for so many private records, by a config whose data are public."""
     from pate.config import load_config
-    from pate.console import Console
     from pate.data.sources import load
-    from pate.learning import with_learned_features
     from pate.planning.plan import Workload
     from pate.planning.recommend import usual_delta
     from pate.planning.stand_in import find_number
+    from pate.preflight.learned_features import with_learned_features
+    from pate.runs.console import Console
 
     if records is None or target_epsilon is None:
         raise ConfigError("--stand-in: needs --records and --target-epsilon, as 60000 and 2")
     found, console = load_config(config, overrides), Console()
     data = load(found.data, data_dir, config.parent)
     delta = usual_delta(max(1, records)) if delta is None else delta
-    workload = Workload(found.budget.asked if queries is None else queries, None, delta, len(data.classes))
-    console.say(f"{config}: everything in it is taken to be public, labels too; nothing is protected")
+    workload = Workload(found.budget.max_queries if queries is None else queries, None, delta, len(data.classes))
+    console.info(f"{config}: everything in it is taken to be public, labels too; nothing is protected")
     found = with_learned_features(found, data.X_public)
-    result = find_number(found, data, records, target_epsilon, workload, progress=console.say)
+    result = find_number(found, data, records, target_epsilon, workload, progress=console.info)
     if as_json:
-        content = {"mechanism": dataclasses.asdict(result.mechanism), "queries": workload.asked, "delta": delta}  # type: ignore[call-overload]
+        content = {"mechanism": dataclasses.asdict(result.mechanism), "queries": workload.max_queries, "delta": delta}  # type: ignore[call-overload]
         tried = [dataclasses.asdict(one) for one in result.tried]
         print(json.dumps({**content, "n_teachers": result.best.n_teachers, "tried": tried}))
         return
@@ -53,7 +53,7 @@ def print_numbers(
 
 def _print(result: StandIn, workload: Workload, target_epsilon: float, records: int) -> None:
     spent = f"ε to publish at most {target_epsilon:g} at δ = {workload.delta:g}"
-    print(f"{records:,} records, {workload.asked:,} queries by {result.mechanism}: {spent}\n")
+    print(f"{records:,} records, {workload.max_queries:,} queries by {result.mechanism}: {spent}\n")
     header = ("teachers", "records each", "trained", "each is right", "plurality right", "released right")
     print_table(header, [_row(one) for one in result.tried], marked=result.tried.index(result.best))
     print(f"\nn_teachers: {result.best.n_teachers}   has most released labels right on the stand-in")
@@ -62,6 +62,6 @@ def _print(result: StandIn, workload: Workload, target_epsilon: float, records: 
         print(f"not tried: {numbers}; the stand-in has too few records for teachers of that size")
 
 
-def _row(one: Tried) -> tuple[str, ...]:
+def _row(one: TriedNumber) -> tuple[str, ...]:
     shares = (one.teacher, one.plurality, one.released)
     return f"{one.n_teachers:,}", f"{one.records_each:,}", f"{one.trained}", *(f"{100 * s:.1f} %" for s in shares)

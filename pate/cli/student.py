@@ -13,7 +13,7 @@ from pate.errors import ConfigError
 from pate.report.formats import percent
 
 if TYPE_CHECKING:
-    from pate.further import Trials, Tried
+    from pate.followup.extra_students import ExtraStudent, Trials
     from pate.report.schema import Student
 
 
@@ -33,7 +33,7 @@ def student(
     Nothing is asked and nothing charged: ε stays what it is.
     """
     from pate.config import read_yaml
-    from pate.further import further_student
+    from pate.followup.extra_students import further_student
 
     section: Any = None
     if config is not None:
@@ -83,7 +83,7 @@ def _scores(test: Student | None) -> tuple[str, ...]:
     return percent(test.accuracy), percent(test.balanced_accuracy), "" if test.auc is None else f"{test.auc:.3f}"
 
 
-def _where(one: Tried) -> str:
+def _where(one: ExtraStudent) -> str:
     return "student/ (the run's own)" if one.own else f"students/{one.folder.name}/"
 
 

@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 from pate.cli.jobs import Address, AsJson, Pack, connect, fetch_run, follow_job, print_fetched, say
 from pate.cli.options import Trust
 from pate.cli.resuming import CommandWithResume, ResumeOption, as_argument
-from pate.console import Console
 from pate.errors import RunError
+from pate.runs.console import Console
 from pate.storage import is_url
 
 if TYPE_CHECKING:
@@ -193,14 +193,14 @@ def _request(command: str, about: str, place: str, config: Path | None, options:
 
 def _send(request: Request, address: str | None, to: Path | None, detach: bool, pack: bool, as_json: bool) -> None:
     """Submit it, follow it and fetch what may leave it."""
-    from pate.cluster.bundle import must_be_free
+    from pate.cluster.bundle import require_empty_folder
     from pate.runs.files import AUDIT, AUDIT_PAGE, REPORT, RESULTS
 
     place = request.run
     name = Path(place).name if request.command in ("run", "baseline") else f"{Path(place).name}-{_now()}"
     folder = to or Path("runs") / name
     if not detach:
-        must_be_free(folder)
+        require_empty_folder(folder)
     jobs = connect(address)
     job = jobs.submit(request, pack)
     say(f"job {job}, {'results' if request.command == 'reproduce' else 'run directory'} on the cluster: {place}")

@@ -8,7 +8,7 @@ from typing import Any
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Header and rows, one line each."""
-    from pate.console import printable
+    from pate.runs.console import printable
 
     widths = [max(len(printable(row[i])) for row in rows) for i in range(len(rows[0]))]
     for row in rows:

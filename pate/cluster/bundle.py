@@ -133,7 +133,7 @@ def names_in(folder: Path) -> list[str]:
     return [name for name in (*MAY_LEAVE, *OF_A_STUDY) if (folder / name).exists()]
 
 
-def must_be_free(folder: Path) -> None:
+def require_empty_folder(folder: Path) -> None:
     """Raise RunError if something is in the way."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder}: is not empty; choose another place with {{to}}", to=None)
@@ -142,7 +142,7 @@ def must_be_free(folder: Path) -> None:
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
     """A folder to write to, which takes its name at the end if nothing went wrong."""
-    must_be_free(folder)
+    require_empty_folder(folder)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     make_folder(partial)

@@ -25,7 +25,7 @@ _KEEPALIVE = {"time_ms": 300_000, "timeout_ms": 120_000}  # and for how long a c
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of the result: how a thing stands and, if it is not well, what to change."""
 
     level: Level
@@ -128,12 +128,12 @@ def examine() -> Cluster:
     return Cluster(nodes, silent, dashboard, open_to_all, try_teachers(alive))
 
 
-def judge(cluster: Cluster) -> list[Finding]:
+def judge(cluster: Cluster) -> list[CheckResult]:
     """The result of every check, in the order in which people would mend things."""
     nodes, several = cluster.nodes, len({node.name for node in cluster.nodes}) > 1
-    findings = [Finding("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}")]
+    findings = [CheckResult("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}")]
     for name in cluster.silent:
-        findings.append(Finding("fail", "nodes", f"{name} did not answer; is the same pate installed there?"))
+        findings.append(CheckResult("fail", "nodes", f"{name} did not answer; is the same pate installed there?"))
     findings += [_same_versions(nodes, package) for package in PACKAGES]
     findings += [_trained(trial) for trial in cluster.trials]
     findings += [_token_mode(cluster), *_each(nodes, _token_permissions, "token file", "for its owner only")]
@@ -147,28 +147,28 @@ def judge(cluster: Cluster) -> list[Finding]:
     return findings + _each(nodes, _gpus_seen, "GPUs", f"{sum(node.gpus_of_ray for node in nodes):g} in all")
 
 
-def own_token() -> list[Finding]:
+def own_token() -> list[CheckResult]:
     """The token file on the machine this runs on, which need not be a node."""
     path = _token_file()
     mode = _permissions(path)
     if mode is not None and mode & 0o077:
-        return [Finding("fail", "your token file", f"others can read it; run: chmod 600 {path}")]
+        return [CheckResult("fail", "your token file", f"others can read it; run: chmod 600 {path}")]
     return []
 
 
-def _same_versions(nodes: Sequence[Node], package: str) -> Finding:
+def _same_versions(nodes: Sequence[Node], package: str) -> CheckResult:
     found: dict[str, list[Node]] = {}
     for node in nodes:
         found.setdefault(node.versions.get(package, MISSING), []).append(node)
     if MISSING in found:
-        return Finding("fail", package, f"not installed on {_names(found[MISSING])}; install the same everywhere")
+        return CheckResult("fail", package, f"not installed on {_names(found[MISSING])}; install the same everywhere")
     if len(found) > 1:
         text = "; ".join(f"{which} on {_names(where)}" for which, where in sorted(found.items()))
-        return Finding("fail", package, f"versions differ: {text}; install the same everywhere")
-    return Finding("ok", package, f"{next(iter(found), 'unknown')} everywhere")
+        return CheckResult("fail", package, f"versions differ: {text}; install the same everywhere")
+    return CheckResult("ok", package, f"{next(iter(found), 'unknown')} everywhere")
 
 
-def compared(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+def compared(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[CheckResult]:
     """Versions on the machine this runs on with those of the nodes, by name; what is not installed here may differ."""
     findings = []
     for package in PACKAGES:
@@ -176,128 +176,130 @@ def compared(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) ->
         others = [f"{there[package]} on {name}" for name, there in nodes.items() if there.get(package, ours) != ours]
         if ours != MISSING and others:
             advice = "; `pate submit` can pack and send yours" if package == "pate" else ""
-            findings.append(Finding("warn", f"your {package}", f"{ours} here, {'; '.join(others)}{advice}"))
-    return findings or [Finding("ok", "your versions", "those of the cluster")]
+            findings.append(CheckResult("warn", f"your {package}", f"{ours} here, {'; '.join(others)}{advice}"))
+    return findings or [CheckResult("ok", "your versions", "those of the cluster")]
 
 
-def _trained(trial: Trial) -> Finding:
+def _trained(trial: Trial) -> CheckResult:
     if trial.error is not None:
         text = f"none could be trained on {trial.node}: {trial.error}"
-        return Finding("fail", f"teachers on {trial.kind}", text)
+        return CheckResult("fail", f"teachers on {trial.kind}", text)
     if trial.kind.startswith("GPU") and trial.device == "cpu":
         text = f"trained on {trial.node}, but networks on the CPU: torch finds no GPU there; check the driver"
-        return Finding("warn", f"teachers on {trial.kind}", text)
-    return Finding("ok", f"teachers on {trial.kind}", f"two trained on {trial.node}, networks on {trial.device}")
+        return CheckResult("warn", f"teachers on {trial.kind}", text)
+    return CheckResult("ok", f"teachers on {trial.kind}", f"two trained on {trial.node}, networks on {trial.device}")
 
 
-def _token_mode(cluster: Cluster) -> Finding:
+def _token_mode(cluster: Cluster) -> CheckResult:
     off = [node for node in cluster.nodes if node.auth_mode != "token"]
     if cluster.open_without_token:
-        return Finding(
+        return CheckResult(
             "fail", "token", f"{cluster.dashboard} answers without one; set RAY_AUTH_MODE=token on every node"
         )
     if off:
-        return Finding("fail", "token", f"RAY_AUTH_MODE is not token on {_names(off)}; source cluster/env.sh there")
+        return CheckResult("fail", "token", f"RAY_AUTH_MODE is not token on {_names(off)}; source cluster/env.sh there")
     tried = "; a request without one was refused" if cluster.open_without_token is False else ""
-    return Finding("ok", "token", f"wanted on every node{tried}")
+    return CheckResult("ok", "token", f"wanted on every node{tried}")
 
 
-def _token_permissions(node: Node) -> Finding | None:
+def _token_permissions(node: Node) -> CheckResult | None:
     if node.token_permissions is not None and node.token_permissions & 0o077:
-        return Finding(
+        return CheckResult(
             "fail", "token file", f"others on {node.name} can read it; there run: chmod 600 {node.token_file}"
         )
     return None
 
 
-def _tls(nodes: Sequence[Node], several: bool) -> Finding:
+def _tls(nodes: Sequence[Node], several: bool) -> CheckResult:
     off = [node for node in nodes if not node.tls]
     if not off:
-        return Finding("ok", "TLS", "between all nodes")
+        return CheckResult("ok", "TLS", "between all nodes")
     if several:
-        return Finding(
+        return CheckResult(
             "fail", "TLS", f"off on {_names(off)}: records cross the network in the clear; see cluster/tls.sh"
         )
-    return Finding(
+    return CheckResult(
         "warn", "TLS", "off; no harm while all nodes are one machine, see cluster/tls.sh before adding another"
     )
 
 
-def _tls_key(node: Node) -> Finding | None:
+def _tls_key(node: Node) -> CheckResult | None:
     if node.tls and node.tls_key_permissions is not None and node.tls_key_permissions & 0o077:
-        return Finding("fail", "TLS key", f"others on {node.name} can read it; there run: chmod 600 {node.tls_key}")
+        return CheckResult("fail", "TLS key", f"others on {node.name} can read it; there run: chmod 600 {node.tls_key}")
     return None
 
 
-def _dashboard_open(cluster: Cluster) -> Finding:
+def _dashboard_open(cluster: Cluster) -> CheckResult:
     advice = "start the head with --dashboard-host=127.0.0.1 and reach it through ssh -L"
     if cluster.dashboard is None:
-        return Finding("ok", "dashboard", "there is none")
+        return CheckResult("ok", "dashboard", "there is none")
     loopback = cluster.dashboard.startswith(("127.", "localhost", "[::1]"))
     if loopback and not any(node.dashboard_reached for node in cluster.nodes if not _on_loopback(node)):
-        return Finding("ok", "dashboard", f"on {cluster.dashboard} only")
-    return Finding("fail" if cluster.open_without_token else "warn", "dashboard", f"open to the network; {advice}")
+        return CheckResult("ok", "dashboard", f"on {cluster.dashboard} only")
+    return CheckResult("fail" if cluster.open_without_token else "warn", "dashboard", f"open to the network; {advice}")
 
 
 def _on_loopback(node: Node) -> bool:
     return "(127." in node.name
 
 
-def _session(node: Node) -> Finding | None:
+def _session(node: Node) -> CheckResult | None:
     if node.session_open:
         text = (
             f"others on {node.name} can enter {node.session}; give ray start a --temp-dir below a folder of mode 0700"
         )
-        return Finding("warn", "session directory", text)
+        return CheckResult("warn", "session directory", text)
     return None
 
 
-def _health(node: Node) -> Finding | None:
+def _health(node: Node) -> CheckResult | None:
     if node.seconds_to_notice > _NOTICED_WITHIN:
         text = f"up to {node.seconds_to_notice:.0f} s until noticed, as {node.name} is set; source cluster/env.sh"
-        return Finding("warn", "silent node", text)
+        return CheckResult("warn", "silent node", text)
     return None
 
 
-def _clock(node: Node) -> Finding | None:
+def _clock(node: Node) -> CheckResult | None:
     if node.clock_error > 2:
         level: Level = "fail" if node.clock_error > 60 else "warn"
-        return Finding(level, "clock", f"{node.name} is off by {node.clock_error:.0f} s; let chrony or NTP set it")
+        return CheckResult(level, "clock", f"{node.name} is off by {node.clock_error:.0f} s; let chrony or NTP set it")
     return None
 
 
-def _disk(node: Node) -> Finding | None:
+def _disk(node: Node) -> CheckResult | None:
     if node.disk_free < 0.1:
         level: Level = "fail" if node.disk_free < 0.05 else "warn"
         text = f"{100 * node.disk_free:.0f} % free below {node.session} on {node.name}; Ray stops writing below 5 %"
-        return Finding(level, "disk", text)
+        return CheckResult(level, "disk", text)
     return None
 
 
-def _memory_left(node: Node) -> Finding | None:
+def _memory_left(node: Node) -> CheckResult | None:
     if node.memory_free < 0.15:
         level: Level = "fail" if node.memory_free < 0.05 else "warn"
         text = f"{100 * node.memory_free:.0f} % free on {node.name}; Ray ends workers below 5 %, run fewer: ray.workers"
-        return Finding(level, "memory", text)
+        return CheckResult(level, "memory", text)
     return None
 
 
-def _gpus_seen(node: Node) -> Finding | None:
+def _gpus_seen(node: Node) -> CheckResult | None:
     if node.gpus_of_torch is None:
-        return Finding("warn", "GPUs", f"{node.name} has some, but torch cannot be imported there")
+        return CheckResult("warn", "GPUs", f"{node.name} has some, but torch cannot be imported there")
     if node.gpus_of_ray > node.gpus_of_torch:
         text = f"Ray counts {node.gpus_of_ray:g} on {node.name}, torch can use {node.gpus_of_torch}; check the driver"
-        return Finding("warn", "GPUs", text)
+        return CheckResult("warn", "GPUs", text)
     if node.gpus_of_torch > node.gpus_of_ray:
         text = f"torch can use {node.gpus_of_torch} on {node.name}, Ray counts {node.gpus_of_ray:g}"
         text += "; see ray start --num-gpus"
-        return Finding("warn", "GPUs", text)
+        return CheckResult("warn", "GPUs", text)
     return None
 
 
-def _each(nodes: Sequence[Node], check: Callable[[Node], Finding | None], what: str, good: str) -> list[Finding]:
+def _each(
+    nodes: Sequence[Node], check: Callable[[Node], CheckResult | None], what: str, good: str
+) -> list[CheckResult]:
     """What is wrong, node by node; one line if nothing is."""
-    return [finding for node in nodes if (finding := check(node))] or [Finding("ok", what, good)]
+    return [finding for node in nodes if (finding := check(node))] or [CheckResult("ok", what, good)]
 
 
 def _names(nodes: Sequence[Node]) -> str:

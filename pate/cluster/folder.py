@@ -43,7 +43,7 @@ def private_folder(place: Path | None = None) -> Iterator[Path]:
         os.close(lock)
 
 
-def rays_own(folder: Path) -> Path:
+def ray_processes(folder: Path) -> Path:
     """The directory below `folder` that Ray may open to everybody."""
     return folder / _RAYS_OWN
 

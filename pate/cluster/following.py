@@ -21,7 +21,7 @@ class Unreachable(RunError):
     """The head does not answer; it may do so later."""
 
 
-class _Lost(Exception):
+class _LostConnection(Exception):
     """The connection ended before the job did."""
 
 
@@ -64,7 +64,7 @@ def follow(head: _Head, client: Any, job: str, say: Callable[[str], None]) -> It
             for text in _sent(client, job):
                 yield from lines.add(start, text)
                 start += len(text)
-        except _Lost:
+        except _LostConnection:
             whole = False
         try:
             ended = head.info(job).finished
@@ -86,7 +86,7 @@ def follow(head: _Head, client: Any, job: str, say: Callable[[str], None]) -> It
 
 
 def _sent(client: Any, job: str) -> Iterator[str]:
-    """What the head sends of a job's log, from its beginning until the job has ended; _Lost if it ends otherwise.
+    """What the head sends of a job's log, from its beginning until the job has ended; else _LostConnection.
 
     Ray's own `tail_job_logs` does the same without a heartbeat: on a connection that died silently it waits for ever.
     """
@@ -106,11 +106,11 @@ def _sent(client: Any, job: str) -> Iterator[str]:
         try:
             session, socket = runner.run(connect())
         except (aiohttp.ClientError, OSError, TimeoutError):
-            raise _Lost from None
+            raise _LostConnection from None
         try:
             while (message := runner.run(socket.receive())).type == aiohttp.WSMsgType.TEXT:
                 yield message.data
             if socket.close_code != aiohttp.WSCloseCode.OK:
-                raise _Lost
+                raise _LostConnection
         finally:
             runner.run(session.close())

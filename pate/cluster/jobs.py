@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pate.cluster.connect import use_token
 from pate.cluster.following import SECONDS_OF_SILENCE, Unreachable, follow
-from pate.cluster.joining import use_token
 from pate.cluster.metrics import RUN_ID, STAGE
-from pate.cluster.versions import different_versions, of_ray_and_python
+from pate.cluster.versions import different_versions, ray_and_python_versions
 from pate.errors import RunError
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -40,7 +40,7 @@ def default_address() -> str:
     return next((address for address in named if address.startswith("http")), DEFAULT_ADDRESS)
 
 
-def sends_token_in_the_clear(address: str) -> bool:
+def sends_token_unencrypted(address: str) -> bool:
     """Whether the token would cross a network unencrypted: the jobs port speaks plain HTTP."""
     parts = urlsplit(address)
     return parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1")
@@ -121,7 +121,7 @@ class Jobs:
         with self._named_errors():
             self._client = JobSubmissionClient(address)
             self._client._do_request = partial(self._client._do_request, timeout=_SECONDS_TO_ANSWER)
-            self.mismatch = different_versions(of_ray_and_python(), self.versions())
+            self.mismatch = different_versions(ray_and_python_versions(), self.versions())
 
     def versions(self) -> dict[str, str]:
         """The cluster's versions of Ray and Python, as far as the head tells."""

@@ -39,8 +39,8 @@ _current: ContextVar[_Figures | None] = ContextVar("figures", default=None)
 
 
 @contextmanager
-def seen_from_outside(run: str, name: str, **figures: float) -> Iterator[None]:
-    """Within, what `show` and `show_stage` are told is seen on the Ray that this process is in, if it is in one.
+def published_metrics(run: str, name: str, **figures: float) -> Iterator[None]:
+    """Within, what `show` and `set_stage` are told is seen on the Ray that this process is in, if it is in one.
 
     `run` is the run's public id; `figures` as for `show`.
     """
@@ -67,11 +67,11 @@ def show(**figures: float) -> None:
         shown.show(figures)
 
 
-def show_stage(name: str) -> None:
+def set_stage(name: str) -> None:
     """Show what the run is at, one of STAGES, among the figures and in the metadata of its job."""
     shown = _current.get()
     if shown is not None:
-        shown.show_stage(name)
+        shown.set_stage(name)
 
 
 class _Figures:
@@ -94,7 +94,7 @@ class _Figures:
             for name, value in figures.items():
                 self._gauges[f"pate_{name}"].set(float(value), tags=self._tags)
 
-    def show_stage(self, name: str) -> None:
+    def set_stage(self, name: str) -> None:
         with self._lock:
             self.stage = name
             for stage in STAGES:
@@ -106,7 +106,7 @@ class _Figures:
         while True:
             with self._lock:  # nothing older than what is shown meanwhile
                 self.show(self._values)
-                self.show_stage(self.stage)
+                self.set_stage(self.stage)
             if self.stage != noted:
                 noted = self.stage
                 _note_in_job({RUN_ID: self.run, STAGE: noted})

@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from pate.cluster.folder import end_processes, private_folder, rays_own
+from pate.cluster.connect import NAMESPACE, head, join, joins
+from pate.cluster.folder import end_processes, private_folder, ray_processes
+from pate.cluster.head_watchdog import raise_on_head_loss
 from pate.cluster.interrupts import held_back, interruptible
-from pate.cluster.joining import NAMESPACE, head, join, joins
-from pate.cluster.lost import told_if_lost
 from pate.config import RaySettings
 from pate.errors import ConfigError, RunError, first_line
 from pate.networks.threads import usable_cpus
@@ -46,7 +46,7 @@ def ray_session(address: str | None, settings: RaySettings) -> Iterator[None]:
         try:
             if address:
                 join(address, to_undo)
-                with told_if_lost(address, head(address)):
+                with raise_on_head_loss(address, head(address)):
                     yield
             else:
                 _start_local(settings, to_undo)
@@ -180,7 +180,7 @@ def _start(cpus: int, folder: Path) -> None:
                     namespace=NAMESPACE,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
-                    _temp_dir=str(rays_own(folder)),
+                    _temp_dir=str(ray_processes(folder)),
                 )
             return
         except SystemExit:  # how Ray takes a SIGTERM meanwhile, instead of whoever is to take it

@@ -26,12 +26,12 @@ class Trial:
     error: str | None = None
 
 
-def kind_of_node(resources: Mapping[str, float]) -> str | None:
+def node_kind(resources: Mapping[str, float]) -> str | None:
     """In words, by what teachers can have there; None where they can have nothing.
 
-    >>> kind_of_node({"CPU": 8.0, "GPU": 2.0, "accelerator_type:A100": 1.0, "memory": 9e9})
+    >>> node_kind({"CPU": 8.0, "GPU": 2.0, "accelerator_type:A100": 1.0, "memory": 9e9})
     'GPU nodes (A100)'
-    >>> kind_of_node({"CPU": 4.0}), kind_of_node({"memory": 9e9})
+    >>> node_kind({"CPU": 4.0}), node_kind({"memory": 9e9})
     ('CPU nodes', None)
     """
     names = sorted(name.removeprefix(_ACCELERATOR) for name in resources if name.startswith(_ACCELERATOR))
@@ -59,7 +59,7 @@ def try_teachers(nodes: Sequence[Mapping[str, Any]]) -> list[Trial]:
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    kinds = {kind: node for node in reversed(nodes) if (kind := kind_of_node(node["Resources"])) is not None}
+    kinds = {kind: node for node in reversed(nodes) if (kind := node_kind(node["Resources"])) is not None}
     train, calls = ray.remote(num_cpus=0, max_retries=1)(train_teachers), []
     for kind, node in kinds.items():
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

@@ -25,8 +25,8 @@ def installed() -> dict[str, str]:
     return found | {"pate": __version__}  # the one in use: a packed one need not be installed
 
 
-def of_ray_and_python() -> dict[str, str]:
-    """Of those two, in this process, which loads Ray."""
+def ray_and_python_versions() -> dict[str, str]:
+    """Versions of Ray and Python in this process; loads Ray."""
     import ray
 
     return {"ray": ray.__version__, "python": installed()["python"]}

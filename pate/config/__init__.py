@@ -1,7 +1,6 @@
 """YAML → typed, frozen settings. Every mistake is one line that names the key, the value and what would do."""
 
 from pate.config.loading import default_config_path, load_baseline_config, load_config, parse_config, stored_config
-from pate.config.plain_yaml import read_yaml
 from pate.config.settings import (
     BaselineBudget,
     BaselineConfig,
@@ -14,6 +13,7 @@ from pate.config.settings import (
     TeacherFamily,
 )
 from pate.config.workers import RaySettings
+from pate.config.yaml_loader import read_yaml
 
 __all__ = [
     "BaselineBudget",

@@ -19,7 +19,7 @@ from pydantic import (
 from pate.config.workers import Resources
 from pate.data.settings import Settings, Several
 
-MOST_KINDS = 1_000
+MAX_KINDS = 1_000
 
 
 def listed(value: Any) -> Any:
@@ -73,7 +73,7 @@ class Model(Component):
 
 
 class TeacherFamily(Model):
-    """One family of the mixture. Parameters that `vary` take each listed value, in equal shares; `resources` are what
+    """One family of the mixture. Parameters that `grid` take each listed value, in equal shares; `resources` are what
     its workers have.
 
     From Python, `TeacherFamily(estimator=SVC(C=10))` says the same as the name and parameters would. An estimator
@@ -81,7 +81,7 @@ class TeacherFamily(Model):
     """
 
     weight: float = Field(default=1.0, gt=0, le=1e6)
-    vary: dict[str, Several[Any]] = Field(default_factory=dict)
+    grid: dict[str, Several[Any]] = Field(default_factory=dict)
     resources: Resources = Resources()
 
     @model_serializer(mode="wrap")
@@ -105,13 +105,13 @@ class TeacherFamily(Model):
         family._prototype = kept
         return family
 
-    @field_validator("vary")
+    @field_validator("grid")
     @classmethod
     def _something_to_vary(cls, value: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
         for name, values in value.items():
             if not values:
                 raise ValueError(f"{name}: give at least one value")
         kinds = math.prod(map(len, value.values()))
-        if kinds > MOST_KINDS:
-            raise ValueError(f"these values make {kinds:,} kinds of teachers; {MOST_KINDS:,} are the most")
+        if kinds > MAX_KINDS:
+            raise ValueError(f"these values make {kinds:,} kinds of teachers; {MAX_KINDS:,} are the most")
         return value

@@ -11,12 +11,12 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from pate.accounting.parameters import as_a_number
-from pate.config.plain_yaml import MOST_DEPTH, parse_yaml, read_yaml
+from pate.accounting.parameters import parse_number
+from pate.components.registry import dotted, make_importable, nearest, shown
 from pate.config.settings import BaselineConfig, Config, RunConfig
+from pate.config.yaml_loader import MAX_DEPTH, parse_yaml, read_yaml
 from pate.data.settings import AnyData, OwnData, Settings
 from pate.errors import ConfigError, numbered
-from pate.naming import dotted, make_importable, nearest, shown
 
 Kind = TypeVar("Kind", bound=RunConfig)
 _SWALLOWED = ("|", ">", "#")
@@ -42,7 +42,7 @@ def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -
 
 
 def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> BaselineConfig:
-    """The same for `pate baseline`."""
+    """Read and check a config for `pate baseline`."""
     return _load(Path(path), overrides, BaselineConfig)
 
 
@@ -92,8 +92,8 @@ def _override(content: dict[str, Any], text: str) -> None:
     if not equals or not key:
         raise ConfigError("{overrides}: write key=value, for example mechanism.sigma=30", overrides=text)
     *parents, last = names = key.split(".")
-    if len(names) > MOST_DEPTH:
-        raise ConfigError(f"{{overrides}}: nested more than {MOST_DEPTH} deep", overrides=dotted([key]))
+    if len(names) > MAX_DEPTH:
+        raise ConfigError(f"{{overrides}}: nested more than {MAX_DEPTH} deep", overrides=dotted([key]))
     place: Any = content
     for name in parents:
         place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
@@ -169,7 +169,7 @@ def _about(first: Any, errors: Sequence[Any], content: Any, kind: type[Settings]
     if not path:
         return message
     value = first["input"]
-    message += as_a_number(value) if "number" in message or "integer" in message else ""
+    message += parse_number(value) if "number" in message or "integer" in message else ""
     if isinstance(value, bool):
         message += " (YAML takes yes, no, on and off for true and false: put names into quotes)"
     return f"{key}: {message}" if isinstance(value, (dict, BaseModel)) else f"{key} = {shown(value)}: {message}"

@@ -10,16 +10,16 @@ from pate.accounting import parameters
 from pate.config.components import Component, listed
 from pate.data.settings import Settings, Several
 
-MOST_CELLS = 100_000
+MAX_CELLS = 100_000
 
-Cells = Annotated[int, Field(ge=1, le=MOST_CELLS)]
+Cells = Annotated[int, Field(ge=1, le=MAX_CELLS)]
 Noise = Annotated[float, AfterValidator(lambda value: parameters.noise(value, ""))]
 
 
 class RoundSettings(Settings):
     """One round: how many cells, and what of the mechanism differs; `features: student` for the last student's own."""
 
-    queries: Cells
+    cells: Cells
     scale: Noise | None = None
     sigma: Noise | None = None
     features: Literal["student"] | None = None
@@ -32,20 +32,20 @@ class RoundSettings(Settings):
 class NeighbourSettings(Settings):
     """Public features, cells in them, and what is made of the votes in each cell.
 
-    `votes` is how many of the nearest cells a record votes in. `label` says whether the example nearest to a cell's
-    centre gets its label, or every public example of the cell; of histograms, cells whose largest share of votes is
-    below `least_share` are left out, and with `soft` every class comes with its share. `refine` times, a student then
-    says which examples of a cell have which share of its classes, and the next one learns from that.
+    `votes_per_record` is how many of the nearest cells a record votes in. `label` says whether the example nearest to a
+    cell's centre gets its label, or every public example of the cell; of histograms, cells whose largest share of votes
+    is below `min_vote_share` are left out, and with `soft` every class comes with its share. `refine` times, a student
+    then says which examples of a cell have which share of its classes, and the next one learns from that.
     """
 
     features: Several[Component] = ()
     components: int | None = Field(default=None, ge=1, le=4096)
     standardise: bool = False
-    votes: int = Field(default=1, ge=1, le=1000)
-    queries: Cells | None = None
+    votes_per_record: int = Field(default=1, ge=1, le=1000)
+    cells: Cells | None = None
     rounds: Several[RoundSettings] = ()
     label: Literal["centres", "cells"] = "cells"
-    least_share: float = Field(default=0.0, ge=0, le=1)
+    min_vote_share: float = Field(default=0.0, ge=0, le=1)
     soft: bool = False
     refine: int = Field(default=0, ge=0, le=1000)
 
@@ -54,8 +54,8 @@ class NeighbourSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _one_round_or_several(cls, content: Any) -> Any:
-        if isinstance(content, dict) and "queries" in content and content.get("rounds"):
-            raise ValueError("queries: each of the rounds says its own; leave this one out")
+        if isinstance(content, dict) and "cells" in content and content.get("rounds"):
+            raise ValueError("cells: each of the rounds says its own; leave this one out")
         return content
 
     @model_validator(mode="after")
@@ -69,10 +69,12 @@ class NeighbourSettings(Settings):
         for number, one in enumerate(self.all_rounds()):
             if one.features == "student" and number == 0:
                 raise ValueError("rounds.0.features = 'student': there is no student before the first round")
-            if self.votes >= one.queries and (self.votes, one.queries) != (1, 1):
-                raise ValueError(f"votes = {self.votes}: must be fewer than the cells, {one.queries} (queries)")
+            if self.votes_per_record >= one.cells and (self.votes_per_record, one.cells) != (1, 1):
+                raise ValueError(
+                    f"votes_per_record = {self.votes_per_record}: must be fewer than the cells, {one.cells}"
+                )
         return self
 
     def all_rounds(self) -> tuple[RoundSettings, ...]:
         """The rounds, of which there is one where none are listed."""
-        return self.rounds or (RoundSettings(queries=self.queries or 100),)
+        return self.rounds or (RoundSettings(cells=self.cells or 100),)

@@ -12,40 +12,27 @@ from pydantic import BeforeValidator, Field, model_validator
 from pate.accounting import parameters
 from pate.config.components import Columns, Component, Model, TeacherFamily
 from pate.config.neighbours import NeighbourSettings
-from pate.config.plain_yaml import dump_yaml
-from pate.config.rounds import TeacherRound
-from pate.config.sense import check_sense
+from pate.config.teacher_rounds import TeacherRoundSettings
+from pate.config.validation import check_sense
 from pate.config.workers import RaySettings
+from pate.config.yaml_loader import dump_yaml
 from pate.data.settings import DataSettings, Settings, Several
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
-    from pate.neighbours.rounds import Round
+    from pate.mechanisms.cell_rounds import Round
 
 
-MOST_TEACHERS = 100_000
-MOST_ASKED = 10_000_000
-_LATER: dict[str, dict[str, Any]] = {
-    "data": {
-        "about_records": None,
-        "dates": {},
-        "missing_values": {"markers": [], "treatment": "refuse"},
-        "delimiter": ",",
-        "decimal": ".",
-        "encoding": "utf-8",
-    },
-    "budget": {"allow_large_delta": False},
-}
-"""Keys that came later, and their defaults: a config that leaves them out is the one it always was."""
-
+MAX_TEACHERS = 100_000
+MAX_ASKED = 10_000_000
 _FAMILIES = {"__all__": {"resources"}}
 _NOWHERE_IN_THE_RESULT: Any = {
     "ray": True,
     "backend": True,
     "budget": {"ledger": {"path"}},
     "teachers": _FAMILIES,
-    "rounds": {"__all__": {"teachers": _FAMILIES}},
+    "teacher_rounds": {"__all__": {"teachers": _FAMILIES}},
 }
 """What a digest leaves out: where and with what it runs."""
 
@@ -68,9 +55,9 @@ Epsilon = Annotated[float, _checked(parameters.epsilon)]
 Delta = Annotated[float, _checked(parameters.delta)]
 Order = Annotated[float, _checked(parameters.order)]
 Positive = Annotated[float, _checked(lambda value: parameters.positive(value, ""))]
-Count = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=1, most=MOST_ASKED))]
+Count = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=1, most=MAX_ASKED))]
 Seed = Annotated[int, _checked(parameters.seed)]
-Teachers = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=2, most=MOST_TEACHERS))]
+Teachers = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=2, most=MAX_TEACHERS))]
 
 
 class Sanitise(Settings):
@@ -95,28 +82,14 @@ class Budget(Settings):
     """Limits that are fixed before the first query; their cost is the publishable ε."""
 
     delta: Delta = 1e-5
-    asked: Count = 100
-    answered: Count | None = None
-    query_order: Literal["given", "clusters", "doubt", "balance"] = "given"
-    rounds: int = Field(default=4, ge=2, le=1000)
+    max_queries: Count = 100
+    max_answers: Count | None = None
+    query_selection: Literal["given", "clusters", "uncertainty", "class_balance"] = "given"
+    active_rounds: int = Field(default=4, ge=2, le=1000)
     epsilon: Epsilon | None = None
     sanitise: Sanitise | None = None
     ledger: LedgerName | None = None
     allow_large_delta: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named_by_identity(cls, content: Any) -> Any:
-        if isinstance(content, Mapping) and "order" in content:
-            raise ValueError("order: is called query_order now (order is a Rényi order elsewhere); write query_order")
-        if isinstance(content, Mapping):
-            old = next((key for key in ("ledger_epsilon", "ledger_delta", "ledger_order") if key in content), None)
-            if old or isinstance(content.get("ledger"), str):
-                raise ValueError(
-                    f"{old or 'ledger'}: a shared ledger holds its budget itself and is named by an id; make it once "
-                    "with `pate ledger create` and paste what that prints"
-                )
-        return content
 
     @model_validator(mode="after")
     def _shared_ledger_counts_labels(self) -> Budget:
@@ -128,22 +101,22 @@ class Budget(Settings):
     def _rounds_fit(self) -> Budget:
         if self.adaptive and self.sanitise is not None:
             raise ValueError(
-                f"query_order {self.query_order!r} has no data-dependent cost that sanitise could bound; use one of "
-                "the two"
+                f"query_selection {self.query_selection!r} has no data-dependent cost that sanitise could bound; "
+                "use one of the two"
             )
-        if self.adaptive and self.rounds > self.asked:
-            raise ValueError(f"rounds = {self.rounds}: more than the {self.asked} queries to ask")
+        if self.adaptive and self.active_rounds > self.max_queries:
+            raise ValueError(f"active_rounds = {self.active_rounds}: more than the {self.max_queries} queries to ask")
         return self
 
     @property
     def adaptive(self) -> bool:
         """Whether later queries depend on earlier answers."""
-        return self.query_order in ("doubt", "balance")
+        return self.query_selection in ("uncertainty", "class_balance")
 
     @property
-    def most_answered(self) -> int:
-        """The limit on answered queries: as many as are asked where nothing else is said."""
-        return self.asked if self.answered is None else min(self.answered, self.asked)
+    def answer_limit(self) -> int:
+        """The limit on answered queries: `max_queries` unless `max_answers` is lower."""
+        return self.max_queries if self.max_answers is None else min(self.max_answers, self.max_queries)
 
 
 class RunConfig(Settings):
@@ -177,15 +150,11 @@ class RunConfig(Settings):
         content = self.model_dump(mode="json", exclude=_NOWHERE_IN_THE_RESULT)
         if content.get("voters") == "teachers":  # a config that says nothing of voters is the one it always was
             del content["voters"], content["neighbours"]
-        for key in ("rounds", "groups"):
+        for key in ("teacher_rounds", "groups"):
             if not content.get(key):
                 content.pop(key, None)
         if "read_by" in content["data"]:
             content["data"]["read_by"] = "driver"  # whoever reads, the records are the same
-        for section, keys in _LATER.items():
-            for key, usual in keys.items():
-                if content.get(section, {}).get(key, ...) == usual:
-                    del content[section][key]
         content = {key: value for key, value in content.items() if key not in without}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -227,7 +196,7 @@ class Config(RunConfig):
     neighbours: NeighbourSettings | None = None
     mechanism: dict[str, Any]
     budget: Budget = Budget()
-    rounds: Several[TeacherRound] = ()
+    teacher_rounds: Several[TeacherRoundSettings] = ()
     student: Component
     nonprivate: Model | None = None
     backend: Literal["ray", "local"] = "ray"
@@ -236,32 +205,35 @@ class Config(RunConfig):
     @model_validator(mode="before")
     @classmethod
     def _asked_in_all_rounds(cls, content: Any) -> Any:
-        """Where rounds are listed and `budget.asked` is not given, it is the sum of theirs."""
-        if not isinstance(content, Mapping) or not isinstance(content.get("rounds"), (list, tuple)):
+        """Where rounds are listed and `budget.max_queries` is not given, it is the sum of theirs."""
+        if not isinstance(content, Mapping) or not isinstance(content.get("teacher_rounds"), (list, tuple)):
             return content
-        budget, asked = content.get("budget", {}), [_asked(one) for one in content["rounds"]]
-        if not asked or None in asked or not isinstance(budget, Mapping) or "asked" in budget:
+        budget, asked = content.get("budget", {}), [_queries(one) for one in content["teacher_rounds"]]
+        if not asked or None in asked or not isinstance(budget, Mapping) or "max_queries" in budget:
             return content
-        return {**content, "budget": {**budget, "asked": sum(asked)}}
+        return {**content, "budget": {**budget, "max_queries": sum(asked)}}
 
     @model_validator(mode="after")
     def _rounds_can_be_held(self) -> Config:
-        if not self.rounds:
+        if not self.teacher_rounds:
             return self
         if self.voters == "neighbours":
-            raise ValueError("rounds: are for voters: teachers; neighbours have neighbours.rounds")
+            raise ValueError("teacher_rounds: are for voters: teachers; neighbours have neighbours.rounds")
         if self.data.source == "votes":
-            raise ValueError("rounds: stored votes have no teachers that a further round could train; leave them out")
-        if self.rounds[0].features == "student":
-            raise ValueError("rounds.0.features = 'student': there is no student before the first round")
-        total = sum(one.asked for one in self.rounds)
-        if self.budget.asked != total:
             raise ValueError(
-                f"budget.asked = {self.budget.asked}: the rounds ask {total}; leave it out, or make them agree"
+                "teacher_rounds: stored votes have no teachers that a further round could train; leave them out"
+            )
+        if self.teacher_rounds[0].features == "student":
+            raise ValueError("teacher_rounds.0.features = 'student': there is no student before the first round")
+        total = sum(one.queries for one in self.teacher_rounds)
+        if self.budget.max_queries != total:
+            raise ValueError(
+                f"budget.max_queries = {self.budget.max_queries}: the rounds ask {total}; leave it "
+                "out, or make them agree"
             )
         if self.budget.adaptive:
             raise ValueError(
-                f"budget.query_order = {self.budget.query_order!r}: has rounds of its own; use one or the other"
+                f"budget.query_selection = {self.budget.query_selection!r}: has rounds of its own; use one or the other"
             )
         if self.budget.sanitise is not None:
             raise ValueError(
@@ -272,7 +244,7 @@ class Config(RunConfig):
     @property
     def adaptive(self) -> bool:
         """Whether what is asked, or who answers, depends on earlier answers: then there is no data-dependent ε."""
-        return self.budget.adaptive or bool(self.rounds)
+        return self.budget.adaptive or bool(self.teacher_rounds)
 
     @property
     def releasing_nothing(self) -> tuple[str, ...]:
@@ -281,13 +253,13 @@ class Config(RunConfig):
         Where a student has a say in what is asked next, by what it doubts or sees, another one would ask otherwise.
         """
         near = self.neighbours.all_rounds() if self.neighbours is not None else ()
-        by_student = "student" in [one.features for one in self.rounds] + [one.features for one in near]
+        by_student = "student" in [one.features for one in self.teacher_rounds] + [one.features for one in near]
         has_a_say = self.budget.adaptive or by_student
         return ("groups", "nonprivate") if has_a_say else ("groups", "nonprivate", "student")
 
     def of_round(self, number: int) -> Config:
         """The config with the teachers of the round of that number, from 1 on."""
-        return self.model_copy(update={"teachers": self.rounds[number - 1].teachers or self.teachers})
+        return self.model_copy(update={"teachers": self.teacher_rounds[number - 1].teachers or self.teachers})
 
     @model_validator(mode="after")
     def _teachers_or_votes(self) -> Config:
@@ -310,8 +282,8 @@ class Config(RunConfig):
         """Without what is about the other kind of voters."""
         content = super().to_plain()
         unused = {"voters", "neighbours"} if self.voters == "teachers" else {"n_teachers", "teachers"}
-        if not self.rounds:
-            unused.add("rounds")
+        if not self.teacher_rounds:
+            unused.add("teacher_rounds")
         content = {key: value for key, value in content.items() if key not in unused}
         if self.voters == "neighbours":
             content["budget"] = {
@@ -319,7 +291,7 @@ class Config(RunConfig):
             }
             assert self.neighbours is not None
             if self.neighbours.rounds:
-                del content["neighbours"]["queries"]
+                del content["neighbours"]["cells"]
         return content
 
     def _neighbours_alone(self) -> Config:
@@ -337,39 +309,39 @@ class Config(RunConfig):
     def build_rounds(self) -> tuple[Round, ...]:
         """The rounds of votes, where records vote themselves."""
         from pate.mechanisms import build
-        from pate.neighbours.rounds import Round, guarantee
+        from pate.mechanisms.cell_rounds import Round, guarantee
 
         assert self.neighbours is not None
         rounds = tuple(
-            Round(one.queries, build({**self.mechanism, **one.parameters()}), one.features == "student")
+            Round(one.cells, build({**self.mechanism, **one.parameters()}), one.features == "student")
             for one in self.neighbours.all_rounds()
         )
-        guarantee(rounds, self.neighbours.votes)
+        guarantee(rounds, self.neighbours.votes_per_record)
         return rounds
 
     def build_mechanism(self) -> Mechanism:
         """The configured mechanism, checked against the rest."""
         from pate.mechanisms import build
-        from pate.neighbours.rounds import cost_of_a_count
+        from pate.mechanisms.cell_rounds import count_cost_of
 
         budget = self.budget
         mechanism = build(self.mechanism, self.n_teachers or 1)  # records vote themselves: any number will do
         if self.voters == "neighbours":
-            cost_of_a_count(mechanism)
-        mechanism.check(budget.asked, budget.delta, self.n_teachers)
+            count_cost_of(mechanism)
+        mechanism.check(budget.max_queries, budget.delta, self.n_teachers)
         if budget.sanitise is not None:
             from pate.accounting.composition import RdpGuarantee
             from pate.accounting.sanitise import check_release
 
             sanitise = budget.sanitise
-            labels = mechanism.worst_case(budget.asked, budget.most_answered)
+            labels = mechanism.worst_case(budget.max_queries, budget.answer_limit)
             if not mechanism.has_sanitised_cost or not isinstance(labels, RdpGuarantee):
                 raise ConfigError(
                     f"budget.sanitise: there is none for {mechanism.name}, only for lnmax and (confident_)gnmax"
                 )
             try:
-                draws = budget.asked * mechanism.noise_draws(
-                    parameters.MOST_CLASSES
+                draws = budget.max_queries * mechanism.noise_draws(
+                    parameters.MAX_CLASSES
                 )  # how many there are is known later
                 check_release(labels, sanitise.order, sanitise.beta, sanitise.sigma_ss, budget.delta, draws)
             except parameters.ParameterError as error:
@@ -383,9 +355,9 @@ class Config(RunConfig):
         self.build_mechanism()
 
 
-def _asked(one: Any) -> int | None:
+def _queries(one: Any) -> int | None:
     """How many queries a round asks; None where that is no whole number, which is told elsewhere."""
-    asked = one.get("asked") if isinstance(one, Mapping) else getattr(one, "asked", None)
+    asked = one.get("queries") if isinstance(one, Mapping) else getattr(one, "queries", None)
     if isinstance(asked, float) and asked.is_integer():
         asked = int(asked)
     return asked if type(asked) is int and asked > 0 else None

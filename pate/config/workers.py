@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pate.data.settings import Settings
 
-MOST_WORKERS = 100_000
+MAX_WORKERS = 100_000
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 
@@ -33,8 +32,8 @@ Bytes = Annotated[int, BeforeValidator(_in_bytes)]
 class Workers(Settings):
     """How many workers: a run begins with `min`, and has up to `max`, or as many as it has jobs."""
 
-    min: int = Field(default=1, ge=1, le=MOST_WORKERS)
-    max: int | None = Field(default=None, ge=1, le=MOST_WORKERS)
+    min: int = Field(default=1, ge=1, le=MAX_WORKERS)
+    max: int | None = Field(default=None, ge=1, le=MAX_WORKERS)
 
     @model_validator(mode="before")
     @classmethod
@@ -93,28 +92,18 @@ class RaySettings(Settings):
     """How Ray is used: how many workers, what each has, and how long a run waits for the first of them.
 
     `workers: 4` is short for `workers: {min: 1, max: 4}`. Families that can use a GPU get `gpus_per_worker`, others
-    none. A run that has no workers, at its beginning or because all were lost, ends after `wait` seconds and can go on
-    later. A teacher that takes more than `seconds_per_teacher` counts as hanging. Where workers read private shards,
-    each reader is given `memory_per_reader` bytes (or `2GB`): a node has no more readers than its memory is enough for.
+    none. A run that has no workers, at its beginning or because all were lost, ends after `worker_timeout_seconds` and
+    can go on later. A teacher that takes more than `teacher_timeout_seconds` counts as hanging. Where workers read
+    private shards, each reader is given `memory_per_reader` bytes (or `2GB`): a node has no more readers than its
+    memory is enough for.
     """
 
     workers: Workers = Workers()
     cpus_per_worker: float = Field(default=1.0, gt=0)
     gpus_per_worker: Gpus = "auto"
-    wait: float = Field(default=600.0, ge=1)
-    seconds_per_teacher: float | None = Field(default=None, gt=0)
+    worker_timeout_seconds: float = Field(default=600.0, ge=1)
+    teacher_timeout_seconds: float | None = Field(default=None, gt=0)
     memory_per_reader: Bytes = Field(default=500_000_000, gt=0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, content: Any) -> Any:
-        if not isinstance(content, Mapping) or "wait_for_workers" not in content:
-            return content
-        if content["wait_for_workers"]:
-            raise ValueError("wait_for_workers: is called wait now, and counts until the first workers are there")
-        return {
-            key: value for key, value in content.items() if key != "wait_for_workers"
-        }  # as older runs have stored it
 
     @field_validator("gpus_per_worker")
     @classmethod

@@ -17,12 +17,12 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.components.registry import dotted
 from pate.errors import DataError
-from pate.naming import dotted
 
-MOST_GROWTH = 10
+MAX_GROWTH = 10
 _SMALL = 16_000_000
-"""Bytes that any archive may hold; beyond, no more than `MOST_GROWTH` times its own size."""
+"""Bytes that any archive may hold; beyond, no more than `MAX_GROWTH` times its own size."""
 
 
 def is_archive(content: bytes) -> bool:
@@ -40,7 +40,7 @@ def npz_names(content: bytes, where: str) -> list[str]:
 
 
 def npz_arrays(content: bytes, where: str, names: Collection[str]) -> dict[str, NDArray]:
-    """Those arrays of an archive that are among `names`."""
+    """The arrays of an archive that are among `names`."""
     (whole,) = npz_batches(io.BytesIO(content), where, names)
     return whole
 
@@ -48,7 +48,7 @@ def npz_arrays(content: bytes, where: str, names: Collection[str]) -> dict[str, 
 def npz_batches(
     file: BinaryIO, where: str, names: Collection[str], at_once: int | None = None
 ) -> Iterator[dict[str, NDArray]]:
-    """The same `at_once` rows of each array at a time, until the longest has ended; at least one batch."""
+    """The named arrays of an archive in batches of `at_once` rows, until the longest ends; at least one batch."""
     try:
         size = file.seek(0, os.SEEK_END)
         with ExitStack() as stack:
@@ -57,9 +57,9 @@ def npz_batches(
             wanted = [(name, info) for name, info in members if name in names]
             if len(dict(wanted)) != len(wanted):
                 raise DataError(f"{where}: an array is there twice")
-            if sum(info.file_size for _, info in wanted) > max(_SMALL, MOST_GROWTH * size):
+            if sum(info.file_size for _, info in wanted) > max(_SMALL, MAX_GROWTH * size):
                 raise DataError(
-                    f"{where}: claims to hold more than {MOST_GROWTH} times its size; save it with numpy.savez, "
+                    f"{where}: claims to hold more than {MAX_GROWTH} times its size; save it with numpy.savez, "
                     "without compression"
                 )
             arrays = {

@@ -335,7 +335,7 @@ def _of_the_form(text: str, form: str) -> bool:
 
 
 def _years(text: str, form: str) -> float:
-    """As `_number`, of a date in that form."""
+    """Years since 1970 of a date in that form; NaN where it is none."""
     if len(text) > _LONGEST_DATE:
         return _gap(text)
     try:

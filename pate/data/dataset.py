@@ -45,7 +45,7 @@ class Records:
         return len(self.X)
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """What the operator should know about the records; private, as they are."""
         return tuple(
             f"{column} of {count:,} records holds what data.categories does not list"
@@ -98,7 +98,7 @@ class Dataset:
     `input` and `features` tell the users of a student how its examples are written. `public_rows` says which row of the
     source each public example was. `gaps` says that examples may hold NaN, which teachers and the student must take.
     `columns` says for a student's card how columns of files become features, and `range` to what all examples are
-    clipped: that of the public ones. `remarks` and, louder, `warnings` are public: what people should know about the
+    clipped: that of the public ones. `notes` and, louder, `warnings` are public: what people should know about the
     source's files. `unused` names columns that become no feature, which is for the operator.
     """
 
@@ -115,7 +115,7 @@ class Dataset:
     gaps: bool = False
     columns: Mapping[str, Any] | None = None
     range: PublicRange | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -194,18 +194,18 @@ class Dataset:
         X_test = None if self.X_test is None else public.clip(self.X_test)
         return replace(self, private=private, X_test=X_test, range=public)
 
-    def asked_first(self, rows: NDArray[np.int64]) -> Dataset:
-        """The same data with the public examples `rows` before the others."""
+    def with_queries_first(self, rows: NDArray[np.int64]) -> Dataset:
+        """A copy of the data with the public examples `rows` before the others."""
         if np.array_equal(rows, np.arange(len(rows))):
             return self
         return self.reordered(np.concatenate([rows, np.setdiff1d(np.arange(len(self.X_public)), rows)]))
 
-    def as_in_source(self) -> Dataset:
-        """The same data with its public examples in the order of their source."""
+    def in_source_order(self) -> Dataset:
+        """A copy of the data with its public examples in the order of their source."""
         return self if self.public_rows is None else self.reordered(np.argsort(self.public_rows, kind="stable"))
 
     def reordered(self, rows: NDArray[np.int64]) -> Dataset:
-        """The same data with its public examples, and all that belongs to them, in the order of `rows`."""
+        """A copy of the data with its public examples, and all that belongs to them, in the order of `rows`."""
         return replace(
             self,
             X_public=self.X_public[rows],

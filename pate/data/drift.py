@@ -22,7 +22,7 @@ _SHARE = 0.05  # of test cells beyond what is public
 _DISTANCE = 0.25  # between distributions: Kolmogorov and Smirnov's of numbers, total variation of categories
 _CHANCE = 2.2  # of either, in standard deviations: files that are alike are told of once in ten thousand columns
 _FEWEST = 20  # cells: of fewer, nothing is said
-_MOST_SHOWN = 12
+_MAX_SHOWN = 12
 
 
 def drift_warnings(public: Table, test: Table, format: Format) -> tuple[str, ...]:
@@ -30,10 +30,10 @@ def drift_warnings(public: Table, test: Table, format: Format) -> tuple[str, ...
     found: list[str] = []
     with suppress(DataError):  # a column that is missing, or of another type, is refused elsewhere
         found = [text for text in _found(public, test, format) if text]
-    if len(found) > _MOST_SHOWN:
+    if len(found) > _MAX_SHOWN:
         found = [
-            *found[:_MOST_SHOWN],
-            f"{len(found) - _MOST_SHOWN} more columns of the test file are unlike public ones",
+            *found[:_MAX_SHOWN],
+            f"{len(found) - _MAX_SHOWN} more columns of the test file are unlike public ones",
         ]
     return tuple(found)
 

@@ -129,7 +129,7 @@ class Wanted:
         for key, name in self.needed.items():
             if name is not None and name not in names:
                 problems.add(DataError(f"{where}: no column {name!r} (data.{key}){self._hint(name, names)}"))
-        problems.tell()
+        problems.raise_all()
         for name, times in Counter(names).items():
             if not name and name not in self.ignored:
                 place = f"{where}: column {names.index(name)} (counted from 0) has no name"
@@ -138,7 +138,7 @@ class Wanted:
                 )
             elif times > 1 and name:
                 problems.add(DataError(f"{where}: column {name!r} is there twice; rename or remove one of them"))
-        problems.tell()
+        problems.raise_all()
         return {i: name for i, name in enumerate(names) if name not in self.ignored or name in self.needed.values()}
 
     def _hint(self, name: str, names: Sequence[str]) -> str:
@@ -175,7 +175,7 @@ def csv_columns(content: bytes, where: str, wanted: Wanted, dialect: Dialect = U
 def csv_batches(
     file: BinaryIO, where: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
 ) -> Iterator[Batch]:
-    """The same `at_once` rows at a time, of a file that is read once from its beginning; at least one batch."""
+    """Columns of a csv file in batches of `at_once` rows, read once from its beginning; at least one batch."""
     source: io.BufferedReader[Any] = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
     start = source.peek(4)[:4]
     if start == b"PK\x03\x04":

@@ -15,7 +15,7 @@ from pate.errors import DataError
 
 _BITS = 128  # of a digest
 
-_MOST_BITS = 10_000  # Python writes no whole number of more than 4,300 digits
+_MAX_BITS = 10_000  # Python writes no whole number of more than 4,300 digits
 
 
 def is_frame(X: Any) -> bool:
@@ -169,6 +169,6 @@ def cell_text(value: Any) -> str:
     """A cell as text: a whole float is a whole number, since one missing value makes floats of a column."""
     if value is None or type(value).__name__ == "NAType" or value != value:
         return ""
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         return hex(value)
     return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.components.registry import shown
 from pate.data.dates import ABSOLUTE, names_of
 from pate.errors import ConfigError
-from pate.naming import shown
 
 if TYPE_CHECKING:
     from pate.data.dataset import Dataset
 
 OTHER = "other"
-_MOST_NAMED = 30
+_MAX_NAMED = 30
 
 
 @dataclass(frozen=True)
@@ -94,5 +94,5 @@ def _grouping(X: NDArray, column: str, places: dict[str, int]) -> Grouping:
 def _those_there_are(known: dict[str, dict[str, int]]) -> str:
     if not known:
         return "this data has none, so leave groups out"
-    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
-    return f"there are {', '.join(list(known)[:_MOST_NAMED])}{more}"
+    more = f" and {len(known) - _MAX_NAMED} more" if len(known) > _MAX_NAMED else ""
+    return f"there are {', '.join(list(known)[:_MAX_NAMED])}{more}"

@@ -23,11 +23,11 @@ Images = tuple[NDArray, NDArray[np.int64]]
 
 
 class Splits(NamedTuple):
-    """A benchmark's images and labels as in its files, and remarks about those files."""
+    """A benchmark's images and labels as in its files, and notes about those files."""
 
     train: Images
     test: Images
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 _DIGITS = tuple(str(digit) for digit in range(10))
@@ -59,7 +59,7 @@ _CIFAR10_ARCHIVE = (
 def load_images(source: str, folders: list[Path]) -> Dataset:
     """The benchmark `source`, found below one of `folders` or downloaded into the last of them."""
     reader, classes, n_public = _READERS[source]
-    (X_train, y_train), (X_test, y_test), remarks = _find(source, reader, folders)
+    (X_train, y_train), (X_test, y_test), notes = _find(source, reader, folders)
     return Dataset(
         private=Records(_unit_interval(X_train), y_train),
         X_public=_unit_interval(X_test[:n_public]),
@@ -69,7 +69,7 @@ def load_images(source: str, folders: list[Path]) -> Dataset:
         classes=classes,
         benchmark=True,
         input="images, pixels divided by 255, channels last",
-        remarks=remarks,
+        notes=notes,
     )
 
 
@@ -128,7 +128,7 @@ def _mnist(cls_name: str, folder: Path, download: bool) -> Splits:
 
 
 def _fashion_mnist(folder: Path, download: bool) -> Splits:
-    """As torchvision keeps it, else as the Debian package dataset-fashion-mnist has installed it."""
+    """Fashion-MNIST as torchvision keeps it, else as the Debian package dataset-fashion-mnist installs it."""
     try:
         return _mnist("FashionMNIST", folder, download)
     except FileNotFoundError:
@@ -162,7 +162,7 @@ def _svhn(folder: Path, download: bool) -> Splits:
 
         for split in ("train", "test"):
             torchvision.datasets.SVHN(str(folder / "svhn"), split=split, download=True)
-    result, remarks = {}, []
+    result, notes = {}, []
     for split in ("train", "test", "extra"):
         path = next(
             (p for p in (folder / "svhn" / f"{split}_32x32.mat", folder / f"{split}_32x32.mat") if p.exists()),
@@ -176,13 +176,13 @@ def _svhn(folder: Path, download: bool) -> Splits:
         if not content.startswith(b"MATLAB 5.0"):
             raise ValueError(f"{path.name} is not of MATLAB's version 5")  # others allocate what a header claims
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != _SVHN_MD5[split]:
-            remarks.append(f"{path.name} is not the official file (other md5), so figures may differ")
+            notes.append(f"{path.name} is not the official file (other md5), so figures may differ")
         arrays = loadmat(io.BytesIO(content))
         labels = arrays["y"].reshape(-1).astype(np.int64) % 10
         result[split] = np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2)), labels
     train = [result[split] for split in ("train", "extra") if split in result]
     images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
-    return Splits((images, labels), result["test"], tuple(remarks))
+    return Splits((images, labels), result["test"], tuple(notes))
 
 
 def _cifar10(folder: Path, download: bool) -> Splits:

@@ -65,7 +65,7 @@ def parts_of(X: NDArray, y: NDArray, ids: Sequence[str] | None, key: bytes, spli
     """Row numbers of each teacher's records; `split` is how the mechanism assigns records to parts."""
     if split.rate is None:
         return split_into_parts(X, y, ids, key, split.n_parts)
-    return subsample_parts(X, y, ids, key, split.n_parts, split.rate, split.most_parts)
+    return subsample_parts(X, y, ids, key, split.n_parts, split.rate, split.max_parts)
 
 
 def split_into_parts(
@@ -123,7 +123,7 @@ def poisson_subsets(record_id: bytes, key: bytes, n_subsets: int, rate: float, k
     parameters.probability(rate, "rate")
     parameters.teachers(n_subsets, "n_subsets")
     parameters.queries(kappa, "kappa", least=1)
-    limit = math.floor(parameters.as_written(rate) * 2**_UNIFORM_BITS)
+    limit = math.floor(parameters.format_rate(rate) * 2**_UNIFORM_BITS)
     numbers = _uniform_numbers(record_id, key, n_subsets)
     inside = sorted((number, subset) for subset, number in enumerate(numbers) if number < limit)
     return tuple(sorted(subset for _, subset in inside[:kappa]))

@@ -68,7 +68,7 @@ _ALONE = frozenset(("id", "uid", "uuid", "guid"))
 """Names that may mean anything: taken where only private records have them, after all others."""
 
 _ENDINGS = "(?:e?n|e?s|e|a|in|innen)?"  # Patienten-, Mitglieds-, Kunden-, pacjenta
-_MOST_SIGNS = 60  # a name may be as long as a cell
+_MAX_SIGNS = 60  # a name may be as long as a cell
 
 _ONE_WORD = re.compile(
     f"(?P<number>{'|'.join(_NUMBER)})?"
@@ -94,7 +94,7 @@ def person_columns(own: Iterable[str], shared: Iterable[str] = ()) -> list[str]:
 def _rank(name: str) -> int | None:
     """0: a person's number; 1: a person, or perhaps one; 2: a number of anything; None: something else."""
     words = [word for word in _words(name) if word not in _FILLERS]
-    if not words or len(name) > _MOST_SIGNS:
+    if not words or len(name) > _MAX_SIGNS:
         return None
     if words[-1] in _ALONE and len(words) == 1:
         return 2
@@ -111,7 +111,7 @@ def _rank(name: str) -> int | None:
 
 def _words(name: str) -> list[str]:
     """The words of a column's name in small letters without accents: of `patientNo`, two."""
-    parted = re.sub(r"(?<=[a-zà-ÿ])(?=[A-ZÀ-Þ])", " ", name[: _MOST_SIGNS + 1])
+    parted = re.sub(r"(?<=[a-zà-ÿ])(?=[A-ZÀ-Þ])", " ", name[: _MAX_SIGNS + 1])
     plain = unicodedata.normalize("NFKD", parted.casefold().replace("°", "o"))
     words = " ".join(re.findall(r"[a-z]++", "".join(sign for sign in plain if not unicodedata.combining(sign))))
     for phrase, word in _PHRASES.items():

@@ -25,7 +25,7 @@ class Problems:
     >>> for name in ("age", "sex"):
     ...     with problems.gathered():
     ...         raise DataError(f"column {name!r} is missing")
-    >>> problems.tell()
+    >>> problems.raise_all()
     Traceback (most recent call last):
     pate.data.problems.SeveralErrors: 2 problems: (1) column 'age' is missing; (2) column 'sex' is missing
     """
@@ -47,7 +47,7 @@ class Problems:
             for one in error.found if isinstance(error, SeveralErrors) else [error]:
                 self.add(one)
 
-    def tell(self) -> None:
+    def raise_all(self) -> None:
         """Raise what was gathered, if anything was."""
         if not self._found:
             return

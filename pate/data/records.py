@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.components.registry import nearest
 from pate.data.arrays import npz_batches
 from pate.data.columns import Column, IdType, Treatment, array_features, canonical, is_number, one_hot
 from pate.data.dataset import Records
@@ -23,7 +24,6 @@ from pate.data.formats import USUAL, Columns, Dialect, Wanted, array_column, csv
 from pate.data.problems import Problems
 from pate.data.ranges import PublicRange
 from pate.errors import DataError
-from pate.naming import nearest
 
 if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData, ParquetData
@@ -95,7 +95,7 @@ class Format:
             for name in getattr(settings, key):
                 if name not in features:
                     problems.add(DataError(f"data.{key}.{name}: {where} has no such column; {nearest(name, features)}"))
-        problems.tell()
+        problems.raise_all()
         found = cls(
             source=settings.source,
             classes=settings.classes,
@@ -137,7 +137,7 @@ class Format:
                         text = f"{public.where}: column {feature!r} holds no number, so there is no median of it"
                         raise DataError(f"{text}; add it to data.ignore")
                     medians.append((feature, float(np.median(there))))
-        problems.tell()
+        problems.raise_all()
         indicators = tuple(gaps) if self.treatment == "indicator" else ()
         shape = (self.shape[0] + len(indicators),)
         return replace(self, medians=tuple(medians), indicators=indicators, shape=shape)
@@ -221,7 +221,7 @@ def read_table(path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL)
 def tables_in(
     path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
 ) -> Iterator[Table]:
-    """The same `at_once` rows at a time, so that memory does not grow with the file; at least one table."""
+    """Tables of `at_once` rows each, so that memory does not grow with the file; at least one table."""
     with opened(path) as file:
         if source == "npz":
             first_row = 0
@@ -278,7 +278,7 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
                     numbers[np.isnan(numbers)] = medians[feature]
                 blocks.append(numbers[:, None])
             gaps += [missing[:, None].astype(np.float32)] if name in format.indicators else []
-    problems.tell()
+    problems.raise_all()
     return _within(np.concatenate([*blocks, *gaps], axis=1), format)
 
 
@@ -306,12 +306,12 @@ def measured(
     return numbers, {name: numbers.copy()}
 
 
-def category_remarks(public: Table, format: Format) -> tuple[str, ...]:
+def unlisted_category_notes(public: Table, format: Format) -> tuple[str, ...]:
     """What people should know about listed categories and those in the public file; all of it is public.
 
     DataError where a listed one is written otherwise there, or none of a column's occurs: it would match nothing.
     """
-    remarks, problems = [], Problems()
+    notes, problems = [], Problems()
     for name, listed in format.categories:
         found = {canonical(text) for text in format.column(public, name).texts()} - {""}
         names = [canonical(str(value)) for value in listed]
@@ -328,29 +328,29 @@ def category_remarks(public: Table, format: Format) -> tuple[str, ...]:
             shown = ", ".join(map(repr, others[:9]))
             problems.add(DataError(f"{key}: none of these values occurs in {public.where}, which has {shown}"))
         if absent:
-            remarks.append(f"{key}: {', '.join(map(repr, absent[:9]))} never occurs in the public file")
+            notes.append(f"{key}: {', '.join(map(repr, absent[:9]))} never occurs in the public file")
         if others:
-            remarks.append(
+            notes.append(
                 f"column {name!r} of the public file holds {', '.join(map(repr, others[:9]))}, not listed under {key}: "
                 "no feature says so"
             )
-    problems.tell()
-    return tuple(remarks)
+    problems.raise_all()
+    return tuple(notes)
 
 
 def unused_columns(public: Table, test: Table | None, format: Format) -> tuple[str, ...]:
     """Says which columns become no feature: those that the config ignores, and those that only the test file has."""
-    remarks = []
+    notes = []
     if format.ignore:
         shown = ", ".join(map(repr, format.ignore))
-        remarks.append(
+        notes.append(
             f"not used: {shown} (data.ignore); text becomes features only by values that are listed (data.categories)"
         )
     known = {*public.columns, format.label, format.id}
     others = [] if test is None or format.source == "npz" else [name for name in test.columns if name not in known]
     if test is not None and others:
-        remarks.append(f"not used: {', '.join(map(repr, others))}, which only {test.where} has")
-    return tuple(remarks)
+        notes.append(f"not used: {', '.join(map(repr, others))}, which only {test.where} has")
+    return tuple(notes)
 
 
 def _loosely(text: str) -> str:
@@ -395,7 +395,7 @@ def records_of(table: Table, format: Format) -> Records:
         y = _needed(table, format.label).labels(format.classes, format.keep_missing)
     with problems.gathered():
         ids = [] if format.id is None else _ids(table, format.id, format)
-    problems.tell()
+    problems.raise_all()
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
     unlisted = _unlisted(table, format)

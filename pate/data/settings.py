@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
+from pate.components.registry import dotted, shown
 from pate.data.columns import Treatment, canonical, folded
 from pate.data.csv_records import is_delimiter
 from pate.data.dates import problem_of
-from pate.naming import dotted, shown
 
 T = TypeVar("T")
 Text = str | int
@@ -90,9 +90,10 @@ class ArraysData(Settings):
 class OwnData(Settings):
     """The user's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
 
-    `id_type` says what ids are, the same in all files; see pate/data/columns.py. `about_records` is how many private
-    ones there are, roughly, as anybody may know: δ is checked against it. The exact number is private. `read_by` says
-    who reads shards, which changes nothing else: if left out, the workers of a cluster that was joined, or the driver.
+    `id_type` says what ids are, the same in all files; see pate/data/columns.py. `public_record_count` is how many
+    private ones there are, roughly, as anybody may know: δ is checked against it. The exact number is private.
+    `read_by` says who reads shards, which changes nothing else: if left out, the workers of a cluster that was joined,
+    or the driver.
     """
 
     private: str | Several[str] | None = None
@@ -100,7 +101,7 @@ class OwnData(Settings):
     test: str | None = None
     read_by: Literal["driver", "workers"] | None = None
     id_type: Literal["text", "integer"] = "text"
-    about_records: int | None = Field(default=None, ge=1, le=10**12)
+    public_record_count: int | None = Field(default=None, ge=1, le=10**12)
 
     @property
     def sharded(self) -> bool:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset, Records, Shards
+from pate.data.disk_buffer import Block, Spill
 from pate.data.drift import drift_warnings
 from pate.data.formats import USUAL, Wanted
+from pate.data.model_input import describe_columns
 from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data.problems import Problems
 from pate.data.records import (
     Format,
     Table,
-    category_remarks,
     dialect_of,
     features_of,
     joined,
@@ -35,10 +35,10 @@ from pate.data.records import (
     read_table,
     records_of,
     tables_in,
+    unlisted_category_notes,
     unused_columns,
     with_valid_ids,
 )
-from pate.data.spill import Block, Spill
 from pate.data.tables import check_not_private
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData, ParquetData
 
 _DIGEST_BITS = 128
-_CELLS_AT_ONCE, _MOST_ROWS_AT_ONCE = 1 << 21, 1 << 16
+_CELLS_AT_ONCE, _MAX_ROWS_AT_ONCE = 1 << 21, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Summary:
 class ShardReader:
     """Reads some shards once, a batch at a time, and hands out their records by part from its own disk.
 
-    The disk is that of `folder`, else the machine's usual place for temporary files (see `pate.data.spill`).
-    `pate.ensemble.readers` makes actors of it.
+    The disk is that of `folder`, else the machine's usual place for temporary files (see `pate.data.disk_buffer`).
+    `pate.voters.teachers.readers` makes actors of it.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ShardReader:
                     kept = self._without_forgotten(records)
                     found += summary_of(kept, self._key)
                     spill.add(*self._placed(kept))
-        problems.tell()
+        problems.raise_all()
         self._spill = spill
         return found
 
@@ -177,7 +177,7 @@ def load_sharded(
     with problems.gathered():
         X_public = features_of(public, format)
         format = format.with_range(X_public)
-        remarks, unused = category_remarks(public, format), unused_columns(public, None, format)
+        notes, unused = unlisted_category_notes(public, format), unused_columns(public, None, format)
         y_public = public_labels(public, format)
     with problems.gathered():
         if settings.test is not None:
@@ -187,7 +187,7 @@ def load_sharded(
         y_test = None if test is None else labels_of(test, format)
     with problems.gathered():
         private = Shards(paths, format, patterns) if by_workers else with_valid_ids(read_all(paths, format), format)
-    problems.tell()
+    problems.raise_all()
     return Dataset(
         private=private,
         X_public=X_public,
@@ -197,9 +197,9 @@ def load_sharded(
         y_test=y_test,
         features=format.feature_names,
         gaps=format.treatment == "keep",
-        columns=columns_for_card(format),
+        columns=describe_columns(format),
         range=format.range,
-        remarks=remarks,
+        notes=notes,
         unused=unused,
         warnings=() if test is None else drift_warnings(public, test, format),
     )
@@ -212,7 +212,7 @@ def read_all(paths: Sequence[str], format: Format) -> Records:
     for path in paths:
         with problems.gathered():
             found += records_in(path, format)
-    problems.tell()
+    problems.raise_all()
     return joined(found, format)
 
 
@@ -229,7 +229,7 @@ def records_in(path: str, format: Format) -> Iterator[Records]:
 def rows_at_once(format: Format) -> int:
     """How many records are in memory together: a few megabytes of them."""
     cells = _CELLS_AT_ONCE // (4 if format.source == "csv" else 1)  # each of which is a text there
-    return max(1, min(_MOST_ROWS_AT_ONCE, cells // math.prod(format.shape)))
+    return max(1, min(_MAX_ROWS_AT_ONCE, cells // math.prod(format.shape)))
 
 
 def _with_known_columns(table: Table, format: Format) -> Table:
@@ -241,7 +241,7 @@ def _with_known_columns(table: Table, format: Format) -> Table:
         problems.add(
             DataError(f"{table.where}: column {name!r} is not in the public file; add it there or to data.ignore")
         )
-    problems.tell()
+    problems.raise_all()
     return table
 
 

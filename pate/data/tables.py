@@ -16,16 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pate.components.registry import nearest
 from pate.data.arrays import npz_arrays
-from pate.data.by_card import columns_for_card
 from pate.data.dataset import Dataset
 from pate.data.drift import drift_warnings
 from pate.data.formats import USUAL, Wanted, content_of
+from pate.data.model_input import describe_columns
 from pate.data.problems import Problems
 from pate.data.records import (
     Format,
     Table,
-    category_remarks,
     dialect_of,
     features_of,
     labels_of,
@@ -33,11 +33,11 @@ from pate.data.records import (
     public_labels,
     read_table,
     records_of,
+    unlisted_category_notes,
     unused_columns,
     with_valid_ids,
 )
 from pate.errors import DataError
-from pate.naming import nearest
 
 if TYPE_CHECKING:
     from pate.data.settings import CsvData, NpzData, OwnData
@@ -96,7 +96,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     with problems.gathered():
         X_public = features_of(public, format)
         format = format.with_range(X_public)
-        remarks, unused = category_remarks(public, format), unused_columns(public, test, format)
+        notes, unused = unlisted_category_notes(public, format), unused_columns(public, test, format)
         y_public = public_labels(public, format)
     with problems.gathered():
         X_test = None if test is None else features_of(test, format)
@@ -104,7 +104,7 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
         y_test = None if test is None else labels_of(test, format)
     with problems.gathered():
         records = with_valid_ids(records_of(tables["private"], format), format)
-    problems.tell()
+    problems.raise_all()
     return Dataset(
         private=records,
         X_public=X_public,
@@ -114,9 +114,9 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
         y_test=y_test,
         features=format.feature_names,
         gaps=format.treatment == "keep",
-        columns=columns_for_card(format),
+        columns=describe_columns(format),
         range=format.range,
-        remarks=remarks,
+        notes=notes,
         unused=unused,
         warnings=() if test is None else drift_warnings(public, test, format),
     )
@@ -133,7 +133,7 @@ def _files(settings: CsvData | NpzData, folder: Path, keep_bad: bool) -> dict[st
         if getattr(settings, part) is not None:
             with problems.gathered():
                 places[part] = str(existing(getattr(settings, part), folder))
-    problems.tell()
+    problems.raise_all()
     check_not_private(settings, {part: path for part, path in places.items() if part != "private"}, [places["private"]])
     for part, path in places.items():
         with problems.gathered():
@@ -141,7 +141,7 @@ def _files(settings: CsvData | NpzData, folder: Path, keep_bad: bool) -> dict[st
             needed, keep = (named, keep_bad) if part == "private" else ({}, False)
             wanted = Wanted(needed, getattr(settings, "ignore", ()), known, keep)
             tables[part] = read_table(path, settings.source, wanted, dialect)
-    problems.tell()
+    problems.raise_all()
     return tables
 
 
@@ -154,7 +154,7 @@ def _check_features_are_private_too(settings: CsvData, private: Table, public: T
         if name not in (*private.columns, *roles):
             text = f"no column {name!r}, which the public file has{instead}; add it here or to data.ignore"
             problems.add(DataError(f"{private.where}: {text}"))
-    problems.tell()
+    problems.raise_all()
 
 
 def _check_ignored(settings: CsvData, tables: dict[str, Table]) -> None:
@@ -164,7 +164,7 @@ def _check_ignored(settings: CsvData, tables: dict[str, Table]) -> None:
     for name in settings.ignore:
         if name not in there:
             problems.add(DataError(f"data.ignore: no file has a column {name!r}; {nearest(name, there)}"))
-    problems.tell()
+    problems.raise_all()
 
 
 def _npz_in_one(settings: NpzData, folder: Path) -> dict[str, Table]:

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary import is_ours
+from pate.boundary.guard import is_pate_module
+from pate.components.registry import import_dotted, nearest, short_names
 from pate.errors import ConfigError
-from pate.naming import import_dotted, nearest, short_names
-from pate.seeding import seed_globally, seeded_globally
+from pate.networks.seeding import seed_globally, seeded_globally
 
 
 class Transform(Protocol):
@@ -88,7 +88,7 @@ def alone(function: Callable[[NDArray], Any], X: NDArray) -> NDArray:
 
 
 def _works_by_rows(step: Transform) -> bool:
-    return is_ours(type(step).__module__) or getattr(step, "exact_by_row", False) is True
+    return is_pate_module(type(step).__module__) or getattr(step, "exact_by_row", False) is True
 
 
 def build_features(steps: Sequence[Mapping[str, Any]], key: str) -> Features:
@@ -97,12 +97,12 @@ def build_features(steps: Sequence[Mapping[str, Any]], key: str) -> Features:
 
 
 def build_steps(steps: Sequence[Mapping[str, Any]], key: str) -> list[Transform]:
-    """The same, one by one."""
+    """The transforms of `steps`, one by one."""
     return [_build(step["name"], dict(step.get("params", {})), f"{key}.{i}") for i, step in enumerate(steps)]
 
 
 def learned_steps(steps: Sequence[Mapping[str, Any]], X_public: NDArray, key: str) -> list[dict[str, Any]]:
-    """The same steps; those that learn from public examples have done so, each on what those before it give."""
+    """Steps in which every transform that learns has learned from public examples, as the steps before it give them."""
     result: list[dict[str, Any]] = []
     for number, step in enumerate(steps):
         params = dict(step.get("params", {}))

@@ -7,10 +7,20 @@ from numpy.typing import NDArray
 
 
 class RandomFourierFeatures:
-    """x ↦ (cos(Ωx), sin(Ωx))/√n_pairs with Ω drawn once from N(0, 2·gamma): inner products come near
-    exp(−gamma·|x − x'|²) (Rahimi and Recht 2007), and every row has norm exactly 1, whatever x is.
+    """Random Fourier features, on which a linear model approximates one with the Gaussian kernel.
 
-    Ω comes from the seed and the number of columns alone; it is public.
+    x ↦ (cos(Ωx), sin(Ωx))/√n_pairs with Ω drawn once from N(0, 2·gamma): inner products come near exp(−gamma·|x −
+    x'|²) (Rahimi and Recht 2007), and every row has norm exactly 1. Ω comes from the seed and the number of columns
+    alone, so it is public.
+
+    Parameters
+    ----------
+    n_pairs : int
+        Number of frequencies; there are twice as many features.
+    gamma : float
+        Width of the kernel, as in sklearn.svm.SVC.
+    random_state : int, default 0
+        Seed of everything that is drawn while training.
     """
 
     def __init__(self, n_pairs: int, gamma: float, random_state: int = 0) -> None:

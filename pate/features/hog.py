@@ -11,11 +11,22 @@ _BLOCK = 256  # images at a time, so that the working memory stays in the cache
 
 
 class Hog:
-    """For each cell (`cell` pixels wide, one every `stride` pixels): how much gradient points where.
+    """Histograms of oriented gradients on overlapping cells; each image by itself.
 
-    Each gradient is shared between the two nearest of `orientations` directions; `signed` tells light-on-dark
-    from dark-on-light edges. A cell is divided by its norm, softened by `softness` so that empty cells stay
-    small. Colour images are averaged to grey. Looks at no other image.
+    Each gradient is shared between the two nearest directions. Colour images are averaged to grey.
+
+    Parameters
+    ----------
+    orientations : int, default 12
+        Number of directions.
+    cell : int, default 8
+        Width of a cell in pixels.
+    stride : int, default 4
+        Pixels from one cell to the next; must divide `cell`.
+    signed : bool, default True
+        Whether light-on-dark and dark-on-light edges differ.
+    softness : float, default 10.0
+        Added to a cell's norm before it is divided by it, so that empty cells stay small.
     """
 
     exact_by_row = True  # elementwise, and sums within an image: the same bits in any batch

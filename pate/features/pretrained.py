@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.components.registry import found_file, import_dotted
 from pate.errors import ConfigError, DataError, first_line
-from pate.naming import found_file, import_dotted
 
 _BLOCK = 4  # a CPU is half as quick with 128, whose activations are in no cache any more
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as torchvision's networks expect
@@ -19,13 +19,28 @@ Channels = float | Sequence[float]
 
 
 class Pretrained:
-    """`network` is a torchvision model, or any nn.Module by the dotted path of its class or of a function that makes it
-    with `network_params`; `weights` is a safetensors file of its state, trained on public data, looked for beside the
-    config, then in the working directory.
+    """Features of a frozen network: what its last layer but one gives.
 
-    Images are resized to `size` pixels, grey ones repeated to three planes; `mean` is taken off and they are divided by
-    `deviation`, numbers for pixels from 0 to 1. What comes out is what the module `layer` would get: if none is
-    named, `fc`, `_fc`, or the last layer of `classifier`, `head` or `heads`.
+    Images are resized, and grey ones repeated to three planes.
+
+    Parameters
+    ----------
+    weights : str
+        A safetensors file of the network's state, trained on public data; looked for beside the config, then in
+        the working directory.
+    network : str, default 'resnet18'
+        A torchvision model, or the dotted path of an nn.Module class or of a function that makes one.
+    size : int, default 64
+        Side in pixels to which images are resized.
+    network_params : dict, optional
+        Keyword arguments of `network`.
+    layer : str, optional
+        Name of the module whose input is taken; by default `fc`, `_fc`, or the last layer of `classifier`,
+        `head` or `heads`.
+    mean : float or three of them
+        Subtracted from pixels, which are from 0 to 1; ImageNet's by default.
+    deviation : float or three of them
+        What they are divided by; ImageNet's by default.
     """
 
     def __init__(

@@ -23,9 +23,17 @@ _BATCH = 32  # intermediate images stay in the processor's cache
 
 
 class Scattering:
-    """`transform(X)` takes images (n, height, width) or (n, height, width, planes), gives (n, channels, h', w').
+    """A wavelet scattering transform of small images; each image by itself.
 
-    Each image is worked on alone, so one record changes one row of features.
+    `transform(X)` takes images (n, height, width) or (n, height, width, planes) and gives (n, channels, height',
+    width').
+
+    Parameters
+    ----------
+    n_scales : int, default 2
+        Number of scales; sides must be multiples of 2**n_scales.
+    n_angles : int, default 8
+        Number of directions of the wavelets.
     """
 
     def __init__(self, n_scales: int = 2, n_angles: int = 8) -> None:

@@ -28,13 +28,33 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class SelfSupervised:
-    """`learn(X_public)` finds `atoms` atoms of `patch` × `patch` pixels in `patches` patches of public images.
+    """Features learned from public images alone, without labels: a dictionary of small patches.
 
-    `transform` gives, for each of `grid` × `grid` squares of an image, the mean over the square's patches of what each
-    atom's response is above `threshold`, then of what its negative is: 2·atoms·grid² columns, or their square roots
-    with `root`: better where distances count. What was learned is kept in `folder` (else ~/.cache/pate/features) under
-    a name made of the public images, in any order, and of the parameters, and found there again; `learned` is that
-    name, and a run adds it. Workers on other machines need the folder too.
+    `learn(X_public)` finds the dictionary. `transform` gives, for each of `grid` × `grid` squares of an image, the
+    mean over the square's patches of how far each atom's response is above `threshold`, then the same for its
+    negative: 2·atoms·grid² columns. What was learned is stored in `folder` under a name made of the public images and
+    the parameters, and found there again; workers on other machines need the folder too.
+
+    Parameters
+    ----------
+    atoms : int, default 400
+        Number of atoms.
+    patch : int, default 6
+        Side of a patch in pixels.
+    patches : int, default 100000
+        Number of public patches to learn from.
+    grid : int, default 2
+        Squares per side of an image.
+    threshold : float, default 0.5
+        Response above which an atom counts.
+    root : bool, default True
+        Whether square roots are taken, which is better where distances count.
+    random_state : int, default 0
+        Seed of everything that is drawn while training.
+    folder : str, optional
+        Where dictionaries are stored; ~/.cache/pate/features by default.
+    learned : str, optional
+        Name of the dictionary; a run adds it.
     """
 
     exact_by_row = True  # every image goes through the same operations by itself, in a matrix of its own

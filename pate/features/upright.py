@@ -11,10 +11,17 @@ _BLOCK = 1024
 
 
 class Upright:
-    """The ink's centre comes to the middle, its slant is taken out, its spread becomes `spread` both ways.
+    """Handwriting set upright: every image moved, sheared and scaled by its own moments.
 
-    `spread` is a standard deviation in half-images (0.45 fills a 28 × 28 digit well). Only an image's own ink
-    moves it; scaling stays between `1/most` and `most`. Images keep their size; channels of colour move together.
+    The ink's centre comes to the middle, its slant is taken out, its spread becomes `spread` both ways. Images keep
+    their size; channels of colour move together.
+
+    Parameters
+    ----------
+    spread : float, default 0.45
+        Standard deviation of the ink in half-images; 0.45 fills a 28 × 28 digit well.
+    most : float, default 2.0
+        Largest factor by which an image is enlarged or reduced.
     """
 
     def __init__(self, spread: float = 0.45, most: float = 2.0) -> None:

@@ -11,9 +11,16 @@ from pate.errors import DataError
 
 
 class Weighted:
-    """Each of `columns` (by number, the first is 0) is multiplied by `by`: one factor, or one for each of them.
+    """Columns of a table multiplied by factors, so that they count for more or less in distances.
 
-    Numbers between 0 and 1 hardly count beside categories, which are 0 or 1 whole: a factor makes up for that.
+    Numbers between 0 and 1 hardly count beside categories, which are 0 or 1 whole; a factor makes up for that.
+
+    Parameters
+    ----------
+    columns : list of int
+        Columns by number; the first is 0.
+    by : float or list of float
+        One factor for all of them, or one for each.
     """
 
     exact_by_row = True  # elementwise

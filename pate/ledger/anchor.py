@@ -34,7 +34,7 @@ class Anchor(Protocol):
 
 def open_anchor(place: str, ledger: str) -> Anchor:
     """The anchor at a path or URL, of the ledger of that identity."""
-    return _Objects(place, ledger) if is_url(place) else _File(Path(place), ledger)
+    return _ObjectAnchor(place, ledger) if is_url(place) else _FileAnchor(Path(place), ledger)
 
 
 def absolute(place: str) -> str:
@@ -50,7 +50,7 @@ def conflict(place: str, link: int) -> RunError:
     )
 
 
-class _File:
+class _FileAnchor:
     """Lines of JSON, appended under a lock. Only the last link of this ledger matters, and it is under the lock too."""
 
     def __init__(self, path: Path, ledger: str) -> None:
@@ -119,7 +119,7 @@ class _File:
         self._last = pin
 
 
-class _Objects:
+class _ObjectAnchor:
     """The object `LEDGER/n` holds the code of link n: whoever creates it decides which chain it is."""
 
     def __init__(self, url: str, ledger: str) -> None:

@@ -68,14 +68,14 @@ class Limits:
     an answer adds to that.
     """
 
-    asked: int
-    answered: int
+    max_queries: int
+    max_answers: int
     mechanism: str
     rdp_asked: float = 0.0
     rdp_answered: float = 0.0
 
     def __post_init__(self) -> None:
-        parameters.limits(self.asked, self.answered)
+        parameters.limits(self.max_queries, self.max_answers)
         for name in ("rdp_asked", "rdp_answered"):
             parameters.number(getattr(self, name), name, least=0)
 
@@ -111,7 +111,7 @@ class SharedBudget:
 
     @property
     def _share(self) -> float | None:
-        """Of δ, for the samplers of all runs; None where nothing would be left."""
+        """The share of δ for the samplers of all runs; None where nothing would be left."""
         return sampler_share(self.epsilon, self.delta, RUNS_SHARING * DRAWS_PER_RUN)
 
 
@@ -167,7 +167,8 @@ class Ledger:
 
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> ledger = Ledger.open(folder / "ledger.db", Limits(asked=3, answered=3, mechanism="GNMax(sigma=40)"))
+        >>> limits = Limits(max_queries=3, max_answers=3, mechanism="GNMax(sigma=40)")
+        >>> ledger = Ledger.open(folder / "ledger.db", limits)
         >>> with ledger.batch(2):  # refused here if it does not fit; noise is drawn and stored inside
         ...     ledger.charge_and_store([b"first", b"second"], [7, 1], Charge(asked=2, answered=2))
         >>> ledger.stored([b"first"]), ledger.room()
@@ -204,7 +205,7 @@ class Ledger:
     def room(self) -> int:
         """How many new queries are sure to fit, even if every one of them is answered."""
         spent = self.spent()
-        room = min(self.limits.asked - spent.asked, self.limits.answered - spent.answered)
+        room = min(self.limits.max_queries - spent.asked, self.limits.max_answers - spent.answered)
         each = self.limits.rdp_asked + self.limits.rdp_answered
         if self.shared is not None and each > 0:
             room = min(room, math.floor(self.rdp_left() / each))
@@ -229,8 +230,8 @@ class Ledger:
             room = self.room()
             if most > room:
                 raise BudgetExceeded(
-                    f"{most} new queries do not fit: {room} would (limits: {self.limits.asked} asked, "
-                    f"{self.limits.answered} answered{'' if self.shared is None else ', and a budget shared by runs'})"
+                    f"{most} new queries do not fit: {room} would (limits: {self.limits.max_queries} asked, "
+                    f"{self.limits.max_answers} answered{', and a budget shared by runs' if self.shared else ''})"
                 )
             yield
         self._write_head()
@@ -299,7 +300,7 @@ class Ledger:
             raise RunError(f"{self.path}: was made for {stored}, which cannot be changed; name another ledger")
 
     def _enter(self, name: str) -> int:
-        columns = "asked, answered, mechanism, rdp_asked, rdp_answered"
+        columns = "max_queries, max_answers, mechanism, rdp_asked, rdp_answered"
         row = self._db.execute(f"SELECT run, {columns} FROM runs WHERE name = ?", (name,)).fetchone()
         if row is None:
             if self.shared is not None and self._db.execute("SELECT COUNT(*) FROM runs").fetchone()[0] >= RUNS_SHARING:

@@ -19,8 +19,8 @@ LONGEST_VALUE = 1_000_000  # bytes: far more than any row needs, so that a damag
 _TABLES = """
 CREATE TABLE budget (rdp_order REAL, epsilon REAL, delta REAL);
 CREATE TABLE runs (
-    run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, mechanism TEXT NOT NULL, asked INTEGER NOT NULL,
-    answered INTEGER NOT NULL, rdp_asked REAL NOT NULL, rdp_answered REAL NOT NULL, at TEXT NOT NULL
+    run INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, mechanism TEXT NOT NULL, max_queries INTEGER NOT NULL,
+    max_answers INTEGER NOT NULL, rdp_asked REAL NOT NULL, rdp_answered REAL NOT NULL, at TEXT NOT NULL
 );
 CREATE TABLE charges (
     charge INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs (run), asked INTEGER NOT NULL,

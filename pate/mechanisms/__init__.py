@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pate.accounting import parameters
+from pate.components.registry import classes_in, dotted, nearest, resolve, shown
 from pate.errors import ConfigError, numbered
 from pate.mechanisms._trial import check_class, made_and_tried
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream
@@ -19,7 +20,6 @@ from pate.mechanisms.noisy_max import GNMax, LNMax
 from pate.mechanisms.permute_and_flip import PermuteAndFlip
 from pate.mechanisms.sparse_vector import LectureMSvec, MSvec
 from pate.mechanisms.stability import MSamp, MStab
-from pate.naming import classes_in, dotted, nearest, resolve, shown
 
 __all__ = [
     "UNANSWERED",

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting.composition import Guarantee
+from pate.components.registry import shown
 from pate.errors import ConfigError, PateError, first_line, own_line, own_path
 from pate.mechanisms.base import UNANSWERED, Mechanism, Split
-from pate.naming import shown
 
 _VOTERS = 10  # where their number is not given
 _DELTA = 1e-5
@@ -64,8 +64,8 @@ def _try(mechanism: Mechanism, n: int, where: str) -> None:
         ("rdp_per_query", lambda: _pair_or_none(mechanism.rdp_per_query(8.0))),
         ("split", lambda: _is_a(mechanism.split(n), Split)),
         ("title", lambda: _is_a(mechanism.title, str)),
-        ("remark", lambda: _is_a(mechanism.remark, str)),
-        ("in_words", lambda: _is_a(mechanism.in_words(), str)),
+        ("note", lambda: _is_a(mechanism.note, str)),
+        ("describe", lambda: _is_a(mechanism.describe(), str)),
     ):
         with _blamed(type(mechanism), where, method):
             check()
@@ -137,7 +137,7 @@ def _answers(found: Any, mechanism: Mechanism, queries: int) -> None:
     array = np.asarray(found)
     if array.dtype.kind not in "iu" or array.ndim != 1 or not len(array) <= queries:
         raise _Wrong(f"must give one whole number for each of {queries} queries, not {array.dtype}{list(array.shape)}")
-    if len(array) < queries and not mechanism.charged_as_stream:
+    if len(array) < queries and not mechanism.priced_as_stream:
         raise _Wrong(f"gives {len(array)} answers to {queries} queries")
     fewest = UNANSWERED if mechanism.may_decline else 0
     if len(array) and not (fewest <= array.min() and array.max() < 2):

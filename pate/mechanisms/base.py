@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import Guarantee, RdpGuarantee
-from pate.accounting.moved_votes import Counts
-from pate.accounting.single_counts import CountCost
+from pate.accounting.count_release import CountCost
+from pate.accounting.neighbours_of_histogram import Counts
 from pate.errors import ConfigError
 from pate.noise.integer import Entropy
 
 if TYPE_CHECKING:
-    from pate.accounting.smooth_sensitivity import PrivateCost
+    from pate.accounting.tight.smooth_sensitivity import PrivateCost
 
 UNANSWERED = -1
 """⊥: the mechanism declined to answer. It is released, stored and charged like any answer."""
@@ -45,12 +45,12 @@ class Split:
     """How private records are assigned to the teachers' parts.
 
     Without a rate a record is in one of `n_parts` parts. With one it is in each part with probability `rate`,
-    independently, but in at most `most_parts` of them.
+    independently, but in at most `max_parts` of them.
     """
 
     n_parts: int
     rate: float | None = None
-    most_parts: int = 1
+    max_parts: int = 1
 
     @property
     def share(self) -> float:
@@ -93,7 +93,7 @@ class Mechanism(ABC):
     """What the config and `--mechanism` call it."""
     may_decline: ClassVar[bool] = False
     """Whether ⊥ is a possible answer."""
-    charged_as_stream: ClassVar[bool] = False
+    priced_as_stream: ClassVar[bool] = False
     """Whether the queries share secret noise: then `worst_case` prices the whole stream, and the costs of
     single queries, read off `log_outcomes`, must not be composed."""
     free_parameter: ClassVar[str | None] = None
@@ -114,7 +114,7 @@ class Mechanism(ABC):
     @property
     def has_exact_cost(self) -> bool:
         """Whether the exact data-dependent cost of single queries can be worked out and composed."""
-        return self.votes_per_record == 1 and not self.charged_as_stream
+        return self.votes_per_record == 1 and not self.priced_as_stream
 
     # how it answers
 
@@ -213,7 +213,7 @@ class Mechanism(ABC):
         high = 1
         while self.answer_probability(high, n_classes) < probability:
             high *= 2
-            if high > parameters.MOST_TEACHERS:
+            if high > parameters.MAX_TEACHERS:
                 return None
         low = high // 2
         while high - low > 1:
@@ -230,10 +230,10 @@ class Mechanism(ABC):
         return type(self).__name__
 
     @property
-    def remark(self) -> str:
+    def note(self) -> str:
         """What follows from its parameters and people may want to know before they use it; empty if nothing does."""
         return ""
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """What a query releases, for the report and the privacy statement: public parameters only."""
         return f"what the mechanism {self.name} releases"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import gaussian_rdp
-from pate.accounting.known_teachers import Question, log_test
-from pate.accounting.smooth_sensitivity import PrivateCost, realised_cost
+from pate.accounting.tight.known_teachers import Question, log_test
+from pate.accounting.tight.smooth_sensitivity import PrivateCost, realised_cost
 from pate.accounting.worst_case import (
     WorstCaseGuarantee,
     confident_cost,
@@ -37,6 +37,17 @@ class ConfidentGNMax(Mechanism):
     The limits on both are fixed beforehand; whatever order the answers come in, the composed cost at each Rényi
     order never exceeds the cost of the limits. `threshold_test_rdp` and `worst_case_rdp` are tighter still, and where
     `n_teachers` is known so is what both cost together, `confident_price`: no histogram has the worst of both.
+
+    Parameters
+    ----------
+    threshold : float
+        Votes the noisy plurality needs.
+    sigma1 : float
+        Noise of the test, a standard deviation in votes.
+    sigma2 : float
+        Noise of the answer, a standard deviation in votes.
+    n_teachers : int, optional
+        Number of votes in every histogram.
     """
 
     name: ClassVar[str] = "confident_gnmax"
@@ -135,7 +146,7 @@ class ConfidentGNMax(Mechanism):
         return float(np.exp(self.log_test(counts.max(axis=1))[0]).sum())
 
     def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
-        largest = np.array([min(n_teachers, 2 * parameters.MOST_TEACHERS)])
+        largest = np.array([min(n_teachers, 2 * parameters.MAX_TEACHERS)])
         passes = float(np.exp(self.log_test(largest)[0][0]))
         return passes * GNMax(self.sigma2).answer_probability(n_teachers, n_classes)
 
@@ -143,7 +154,7 @@ class ConfidentGNMax(Mechanism):
     def title(self) -> str:
         return "Confident-GNMax"
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return (
             f"nothing (⊥) unless the largest count, with Gaussian noise of standard deviation {self.sigma1:g} votes, "
             f"reaches {self.threshold:g}; else the class with most votes after Gaussian noise of standard deviation "

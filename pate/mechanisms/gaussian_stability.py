@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import Guarantee
-from pate.accounting.limited_tests import LimitedTests, Limits, NoisyTest
+from pate.accounting.tight.limited_tests import LimitedTests, NoisyTest, TestLimits
 from pate.mechanisms.base import parameter
 from pate.mechanisms.stability import RATE_IN_WORDS, SingleStabilityTest, Subsampling, stable_moves
 from pate.noise.integer import DiscreteGaussian, IntegerNoise
@@ -78,17 +78,17 @@ class GaussianStabilityTest(SingleStabilityTest):
         return self.test.threshold - np.minimum(stable_moves(gap, self.votes_per_record), self.test.most)
 
     @abstractmethod
-    def in_words(self) -> str: ...
+    def describe(self) -> str: ...
 
     @property
-    def remark(self) -> str:
+    def note(self) -> str:
         lead = f"a lead of {self.gap_needed(0.5)} votes is answered every second time"
         return f"Gaussian noise {self.sigma:g}, threshold {self.test.threshold}; {lead}"
 
     def worst_case(self, asked: int, answered: int) -> Guarantee:
         asked, answered = parameters.limits(asked, answered)
         lost = -math.expm1(asked * math.log1p(-self.exact_delta))
-        return LimitedTests(self.test, Limits(asked, max(1, answered), asked), lost)
+        return LimitedTests(self.test, TestLimits(asked, max(1, answered), asked), lost)
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,20 @@ class GaussianMStab(GaussianStabilityTest):
     """MStab with Gaussian noise: see `GaussianStabilityTest`. One record is one vote, and d counts votes.
 
     Source: Bassily, Thakkar, Thakurta 2018, Algorithm 1, with its noise replaced; the accounting is our own.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation of the noise, in votes.
+    query_delta : float
+        Most probability of an answer where one vote decides it.
     """
 
     name: ClassVar[str] = "gaussian_mstab"
     sigma: float = parameter("standard deviation of the noise, in votes")
     query_delta: float = parameter("most probability of an answer where one vote decides it")
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
 
 
@@ -111,6 +118,18 @@ class GaussianMSamp(GaussianStabilityTest, Subsampling):
     """MSamp with Gaussian noise: see `GaussianStabilityTest` and `Subsampling`. d counts records, 2κ votes of gap each.
 
     Source: Bassily, Thakkar, Thakurta 2018; subsample and aggregate, Smith, Thakurta 2013; the noise is our own.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation of the noise, in records.
+    query_delta : float
+        Most probability of an answer where one record decides it.
+    sampling_rate : float, optional
+        Probability of each record to be in a subsample; the largest for which κ is 2·sampling_rate·n_teachers
+        where left out.
+    n_teachers : int, optional
+        Number of teachers.
     """
 
     name: ClassVar[str] = "gaussian_msamp"
@@ -124,8 +143,8 @@ class GaussianMSamp(GaussianStabilityTest, Subsampling):
         self.check_subsampling()
 
     @property
-    def remark(self) -> str:
-        return f"{super().remark}; {self.subsamples_in_words()}"
+    def note(self) -> str:
+        return f"{super().note}; {self.describe_subsamples()}"
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"

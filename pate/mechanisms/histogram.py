@@ -25,6 +25,11 @@ class Histogram(LNMax):
     Guarantee: each changed count costs 1/scale, pure: its noisy value's privacy loss is exactly ±1/scale, and the
     other values do not depend on the record. A moved vote is two changed counts, 2/scale. Anything that is made
     of the noisy counts, the label with most of them or a posterior, costs nothing more.
+
+    Parameters
+    ----------
+    scale : float
+        Laplace scale in votes.
     """
 
     name: ClassVar[str] = "histogram"
@@ -41,5 +46,5 @@ class Histogram(LNMax):
         asked, _ = parameters.limits(asked, answered)
         return PureGuarantee.of(2 / self.scale, asked)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return f"all counts of votes, each with integer Laplace noise of scale {self.scale:g} votes"

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pate.accounting import bounds, parameters
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
-from pate.accounting.single_counts import CountCost, GaussianCount, PureCount
-from pate.accounting.smooth_sensitivity import PrivateCost, answers_cost
-from pate.accounting.worst_case import Cost, WorstCaseGuarantee, argmax_cost
+from pate.accounting.count_release import CountCost, GaussianCount, PureCount
+from pate.accounting.tight.smooth_sensitivity import PrivateCost, answers_cost
+from pate.accounting.worst_case import QueryCost, WorstCaseGuarantee, argmax_cost
 from pate.mechanisms.base import Counts, Mechanism, parameter
 from pate.mechanisms.win_probabilities import Indices, log_wins, log_wins_after_moves, move_votes
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise
@@ -81,6 +81,11 @@ class LNMax(NoisyMax):
     randomised response; the argmax is computed from them and from noise that does not depend on the record. So a
     query costs no more than two rounds of randomised response at 1/scale: (2/scale)-DP, and its Rényi curve.
     `worst_case_rdp` bounds the argmax alone: about half of that, at the orders that matter.
+
+    Parameters
+    ----------
+    scale : float
+        Laplace scale in votes.
     """
 
     name: ClassVar[str] = "lnmax"
@@ -113,7 +118,7 @@ class LNMax(NoisyMax):
     def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.array([self.published_epsilon(counts[:n], delta) for n in at])
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return f"the class with most votes after integer Laplace noise of scale {self.scale:g} votes on each"
 
 
@@ -125,6 +130,11 @@ class GNMax(NoisyMax):
     Guarantee: Rényi DP order/sigma² per query; discrete noise satisfies the continuous bound for integer shifts
     (Canonne, Kamath, Steinke 2020, Theorem 4), and the argmax is post-processing. `worst_case_rdp` bounds the
     argmax alone: about 2/π of that, at the orders that matter.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation in votes.
     """
 
     name: ClassVar[str] = "gnmax"
@@ -150,12 +160,12 @@ class GNMax(NoisyMax):
         """Papernot et al. 2018, Theorem 6 and Proposition 10."""
         return bounds.gnmax_rdp(counts, self.sigma, orders)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return (
             f"the class with most votes after integer Gaussian noise of standard deviation {self.sigma:g} votes on each"
         )
 
-    def answer_cost(self, times: int) -> Cost:
+    def answer_cost(self, times: int) -> QueryCost:
         """What `times` answers cost."""
         return argmax_cost(self.noise, times, lambda orders: gaussian_rdp(math.sqrt(2), self.sigma, orders))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import PureGuarantee
-from pate.accounting.single_counts import CountCost, PureChoice
+from pate.accounting.count_release import CountCost, PureChoice
 from pate.mechanisms.base import Counts, Mechanism, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties, never_declined
 from pate.mechanisms.win_probabilities import legendre_on_unit_interval
@@ -38,6 +38,11 @@ class PermuteAndFlip(Mechanism):
     nothing changes; or t grows by 1, and f falls to no less than q times itself, both factors lying in [q, 1]; or M
     grows by 1 and j alone reaches it, so that t = 1 from some t ≥ 1, which multiplies f by q or more. So every
     answer's probability changes by a factor between q and 1/q.
+
+    Parameters
+    ----------
+    scale : float
+        Scale of the exponential noise in votes.
     """
 
     name: ClassVar[str] = "permute_and_flip"
@@ -84,5 +89,5 @@ class PermuteAndFlip(Mechanism):
     def noise_draws(self, n_classes: int) -> int:
         return n_classes + 1  # a draw per class, and one to break a tie
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return f"the class with most votes after integer exponential noise of scale {self.scale:g} votes on each"

@@ -19,15 +19,10 @@ from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms.base import FEW_QUERIES, UNANSWERED, Counts, Stream, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.mechanisms.sparse_vector_design import Design, calibrated, guarantee_of
-from pate.mechanisms.stability import (
-    StabilityTest,
-    check_noise,
-    log_plurality_shares,
-    plurality_gap,
-)
+from pate.mechanisms.stability import StabilityTest, check_noise, log_plurality_shares, plurality_gap
 from pate.noise.integer import DiscreteLaplace, Entropy
 
-_MOST_JOINT_QUERIES = 8
+_MAX_JOINT_QUERIES = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,10 +54,21 @@ class MSvec(StabilityTest):
 
     Source: Bassily, Thakkar, Thakurta 2018, Algorithm 2; sparse vector, Dwork, Roth 2014, Section 3.6, with above and
     below exchanged, since here the queries below the threshold are the few. `LectureMSvec` has their noise.
+
+    Parameters
+    ----------
+    epsilon : float
+        Ε of the stream.
+    delta : float
+        Δ of the stream.
+    unstable : int
+        Most ⊥.
+    max_queries : int
+        Most queries.
     """
 
     name: ClassVar[str] = "msvec"
-    charged_as_stream: ClassVar[bool] = True
+    priced_as_stream: ClassVar[bool] = True
     epsilon: float = parameter("ε of the stream")
     delta: float = parameter("δ of the stream")
     unstable: int = parameter("most ⊥")
@@ -101,7 +107,7 @@ class MSvec(StabilityTest):
 
     def check(self, asked: int, delta: float, n_teachers: int) -> None:
         if asked > self.max_queries:
-            raise ConfigError(f"budget.asked = {asked}: more than mechanism.max_queries = {self.max_queries}")
+            raise ConfigError(f"budget.max_queries = {asked}: more than mechanism.max_queries = {self.max_queries}")
         if self.delta > delta:
             raise ConfigError(f"mechanism.delta = {self.delta:g}: must not exceed budget.delta = {delta:g}")
 
@@ -111,10 +117,10 @@ class MSvec(StabilityTest):
         return asked
 
     @property
-    def remark(self) -> str:
+    def note(self) -> str:
         return f"{self.design}; a lead of {self.gap_needed(0.5)} votes is answered every second time"
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return "the class with most votes, if its lead passes a noisy threshold (sparse vector), else nothing (⊥)"
 
     def noise_draws(self, n_classes: int) -> int:
@@ -166,8 +172,8 @@ class MSvec(StabilityTest):
         A tuple of labels, with `UNANSWERED` = −1, is an index. What follows the stream's end is ⊥.
         """
         n_queries, n_classes = counts.shape
-        if n_queries > _MOST_JOINT_QUERIES:
-            raise ValueError(f"joint outcomes of at most {_MOST_JOINT_QUERIES} queries, not {n_queries}")
+        if n_queries > _MAX_JOINT_QUERIES:
+            raise ValueError(f"joint outcomes of at most {_MAX_JOINT_QUERIES} queries, not {n_queries}")
         declined = np.append(np.full(n_classes, -np.inf), 0.0)
         answered = np.column_stack([log_plurality_shares(counts), np.full(n_queries, -np.inf)])
         total = np.full((n_classes + 1,) * n_queries, -np.inf)
@@ -245,6 +251,17 @@ class LectureMSvec(MSvec):
     2·unstable/λ, which is at most epsilon if unstable ≤ 8·ln(2/delta); else by advanced composition with delta/2, whose
     second term is at most epsilon/2 unless epsilon is far too large to be of use. The constructor checks that. What
     is published is the optimal composition of the epochs, several times less. Kept for comparison.
+
+    Parameters
+    ----------
+    epsilon : float
+        Ε of the stream.
+    delta : float
+        Δ of the stream.
+    unstable : int
+        Most ⊥.
+    max_queries : int
+        Most queries.
     """
 
     name: ClassVar[str] = "lecture_msvec"

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RepeatedGuarantee
-from pate.accounting.limited_tests import LimitedTests, Limits, NoisyTest
+from pate.accounting.tight.limited_tests import LimitedTests, NoisyTest, TestLimits
 from pate.mechanisms.gaussian_stability import gaussian_test
 from pate.mechanisms.stability import stable_moves
-from pate.noise import LEAST_NOISE, MOST_NOISE
+from pate.noise import MAX_NOISE, MIN_NOISE
 from pate.noise.integer import DiscreteLaplace, IntegerNoise
 
 _BAD_SHARES = (0.5, 0.9, 0.99)  # of δ, for answers that one vote decides; the rest is for composition
@@ -71,7 +71,7 @@ def guarantee_of(design: Design, asked: int, answered: int, unstable: int) -> Gu
     assert design.most is not None
     lost = -math.expm1(unstable * math.log1p(-design.bad_answer()))
     return LimitedTests(
-        NoisyTest(design.noise, design.votes_to_pass, design.most), Limits(asked, max(1, answered), unstable), lost
+        NoisyTest(design.noise, design.votes_to_pass, design.most), TestLimits(asked, max(1, answered), unstable), lost
     )
 
 
@@ -87,15 +87,13 @@ def calibrated(epsilon: float, delta: float, unstable: int, max_queries: int) ->
         return guarantee_of(design, max_queries, max_queries, unstable).quick_epsilon(usable) <= epsilon
 
     bad = _BAD_SHARES[0] * usable / unstable
-    found = [
-        _least_noise(lambda sigma: _gaussian_design(sigma, bad), quick, fits)
-    ]  # first, as it has no secret to lose
+    found = [_min_noise(lambda sigma: _gaussian_design(sigma, bad), quick, fits)]  # first, as it has no secret to lose
     for share in _BAD_SHARES:
         rarer = share * usable / unstable
-        found.append(_least_noise(lambda scale, b=rarer: _laplace_design(scale, b), fits, fits))  # type: ignore[misc]
+        found.append(_min_noise(lambda scale, b=rarer: _laplace_design(scale, b), fits, fits))  # type: ignore[misc]
     designs = [design for design in found if design is not None]
     if not designs:
-        wanted = f"too small for msvec with unstable = {unstable}: no noise up to {MOST_NOISE:,.0f} votes is enough"
+        wanted = f"too small for msvec with unstable = {unstable}: no noise up to {MAX_NOISE:,.0f} votes is enough"
         raise parameters.ParameterError("epsilon", epsilon, wanted)
     return min(designs, key=lambda design: design.votes_to_pass)
 
@@ -115,19 +113,19 @@ def _gaussian_design(sigma: float, bad_answer: float) -> Design:
     return Design(test.noise, None, test.threshold, test.most)
 
 
-def _least_noise(
+def _min_noise(
     design_of: Callable[[float], Design], quick: Callable[[Design], bool], fits: Callable[[Design], bool]
 ) -> Design | None:
     """The design with the least noise that fits, to four digits; None if there is none."""
-    low, high = LEAST_NOISE, 1.0
+    low, high = MIN_NOISE, 1.0
     while not quick(design_of(high)):
         low, high = high, 4 * high
-        if high > MOST_NOISE / 2:
+        if high > MAX_NOISE / 2:
             return None
     while high / low > _PRECISE:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if quick(design_of(middle)) else (middle, high)
-    while high <= MOST_NOISE / 2:
+    while high <= MAX_NOISE / 2:
         found = design_of(float(f"{high:.4g}"))
         if fits(found):
             return found

@@ -164,7 +164,7 @@ class Subsampling(SingleStabilityTest):
     def votes_per_record(self) -> int:
         assert self.sampling_rate is not None
         assert self.n_teachers is not None
-        return max(1, math.floor(2 * parameters.as_written(self.sampling_rate) * self.n_teachers))
+        return max(1, math.floor(2 * parameters.format_rate(self.sampling_rate) * self.n_teachers))
 
     def split(self, n_teachers: int) -> Split:
         """Poisson subsamples, a record in at most κ of them."""
@@ -199,7 +199,7 @@ class Subsampling(SingleStabilityTest):
 
         return _rate_for(max(1, bisect_left(range(1, most + 1), True, key=too_large)), self.n_teachers)
 
-    def subsamples_in_words(self) -> str:
+    def describe_subsamples(self) -> str:
         """Rate and κ, for people."""
         return f"each teacher sees {self.sampling_rate:.3%} of the records, a record has {self.votes_per_record} votes"
 
@@ -213,7 +213,7 @@ class Subsampling(SingleStabilityTest):
         to the gap, κ = 1 has the most room. The next few are tried because both are rounded to whole votes.
         """
         assert self.sampling_rate is not None
-        rate = parameters.as_written(self.sampling_rate)
+        rate = parameters.format_rate(self.sampling_rate)
         for kappa in range(1, 9):
             fewest = 1 if kappa == 1 else math.ceil(kappa / (2 * rate))
             most = math.ceil((kappa + 1) / (2 * rate)) - 1
@@ -254,6 +254,13 @@ class MStab(LaplaceStabilityTest):
     That probability is `exact_delta`: no smaller δ holds at this ε, and it is the one that is charged. (k
     would do as well with ≥ in place of >.)
     Source: Bassily, Thakkar, Thakurta 2018, Algorithm 1; Smith, Thakurta 2013, distance to instability.
+
+    Parameters
+    ----------
+    epsilon : float
+        Ε per query.
+    query_delta : float
+        Δ per query.
     """
 
     name: ClassVar[str] = "mstab"
@@ -278,7 +285,7 @@ class MStab(LaplaceStabilityTest):
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
         return math.floor(-math.log(self.query_delta) / self.epsilon) + 1 - stable_moves(gap)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
 
 
@@ -295,6 +302,18 @@ class MSamp(LaplaceStabilityTest, Subsampling):
     ⊥ still has probabilities within exp(epsilon), and a label comes with probability at most `exact_delta` =
     P(Z ≥ k − 2κ), k the least integer above the threshold: below query_delta/(1 + exp(−epsilon/(2κ))).
     Source: Bassily, Thakkar, Thakurta 2018; subsample and aggregate, Smith, Thakurta 2013.
+
+    Parameters
+    ----------
+    epsilon : float
+        Ε per query.
+    query_delta : float
+        Δ per query.
+    sampling_rate : float, optional
+        Probability of each record to be in a subsample; the largest for which κ is 2·sampling_rate·n_teachers
+        where left out.
+    n_teachers : int, optional
+        Number of teachers.
     """
 
     name: ClassVar[str] = "msamp"
@@ -322,11 +341,11 @@ class MSamp(LaplaceStabilityTest, Subsampling):
         return math.floor(threshold) + 1 - np.asarray(gap, dtype=np.int64)
 
     @property
-    def remark(self) -> str:
+    def note(self) -> str:
         by_lecture = lecture_sampling_rate(self.epsilon, self.query_delta)
-        return f"{self.subsamples_in_words()}; by the lecture's rule the rate would be {by_lecture:.3%}"
+        return f"{self.describe_subsamples()}; by the lecture's rule the rate would be {by_lecture:.3%}"
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"
 
 

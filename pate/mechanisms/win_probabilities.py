@@ -26,9 +26,9 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _LOG_NEGLIGIBLE = -40.0  # terms below exp(−40) of the largest are left out of a sum: less than 1e-13 in all
-_MOST_TABULATED = 1 << 21  # numbers in one table
-_MOST_NODES = 1500  # of quadrature: a second
-_MOST_SUMMED = 1 << 23  # terms of one histogram's sums: seconds, and 64 MB per array
+_MAX_TABULATED = 1 << 21  # numbers in one table
+_MAX_NODES = 1500  # of quadrature: a second
+_MAX_SUMMED = 1 << 23  # terms of one histogram's sums: seconds, and 64 MB per array
 _MOVED_AT_ONCE = 1 << 20
 _LARGEST_LOG_RATIO = 100.0  # beyond it a linear-space sum could lose what a moved vote makes large
 
@@ -52,7 +52,7 @@ def legendre_on_unit_interval(n_rivals: int) -> tuple[Array, Array]:
 
     Refused where finding them takes long: their number cubed, 26 s for 10,000 classes.
     """
-    if n_rivals // 2 + 1 > _MOST_NODES:
+    if n_rivals // 2 + 1 > _MAX_NODES:
         raise TooWide(
             f"{n_rivals + 1:,} classes: too many for an exact sum over ties; the cost for every data set needs none"
         )
@@ -106,7 +106,7 @@ def _tables(noise: IntegerNoise, n_classes: int, reach: int) -> _Tables:
 def _tables_for(noise: IntegerNoise, counts: Indices) -> _Tables:
     spread = int(np.ptp(counts, axis=1).max(initial=0))
     reach = spread + noise.half_width()
-    _check_size(noise, (counts.shape[1] // 2 + 1) * 2 * reach, _MOST_TABULATED)
+    _check_size(noise, (counts.shape[1] // 2 + 1) * 2 * reach, _MAX_TABULATED)
     return _tables(noise, counts.shape[1], reach)
 
 
@@ -188,7 +188,7 @@ def _terms(tables: _Tables, values: Indices, group: Indices, noise: IntegerNoise
     margin = noise.half_width()
     begin = values[0] - margin - values - tables.lowest
     width = int(values[-1] - values[0]) + 2 * margin + 1
-    _check_size(noise, len(tables.log_weights) * len(values) * width, _MOST_SUMMED)
+    _check_size(noise, len(tables.log_weights) * len(values) * width, _MAX_SUMMED)
     share = _windows(tables.share, begin, width)
     product = np.einsum("g,tgv->tv", np.bincount(group).astype(np.float64), share)
     log_terms = _windows(tables.log_pmf[None], begin, width) + (product[:, None] - share)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 from torchvision.transforms import v2
 
+from pate.components.registry import nearest
 from pate.errors import ConfigError
-from pate.naming import nearest
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def bytes_to_train(build: Callable[[], nn.Module], shape: Sequence[int], batch: 
 
 
 def _planes(shape: Sequence[int]) -> tuple[int, ...]:
-    """As `tensors.example_tensor` has them: channels first."""
+    """The shape of an example as a tensor, channels first."""
     if len(shape) == 2:
         return (1, *shape)
     return (shape[2], *shape[:2]) if len(shape) == 3 else tuple(shape)

@@ -48,7 +48,7 @@ def _quota() -> float | None:
     return None
 
 
-def wait_without_burning() -> None:
+def use_passive_threads() -> None:
     """OpenMP's threads sleep while they wait for each other, in a process of our own: before anything loads OpenMP."""
     os.environ.setdefault(_POLICY, "PASSIVE")
 
@@ -147,14 +147,14 @@ def _with_threads(number: int) -> Callable[[], None]:
     return undo
 
 
-def hold_to_threads(number: int = 1) -> None:
+def limit_threads(number: int = 1) -> None:
     """Torch, OpenMP and BLAS use so many threads from now on: for a process that shares the cores with others."""
     for library in _libraries():
         library.set_num_threads(number)
-    hold_torch_to_threads(number)
+    limit_torch_threads(number)
 
 
-def hold_torch_to_threads(number: int = 1) -> None:
+def limit_torch_threads(number: int = 1) -> None:
     """Torch, if it is imported, uses so many threads from now on; repeat it after torch was imported: it is cheap."""
     _set_torch(number)
 

@@ -19,7 +19,7 @@ from pate.storage.files import make_folder, write_atomically
 WINDOW = 50  # steps between two looks at the loss
 STATE = "checkpoint.safetensors"  # in the folder of a checkpoint
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
-_LEAST_IMPROVEMENT = 0.01
+_MIN_IMPROVEMENT = 0.01
 _MIX_RATE = 0.02
 
 
@@ -76,7 +76,7 @@ class Training:
             loss, unlabelled = torch.stack(window).mean(0).tolist()
             window = []
             if done > watch_from:
-                improved = unlabelled < self.best * (1 - _LEAST_IMPROVEMENT)
+                improved = unlabelled < self.best * (1 - _MIN_IMPROVEMENT)
                 self.best, self.stalled = (unlabelled, 0) if improved else (self.best, self.stalled + 1)
             now = time.monotonic()
             if checkpoint is not None and (now - saved >= _SECONDS_BETWEEN_CHECKPOINTS or done == steps):
@@ -167,7 +167,7 @@ def draw_batch(n: int, size: int, generator: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Draws:
+class BatchSampler:
     """How batches of labelled examples are drawn: all alike, or by weight."""
 
     n: int
@@ -179,7 +179,7 @@ class Draws:
         return torch.multinomial(self.weights, size, replacement=True, generator=generator)
 
 
-class ClassMix(nn.Module):
+class ClassPrior(nn.Module):
     """How often each class should come up among unlabelled examples, and how often the network has lately said so.
 
     `mix` is 'even' (all classes alike), 'labels' (as among the labels, each class counted once more), or 'free'.
@@ -196,7 +196,7 @@ class ClassMix(nn.Module):
             "free": None,
         }
         if mix not in known:
-            raise ConfigError(f"student.params.class_mix = {mix!r}: must be 'even', 'labels' or 'free'")
+            raise ConfigError(f"student.params.class_prior = {mix!r}: must be 'even', 'labels' or 'free'")
         wanted = known[mix]
         self.fixed = wanted is not None
         self.register_buffer("wanted", torch.ones(n_classes) if wanted is None else wanted / wanted.sum())

@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pate.noise import LEAST_NOISE, MOST_NOISE
+from pate.noise import MAX_NOISE, MIN_NOISE
 
 Entropy = Callable[[int], bytes]
 """`entropy(n)` returns n random bytes. Runs that release labels use `os.urandom`."""
@@ -41,8 +41,8 @@ class IntegerNoise:
 
     def __post_init__(self) -> None:
         scale = self.scale
-        if isinstance(scale, bool) or not isinstance(scale, Real) or not LEAST_NOISE <= scale <= MOST_NOISE:
-            raise ValueError(f"scale = {scale!r}: must be a noise scale in votes, {LEAST_NOISE:g} to {MOST_NOISE:,.0f}")
+        if isinstance(scale, bool) or not isinstance(scale, Real) or not MIN_NOISE <= scale <= MAX_NOISE:
+            raise ValueError(f"scale = {scale!r}: must be a noise scale in votes, {MIN_NOISE:g} to {MAX_NOISE:,.0f}")
         object.__setattr__(self, "scale", float(scale))
 
     def sample(self, shape: tuple[int, ...], entropy: Entropy = os.urandom) -> NDArray[np.int64]:

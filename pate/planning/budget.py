@@ -22,7 +22,7 @@ from pate.ledger.ledger import DRAWS_PER_RUN
 from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
 from pate.mechanisms import Mechanism
-from pate.neighbours.rounds import Cost, cost_of, guarantee
+from pate.mechanisms.cell_rounds import RoundsCost, cost_of, guarantee
 from pate.noise.integer import TV_ERROR_PER_DRAW
 from pate.planning.costs import Part, with_sampler
 from pate.runs.anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
@@ -42,9 +42,9 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
     def cost(asked: int) -> float:
         return with_sampler(_guarantee(config, mechanism, asked), mechanism, asked, budget.delta, n_classes)
 
-    epsilon = cost(budget.asked)
+    epsilon = cost(budget.max_queries)
     if not np.isfinite(epsilon):
-        raise ConfigError(f"mechanism: no finite ε for {budget.asked} queries at δ = {budget.delta:g}; add noise")
+        raise ConfigError(f"mechanism: no finite ε for {budget.max_queries} queries at δ = {budget.delta:g}; add noise")
     if budget.epsilon is None or epsilon <= budget.epsilon:
         return epsilon
     if cost(1) > budget.epsilon:
@@ -52,19 +52,19 @@ def publishable_epsilon(config: Config, mechanism: Mechanism, n_classes: int) ->
             f"budget.epsilon = {budget.epsilon:g}: too small for one query, which costs {cost(1):.3g} with "
             f"{mechanism}; add noise or raise it"
         )
-    fits, too_many = 1, budget.asked
+    fits, too_many = 1, budget.max_queries
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
         fits, too_many = (middle, too_many) if cost(middle) <= budget.epsilon else (fits, middle)
     raise ConfigError(
-        f"budget.epsilon = {budget.epsilon:g}: {budget.asked} queries cost {epsilon:.3g} with {mechanism}; "
-        f"{fits} would fit: lower budget.asked, add noise, or raise it"
+        f"budget.epsilon = {budget.epsilon:g}: {budget.max_queries} queries cost {epsilon:.3g} with {mechanism}; "
+        f"{fits} would fit: lower budget.max_queries, add noise, or raise it"
     )
 
 
 def _guarantee(config: Config, mechanism: Mechanism, asked: int) -> Guarantee:
     """What `asked` queries of a run with teachers cost, and its sanitised figure where it releases one."""
-    guarantee, release = mechanism.worst_case(asked, min(asked, config.budget.most_answered)), config.budget.sanitise
+    guarantee, release = mechanism.worst_case(asked, min(asked, config.budget.answer_limit)), config.budget.sanitise
     if release is None:
         return guarantee
     assert isinstance(guarantee, WorstCaseGuarantee)  # the config takes no other mechanism
@@ -76,9 +76,9 @@ def part_of(config: Config, mechanism: Mechanism, n_classes: int, epsilon: float
     delta, draws = config.budget.delta, _draws(config, mechanism, n_classes) + 1
     if config.voters == "neighbours":
         assert config.neighbours is not None
-        found: Guarantee = guarantee(config.build_rounds(), config.neighbours.votes)
+        found: Guarantee = guarantee(config.build_rounds(), config.neighbours.votes_per_record)
     else:
-        found = _guarantee(config, mechanism, config.budget.asked)
+        found = _guarantee(config, mechanism, config.budget.max_queries)
     if epsilon is None:
         quick = found.by_renyi() if isinstance(found, WorstCaseGuarantee) else found
         epsilon = with_sampling_error(quick.epsilon, delta, draws, TV_ERROR_PER_DRAW)
@@ -88,8 +88,8 @@ def part_of(config: Config, mechanism: Mechanism, n_classes: int, epsilon: float
 def _draws(config: Config, mechanism: Mechanism, n_classes: int) -> int:
     """How often a run draws noise, at most."""
     if config.voters == "neighbours":
-        return sum(one.queries * one.mechanism.noise_draws(n_classes) for one in config.build_rounds())
-    return config.budget.asked * mechanism.noise_draws(n_classes)
+        return sum(one.cells * one.mechanism.noise_draws(n_classes) for one in config.build_rounds())
+    return config.budget.max_queries * mechanism.noise_draws(n_classes)
 
 
 def _check_draws(config: Config, mechanism: Mechanism, n_classes: int) -> None:
@@ -101,10 +101,10 @@ def _check_draws(config: Config, mechanism: Mechanism, n_classes: int) -> None:
         )
 
 
-def neighbours_cost(config: Config, n_classes: int) -> Cost:
+def neighbours_cost(config: Config, n_classes: int) -> RoundsCost:
     """What all rounds of votes near public examples cost."""
     assert config.neighbours is not None
-    return cost_of(config.build_rounds(), config.neighbours.votes, config.budget.delta, n_classes)
+    return cost_of(config.build_rounds(), config.neighbours.votes_per_record, config.budget.delta, n_classes)
 
 
 def _epsilon_of_rounds(config: Config, n_classes: int) -> float:
@@ -113,7 +113,8 @@ def _epsilon_of_rounds(config: Config, n_classes: int) -> float:
         raise ConfigError(f"mechanism: no finite ε for these rounds at δ = {budget.delta:g}; add noise")
     if budget.epsilon is not None and epsilon > budget.epsilon:
         raise ConfigError(
-            f"budget.epsilon = {budget.epsilon:g}: the rounds cost {epsilon:.3g}; add noise, or lower neighbours.votes"
+            f"budget.epsilon = {budget.epsilon:g}: the rounds cost {epsilon:.3g}; add noise, or lower "
+            "neighbours.votes_per_record"
         )
     return epsilon
 
@@ -125,13 +126,13 @@ def epsilon_curves(config: Config, mechanism: Mechanism, n_classes: int) -> dict
     own cost is left out): every order gives a valid bound, and each further one takes seconds.
     """
     budget = config.budget
-    at = [int(n) for n in np.unique((np.linspace(1, budget.asked**0.5, 15) ** 2).round().astype(int))]
+    at = [int(n) for n in np.unique((np.linspace(1, budget.max_queries**0.5, 15) ** 2).round().astype(int))]
 
     def curve(usable: Callable[[Guarantee], Guarantee]) -> dict[int, float]:
-        guarantees = {n: mechanism.worst_case(n, min(n, budget.most_answered)) for n in at}
+        guarantees = {n: mechanism.worst_case(n, min(n, budget.answer_limit)) for n in at}
         return {n: with_sampler(usable(g), mechanism, n, budget.delta, n_classes) for n, g in guarantees.items()}
 
-    whole = mechanism.worst_case(budget.asked, budget.most_answered)
+    whole = mechanism.worst_case(budget.max_queries, budget.answer_limit)
     if not isinstance(whole, WorstCaseGuarantee):
         return {"for every data set": curve(lambda guarantee: guarantee)}
     closed_form = curve(lambda guarantee: RdpGuarantee(guarantee.rdp))  # type: ignore[attr-defined]
@@ -139,7 +140,7 @@ def epsilon_curves(config: Config, mechanism: Mechanism, n_classes: int) -> dict
         epsilon, order = math.inf, budget.sanitise.order  # the sanitised figure is about Rényi costs at its order
     else:
         epsilon, order = whole.epsilon_and_order(budget.delta * (1 - SAMPLER_SHARES[0]))
-        if epsilon >= closed_form[budget.asked]:
+        if epsilon >= closed_form[budget.max_queries]:
             return {"for every data set, closed form": closed_form}
     tight = curve(lambda guarantee: _AtOneOrder(guarantee, order))  # type: ignore[arg-type]
     played = dict(zip(at, whole.epsilons_along(at, budget.delta * (1 - SAMPLER_SHARES[0]), epsilon), strict=True))
@@ -179,16 +180,16 @@ def anchor_of(
 def _limits(config: Config, mechanism: Mechanism) -> Limits:
     """What the ledger keeps to. A round of votes near public examples is one charge, whatever the number of cells."""
     if config.voters == "teachers":
-        return Limits(config.budget.asked, config.budget.most_answered, repr(mechanism))
+        return Limits(config.budget.max_queries, config.budget.answer_limit, repr(mechanism))
     assert config.neighbours is not None
     rounds = config.build_rounds()
-    return Limits(len(rounds), len(rounds), f"{config.neighbours.votes} votes in {rounds!r}")
+    return Limits(len(rounds), len(rounds), f"{config.neighbours.votes_per_record} votes in {rounds!r}")
 
 
 def _dearest_round(config: Config, order: float) -> float:
     """What a shared ledger charges for any round: the largest Rényi cost of them."""
     assert config.neighbours is not None
-    return max(guarantee([round], config.neighbours.votes).rdp_at(order) for round in config.build_rounds())
+    return max(guarantee([round], config.neighbours.votes_per_record).rdp_at(order) for round in config.build_rounds())
 
 
 def ledger_opener(
@@ -217,7 +218,7 @@ def ledger_opener(
     if config.voters == "neighbours":
         limits = replace(limits, rdp_answered=_dearest_round(config, joint.order))
     else:
-        cost = mechanism.rdp_per_query(joint.order, limits.asked, limits.answered)
+        cost = mechanism.rdp_per_query(joint.order, limits.max_queries, limits.max_answers)
         if cost is None:
             raise ConfigError(
                 f"mechanism.name = {mechanism.name!r}: has no Rényi cost, so it cannot use a shared ledger"

@@ -18,8 +18,8 @@ import numpy as np
 from pate.accounting import parameters
 from pate.config import Config, parse_config
 from pate.config.components import Component, TeacherFamily, is_estimator
-from pate.config.sense import check_delta
-from pate.config.settings import MOST_TEACHERS
+from pate.config.settings import MAX_TEACHERS
+from pate.config.validation import check_delta
 from pate.errors import ConfigError, DataError, PateError
 from pate.mechanisms import Histogram, Mechanism
 
@@ -33,12 +33,13 @@ TEACHERS, QUERIES = 250, 200
 
 _CELLS, _EXAMPLES_PER_CELL = 100, 4
 _EPSILON = 2.0
-_MOST_RECORDS = 10**12
+_MAX_RECORDS = 10**12
 _ONLY_FOR: dict[Kind, tuple[str, ...]] = {"teachers": ("teachers", "n_teachers"), "neighbours": ("features", "votes")}
 _IN_ITS_WORDS = (
     (r"\bbudget\.(epsilon|delta)\b", r"\1"),
-    (r"\bbudget\.asked\b|\bneighbours\.queries\b", "queries"),
-    (r"\bneighbours(\.|: )(votes|features)\b", r"\2"),
+    (r"\bbudget\.max_queries\b|\bneighbours\.cells\b", "queries"),
+    (r"\bneighbours(\.|: )votes_per_record\b|\bvotes_per_record\b", "votes"),
+    (r"\bneighbours(\.|: )features\b", "features"),
     (r"\bteachers\.(\d+)\.(name|params|weight)\b", r"teachers[\1]"),
     (r"\bstudent\.params\.estimator\b|\bstudent\.name\b", "student"),
     (r"\btarget_epsilon\b", "epsilon"),
@@ -93,9 +94,9 @@ def check_parameters(given: Mapping[str, Any]) -> None:
     if classes is not None and len(np.unique(np.asarray(classes))) < 2:
         raise InvalidParameter(f"classes = {parameters.shown(classes)}: must hold at least two labels")
     for name, least, most in (
-        ("n_teachers", 2, MOST_TEACHERS),
-        ("queries", 1, parameters.MOST_QUERIES),
-        ("public_record_count", 1, _MOST_RECORDS),
+        ("n_teachers", 2, MAX_TEACHERS),
+        ("queries", 1, parameters.MAX_QUERIES),
+        ("public_record_count", 1, _MAX_RECORDS),
     ):
         if given[name] is not None:
             parameters.whole(given[name], name, least=least, most=most)
@@ -157,12 +158,12 @@ def config_of(given: Mapping[str, Any], voters: Voters, seed: int, n_classes: in
         content["ray"] = {"workers": {"max": given["n_jobs"]}}
     if voters.kind == "neighbours":
         features = given["features"] or []
-        near = {"features": features, "votes": given["votes"], "standardise": not features, "queries": voters.queries}
+        near = {"features": features, "votes_per_record": given["votes"], "standardise": not features, "cells": voters.queries}
         content |= {"voters": "neighbours", "neighbours": near}
         mechanism = _mechanism_for_cells(given, voters.queries, n_classes)
     else:
         content |= {"n_teachers": voters.n_teachers, "teachers": [_family(one) for one in _listed(given["teachers"])]}
-        content["budget"]["asked"] = voters.queries
+        content["budget"]["max_queries"] = voters.queries
         mechanism = _mechanism(given, voters.queries, n_classes)
     settings = asdict(mechanism)  # type: ignore[call-overload]
     content["mechanism"] = {"name": mechanism.name} | {k: v for k, v in settings.items() if v is not None}
@@ -219,7 +220,7 @@ def _mechanism(given: Mapping[str, Any], asked: int, n_classes: int) -> Mechanis
 
 
 def _mechanism_for_cells(given: Mapping[str, Any], cells: int, n_classes: int) -> Mechanism:
-    from pate.neighbours.rounds import Round
+    from pate.mechanisms.cell_rounds import Round
     from pate.planning.neighbours import with_target
 
     if given["mechanism"] is not None:

@@ -35,10 +35,8 @@ class CostSummary:
     exact_pld: float | None
 
 
-def summarise(
-    mechanism: Mechanism, counts: Counts, delta: float, most_answered: int | None, moments: int
-) -> CostSummary:
-    """The cost of answering every row of `counts`. `most_answered` is a limit fixed beforehand, if there is one."""
+def summarise(mechanism: Mechanism, counts: Counts, delta: float, max_answers: int | None, moments: int) -> CostSummary:
+    """The cost of answering every row of `counts`. `max_answers` is a limit fixed beforehand, if there is one."""
     delta, counts = parameters.delta(delta), parameters.votes(counts)
     moments = parameters.whole(moments, "moments", least=1, most=1000)
     if mechanism.votes_per_record != 1:
@@ -59,7 +57,7 @@ def summarise(
         queries=len(counts),
         answered=mechanism.expected_answered(counts),
         delta=delta,
-        data_independent=_finite(worst_case_epsilon(mechanism, len(counts), most_answered, delta, counts.shape[1])),
+        data_independent=_finite(worst_case_epsilon(mechanism, len(counts), max_answers, delta, counts.shape[1])),
         published_bound=_finite(published_epsilon(mechanism, counts, delta, moments)),
         exact_rdp=_finite(exact_rdp),
         exact_pld=_finite(exact_pld),
@@ -68,33 +66,35 @@ def summarise(
 
 def worst_case_epsilon(
     mechanism: Mechanism,
-    asked: int,
-    most_answered: int | None = None,
+    max_queries: int,
+    max_answers: int | None = None,
     delta: float = 1e-5,
     n_classes: int = 10,
     roughly: bool = False,
 ) -> float:
     """ε for every data set, with the sampler's error charged to δ: the one to publish.
 
-    `asked` and `most_answered` are the most queries that will be asked and answered, fixed before the first; the
+    `max_queries` and `max_answers` are the most queries that will be asked and answered, fixed before the first; the
     number of classes matters for the sampler's error alone. `roughly` is proven too, but up to a tenth more: by Rényi
     costs alone, which take no seconds.
 
     >>> from pate import GNMax, LNMax
-    >>> round(worst_case_epsilon(LNMax(20), asked=100), 3), round(worst_case_epsilon(GNMax(40), asked=1000), 2)
-    (2.004, 4.17)
+    >>> round(worst_case_epsilon(LNMax(20), max_queries=100), 3)
+    2.004
+    >>> round(worst_case_epsilon(GNMax(40), max_queries=1000), 2)
+    4.17
     """
-    asked = parameters.queries(asked, "asked")
-    answered = asked if most_answered is None else min(asked, parameters.queries(most_answered, "answered"))
-    guarantee = mechanism.worst_case(asked, answered)
+    max_queries = parameters.queries(max_queries, "max_queries")
+    answered = max_queries if max_answers is None else min(max_queries, parameters.queries(max_answers, "max_answers"))
+    guarantee = mechanism.worst_case(max_queries, answered)
     if roughly and isinstance(guarantee, WorstCaseGuarantee):
         guarantee = guarantee.by_renyi()
-    return with_sampler(guarantee, mechanism, asked, delta, n_classes)
+    return with_sampler(guarantee, mechanism, max_queries, delta, n_classes)
 
 
-def with_sampler(guarantee: Guarantee, mechanism: Mechanism, asked: int, delta: float, n_classes: int) -> float:
-    """ε of a guarantee about `asked` queries, with the error of all their draws charged to δ."""
-    draws = parameters.queries(asked, "asked") * mechanism.noise_draws(parameters.classes(n_classes)) + 1
+def with_sampler(guarantee: Guarantee, mechanism: Mechanism, max_queries: int, delta: float, n_classes: int) -> float:
+    """ε of a guarantee about `max_queries` queries, with the error of all their draws charged to δ."""
+    draws = parameters.queries(max_queries, "max_queries") * mechanism.noise_draws(parameters.classes(n_classes)) + 1
     return with_sampling_error(guarantee.epsilon, delta, draws, TV_ERROR_PER_DRAW)
 
 

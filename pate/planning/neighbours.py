@@ -9,21 +9,21 @@ from typing import Any
 
 from pate.accounting import parameters
 from pate.errors import ConfigError, DataError
-from pate.neighbours.rounds import Round, cost_of, guarantee
-from pate.planning.least_noise import least_noise
+from pate.mechanisms.cell_rounds import Round, cost_of, guarantee
+from pate.planning.min_noise import min_noise
 
 _SURE = 0.95
-_FEWEST_PUBLIC = 2
+_MIN_PUBLIC = 2
 _TOLERANCE = 1e-5  # of the noise, relative
 
 
 def check_cells(rounds: Sequence[Round], n_public: int) -> None:
     """Raise where there are too few public examples, to make the cells of or to learn from."""
-    if n_public < _FEWEST_PUBLIC:
+    if n_public < _MIN_PUBLIC:
         raise DataError(f"there is only {n_public} public example: it makes one cell, and no student learns from it")
     for round in rounds:
-        if round.queries > n_public:
-            raise ConfigError(f"neighbours.queries = {round.queries}: there are only {n_public} public examples")
+        if round.cells > n_public:
+            raise ConfigError(f"neighbours.cells = {round.cells}: there are only {n_public} public examples")
 
 
 def plan_of_rounds(rounds: Sequence[Round], votes: int, delta: float, n_classes: int) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def plan_of_rounds(rounds: Sequence[Round], votes: int, delta: float, n_classes:
         "epsilon_added_or_removed": cost.added_or_removed,
         "rounds": [
             {
-                "queries": round.queries,
+                "cells": round.cells,
                 "mechanism": str(round.mechanism),
                 "lead_needed": round.mechanism.teachers_needed(_SURE, n_classes),
                 "features": "student" if round.by_student else "public",
@@ -66,7 +66,7 @@ def with_target(rounds: Sequence[Round], votes: int, target: float, delta: float
 @lru_cache(maxsize=256)
 def _solved(rounds: tuple[Round, ...], votes: int, target: float, delta: float, n_classes: int) -> tuple[Round, ...]:
     noises = [getattr(round.mechanism, str(round.mechanism.free_parameter)) for round in rounds]
-    bounds = parameters.LEAST_NOISE / min(noises), parameters.MOST_NOISE / max(noises)
+    bounds = parameters.MIN_NOISE / min(noises), parameters.MAX_NOISE / max(noises)
 
     def louder(factor: float) -> tuple[Round, ...]:
         return tuple(_louder(round, factor) for round in rounds)
@@ -77,8 +77,8 @@ def _solved(rounds: tuple[Round, ...], votes: int, target: float, delta: float, 
     def cost(factor: float) -> float:
         return cost_of(louder(factor), votes, delta, n_classes).epsilon
 
-    about = least_noise(quick, target, 1.0, bounds, _TOLERANCE) or 1.0
-    factor = least_noise(cost, target, about, bounds, _TOLERANCE)
+    about = min_noise(quick, target, 1.0, bounds, _TOLERANCE) or 1.0
+    factor = min_noise(cost, target, about, bounds, _TOLERANCE)
     if factor is None:
         raise ConfigError(f"target_epsilon = {target:g}: no noise that is allowed gives it for these rounds")
     return louder(factor)

@@ -19,7 +19,7 @@ from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import Counts, Mechanism, build, mechanism_class
 from pate.planning.costs import worst_case_epsilon
-from pate.planning.least_noise import least_noise
+from pate.planning.min_noise import min_noise
 
 _NOISE_TOLERANCE = 5e-4
 _STEPS_TO_QUERIES = 12
@@ -34,15 +34,15 @@ _QUERIES_PER_EPSILON = (1.85, 1.4)
 class Workload:
     """The most that will be asked and answered, and the δ of it all: fixed before the first query."""
 
-    asked: int
-    answered: int | None
+    max_queries: int
+    max_answers: int | None
     delta: float
     n_classes: int
 
     def __post_init__(self) -> None:
-        parameters.queries(self.asked, "queries", least=1)
-        if self.answered is not None:
-            parameters.queries(self.answered, "answered")
+        parameters.queries(self.max_queries, "max_queries", least=1)
+        if self.max_answers is not None:
+            parameters.queries(self.max_answers, "max_answers")
         parameters.delta(self.delta)
         parameters.classes(self.n_classes, "classes")
 
@@ -93,29 +93,30 @@ def _solved(
     n_teachers: int | None,
 ) -> Mechanism:
     sign = 1.0 if cls.free_is_noise else -1.0
-    answered = workload.asked if workload.answered is None else workload.answered
-    bounds = parameters.LEAST_NOISE, parameters.MOST_NOISE
+    answered = workload.max_queries if workload.max_answers is None else workload.max_answers
+    bounds = parameters.MIN_NOISE, parameters.MAX_NOISE
 
     def mechanism_at(noise: float) -> Mechanism:
         return build({**dict(others), "name": name, str(cls.free_parameter): noise**sign}, n_teachers)
 
     def guarantee_at(noise: float) -> Guarantee:
-        return mechanism_at(noise).worst_case(workload.asked, answered)
+        return mechanism_at(noise).worst_case(workload.max_queries, answered)
 
     def closed_form(noise: float) -> float:
         guarantee = guarantee_at(noise)
         return RdpGuarantee.epsilon(guarantee, workload.delta) if isinstance(guarantee, RdpGuarantee) else math.inf
 
     def rounded(noise: float) -> Mechanism:
-        return mechanism_at(min(_rounded_up(noise), parameters.MOST_NOISE) if sign > 0 else noise)
+        return mechanism_at(min(_rounded_up(noise), parameters.MAX_NOISE) if sign > 0 else noise)
 
-    about = least_noise(closed_form, target_epsilon, 100.0, bounds, 0.05) or 100.0
-    noise = least_noise(
+    about = min_noise(closed_form, target_epsilon, 100.0, bounds, 0.05) or 100.0
+    noise = min_noise(
         lambda noise: guarantee_at(noise).quick_epsilon(workload.delta), target_epsilon, about, bounds, _NOISE_TOLERANCE
     )
     if noise is None:
         raise ConfigError(
-            f"{{target_epsilon}}: out of reach for {workload.asked} queries by {cls.name}; ask fewer, or allow more",
+            f"{{target_epsilon}}: out of reach for {workload.max_queries} queries by {cls.name}; ask fewer, "
+            "or allow more",
             target_epsilon=target_epsilon,
         )
     around = (min(max(factor * noise, bounds[0]), bounds[1]) for factor in (0.9, 1.1))
@@ -135,7 +136,7 @@ def _solved(
         if epsilon <= target_epsilon:
             return found
         more = max((epsilon / target_epsilon) ** _NOISE_PER_EPSILON, 1.001)
-        noise = min(more * noise, parameters.MOST_NOISE)
+        noise = min(more * noise, parameters.MAX_NOISE)
     raise ConfigError("{target_epsilon}: no noise was found that keeps to it", target_epsilon=target_epsilon)
 
 
@@ -146,26 +147,26 @@ def solve_queries(
     n_teachers: int | None = None,
     roughly: bool = False,
 ) -> tuple[Mechanism, Workload]:
-    """As many queries as this mechanism can be asked within `target_epsilon`, to about one percent.
+    """The most queries that a mechanism can be asked within `target_epsilon`, to about one percent.
 
     Of `workload`, how many are asked is replaced; a limit on answers stays. `roughly` they are up to a fifth fewer.
     """
     target_epsilon = parameters.epsilon(target_epsilon, "target_epsilon")
     mechanism = build(settings, n_teachers)
-    if mechanism.charged_as_stream:
+    if mechanism.priced_as_stream:
         text = f"{{target_epsilon}}: {mechanism.name} is charged as one stream, whatever is asked; leave it out"
         raise ConfigError(text, target_epsilon=None)
 
     def with_asked(asked: int) -> Workload:
-        return dataclasses.replace(workload, asked=asked)
+        return dataclasses.replace(workload, max_queries=asked)
 
     def quick(asked: int) -> float:
-        answered = asked if workload.answered is None else min(asked, workload.answered)
+        answered = asked if workload.max_answers is None else min(asked, workload.max_answers)
         return mechanism.worst_case(asked, answered).quick_epsilon(workload.delta)
 
     asked = 100
     for _ in range(_STEPS_TO_QUERIES):  # ε grows as a root of the queries, and in proportion to them in the end
-        better = min(max(1, int(asked * (target_epsilon / quick(asked)) ** 1.7)), parameters.MOST_QUERIES)
+        better = min(max(1, int(asked * (target_epsilon / quick(asked)) ** 1.7)), parameters.MAX_QUERIES)
         if better == asked:
             break
         asked = better
@@ -180,7 +181,7 @@ def solve_queries(
     for power in _QUERIES_PER_EPSILON:
         if epsilon >= _WORTHWHILE * target_epsilon:
             break
-        more = min(int(asked * (target_epsilon / epsilon) ** power), parameters.MOST_QUERIES)
+        more = min(int(asked * (target_epsilon / epsilon) ** power), parameters.MAX_QUERIES)
         if epsilon_of(mechanism, with_asked(more)) <= target_epsilon:
             return mechanism, with_asked(more)
     return mechanism, with_asked(asked)
@@ -188,16 +189,18 @@ def solve_queries(
 
 def epsilon_of(mechanism: Mechanism, workload: Workload, roughly: bool = False) -> float:
     """The publishable ε of `workload`; `roughly` it is up to a tenth more, and takes no seconds."""
-    limits = workload.asked, workload.answered
+    limits = workload.max_queries, workload.max_answers
     return worst_case_epsilon(mechanism, *limits, workload.delta, workload.n_classes, roughly)
 
 
 def one_more_query(mechanism: Mechanism, workload: Workload) -> float | None:
     """How much ε another query, answered, would add; None where the mechanism allows no more."""
-    more = None if workload.answered is None else workload.answered + 1
+    more = None if workload.max_answers is None else workload.max_answers + 1
     try:
         larger = epsilon_of(
-            mechanism, dataclasses.replace(workload, asked=workload.asked + 1, answered=more), roughly=True
+            mechanism,
+            dataclasses.replace(workload, max_queries=workload.max_queries + 1, max_answers=more),
+            roughly=True,
         )
     except BudgetExceeded:
         return None
@@ -207,7 +210,7 @@ def one_more_query(mechanism: Mechanism, workload: Workload) -> float | None:
 def expect(mechanism: Mechanism, counts: Counts, weights: np.ndarray | None, asked: int) -> Expected:
     """Answers to `asked` queries whose histograms are like `counts`, with shares `weights` if they are assumed."""
     shares = np.full(len(counts), 1 / len(counts)) if weights is None else weights / weights.sum()
-    if mechanism.charged_as_stream:  # the order matters: assumed shares are spread evenly over the stream
+    if mechanism.priced_as_stream:  # the order matters: assumed shares are spread evenly over the stream
         stream = counts[:asked] if weights is None else counts[_spread(shares, asked)]
         return Expected(mechanism.expected_answered(stream), None)
     outcomes = mechanism.log_outcomes(counts)
@@ -229,8 +232,8 @@ def _spread(shares: np.ndarray, n: int) -> np.ndarray:
 
 def epsilon_by_method(mechanism: Mechanism, workload: Workload) -> dict[str, float]:
     """The publishable ε of `workload` by each method that is proven for it; empty where there is one alone."""
-    answered = workload.asked if workload.answered is None else workload.answered
-    guarantee = mechanism.worst_case(workload.asked, answered)
+    answered = workload.max_queries if workload.max_answers is None else workload.max_answers
+    guarantee = mechanism.worst_case(workload.max_queries, answered)
     by_method = guarantee.by_method(workload.delta * (1 - SAMPLER_SHARES[0]))
     return {method: epsilon for method, epsilon in by_method.items() if math.isfinite(epsilon)}
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from pate.accounting import parameters
 from pate.accounting.composition import epsilon_of_rdp
-from pate.config.sense import check_delta
+from pate.config.validation import check_delta
 from pate.errors import ConfigError
 from pate.ledger import SharedBudget
 from pate.mechanisms import Mechanism, build
-from pate.neighbours.rounds import Round, guarantee
+from pate.mechanisms.cell_rounds import Round, guarantee
 from pate.planning.neighbours import plan_of_rounds, with_target
 from pate.planning.plan import Workload, epsilon_of, histograms_of_gaps, solve_queries
 
@@ -28,11 +28,11 @@ AGREEMENT = 0.8
 AGREEMENTS = (0.6, 0.7, 0.8, 0.9, 1.0)
 _SIGMA_PER_TEACHER = (2 * AGREEMENT - 1) / (math.sqrt(2) * 1.645)  # such agreement wins 19 times of 20
 _RECORDS_PER_CLASS = 40  # that a teacher learns from
-_MOST_QUERIES = 2_000  # beyond, better teachers are worth more than more labels
+_MAX_QUERIES = 2_000  # beyond, better teachers are worth more than more labels
 _ENOUGH_LABELS_PER_CLASS = 100  # for a student; with fewer, records vote themselves
 _LEADS_PER_CELL = 5  # how many times the votes that a sure cell needs a cell is given
-_MOST_CELLS, _PUBLIC_PER_CELL = 1_000, 4
-_FEWEST_TEACHERS = 10
+_MAX_CELLS, _PUBLIC_PER_CELL = 1_000, 4
+_MIN_TEACHERS = 10
 _ORDERS_OF_A_LEDGER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
 _ONE_SIGMA = 40.0  # with which ε is worked out once
 
@@ -54,11 +54,11 @@ class Choice:
         """What a config says of it."""
         budget: dict[str, Any] = {"delta": delta, "epsilon": _rounded_up(self.epsilon)}
         if self.voters == "neighbours":
-            cells = {"queries": self.asked, "standardise": True, "soft": True, "refine": 5}
+            cells = {"cells": self.asked, "standardise": True, "soft": True, "refine": 5}
             return {"voters": "neighbours", "neighbours": cells, "mechanism": self.mechanism, "budget": budget}
-        budget["asked"] = self.asked
+        budget["max_queries"] = self.asked
         if self.answered is not None:
-            budget["answered"] = self.answered
+            budget["max_answers"] = self.answered
         return {"n_teachers": self.n_teachers, "mechanism": self.mechanism, "budget": budget}
 
 
@@ -121,9 +121,9 @@ def recommend(
     target_epsilon = parameters.epsilon(target_epsilon, "target_epsilon")
     check_delta(delta, records, key="delta")
     queries_per_variance = _queries_per_variance(target_epsilon, delta, n_classes)
-    most = min(_MOST_QUERIES, n_public or _MOST_QUERIES)
+    most = min(_MAX_QUERIES, n_public or _MAX_QUERIES)
     best = math.ceil(math.sqrt(most / queries_per_variance) / _SIGMA_PER_TEACHER)
-    usual = max(_FEWEST_TEACHERS, min(best, records // (_RECORDS_PER_CLASS * n_classes)))
+    usual = max(_MIN_TEACHERS, min(best, records // (_RECORDS_PER_CLASS * n_classes)))
 
     def teachers(n: int, confident: bool = False) -> Choice | None:
         return _teachers(n, confident, records, n_classes, target_epsilon, delta, queries_per_variance, most)
@@ -162,7 +162,7 @@ def _queries_per_variance(target: float, delta: float, n_classes: int) -> float:
         return closed_form
     one = {"name": "gnmax", "sigma": _ONE_SIGMA}
     _, unit = solve_queries(one, target, Workload(1, None, delta, n_classes), roughly=True)
-    return unit.asked / _ONE_SIGMA**2
+    return unit.max_queries / _ONE_SIGMA**2
 
 
 def chances(mechanism: Mechanism, n_teachers: int, n_classes: int) -> dict[float, tuple[float, float]]:
@@ -205,9 +205,9 @@ def _teachers(
 
 
 def _neighbours(records: int, n_classes: int, target: float, delta: float, n_public: int | None) -> Choice | None:
-    """As many cells as have votes enough; None where there would be too few."""
+    """Neighbours with as many cells as get enough votes; None where there would be too few."""
+    from pate.mechanisms.cell_rounds import Round
     from pate.mechanisms.histogram import Histogram
-    from pate.neighbours.rounds import Round
 
     try:
         rounds = with_target([Round(100, Histogram(1.0))], 1, target, delta, n_classes)
@@ -218,7 +218,7 @@ def _neighbours(records: int, n_classes: int, target: float, delta: float, n_pub
     lead = plan["rounds"][0]["lead_needed"]
     if lead is None:
         return None
-    cells = min(records // (_LEADS_PER_CELL * lead), _MOST_CELLS)
+    cells = min(records // (_LEADS_PER_CELL * lead), _MAX_CELLS)
     if n_public is not None:
         cells = min(cells, n_public // _PUBLIC_PER_CELL)
     if cells < 2 * n_classes:

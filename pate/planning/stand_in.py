@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 NUMBERS = (10, 25, 50, 100, 250, 500, 1000, 2500)
 _FEWEST, _MOST = 5, 25  # teachers that are trained for a number of them
-_MOST_EXAMPLES = 1000  # that they are asked about
+_MAX_EXAMPLES = 1000  # that they are asked about
 _KEY_BYTES = 32  # of a key that nobody has to keep: the records are public, and the same ones come out alike
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedNumber:
     """A number of teachers: how many were trained for it, and what share of public examples is right, of 1."""
 
     n_teachers: int
@@ -47,11 +47,11 @@ class StandIn:
     """All numbers that were tried, under one mechanism, whose noise keeps the workload within ε; `best` among them."""
 
     mechanism: Mechanism
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedNumber, ...]
     too_large: tuple[int, ...]
 
     @property
-    def best(self) -> Tried:
+    def best(self) -> TriedNumber:
         """The number whose released labels are right most often; of equals the smallest."""
         return max(self.tried, key=lambda one: (one.released, -one.n_teachers))
 
@@ -82,9 +82,9 @@ def find_number(
         raise ConfigError("{stand_in}: needs a config with teachers", stand_in=True)
     usable = data.private.only(data.private.usable(len(data.classes)))
     mechanism = solve_noise({"name": "gnmax"}, target_epsilon, workload)
-    X, y = X[:_MOST_EXAMPLES], y[:_MOST_EXAMPLES]
+    X, y = X[:_MAX_EXAMPLES], y[:_MAX_EXAMPLES]
     right = np.arange(len(y)), y
-    tried, too_large = list[Tried](), list[int]()
+    tried, too_large = list[TriedNumber](), list[int]()
     for number in numbers:
         each = records // number
         trained = min(number, _MOST, len(usable) // max(1, each))
@@ -98,7 +98,7 @@ def find_number(
         kept = usable.only(np.isin(np.arange(len(usable)), chosen))
         votes = votes_of(config.model_copy(update={"n_teachers": trained}), dataclasses.replace(data, private=kept), X)
         tried.append(
-            Tried(
+            TriedNumber(
                 number,
                 each,
                 trained,
@@ -116,7 +116,7 @@ def find_number(
 
 
 def scaled(votes: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-    """The same shares of `number` teachers: whole votes, the largest remainders rounded up.
+    """Votes scaled to `number` teachers: whole votes, the largest remainders rounded up.
 
     >>> scaled(np.array([[3, 1, 1]]), 12)
     array([[7, 3, 2]])
@@ -130,9 +130,9 @@ def scaled(votes: NDArray[np.int64], number: int) -> NDArray[np.int64]:
 
 def votes_of(config: Config, data: Dataset, X: NDArray) -> NDArray[np.int64]:
     """Votes about `X` of the teachers of a config, trained on the records of `data`, which are public."""
-    from pate.ensemble import Ensemble
-    from pate.ensemble.readers import split_records
-    from pate.ensemble.worker import Teaching
+    from pate.voters.teachers.ensemble import Ensemble
+    from pate.voters.teachers.readers import split_records
+    from pate.voters.teachers.worker import Teaching
 
     teaching = Teaching.of(config, len(data.classes), shape=data.X_public.shape[1:])
     with Ensemble(teaching, split_records(config, data, bytes(_KEY_BYTES))) as ensemble:

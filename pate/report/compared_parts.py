@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pate.report.fairness import FEWEST, recall_of
-from pate.report.formats import TOO_FEW, lost_or_gained, percent
-from pate.report.rendering import Table
+from pate.report.formats import TOO_FEW, format_change, percent
+from pate.report.html import HtmlTable
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def parts_of(report: Mapping[str, Any]) -> Parts:
 
 
 def nonprivate_parts(report: Mapping[str, Any]) -> Parts | None:
-    """The same of the model without privacy, where a report has one."""
+    """Classes and groups of the non-private baseline, where a report has one."""
     beside = _beside(report)
     if not beside:
         return None
@@ -151,7 +151,7 @@ class PartColumns:
         return (*((rarest,) if self.rarest else ()), *(spreads.get(name, "–") for name in self.columns))
 
 
-def part_tables(methods: Mapping[str, Parts]) -> list[tuple[str, Table]]:
+def part_tables(methods: Mapping[str, Parts]) -> list[tuple[str, HtmlTable]]:
     """For the page: tables of the classes, of each column's groups, and of the rarest class in these, by method."""
     if not any(parts.groups or any(one.lost is not None for one in parts.classes) for parts in methods.values()):
         return []
@@ -167,11 +167,11 @@ def part_tables(methods: Mapping[str, Parts]) -> list[tuple[str, Table]]:
     return [(heading, table) for heading, table in found if table.rows]
 
 
-def _table(methods: Mapping[str, Sequence[ComparedPart]], heading: str, column: str | None) -> Table:
+def _table(methods: Mapping[str, Sequence[ComparedPart]], heading: str, column: str | None) -> HtmlTable:
     given = {name: {one.value: one for one in parts if one.column == column} for name, parts in methods.items()}
     sizes = {one.value: one.examples for parts in given.values() for one in parts.values()}
     rows = [(value, f"{n:,}", *(_cell(parts.get(value)) for parts in given.values())) for value, n in sizes.items()]
-    return Table((heading, "test examples", *methods), rows)
+    return HtmlTable((heading, "test examples", *methods), rows)
 
 
 def _cell(one: ComparedPart | None) -> str:
@@ -179,7 +179,7 @@ def _cell(one: ComparedPart | None) -> str:
         return "–"
     if not one.tells:
         return TOO_FEW
-    lost = "" if one.lost is None or one.error is None else f", {lost_or_gained(one.lost, one.error)}"
+    lost = "" if one.lost is None or one.error is None else f", {format_change(one.lost, one.error)}"
     return f"{percent(one.right)}{lost}"
 
 

@@ -14,11 +14,11 @@ from pate.errors import RunError
 from pate.report.compared_parts import NO_PARTS, PartColumns, Parts, mean_of, nonprivate_parts, part_tables, parts_of
 from pate.report.fairness import FEWEST, mean_over_classes
 from pate.report.formats import percent, small
+from pate.report.html import HtmlTable, Plot, inline_svg, render
 from pate.report.page import paper_point, paper_sources, paper_table_rows
 from pate.report.papers import paper_rows
 from pate.report.plots import Point, accuracy_against_epsilon
 from pate.report.published_config import LEFT_OUT, published_config
-from pate.report.rendering import Plot, Table, inline_svg, render
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
 from pate.storage import is_url
@@ -36,7 +36,7 @@ _MEANING = {
 }
 _COLUMNS = 7  # of the table, where there is no more to tell than the share that is right
 _SKEWED = 1.2  # times the share that a class has if all have the same
-_MOST_TOLD = 4  # settings beside the name of a method
+_MAX_TOLD = 4  # settings beside the name of a method
 _TOLD_ANYWAY = ("budget.epsilon", "budget.delta")  # every row has them
 _NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate", "groups")
 
@@ -156,7 +156,7 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
 
 
 def _mean_of(runs: Sequence[_Run], name: str) -> float | None:
-    """Of a figure, over the runs that have it."""
+    """Mean of a figure over the runs that have it."""
     known = [value for run in runs if (value := getattr(run, name)) is not None]
     return sum(known) / len(known) if known else None
 
@@ -234,7 +234,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
             inline_svg(svg, "comparison", alternative),
             "Accuracy on test examples against ε; hollow marks are data-dependent ε. A line to the left ends at the ε "
             "for records that are only added or removed.",
-            Table(header, shown, len(comparison.entries)),
+            HtmlTable(header, shown, len(comparison.entries)),
         ),
         paper_sources=paper_sources(papers),
         part_tables=part_tables(_by_method(comparison)),
@@ -313,9 +313,9 @@ def method_name(report: dict[str, Any]) -> str:
         return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
     method = report["method"]
     name: str = method["name"]
-    told: tuple[str, ...] = ("prepare", "features", "model", "method", "loss")
+    told: tuple[str, ...] = ("preprocessing", "features", "model", "method", "loss")
     if name == "dp_sgd" and method.get("model") == "linear":  # one layer on what is public: no network of its own
-        name, told = "DP linear probe", ("prepare", "features")
+        name, told = "DP linear probe", ("preprocessing", "features")
     return ", ".join([name, *(_shown(method[key]) for key in told if method.get(key))])
 
 
@@ -329,7 +329,7 @@ def _told_apart(runs: Sequence[_Run]) -> dict[str, str]:
         values = {settings: dict(run.shown) for settings, run in alike.items()}
         keys = sorted({key for shown in values.values() for key in shown})
         differ = [key for key in keys if len({shown.get(key) for shown in values.values()}) > 1]
-        named_keys = [key for key in differ if key not in _TOLD_ANYWAY][:_MOST_TOLD]
+        named_keys = [key for key in differ if key not in _TOLD_ANYWAY][:_MAX_TOLD]
         for settings, shown in values.items():
             told = [f"{key.rpartition('.params.')[2]} {shown.get(key, 'not set')}" for key in named_keys]
             if not differ and len(alike) > 1:  # in what is not published

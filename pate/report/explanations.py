@@ -9,7 +9,7 @@ from typing import Any
 from pate.errors import ConfigError
 from pate.mechanisms import Mechanism, build
 from pate.report.formats import percent
-from pate.report.schema import BaselineReport, InWords, Neighbours, Report, Student, Together
+from pate.report.schema import BaselineReport, Description, Neighbours, Report, Student, Together
 
 AnyReport = Report | BaselineReport
 _FEWEST = 20  # test examples: of fewer, nothing can be told
@@ -17,7 +17,7 @@ _SKEWED = 0.6  # of the test examples are of one class: always saying it looks g
 _RECOGNISES = 0.1  # beyond one class in all: what a student recognises, on average over classes, that is some good
 
 
-def no_better_than_the_commonest(student: Student) -> bool:
+def is_majority_class_model(student: Student) -> bool:
     """Whether always saying one class would be right as often, as far as so many test examples can tell.
 
     One that recognises clearly more of the classes than that, on average, pays for it in accuracy: that is no failure.
@@ -38,7 +38,7 @@ def headline(report: AnyReport) -> str:
     if report.student.accuracy is None:
         return f"A {what} with a privacy guarantee of ε = {report.privacy.epsilon:.3g}"
     right, epsilon = percent(report.student.accuracy), f"ε = {report.privacy.epsilon:.3g}"
-    if no_better_than_the_commonest(report.student):
+    if is_majority_class_model(report.student):
         return f"A {what} that is no better than always saying one class ({right} right), at {epsilon}"
     return f"A {what} that is right on {right} of the test examples{by_class(report.student)}, at {epsilon}"
 
@@ -118,30 +118,30 @@ def how_sure(epsilon: float) -> str:
     )
 
 
-def mechanism_in_words(report: Report) -> InWords:
+def describe_mechanism(report: Report) -> Description:
     """The mechanism's name as its paper writes it, and what a query releases.
 
     Where the report does not say, the mechanism itself is asked, if it is one of this package's; no other is imported.
     """
-    if report.in_words is not None:
-        return report.in_words
+    if report.description is not None:
+        return report.description
     name = str(report.mechanism.get("name"))
     if "." not in name:
         with suppress(ConfigError):
             return described(build(report.mechanism, report.n_teachers), report.n_teachers)
-    return InWords(title=short_name(name), releases=f"what the mechanism {name} releases")
+    return Description(title=short_name(name), releases=f"what the mechanism {name} releases")
 
 
-def described(mechanism: Mechanism, n_teachers: int) -> InWords:
+def described(mechanism: Mechanism, n_teachers: int) -> Description:
     """What a mechanism says of itself, for the report to keep."""
     subsampled = mechanism.split(n_teachers).rate is not None
-    return InWords(title=mechanism.title, releases=mechanism.in_words(), subsampled=subsampled)
+    return Description(title=mechanism.title, releases=mechanism.describe(), subsampled=subsampled)
 
 
-def parameters_in_words(settings: dict[str, Any]) -> str:
+def describe_parameters(settings: dict[str, Any]) -> str:
     """Parameters beside a name, short ones only.
 
-    >>> parameters_in_words({"C": 10, "name": "x", "steps": [{"deep": 1}]})
+    >>> describe_parameters({"C": 10, "name": "x", "steps": [{"deep": 1}]})
     'C 10'
     """
     shown = []
@@ -186,7 +186,7 @@ def _factor(epsilon: float) -> str:
 
 def _neighbours_in_words(neighbours: Neighbours) -> str:
     cells = " and then ".join(f"{n:,}" for n in neighbours.cells)
-    votes = "in the one" if neighbours.votes == 1 else f"in the {neighbours.votes}"
+    votes = "in the one" if neighbours.votes_per_record == 1 else f"in the {neighbours.votes_per_record}"
     return (
         f"Public examples were grouped into {cells} cells, and every private record voted, with its own label, {votes} "
         f"nearest to it. Noise hid the exact votes; what was released of them gave {neighbours.labelled:,} public "
@@ -206,7 +206,7 @@ def _what_was_done(report: AnyReport) -> str:
     unanswered = queries.asked - queries.answered
     declined = f"; {unanswered} got no answer" if unanswered else ""
     trained = "each trained on its own part of the private records"
-    if mechanism_in_words(report).subsampled:
+    if describe_mechanism(report).subsampled:
         trained = "each trained on a random subset of the private records"
     elif not report.teachers:
         trained = "whose votes were counted elsewhere"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.report.figures import confusion_of
-from pate.report.schema import Group, GroupLost, Lost, WithoutPrivacy
+from pate.report.schema import Group, GroupLost, Lost, NonprivateComparison
 
 if TYPE_CHECKING:
     from pate.data.groups import Grouping
@@ -56,7 +56,7 @@ def group_figures(
 
 def without_privacy(
     groupings: Sequence[Grouping], private: Classes, nonprivate: Classes, truth: Classes, n_classes: int
-) -> WithoutPrivacy:
+) -> NonprivateComparison:
     """The answers of a model without privacy beside those of a private one to the same test examples."""
     recall = recall_of(confusion_of(nonprivate, truth, n_classes))
     balanced = mean_over_classes(recall)
@@ -64,7 +64,7 @@ def without_privacy(
     loss = (nonprivate == truth).astype(np.int64) - (private == truth)
     whole = lost_by(loss)
     assert whole is not None
-    return WithoutPrivacy(
+    return NonprivateComparison(
         balanced_accuracy=balanced,
         recall=recall,
         groups=group_figures(groupings, nonprivate, truth, n_classes),
@@ -77,7 +77,7 @@ def without_privacy(
 
 
 def lost_by(loss: NDArray[np.int64]) -> Lost | None:
-    """Of examples of which each was lost (1), gained (−1) or is as before (0): the mean, and its standard error.
+    """Mean accuracy loss and its standard error, from examples that were lost (1), gained (−1) or kept (0).
 
     Two models err on much the same examples, so this error is smaller than that of two shares apart. It counts half an
     example more of each of the four pairs of answers (Agresti and Min, Statistics in Medicine 24, 2005, "Wald+2"): what

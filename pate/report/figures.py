@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pate.data.dataset import Dataset
     from pate.data.settings import DataSettings
     from pate.mechanisms import Mechanism
-    from pate.neighbours.posterior import Labelled
+    from pate.students.posterior import Labelled
 
 EXAMPLES_SHOWN = 24
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "ray", "dp-accounting")
 
 
 @dataclass(frozen=True)
-class Examples:
+class ExampleImages:
     """Public images, their rows in the public data, the released labels and, of benchmarks only, the true ones."""
 
     images: NDArray[np.uint8]
@@ -51,10 +51,10 @@ def teacher_kinds(config: Config) -> tuple[TeacherKind, ...]:
     """How many teachers each family has, in each round, from the configuration alone."""
     from pate.teachers import assign_recipes, recipes
 
-    if config.rounds:
+    if config.teacher_rounds:
         found: list[TeacherKind] = []
-        for number, one in enumerate(config.rounds, start=1):
-            own = config.of_round(number).model_copy(update={"rounds": ()})
+        for number, one in enumerate(config.teacher_rounds, start=1):
+            own = config.of_round(number).model_copy(update={"teacher_rounds": ()})
             first = ("student",) if one.features == "student" else ()
             found += (kind.model_copy(update={"features": first + kind.features}) for kind in teacher_kinds(own))
         return tuple(found)
@@ -67,7 +67,7 @@ def teacher_kinds(config: Config) -> tuple[TeacherKind, ...]:
     return tuple(
         TeacherKind(
             name=family.name,
-            params=dict(family.params) | {name: list(values) for name, values in family.vary.items()},
+            params=dict(family.params) | {name: list(values) for name, values in family.grid.items()},
             features=tuple(step.name for step in family.features),
             teachers=number,
         )
@@ -110,7 +110,7 @@ def save_examples(path: Path, data: Dataset, labels: NDArray[np.int64], labelled
     if labelled is not None:
         likeliest = np.lexsort((-labelled.weights, labelled.rows))
         rows, first = np.unique(labelled.rows[likeliest], return_index=True)
-        data, labels = data.asked_first(rows), labelled.labels[likeliest][first]
+        data, labels = data.with_queries_first(rows), labelled.labels[likeliest][first]
     shown = min(EXAMPLES_SHOWN, len(labels))
     images = as_images(data.X_public[:shown])
     if images is None:
@@ -131,13 +131,13 @@ def save_examples(path: Path, data: Dataset, labels: NDArray[np.int64], labelled
     write_atomically(path, write, mode=0o644)
 
 
-def load_examples(path: Path) -> Examples | None:
+def load_examples(path: Path) -> ExampleImages | None:
     """What `save_examples` kept; None if there is nothing."""
     if not path.exists():
         return None
     with np.load(path, allow_pickle=False) as archive:
         truth = archive["truth"] if "truth" in archive.files else None
-        return Examples(archive["images"], archive["rows"], archive["labels"], truth)
+        return ExampleImages(archive["images"], archive["rows"], archive["labels"], truth)
 
 
 def as_images(X: NDArray) -> NDArray[np.uint8] | None:

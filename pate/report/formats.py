@@ -39,10 +39,10 @@ def points(share: float, error: float) -> str:
     return f"{'0.0' if shown == '−0.0' else shown} ± {100 * error:.1f}"
 
 
-def lost_or_gained(share: float, error: float) -> str:
+def format_change(share: float, error: float) -> str:
     """A loss in percentage points, in words.
 
-    >>> lost_or_gained(0.0321, 0.0049), lost_or_gained(-0.012, 0.003)
+    >>> format_change(0.0321, 0.0049), format_change(-0.012, 0.003)
     ('lost 3.2 ± 0.5', 'gained 1.2 ± 0.3')
     """
     return f"lost {points(share, error)}" if share >= 0 else f"gained {points(-share, error)}"

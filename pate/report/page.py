@@ -12,18 +12,18 @@ from pate.mechanisms import UNANSWERED
 from pate.report import plots, who_pays
 from pate.report.explanations import (
     AnyReport,
+    describe_mechanism,
+    describe_parameters,
     guarantee,
     headline,
-    mechanism_in_words,
-    parameters_in_words,
     short_name,
     skewed,
 )
-from pate.report.figures import Examples
+from pate.report.figures import ExampleImages
 from pate.report.formats import percent, small
+from pate.report.html import HtmlTable, Plot, inline_svg, png_data_url, render
 from pate.report.papers import PaperRow, paper_rows, source_of
 from pate.report.published_config import LEFT_OUT
-from pate.report.rendering import Plot, Table, inline_svg, png_address, render
 from pate.report.schema import BaselineReport, EpsilonCurves, Neighbours, Report
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Values = dict[str, Any]
 """What a part of the template is given, by name."""
 
 
-def draw(report: AnyReport, examples: Examples | None) -> dict[str, Figure]:
+def draw(report: AnyReport, examples: ExampleImages | None) -> dict[str, Figure]:
     """All plots of a run, by file name."""
     drawn = {}
     confusion = report.student.confusion
@@ -46,13 +46,13 @@ def draw(report: AnyReport, examples: Examples | None) -> dict[str, Figure]:
     if examples is not None:
         drawn["examples"] = plots.example_grid(examples.images, examples.labels.tolist(), report.classes)
     if isinstance(report, Report) and report.curves is not None:
-        drawn["epsilon"] = plots.epsilon_by_queries(report.curves, report.queries.limit_asked, report.privacy.epsilon)
+        drawn["epsilon"] = plots.epsilon_by_queries(report.curves, report.queries.max_queries, report.privacy.epsilon)
     if report.student.accuracy is not None:
         drawn["plane"] = plots.accuracy_against_epsilon(plane_points(report), _nonprivate(report))
     return drawn
 
 
-def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], examples: Examples | None = None) -> str:
+def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], examples: ExampleImages | None = None) -> str:
     """The page as HTML text; `config_yaml` may be published, and `svg` are the files that `draw` made."""
     versions = [("pate", report.pate_version), *report.versions.items(), ("configuration digest", report.config_digest)]
     return render(
@@ -63,7 +63,7 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         sanitised=report.privacy.sanitised,
         figures=_figures(report),
         steps=_steps(report),
-        released_per_query=mechanism_in_words(report).releases if isinstance(report, Report) else None,
+        released_per_query=describe_mechanism(report).releases if isinstance(report, Report) else None,
         families=_families(report),
         warnings=report.warnings,
         quality=_quality(report),
@@ -124,11 +124,11 @@ def _quality(report: AnyReport) -> list[tuple[str, str]]:
     return rows
 
 
-def _labels(report: AnyReport) -> Table | None:
+def _labels(report: AnyReport) -> HtmlTable | None:
     """Released labels of each class, beside what the student says of public examples."""
     if not isinstance(report, Report) or report.labels is None:
         return None
-    said = report.student.said_of_public
+    said = report.student.public_predictions
     total, all_said = max(1, sum(report.labels.by_class)), max(1, sum(said or ()))
     expected, rows = report.labels.expected_shares, []
     for number, (name, n) in enumerate(zip(report.classes, report.labels.by_class, strict=True)):
@@ -138,15 +138,15 @@ def _labels(report: AnyReport) -> Table | None:
     counted = ("released labels", "share of them")
     if expected is not None:
         counted = ("likeliest class of so many public examples", "its share, by the noisy votes near them")
-    return Table(("class", *counted, "the student says, of public examples"), rows)
+    return HtmlTable(("class", *counted, "the student says, of public examples"), rows)
 
 
-def _calibration(report: AnyReport) -> Table | None:
+def _calibration(report: AnyReport) -> HtmlTable | None:
     found = report.student.calibration
     if found is None:
         return None
     rows = [(percent(sure), percent(right), f"{n:,}") for sure, right, n in found.bins]
-    return Table(("how sure on average", "right", "test examples"), rows)
+    return HtmlTable(("how sure on average", "right", "test examples"), rows)
 
 
 def _voters(report: Report) -> list[tuple[str, str]]:
@@ -190,7 +190,7 @@ def _steps_of_a_run(report: Report) -> list[Values]:
     return [
         _step(True, "Private records", "their number is not published; each is in one part"),
         _step(True, f"{report.n_teachers:,} teachers", trained),
-        _step(True, f"{queries.asked:,} queries", f"votes and noise: {mechanism_in_words(report).title}"),
+        _step(True, f"{queries.asked:,} queries", f"votes and noise: {describe_mechanism(report).title}"),
         _step(False, f"{queries.answered:,} labels", answers),
         _step(False, "One student", learned),
     ]
@@ -200,8 +200,8 @@ def _steps_of_neighbours(report: Report, neighbours: Neighbours) -> list[Values]
     unlabelled = (report.public_examples or neighbours.labelled) - neighbours.labelled
     return [
         _step(True, "Private records", "their number is not published"),
-        _step(True, f"{neighbours.votes} votes each", "near public examples, in cells of their own"),
-        _step(True, f"{sum(neighbours.cells):,} cells", f"votes and noise: {mechanism_in_words(report).title}"),
+        _step(True, f"{neighbours.votes_per_record} votes each", "near public examples, in cells of their own"),
+        _step(True, f"{sum(neighbours.cells):,} cells", f"votes and noise: {describe_mechanism(report).title}"),
         _step(False, f"{neighbours.labelled:,} labels", "of public examples, from what was released of their cells"),
         _step(False, "One student", f"{short_name(report.student.name)}, with {unlabelled:,} examples unlabelled"),
     ]
@@ -218,7 +218,7 @@ def _families(report: AnyReport) -> list[Values]:
     families = []
     for kind in report.teachers:
         features = f"on {', '.join(kind.features)}" if kind.features else ""
-        details = " · ".join(part for part in (parameters_in_words(kind.params), features) if part)
+        details = " · ".join(part for part in (describe_parameters(kind.params), features) if part)
         width = f"{100 * kind.teachers / most:.0f}"
         families.append({"name": short_name(kind.name), "details": details, "teachers": kind.teachers, "width": width})
     return families
@@ -247,7 +247,7 @@ def _classes(report: AnyReport, svg: dict[str, str]) -> Values | None:
         "plot": Plot(
             inline_svg(svg["classes"], "classes", f"Accuracy of each class with its 95 % interval. {words}"),
             "Accuracy on the test examples of each class. The bar is a 95 % interval (Wilson): few examples, wide bar.",
-            Table(("class", "right", "95 % interval", "test examples"), rows),
+            HtmlTable(("class", "right", "95 % interval", "test examples"), rows),
         ),
         "confusion": _confusion(confusion, report.classes) if len(confusion) <= _MANY_CLASSES else None,
     }
@@ -266,7 +266,7 @@ def _confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> li
     return lines
 
 
-def _released(report: AnyReport, examples: Examples | None) -> list[Values]:
+def _released(report: AnyReport, examples: ExampleImages | None) -> list[Values]:
     """Public examples with what was released about them."""
     if examples is None:
         return []
@@ -274,21 +274,21 @@ def _released(report: AnyReport, examples: Examples | None) -> list[Values]:
     for place, (picture, row, label) in enumerate(zip(examples.images, examples.rows, examples.labels, strict=True)):
         truth = None if examples.truth is None else report.classes[examples.truth[place]]
         said = "⊥" if label == UNANSWERED else report.classes[label]
-        kind, remark, words = "", "", f"released label {said}"
+        kind, note, words = "", "", f"released label {said}"
         if label == UNANSWERED:
-            kind, remark, words = "unanswered", "no answer", "not answered"
+            kind, note, words = "unanswered", "no answer", "not answered"
         elif truth is not None and truth != said:
-            kind, remark, words = "wrong", f"truly {truth}", f"released label {said}, truly {truth}"
+            kind, note, words = "wrong", f"truly {truth}", f"released label {said}, truly {truth}"
         height, width = picture.shape[:2]
-        picture_values = {"row": row, "address": png_address(plots.png_of(picture)), "width": width, "height": height}
-        shown.append({"kind": kind, "remark": remark, "words": words, "said": said} | picture_values)
+        picture_values = {"row": row, "address": png_data_url(plots.png_of(picture)), "width": width, "height": height}
+        shown.append({"kind": kind, "note": note, "words": words, "said": said} | picture_values)
     return shown
 
 
 def _cost_by_queries(report: AnyReport, svg: dict[str, str]) -> Plot | None:
     if not isinstance(report, Report) or report.curves is None:
         return None
-    limit, epsilon = report.queries.limit_asked, report.privacy.epsilon
+    limit, epsilon = report.queries.max_queries, report.privacy.epsilon
     alternative = f"ε grows with the number of queries, to {epsilon:.3g} at the limit of {limit} queries."
     caption = f"ε at δ = {small(report.privacy.delta)} against the number of label queries."
     if len(report.curves.epsilon) > 1:
@@ -296,13 +296,13 @@ def _cost_by_queries(report: AnyReport, svg: dict[str, str]) -> Plot | None:
     return Plot(inline_svg(svg["epsilon"], "epsilon", alternative), caption, curves_table(report.curves))
 
 
-def curves_table(curves: EpsilonCurves) -> Table:
+def curves_table(curves: EpsilonCurves) -> HtmlTable:
     """ε after so many queries, one column per way of counting."""
     rows = [
         (str(n), *("∞" if values[i] is None else f"{values[i]:.3f}" for values in curves.epsilon.values()))
         for i, n in enumerate(curves.queries)
     ]
-    return Table(("queries", *curves.epsilon), rows)
+    return HtmlTable(("queries", *curves.epsilon), rows)
 
 
 def plane_points(report: AnyReport) -> list[plots.Point]:
@@ -360,7 +360,7 @@ def _plane(report: AnyReport, svg: dict[str, str]) -> Plot | None:
     return Plot(
         inline_svg(svg["plane"], "plane", alternative),
         "Accuracy on test examples against ε, which grows by equal factors to the right.",
-        Table(("method", "ε", "right", "which ε", "δ"), rows, n_own),
+        HtmlTable(("method", "ε", "right", "which ε", "δ"), rows, n_own),
     )
 
 

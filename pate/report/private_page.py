@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pate.report import plots
 from pate.report.formats import percent
+from pate.report.html import HtmlTable, Plot, inline_svg, render
 from pate.report.page import curves_table
-from pate.report.rendering import Plot, Table, inline_svg, render
 from pate.report.schema import EpsilonCurves, Report
 from pate.runs.files import RunFiles
 
@@ -44,7 +44,7 @@ def render_private_page(report: Report, run: RunFiles) -> str | None:
     )
 
 
-def _cost(report: Report, figures: dict[str, Any]) -> Table:
+def _cost(report: Report, figures: dict[str, Any]) -> HtmlTable:
     """Every ε of the run, with its kind."""
     rows = [("for every data set (the one to publish)", f"{report.privacy.epsilon:.4g}")]
     if report.privacy.sanitised is not None:
@@ -54,7 +54,7 @@ def _cost(report: Report, figures: dict[str, Any]) -> Table:
             rows.append((name, "∞" if figures[key] is None else f"{figures[key]:.4g}"))
     if figures.get("why"):
         rows.append(("exact (private)", f"none: {figures['why']}"))
-    return Table((f"ε at δ = {report.privacy.delta:g}", "all queries"), rows)
+    return HtmlTable((f"ε at δ = {report.privacy.delta:g}", "all queries"), rows)
 
 
 def _cost_by_queries(report: Report, after: dict[str, Any] | None) -> Plot | None:
@@ -72,7 +72,7 @@ def _cost_by_queries(report: Report, after: dict[str, Any] | None) -> Plot | Non
         queries=tuple(after["queries"]),
         epsilon={**known, "exact, RDP: depends on the votes (private)": tuple(after["epsilon"])},
     )
-    figure = plots.epsilon_by_queries(curves, report.queries.limit_asked, report.privacy.epsilon, private=True)
+    figure = plots.epsilon_by_queries(curves, report.queries.max_queries, report.privacy.epsilon, private=True)
     alternative = "ε against the number of queries, for every data set and for these votes."
     return Plot(
         inline_svg(plots.as_svg(figure, "private-epsilon"), "private-epsilon", alternative),
@@ -81,7 +81,7 @@ def _cost_by_queries(report: Report, after: dict[str, Any] | None) -> Plot | Non
     )
 
 
-def _agreement(top: NDArray[np.int64], gaps: NDArray[np.int64]) -> Table:
+def _agreement(top: NDArray[np.int64], gaps: NDArray[np.int64]) -> HtmlTable:
     """Votes of the first class and its lead, over the queries."""
     rows = [
         (
@@ -92,10 +92,10 @@ def _agreement(top: NDArray[np.int64], gaps: NDArray[np.int64]) -> Table:
         )
         for name, values in (("votes of the first", top), ("gap to the second", gaps))
     ]
-    return Table(("in votes", "least", "¼", "½", "¾", "most"), rows)
+    return HtmlTable(("in votes", "least", "¼", "½", "¾", "most"), rows)
 
 
-def _classes(report: Report, counts: NDArray[np.int64]) -> Table:
+def _classes(report: Report, counts: NDArray[np.int64]) -> HtmlTable:
     """What teachers think of each class: how often it is first or second, and how many votes it ever has."""
     order = np.argsort(-counts, axis=1, kind="stable")
     released = None if report.labels is None else report.labels.by_class
@@ -114,11 +114,11 @@ def _classes(report: Report, counts: NDArray[np.int64]) -> Table:
             )
         )
     header = ("class", "of all votes", "first in", "second in", "votes, median", "votes, most", "labels released")
-    return Table(header, rows)
+    return HtmlTable(header, rows)
 
 
 def _rare(report: Report, counts: NDArray[np.int64]) -> str | None:
-    """A remark in words where some class hardly ever wins though it has votes."""
+    """A note in words where some class hardly ever wins though it has votes."""
     first = np.bincount(counts.argmax(axis=1), minlength=len(report.classes))
     shares = counts.sum(axis=0) / max(1, counts.sum())
     lost = [
@@ -148,7 +148,7 @@ def _gaps(gaps: NDArray[np.int64], teachers: int) -> Plot:
     return Plot(
         inline_svg(plots.as_svg(figure, "gaps"), "gaps", alternative),
         f"Gap between the first and the second class, of {teachers} votes.",
-        Table(("gap", "queries"), shares),
+        HtmlTable(("gap", "queries"), shares),
     )
 
 

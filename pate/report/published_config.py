@@ -21,26 +21,42 @@ _AS_THEY_ARE = frozenset(
 _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers
-    "data": frozenset({"source", "images", "read_by", "ids", "id_type", "about_records"}),
+    "data": frozenset({"source", "images", "read_by", "ids", "id_type", "public_record_count"}),
     "budget": frozenset(
-        {"delta", "asked", "answered", "query_order", "rounds", "epsilon", "sanitise", "allow_large_delta"}
+        {
+            "delta",
+            "max_queries",
+            "max_answers",
+            "query_selection",
+            "active_rounds",
+            "epsilon",
+            "sanitise",
+            "allow_large_delta",
+        }
     ),
     "neighbours": frozenset(
         {
             "components",
             "standardise",
-            "votes",
-            "queries",
+            "votes_per_record",
+            "cells",
             "rounds",
             "label",
-            "least_share",
+            "min_vote_share",
             "soft",
             "refine",
             "features",
         }
     ),
     "ray": frozenset(
-        {"workers", "cpus_per_worker", "gpus_per_worker", "wait", "seconds_per_teacher", "memory_per_reader"}
+        {
+            "workers",
+            "cpus_per_worker",
+            "gpus_per_worker",
+            "worker_timeout_seconds",
+            "teacher_timeout_seconds",
+            "memory_per_reader",
+        }
     ),
 }
 _ON_THE_STUDENTS_CARD = frozenset(
@@ -89,7 +105,7 @@ def _published(key: str, value: Any) -> Any:
         return value
     if key in _MODELS:
         return [_model(item) for item in value] if isinstance(value, list) else _model(value)
-    if key == "rounds" and isinstance(value, list):
+    if key == "teacher_rounds" and isinstance(value, list):
         return [_round(item) for item in value]
     if key in _SECTIONS and isinstance(value, Mapping):
         shown = _SECTIONS[key]
@@ -104,10 +120,10 @@ def _item(section: str, name: str, value: Any, shown: bool) -> Any:
 
 
 def _round(one: Any) -> Any:
-    """Of teachers: how many queries, by which teachers."""
+    """What is published of one round of teachers: the number of queries, and its teachers."""
     if not isinstance(one, Mapping):
         return LEFT_OUT
-    shown = {"asked", "features"}
+    shown = {"queries", "features"}
     return {key: published_params(value) if key in shown else _published(key, value) for key, value in one.items()}
 
 
@@ -115,7 +131,7 @@ def _model(model: Any) -> Any:
     """A classifier's name is that of a class; the names of its features too."""
     if not isinstance(model, Mapping):
         return LEFT_OUT
-    shown = {"params", "features", "weight", "vary"}
+    shown = {"params", "features", "weight", "grid"}
     return {
         key: value if key == "name" else published_params(value) if key in shown else LEFT_OUT
         for key, value in model.items()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pate.data.groups import groupings
 from pate.mechanisms import UNANSWERED
-from pate.report.explanations import no_better_than_the_commonest
+from pate.report.explanations import is_majority_class_model
 from pate.report.fairness import group_figures, mean_over_classes, recall_of
 from pate.report.figures import confusion_of
 from pate.report.formats import percent
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pate.data.dataset import Dataset
-    from pate.neighbours.posterior import Labelled
     from pate.report.schema import BaselineReport
     from pate.students.held_out import HeldOut
+    from pate.students.posterior import Labelled
 
 _BINS = 10
 _ONE_CLASS = 0.95  # of the labels: a student of these can hardly learn another
@@ -56,7 +56,7 @@ def measured(
         name=name,
         test_examples=len(X) if X is not None else 0,
         accuracy=None,
-        said_of_public=said,
+        public_predictions=said,
         agreement=None if agreement is None else _agreement(agreement),
     )
     if X is None or y is None or not len(X):
@@ -140,13 +140,13 @@ def released_labels(labels: NDArray[np.int64], labelled: Labelled | None, n_clas
 def warnings_of(report: Report | BaselineReport) -> tuple[str, ...]:
     """What people should know before they use the student, in words; most serious first."""
     names, student, found = report.classes, report.student, []
-    if student.accuracy is not None and student.confusion is not None and no_better_than_the_commonest(student):
+    if student.accuracy is not None and student.confusion is not None and is_majority_class_model(student):
         common = names[int(np.array(student.confusion).sum(axis=1).argmax())]
         found.append(
             f"It is right on {percent(student.accuracy)} of the test examples, and always saying {common!r} would be "
             f"right on {percent(student.commonest_share)}."
         )
-    found += _collapsed(student.said_of_public, names, getattr(report, "public_examples", None))
+    found += _collapsed(student.public_predictions, names, getattr(report, "public_examples", None))
     if isinstance(report, Report) and report.labels is not None:
         found += _one_sided(report.labels, names)
     agreement = student.agreement

@@ -25,8 +25,8 @@ class Queries(_Section):
 
     asked: int = Field(description="queries charged")
     answered: int = Field(description="queries that got a label; the others got ⊥")
-    limit_asked: int = Field(description="most queries that could be asked, fixed before the first")
-    limit_answered: int = Field(description="most queries that could be answered, fixed before the first")
+    max_queries: int = Field(description="most queries that could be asked, fixed before the first")
+    max_answers: int = Field(description="most queries that could be answered, fixed before the first")
     adaptive: bool = Field(
         default=False, description="whether later queries were chosen, or later teachers made, by earlier answers"
     )
@@ -147,7 +147,7 @@ class Student(_Section):
         default=None, description="area under the ROC curve; mean over classes, each against the rest"
     )
     calibration: Calibration | None = None
-    said_of_public: tuple[int, ...] | None = Field(
+    public_predictions: tuple[int, ...] | None = Field(
         default=None, description="how many of up to 2,000 public examples it gives each class"
     )
     agreement: Agreement | None = Field(default=None, description="only where there are no test labels")
@@ -174,7 +174,7 @@ class EpsilonCurves(_Section):
 class Neighbours(_Section):
     """Where records voted themselves, near public examples."""
 
-    votes: int = Field(description="votes of one record, or of one id, in each round, each in another cell")
+    votes_per_record: int = Field(description="votes of one record, or of one id, in each round, each in another cell")
     cells: tuple[int, ...] = Field(description="cells of each round")
     features: tuple[str, ...] = Field(default=(), description="public features that cells are made in")
     labelled: int = Field(description="public examples that got a label from their cell")
@@ -188,12 +188,12 @@ class Lost(_Section):
 
 
 class GroupLost(Lost):
-    """The same of a group, and of the classes in it."""
+    """What a group lost to privacy, and what each class in it lost."""
 
     by_class: tuple[Lost | None, ...] = Field(description="in the order of `classes`; null where it has none of one")
 
 
-class WithoutPrivacy(_Section):
+class NonprivateComparison(_Section):
     """The model without privacy on the same test examples, and what each class and group lost against it."""
 
     balanced_accuracy: float
@@ -214,7 +214,9 @@ class Benchmark(_Section):
     nonprivate_accuracy: float | None = Field(
         description="the same test, trained on the private records without privacy"
     )
-    without_privacy: WithoutPrivacy | None = Field(default=None, description="that model class by class, by group")
+    without_privacy: NonprivateComparison | None = Field(
+        default=None, description="that model class by class, by group"
+    )
     public_accuracy: float | None = Field(
         default=None, description="baselines: share of the public examples that the model gets right"
     )
@@ -224,7 +226,7 @@ class Benchmark(_Section):
     )
 
 
-class InWords(_Section):
+class Description(_Section):
     """The mechanism in words, as it describes itself from its public parameters."""
 
     title: str = Field(description="its name as its paper writes it")
@@ -244,7 +246,7 @@ class Report(_Section):
     neighbours: Neighbours | None = Field(default=None, description="only with voters: neighbours")
     classes: tuple[str, ...]
     mechanism: Method
-    in_words: InWords | None = Field(default=None, description="the mechanism, for people")
+    description: Description | None = Field(default=None, description="the mechanism, for people")
     queries: Queries
     privacy: Privacy
     anchored: bool | None = Field(

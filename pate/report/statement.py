@@ -6,9 +6,9 @@ import textwrap
 
 from pate.report.explanations import (
     AnyReport,
+    describe_mechanism,
+    describe_parameters,
     how_sure,
-    mechanism_in_words,
-    parameters_in_words,
     planned_in_words,
     together_in_words,
 )
@@ -105,14 +105,14 @@ def _mechanism(report: AnyReport) -> str:
     if isinstance(report, BaselineReport):
         settings = planned_in_words(report.planned)
         lines = [
-            f"Method: {report.method['name']} ({parameters_in_words(report.method)}).",
+            f"Method: {report.method['name']} ({describe_parameters(report.method)}).",
             f"Worked out before training: {settings}." if settings else "Noise is added as the method's proof demands.",
         ]
     else:
-        words = mechanism_in_words(report)
+        words = describe_mechanism(report)
         lines = [
             _teachers(report),
-            f"Mechanism: {words.title} ({parameters_in_words(report.mechanism)}). A query releases {words.releases}.",
+            f"Mechanism: {words.title} ({describe_parameters(report.mechanism)}). A query releases {words.releases}.",
             "Noise is integer valued and drawn from the operating system's entropy; the sampler's error is counted in "
             "δ. A label and its charge are stored together before anyone sees the label.",
         ]
@@ -121,13 +121,13 @@ def _mechanism(report: AnyReport) -> str:
 
 def _teachers(report: Report) -> str:
     if report.neighbours is not None:
-        votes = report.neighbours.votes
+        votes = report.neighbours.votes_per_record
         return (
             f"Neighbours. Public examples are grouped into cells; each record, or all records of one id, has {votes} "
             "vote(s) in each round, in different cells, those nearest to it. Added or removed it changes that many "
             "counts by 1, changed twice as many, whatever the number of cells."
         )
-    if mechanism_in_words(report).subsampled:
+    if describe_mechanism(report).subsampled:
         return (
             f"PATE. {report.n_teachers} teachers are trained on random subsets of the private records; a record is "
             "kept in at most a fixed number of them, which the mechanism's noise is made for."
@@ -157,7 +157,7 @@ def _limits(report: AnyReport) -> str:
         )
     return _section(
         "5. Limits",
-        f"Fixed before the first query: at most {queries.limit_asked} queries, at most {queries.limit_answered} of "
+        f"Fixed before the first query: at most {queries.max_queries} queries, at most {queries.max_answers} of "
         f"them answered. Used: {queries.asked} asked, {queries.answered} answered. ε is the cost of the limits, "
         "whatever was used. A batch that does not fit is refused." + _in_rounds(queries.rounds),
         "Asking again about the same public example returns the stored answer and costs nothing.",

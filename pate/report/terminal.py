@@ -6,7 +6,7 @@ from __future__ import annotations
 from pate.report.explanations import by_class, planned_in_words, together_in_words
 from pate.report.formats import percent
 from pate.report.schema import BaselineReport, ReleasedLabels, Report, Student
-from pate.report.who_pays import by_column, class_parts, group_parts, in_a_line, who_lost_most
+from pate.report.who_pays import by_column, class_parts, find_largest_loss, group_parts, in_a_line
 
 Row = tuple[str, str]
 _FEW_CLASSES = 6
@@ -34,7 +34,7 @@ def _voters(report: Report) -> list[Row]:
     if report.neighbours is not None:
         cells = ", then ".join(f"{n:,}" for n in report.neighbours.cells)
         labelled = f"{report.neighbours.labelled:,} of {report.public_examples or 0:,} public examples"
-        votes = "1 vote" if report.neighbours.votes == 1 else f"{report.neighbours.votes} votes"
+        votes = "1 vote" if report.neighbours.votes_per_record == 1 else f"{report.neighbours.votes_per_record} votes"
         return [("cells", f"{cells}; {votes} per {report.privacy.unit}"), ("labelled", labelled)]
     queries = report.queries
     return [
@@ -43,13 +43,13 @@ def _voters(report: Report) -> list[Row]:
     ]
 
 
-def labels_in_words(labels: ReleasedLabels, classes: tuple[str, ...]) -> str:
+def describe_labels(labels: ReleasedLabels, classes: tuple[str, ...]) -> str:
     """How many labels each class has, in a line.
 
-    >>> labels_in_words(ReleasedLabels(by_class=(170, 30), commonest_share=0.85), ("no", "yes"))
+    >>> describe_labels(ReleasedLabels(by_class=(170, 30), commonest_share=0.85), ("no", "yes"))
     "no 170, yes 30; 85.0 % are 'no'"
     >>> shares = ReleasedLabels(by_class=(200, 0), commonest_share=1, expected_shares=(0.85, 0.15))
-    >>> labels_in_words(shares, ("no", "yes"))
+    >>> describe_labels(shares, ("no", "yes"))
     'of 200 public examples, by the noisy votes near them: no 85.0 %, yes 15.0 %'
     """
     if labels.expected_shares is not None and len(classes) <= _FEW_CLASSES:
@@ -80,7 +80,7 @@ def _how_good(report: Report | BaselineReport) -> list[Row]:
     """Beyond accuracy: labels by class, recall, AUC, calibration, and warnings in words."""
     rows, student = [], report.student
     if isinstance(report, Report) and report.labels is not None:
-        rows.append(("released labels", labels_in_words(report.labels, report.classes)))
+        rows.append(("released labels", describe_labels(report.labels, report.classes)))
     if student.balanced_accuracy is not None:
         area = "" if student.auc is None else f", AUC {student.auc:.3f}"
         commonest = f"; always saying the commonest class is right on {percent(student.commonest_share)}"
@@ -94,10 +94,10 @@ def _how_good(report: Report | BaselineReport) -> list[Row]:
 
 
 def _without_privacy(report: Report | BaselineReport) -> list[Row]:
-    """Of a benchmark: what a model without privacy is right on, and who lost most against it."""
+    """Rows about the non-private baseline of a benchmark: its accuracy, and who lost most against it."""
     if report.benchmark is None or report.benchmark.nonprivate_accuracy is None:
         return []
-    right, most = percent(report.benchmark.nonprivate_accuracy), who_lost_most(report)
+    right, most = percent(report.benchmark.nonprivate_accuracy), find_largest_loss(report)
     return [("without privacy (benchmark)", right), *([("who pays (benchmark)", most)] if most else [])]
 
 

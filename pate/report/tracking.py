@@ -26,7 +26,7 @@ from pate.report.who_pays import class_parts, group_parts
 from pate.runs.files import RunFiles
 from pate.storage.files import make_folder, write_atomically
 
-_MOST_TEXT = 500  # signs of a parameter's value: the least that MLflow's stores take
+_MAX_TEXT = 500  # signs of a parameter's value: the least that MLflow's stores take
 _FINISHED, _LOCAL = 3, 4  # MLflow's numbers for the status of a run and for where its code is
 
 
@@ -146,7 +146,7 @@ def _allowed(name: str) -> str:
 
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pate.report.explanations import AnyReport
 from pate.report.fairness import FEWEST, error_of_share, recall_of
-from pate.report.formats import TOO_FEW, lost_or_gained, percent, points
-from pate.report.schema import Group, Lost, WithoutPrivacy
+from pate.report.formats import TOO_FEW, format_change, percent, points
+from pate.report.schema import Group, Lost, NonprivateComparison
 
 if TYPE_CHECKING:
-    from pate.report.rendering import Table
+    from pate.report.html import HtmlTable
 
 _FEW = 6  # classes or groups, for a line of a terminal
 _BY_CHANCE = 0.025  # how often a class or group may be said to have lost most where none lost anything
@@ -43,7 +43,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Of a class, a group, or a class in a group, in a sentence."""
+        """The name of a class, a group, or a class in a group, as a sentence uses it."""
         if self.column is None:
             return f"the class {self.value!r}"
         group = f"{self.column} = {self.value}"
@@ -90,7 +90,7 @@ def parts_within(report: AnyReport) -> list[Part]:
     return found
 
 
-def who_lost_most(report: AnyReport) -> str | None:
+def find_largest_loss(report: AnyReport) -> str | None:
     """The class or group that lost most to privacy, and the class in a group if that lost more; None: nobody knows.
 
     The largest of many differences is large by chance: the more there are, the larger it has to be to be told.
@@ -101,10 +101,10 @@ def who_lost_most(report: AnyReport) -> str | None:
     if beside is None or not known:
         return None
     errors = NormalDist().inv_cdf(1 - _BY_CHANCE / len(known + within))
-    most, deepest = (_most_beyond(errors, parts) for parts in (known, within))
+    most, deepest = (_max_beyond(errors, parts) for parts in (known, within))
     if most is None and deepest is None:
         return _within_chance(max(known, key=_lost))
-    whole = f"All test examples together {lost_or_gained(beside.lost.share, beside.lost.error)}."
+    whole = f"All test examples together {format_change(beside.lost.share, beside.lost.error)}."
     if most is None or deepest is None:
         return f"{_told(most or deepest)} {whole}"
     more = f" Within groups: {_of_so_many(deepest)}." if _lost(deepest) > _lost(most) else ""
@@ -117,7 +117,7 @@ def _lost(one: Part | None) -> float:
     return one.lost.share
 
 
-def _most_beyond(errors: float, parts: Sequence[Part]) -> Part | None:
+def _max_beyond(errors: float, parts: Sequence[Part]) -> Part | None:
     """The largest loss of those that are more than so many standard errors."""
     beyond = [one for one in parts if one.lost is not None and one.lost.share > errors * one.lost.error]
     return max(beyond, key=_lost) if beyond else None
@@ -161,7 +161,7 @@ def in_a_line(parts: Sequence[Part]) -> str:
 
 def _shown(one: Part) -> str:
     if one.lost is not None:
-        return f"{one.value} {percent(one.right)} ({lost_or_gained(one.lost.share, one.lost.error)})"
+        return f"{one.value} {percent(one.right)} ({format_change(one.lost.share, one.lost.error)})"
     return f"{one.value} {_with_error(one)}"
 
 
@@ -178,12 +178,12 @@ def section(report: AnyReport) -> dict[str, Any] | None:
 
     With each table of groups comes one of the classes within them.
     """
-    from pate.report.rendering import Table
+    from pate.report.html import HtmlTable
 
     beside, groups = _without_privacy(report), report.student.groups
     if beside is None and not groups:
         return None
-    tables: list[tuple[str, Table, Table | None]] = []
+    tables: list[tuple[str, HtmlTable, HtmlTable | None]] = []
     if beside is not None:
         tables.append(("By class", _table(["class"], "recognised", class_parts(report)), None))
     within = by_column(parts_within(report))
@@ -192,21 +192,21 @@ def section(report: AnyReport) -> dict[str, Any] | None:
         table = _table([column], "right", parts)
         rows = [(*row, _cell(*mean)) for row, mean in zip(table.rows, means, strict=True)]
         by_class = _table([column, "class"], "recognised", within[column])
-        tables.append((f"By {column}", Table((*table.header, "mean over classes"), rows), by_class))
+        tables.append((f"By {column}", HtmlTable((*table.header, "mean over classes"), rows), by_class))
     heading = "Group by group" if beside is None else "Who pays for privacy"
-    return {"heading": heading, "most": who_lost_most(report), "tables": tables, "fewest": FEWEST}
+    return {"heading": heading, "most": find_largest_loss(report), "tables": tables, "fewest": FEWEST}
 
 
-def _table(names: Sequence[str], right: str, parts: Sequence[Part]) -> Table:
+def _table(names: Sequence[str], right: str, parts: Sequence[Part]) -> HtmlTable:
     """A row for each part; what is known of benchmarks alone has columns only there."""
-    from pate.report.rendering import Table
+    from pate.report.html import HtmlTable
 
     beside = ("without privacy", "lost") if any(one.lost is not None for one in parts) else ()
     rows = []
     for one in parts:
         of_class = () if one.of_class is None else (one.of_class,)
         rows.append((one.value, *of_class, f"{one.examples:,}", *_cells(one)[: 1 + len(beside)]))
-    return Table((*names, "test examples", right, *beside), rows)
+    return HtmlTable((*names, "test examples", right, *beside), rows)
 
 
 def _cells(one: Part) -> tuple[str, str, str]:
@@ -226,5 +226,5 @@ def _cell(share: float | None, examples: int) -> str:
     return TOO_FEW if share is None or examples < FEWEST else percent(share)
 
 
-def _without_privacy(report: AnyReport) -> WithoutPrivacy | None:
+def _without_privacy(report: AnyReport) -> NonprivateComparison | None:
     return report.benchmark.without_privacy if report.benchmark is not None else None

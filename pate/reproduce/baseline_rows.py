@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pate.components.registry import chosen
 from pate.config import BaselineConfig, default_config_path, parse_config, read_yaml
-from pate.naming import chosen
 
 _ROWS = Path(__file__).with_name("baseline_rows.yaml")
 
@@ -45,7 +45,7 @@ class BaselineStudy:
     public_was_seen: bool = False
 
     def only(self, names: Sequence[str]) -> BaselineStudy:
-        """The same with some of its rows."""
+        """A copy of the study with the named rows alone."""
         return replace(self, rows=chosen(names, {row.name: row for row in self.rows}, self.name, "rows"))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pate.baselines.run import run_baseline
-from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.data.sources import load
 from pate.errors import DataError, RunError
@@ -17,6 +16,7 @@ from pate.report.formats import percent
 from pate.reproduce.baseline_figures import draw
 from pate.reproduce.baseline_rows import BaselineRow, BaselineStudy
 from pate.reproduce.table import columns
+from pate.runs.console import Console
 from pate.runs.files import RESULTS, TABLE, RunFiles
 from pate.storage.files import locked, make_folder, write_atomically
 
@@ -50,7 +50,7 @@ def _run_all(
     found: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
     for seed in range(seeds):
         for number, row in enumerate(study.rows, start=1):
-            console.say(f"— {study.name}: {row.name} ({number} of {len(study.rows)}), seed {seed + 1} of {seeds}")
+            console.info(f"— {study.name}: {row.name} ({number} of {len(study.rows)}), seed {seed + 1} of {seeds}")
             config = row.config(seed)
             folder = out / "rows" / f"{row.name}-seed-{seed}-{config.digest()[:8]}"
             if not RunFiles(folder).report_file.exists():
@@ -94,7 +94,7 @@ def _together(row: BaselineRow, reports: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def _share_right(report: dict[str, Any]) -> float:
-    """Of all examples that are neither trained on nor private: a benchmark's public ones have labels, too."""
+    """Accuracy on all examples that were not trained on; a benchmark's public ones have labels too."""
     student, public = report["student"], report["benchmark"]["public_accuracy"]
     if public is None:
         return float(student["accuracy"])

@@ -19,7 +19,7 @@ GAMMAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def vote_figures(votes: NDArray[np.int64], y: NDArray[np.int64]) -> dict[str, Any]:
-    """Of one ensemble: mean accuracy of its teachers, of the plurality and of the noisy vote; the plurality's lead."""
+    """Figures of one ensemble: mean accuracy of teachers, plurality and noisy vote, and the plurality's lead."""
     rows, n_teachers = np.arange(len(votes)), int(votes[0].sum())
     ordered = np.sort(votes, axis=1)
     return {

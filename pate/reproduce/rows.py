@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pate.components.registry import chosen, nearest
 from pate.config import Config, default_config_path, parse_config, read_yaml
 from pate.errors import ConfigError
-from pate.naming import chosen, nearest
 from pate.reproduce.baseline_rows import baseline_studies
 
 _SECTIONS = ("neighbours", "mechanism", "budget", "student")
@@ -57,7 +57,7 @@ class Study:
         return parse_config(self.base | {"n_teachers": n_teachers, "seed": seed})
 
     def only(self, names: Sequence[str]) -> Study:
-        """The same with some of its rows, and without what they do not need: other ensembles, a model to compare."""
+        """A copy of the study with the named rows, without ensembles and a non-private baseline not needed."""
         rows = chosen(names, {row.name: row for row in self.rows}, self.data, "rows")
         return replace(self, rows=rows, figure_teachers=(), nonprivate=None)
 
@@ -104,17 +104,17 @@ def study(
         nonprivate = nonprivate or content.pop("nonprivate", None)
         for key in ("nonprivate", "groups"):  # no part of a row
             content.pop(key, None)
-        student, remarks = content["student"], [entry.get("differs")]
+        student, notes = content["student"], [entry.get("differs")]
         if not by_records:
             differs = known["differs"]
-            remarks = [differs["votes" if votes else "own"], differs.get(student["name"]), *remarks]
+            notes = [differs["votes" if votes else "own"], differs.get(student["name"]), *notes]
         params = student.get("params", {})
         steps = entry.get("quick_steps", None if by_records and "steps" not in params else known.get("quick_steps"))
         if quick and steps is not None:
             content["student"] = student | {"params": params | {"steps": steps}}
-            remarks.append(f"a student of {steps} steps (quick)")
+            notes.append(f"a student of {steps} steps (quick)")
         paper = _of_paper(data, entry["paper"], files[1]) if "paper" in entry else None
-        rows.append(Row(entry["name"], content, paper, "; ".join(r for r in remarks if r)))
+        rows.append(Row(entry["name"], content, paper, "; ".join(r for r in notes if r)))
     wanted = () if votes else known.get("figure_teachers", ())
     sizes = tuple(n for n in wanted if not quick or n == base["n_teachers"])
     found = Study(data, tuple(rows), sizes, base, nonprivate)

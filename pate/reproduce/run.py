@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from pate import pipeline
 from pate.cluster.session import joined
 from pate.config import Config, Model, RaySettings
-from pate.console import Console
 from pate.data.dataset import Dataset, Records, Votes
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
-from pate.preparing import in_asking_order
+from pate.preflight.preparation import in_asking_order
 from pate.report.nonprivate import nonprivate_accuracy
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
+from pate.runs.console import Console
 from pate.runs.files import RESULTS, TABLE, RunFiles
 from pate.storage.files import locked, make_folder, write_atomically
 from pate.teachers import recipe_of
@@ -70,14 +70,14 @@ def reproduce(
         for seed in range(seeds):
             known = _Votes(study, data, seed, private, session)
             for row in study.rows:
-                console.say(f"— {study.data}: {row.name}, seed {seed} ({seed + 1} of {seeds})")
+                console.info(f"— {study.data}: {row.name}, seed {seed} ({seed + 1} of {seeds})")
                 if row.by_records:
                     outcome = _run_on_records(row, seed, sources.of(row.config(seed)), out, console)
                 else:
                     outcome = _run_on_votes(row, seed, known, out, session)
                 outcomes[row.name].append(outcome)
             ensembles += known.figures()
-        result = _together(study, outcomes, ensembles, nonprivate, data.remarks, seeds)
+        result = _together(study, outcomes, ensembles, nonprivate, data.notes, seeds)
         _write(result, out, private, study.data)
         return result
 
@@ -122,7 +122,7 @@ class _Votes:
         for config in (row.config(seed) for row in study.rows if not row.by_records):
             order = in_asking_order(_numbered(data), config).public_rows
             assert order is not None
-            self._asked[config.name] = order[: config.budget.asked]
+            self._asked[config.name] = order[: config.budget.max_queries]
             ensemble = _ensemble(config)
             before = self._wanted.get(ensemble, first)
             self._wanted[ensemble] = np.union1d(before, self._asked[config.name])
@@ -204,7 +204,7 @@ def _finished(row: Row, config: Config, data: Dataset, out: Path, console: Conso
     run = RunFiles(folder)
     if not run.report_file.exists():
         kept = out / "private" / "features"
-        pipeline.run(config, folder, data=data, resume="auto", console=console, kept_features=kept)
+        pipeline.run(config, folder, data=data, resume="auto", console=console, feature_cache=kept)
     return run, {"folder": str(folder.relative_to(out)), "report": json.loads(run.report_file.read_text())}
 
 
@@ -239,7 +239,7 @@ def _together(
     outcomes: dict[str, list[dict[str, Any]]],
     ensembles: list[dict[str, Any]],
     nonprivate: float | None,
-    remarks: Sequence[str],
+    notes: Sequence[str],
     seeds: int,
 ) -> Reproduction:
     public_rows, private_rows = [], []
@@ -250,10 +250,10 @@ def _together(
             {
                 "row": row.name,
                 "paper": row.paper,
-                "differs": "; ".join([row.differs, *remarks]),
+                "differs": "; ".join([row.differs, *notes]),
                 "mechanism": reports[0]["mechanism"],
                 "teachers": reports[0]["n_teachers"],
-                "query_order": None if row.by_records else row.content["budget"].get("query_order", "given"),
+                "query_selection": None if row.by_records else row.content["budget"].get("query_selection", "given"),
                 "delta": reports[0]["privacy"]["delta"],
                 "epsilon": reports[0]["privacy"]["epsilon"],
                 "epsilon_added_or_removed": reports[0]["privacy"].get("epsilon_added_or_removed"),

@@ -57,7 +57,7 @@ def public_lines(public: dict[str, Any]) -> list[str]:
 
 
 def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
-    """The same rows with data-dependent ε, as the papers have them, and figures 2 and 3."""
+    """The table with data-dependent ε, as the papers print it, and figures 2 and 3."""
     cells: list[tuple[str, ...]] = [
         ("row", "paper: ε", "by its bound", "exact ε", "student", "votes right", "lead", "seconds")
     ]

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.config import Config
-from pate.console import Console
 from pate.data.dataset import Dataset
-from pate.ensemble.checkpoints import TeacherFiles
-from pate.ensemble.readers import split_records
-from pate.ensemble.worker import Teaching
+from pate.runs.console import Console
 from pate.runs.run import KEY_BYTES
-from pate.runs.seals import user_secret
+from pate.runs.signatures import user_secret
 from pate.storage.files import make_folder, write_atomically
+from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers.readers import split_records
+from pate.voters.teachers.worker import Teaching
 
 
 def votes_of(
@@ -58,7 +58,7 @@ def _digest(config: Config, rows: NDArray[np.int64]) -> str:
         exclude={"teachers": {"__all__": {"resources"}}},
     )
     if (split := config.build_mechanism().split(config.n_teachers)).rate is not None:  # records are sampled
-        content["split"] = [split.rate, split.most_parts]
+        content["split"] = [split.rate, split.max_parts]
     text = json.dumps(content, sort_keys=True).encode()
     return hashlib.sha256(text + rows.astype("<i8").tobytes()).hexdigest()[:12]
 
@@ -71,7 +71,7 @@ def _save(path: Path, votes: NDArray[np.int64]) -> None:
 def _train_and_count(
     config: Config, data: Dataset, X: NDArray, folder: Path, console: Console
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
-    from pate.ensemble import Ensemble
+    from pate.voters.teachers.ensemble import Ensemble
 
     make_folder(folder, 0o700)
     if not (folder / "key").exists():
@@ -81,7 +81,7 @@ def _train_and_count(
     records = split_records(config, data, key)
     teaching = Teaching.of(config, len(data.classes), shape=data.X_public.shape[1:])
     store = TeacherFiles(folder, key, user=user_secret(folder / "key"))
-    with Ensemble(teaching, records, store, config.ray, console.say) as ensemble:
+    with Ensemble(teaching, records, store, config.ray, console.info) as ensemble:
         with console.working(f"trying each kind of teacher, {records.n_records // config.n_teachers} records each"):
             ensemble.probe(data.X_public)
         with console.track(f"training {config.n_teachers} teachers", config.n_teachers) as update:

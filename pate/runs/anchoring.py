@@ -16,7 +16,7 @@ from pate.errors import ConfigError, RunError
 from pate.ledger.anchor import absolute
 from pate.ledger.chain import identity
 from pate.runs.run import Run
-from pate.runs.seals import is_sealed, seal
+from pate.runs.signatures import is_sealed, seal
 from pate.storage.files import make_state_folder, state_folder, write_atomically
 
 NONE, NEW = "none", "new"

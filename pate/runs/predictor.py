@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.components.registry import nearest
 from pate.data.frames import is_frame
 from pate.data.ranges import PublicRange
 from pate.errors import DataError, PateError, RunError, first_line
-from pate.naming import nearest
 from pate.runs.files import MODEL_CARD, STUDENT_CARD, RunFiles
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ class Predictor(NamedTuple):
         """What the model takes, from an array or a data frame; DataError where it is something else."""
         if not is_frame(X):
             return checked_array(np.asarray(X), self.card, "the examples")
-        from pate.data.by_card import examples_of, table_of
+        from pate.data.model_input import examples_of, table_of
 
         return examples_of(table_of(X), self.format)
 
     @property
     def format(self) -> Format:
         """How columns become features."""
-        from pate.data.by_card import format_of_card
+        from pate.data.model_input import format_from_card
 
         try:
-            return format_of_card(self.card)
+            return format_from_card(self.card)
         except ValueError as error:
             raise RunError(f"{self.folder}: its card {error}") from None
 

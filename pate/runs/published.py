@@ -53,7 +53,7 @@ def write_labels(path: Path, content: Labels, classes: tuple[str, ...]) -> None:
     """Write `labels.npz`, whole or not at all."""
 
     def write(partial: Path) -> None:
-        link, code = in_letters(content.pin).values()
+        link, code = pin_to_json(content.pin).values()
         arrays: dict[str, Any] = {
             "labels": content.labels,
             "rows": content.rows,
@@ -78,7 +78,7 @@ def read_labels(path: Path) -> Labels | None:
             labels, rows = archive["labels"].astype(np.int64), archive["rows"].astype(np.int64)
             weights = archive["weights"].astype(np.float64) if "weights" in archive.files else None
             cells = archive["cells"].astype(np.int64) if "cells" in archive.files else None
-            pin = from_letters({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
+            pin = pin_from_json({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
     except FileNotFoundError:
         return None
     except Exception:  # zip, zlib and numpy each have their own for a damaged file
@@ -101,7 +101,7 @@ def published_pins(run: Path) -> dict[str, Pin]:
 
 def _pin_of_card(path: Path) -> Pin:
     try:
-        pin = from_letters(json.loads(path.read_text(encoding="utf-8"))["ledger"])
+        pin = pin_from_json(json.loads(path.read_text(encoding="utf-8"))["ledger"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pin = None
     if pin is None:
@@ -109,13 +109,13 @@ def _pin_of_card(path: Path) -> Pin:
     return pin
 
 
-def in_letters(pin: Pin) -> dict[str, Any]:
+def pin_to_json(pin: Pin) -> dict[str, Any]:
     """A pin as the published files carry it."""
     return {"link": pin.link, "code": pin.mac.hex().translate(_LETTERS)}
 
 
-def from_letters(content: object) -> Pin | None:
-    """What `in_letters` wrote; None if it is anything else."""
+def pin_from_json(content: object) -> Pin | None:
+    """What `pin_to_json` wrote; None if it is anything else."""
     try:
         pin = Pin(content["link"], bytes.fromhex(content["code"].translate(_HEX)))  # type: ignore[index]
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -217,7 +217,7 @@ class Run(RunFiles):
         return self.student_in(self.student_folder, trust)
 
     def student_in(self, folder: Path, trust: Iterable[str] = ()) -> Any:
-        """The same of a student in some folder of the run."""
+        """The student in a folder of the run."""
         from pate.students.saving import load_own_student, load_student
 
         own = load_own_student(self, folder)

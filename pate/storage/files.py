@@ -19,14 +19,14 @@ from pate.errors import RunError
 KEY_BYTES = 32
 
 
-def read_whole(path: Path, most_bytes: int | None = None) -> bytes:
-    """The content of a file; OSError if it is larger than `most_bytes`, or a folder, device or pipe."""
+def read_whole(path: Path, max_bytes: int | None = None) -> bytes:
+    """The content of a file; OSError if it is larger than `max_bytes`, or a folder, device or pipe."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
-        content = file.read() if most_bytes is None else file.read(most_bytes + 1)
-    if most_bytes is not None and len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
+        content = file.read() if max_bytes is None else file.read(max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
     return content
 
 
@@ -75,7 +75,7 @@ def make_state_folder(name: str = "") -> Path:
 
 
 _LARGEST_CARD = 2**26  # bytes
-_MOST_AXES = 8
+_MAX_AXES = 8
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -114,8 +114,8 @@ def sizes(values: Any, key: str) -> list[int]:
     """`values`, if that is the shape of an array; ValueError else."""
     if not isinstance(values, list) or any(type(value) is not int or not 0 < value < 2**31 for value in values):
         raise ValueError(f"{key}: must be a list of whole numbers above 0")
-    if not 1 <= len(values) <= _MOST_AXES:
-        raise ValueError(f"{key}: must have 1 to {_MOST_AXES} of them")
+    if not 1 <= len(values) <= _MAX_AXES:
+        raise ValueError(f"{key}: must have 1 to {_MAX_AXES} of them")
     return values
 
 

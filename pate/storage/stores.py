@@ -59,13 +59,13 @@ def open_storage(url: str) -> Storage:
     """The store behind a URL; refused if it cannot create objects exclusively."""
     protocol, _, path = url.partition("://")
     if protocol in ("file", "local"):
-        return _Files(url, Path(path))
+        return _FileStorage(url, Path(path))
     if protocol not in _EXCLUSIVE:
         raise RunError(
             f"{url}: {protocol}:// cannot create objects exclusively as far as pate knows, so two aggregators could "
             "charge at once; use s3://, gs:// or file://"
         )
-    return _Objects(url)
+    return _ObjectStorage(url)
 
 
 def check_exclusive(storage: Storage) -> None:
@@ -93,7 +93,7 @@ def pull(storage: Storage, folder: Path, wanted: Callable[[str], bool]) -> None:
             file.write(content)
 
 
-class _Files:
+class _FileStorage:
     """A shared file system. `private/` is for its owner only."""
 
     def __init__(self, url: str, root: Path) -> None:
@@ -171,7 +171,7 @@ class _Files:
             raise RunError(f"{self.url}: cannot be {done} ({error.strerror or error})") from None
 
 
-class _Objects:
+class _ObjectStorage:
     """An object store through fsspec. Credentials come from the environment or the machine's role, never from here."""
 
     def __init__(self, url: str) -> None:

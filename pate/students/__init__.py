@@ -7,8 +7,8 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from pate.components.registry import class_in, import_dotted, nearest, short_names
 from pate.errors import ConfigError
-from pate.naming import class_in, import_dotted, nearest, short_names
 
 
 def own_students() -> dict[str, type[BaseEstimator]]:

@@ -1,7 +1,7 @@
 """When a student that also learns from its own guesses has lost what the labels alone would have taught it.
 
 Constant answers are a resting place of every loss on unlabelled examples: a network that gives them agrees with itself.
-Where its guesses count before it has learned enough, or labels are skewed, it drifts there, and `distrust`, which
+Where its guesses count before it has learned enough, or labels are skewed, it drifts there, and `label_noise`, which
 replaces labels by its guesses, takes away what would lead it back. Its own losses look like success; labels tell.
 """
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 REFERENCE_STEPS = (
     0.2  # of the student's own, on labelled batches alone, each of two: together about an eighth of its time
 )
-FEWEST_EXAMPLES = 9  # with fewer, no difference is more than chance
+MIN_EXAMPLES = 9  # with fewer, no difference is more than chance
 _STANDARD_ERRORS = 2.0
-_LEAST_LOSS = 0.1
+_MIN_LOSS = 0.1
 
 
 def thirds(X: NDArray, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -50,4 +50,4 @@ def falls_short(
         return True
     lost = np.bincount(example, weights * (reference.astype(np.float64) - own))
     beyond = float((weights * reference).sum() - commonest)
-    return bool(lost.sum() > max(_STANDARD_ERRORS * np.sqrt((lost**2).sum()), _LEAST_LOSS * beyond))
+    return bool(lost.sum() > max(_STANDARD_ERRORS * np.sqrt((lost**2).sum()), _MIN_LOSS * beyond))

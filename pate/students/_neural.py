@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from torchvision.transforms.v2 import Transform
 
     from pate.networks.architectures import Classifier
-    from pate.networks.training import Draws, ProgressCallback
+    from pate.networks.training import BatchSampler, ProgressCallback
 
 _PREDICTED_AT_ONCE = 1024
 FELL_BACK = (
     "the student's guesses at unlabelled examples led it away from its labels, so it was trained on the labels alone; "
-    "more steps, or class_mix: labels or even, may do better"
+    "more steps, or class_prior: labels or even, may do better"
 )
 
 
@@ -70,7 +70,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """
         import torch
 
-        from pate.networks.training import Draws
+        from pate.networks.training import BatchSampler
 
         X, y = np.asarray(X, dtype=np.float32), np.asarray(y)
         pool = X if X_unlabelled is None else np.concatenate([X, np.asarray(X_unlabelled, dtype=np.float32)])
@@ -86,7 +86,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         labels = torch.from_numpy(coded.reshape(-1)).to(self._device())
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)[answered]
         identity = self._identity(X, y, pool, *([] if weights is None else [weights]))
-        drawn = Draws(len(labels), None if weights is None else torch.from_numpy(weights))
+        drawn = BatchSampler(len(labels), None if weights is None else torch.from_numpy(weights))
         with one_thread():
             examples = self._tensor(X[answered])
             self._train(examples, labels, drawn, self._tensor(pool), progress, checkpoint, identity)
@@ -146,7 +146,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
         self.classes_, self.shape_ = np.asarray(learned["classes"], dtype=np.int64), list(learned["shape"])
         self.mean_, self.scale_ = (np.asarray(learned[name], dtype=np.float32) for name in ("mean", "scale"))
-        self.fell_back_ = remark if isinstance(remark := learned.get("fell_back"), str) else None
+        self.fell_back_ = note if isinstance(note := learned.get("fell_back"), str) else None
         shape = tuple(self.shape_[2:] if looks_like_images(self.shape_) else self.shape_)
         if not self.mean_.shape == self.scale_.shape == shape:
             raise ValueError("mean and scale are not those of its examples")
@@ -162,7 +162,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         self,
         labelled: torch.Tensor,
         labels: torch.Tensor,
-        drawn: Draws,
+        drawn: BatchSampler,
         pool: torch.Tensor,
         progress: ProgressCallback | None,
         checkpoint: Path | None,
@@ -181,10 +181,10 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """
         import torch
 
-        from pate.networks.training import Draws
+        from pate.networks.training import BatchSampler
 
         third, example = _collapse.thirds(X, self.random_state)
-        if example.max() + 1 < _collapse.FEWEST_EXAMPLES:
+        if example.max() + 1 < _collapse.MIN_EXAMPLES:
             return False
         weights = np.ones(len(X)) if weights is None else weights
         steps = max(1, int(_collapse.REFERENCE_STEPS * self.steps))
@@ -192,15 +192,17 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         theirs = torch.zeros_like(own)
         for number in (0, 1):
             kept, back = (torch.from_numpy(np.flatnonzero(rows)) for rows in (third != number, third == number))
-            drawn = Draws(len(kept), torch.from_numpy(weights)[kept])
+            drawn = BatchSampler(len(kept), torch.from_numpy(weights)[kept])
             reference = self._taught_by_labels(examples[kept], labels[kept], drawn, steps)
             theirs[back] = _answers(reference, examples[back]) == labels[back]
         tried = third < 2
         agree, agreed = (where.cpu().numpy()[tried] for where in (own, theirs))
         return _collapse.falls_short(agree, agreed, labels.cpu().numpy()[tried], weights[tried], example[tried])
 
-    def _taught_by_labels(self, labelled: torch.Tensor, labels: torch.Tensor, drawn: Draws, steps: int) -> Classifier:
-        """The same network after `steps` steps on labelled batches alone, its weights averaged; not `network_`."""
+    def _taught_by_labels(
+        self, labelled: torch.Tensor, labels: torch.Tensor, drawn: BatchSampler, steps: int
+    ) -> Classifier:
+        """A copy of the network after `steps` steps on labelled batches alone, its weights averaged; not `network_`."""
         import torch
         from torch.nn.functional import cross_entropy
 

@@ -12,20 +12,66 @@ from pate.students._neural import NeuralStudent
 if TYPE_CHECKING:
     import torch
 
-    from pate.networks.training import Draws, ProgressCallback
+    from pate.networks.training import BatchSampler, ProgressCallback
 
 
 class GAN(NeuralStudent):
-    """The discriminator has K logits; 'generated' is an implicit further class with logit 0: an example counts
-    as real by the sum of its exponentiated logits. The generator matches the mean features of real examples.
-    Weights are normalised (weight norm) and averaged for prediction.
+    """Semi-supervised GAN: a classifier that also tells real examples from generated ones.
 
-    Beyond the paper, so that 100 labels are enough, some of them wrong: the discriminator is drawn towards the averaged
-    network's guess on another augmentation of the same unlabelled example, with a weight that rises to
-    `consistency_weight` over the first `ramp` of the steps; 0 leaves that out. `class_mix`, `distrust`, `depth` and
-    `patience` are as in MixMatch. `alpha` above 0 mixes labelled and unlabelled examples in pairs as MixMatch does, and
-    `normed: batch` normalises layers by the batch instead of their weights: both help where images are harder than
-    digits on a plain ground.
+    The discriminator has one logit for each class; 'generated' is a further class with logit 0, so an example counts
+    as real by the sum of its exponentiated logits. The generator matches the mean features of real examples. Weights
+    are normalised and averaged for prediction. Source: Salimans et al. 2016.
+
+    Beyond the paper, so that 100 labels are enough, some of them wrong: the discriminator is drawn towards the
+    averaged network's guess on another augmentation of the same unlabelled example.
+
+    Parameters
+    ----------
+    steps : int, default 4000
+        Number of training steps.
+    batch_size : int, default 32
+        Labelled examples, and as many unlabelled and generated ones, in each step.
+    noise : int, default 64
+        Numbers that the generator makes an example from.
+    unlabelled_weight : float, default 1.0
+        Weight of the loss that tells real from generated examples.
+    consistency_weight : float, default 50.0
+        Final weight of the pull towards the averaged network's guesses; 0 leaves it out.
+    temperature : float, default 0.5
+        Sharpening of those guesses; 1 leaves them as they are, lower is sharper.
+    alpha : float, default 0.0
+        Above 0, labelled and unlabelled examples are mixed in pairs with weights from Beta(alpha, alpha).
+    ramp : float, default 0.3
+        Share of the steps over which the consistency weight rises.
+    learning_rate : float, default 3e-3
+        Rate of both optimisers at the beginning; it falls along a cosine.
+    ema : float, default 0.998
+        Decay of the averaged weights, which predict.
+    label_smoothing : float, default 0.0
+        Share of each label that is spread evenly over all classes.
+    label_noise : float, default 0.7
+        Share of labels expected to be wrong. As training goes on, a label is blended with the averaged
+        network's own guess, by up to this share.
+    class_prior : {'free', 'labels', 'even'}, default 'free'
+        How often classes occur among unlabelled examples: as the network says, as among the labels, or equally
+        often. Guesses are scaled towards it where it is known.
+    augmentation : dict, optional
+        Strength of each random change of an image, such as {'shift': 2}; by default what suits the shape.
+    channels : int, default 16
+        Channels of the first convolution (images).
+    hidden : int, default 128
+        Width of the hidden layer.
+    depth : {3, 4}, default 3
+        Number of convolutions (images).
+    normed : {'weight', 'batch'}, default 'weight'
+        Whether layers are normalised by their weights or by the batch; the batch helps where images are harder
+        than digits on a plain ground.
+    patience : int, optional
+        Stop when the unlabelled loss has not fallen for so many times 50 steps; never by default.
+    device : {'auto', 'cpu', 'cuda'}, default 'auto'
+        Where to train; 'auto' takes a GPU where there is one.
+    random_state : int, default 0
+        Seed of everything that is drawn while training.
     """
 
     def __init__(
@@ -41,8 +87,8 @@ class GAN(NeuralStudent):
         learning_rate: float = 3e-3,
         ema: float = 0.998,
         label_smoothing: float = 0.0,
-        distrust: float = 0.7,
-        class_mix: str = "free",
+        label_noise: float = 0.7,
+        class_prior: str = "free",
         augmentation: dict[str, Any] | None = None,
         channels: int = 16,
         hidden: int = 128,
@@ -63,8 +109,8 @@ class GAN(NeuralStudent):
         self.learning_rate = learning_rate
         self.ema = ema
         self.label_smoothing = label_smoothing
-        self.distrust = distrust
-        self.class_mix = class_mix
+        self.label_noise = label_noise
+        self.class_prior = class_prior
         self.augmentation = augmentation
         self.channels = channels
         self.hidden = hidden
@@ -78,7 +124,7 @@ class GAN(NeuralStudent):
         self,
         labelled: torch.Tensor,
         labels: torch.Tensor,
-        drawn: Draws,
+        drawn: BatchSampler,
         pool: torch.Tensor,
         progress: ProgressCallback | None,
         checkpoint: Path | None,
@@ -88,7 +134,7 @@ class GAN(NeuralStudent):
         from torch.nn.functional import softplus
 
         from pate.networks.architectures import Generator, seeded
-        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch
+        from pate.networks.training import ClassPrior, Training, cosine_rate, draw_batch
         from pate.students.mixmatch import mixed_up, sharpened, smoothed
 
         generator, augment, network, average = self._begin()
@@ -102,7 +148,7 @@ class GAN(NeuralStudent):
             "generator": torch.optim.Adam(maker.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True),
         }
         targets = smoothed(labels, len(self.classes_), self.label_smoothing)
-        mix = ClassMix(self.class_mix, labels, len(self.classes_)).to(pool.device)
+        mix = ClassPrior(self.class_prior, labels, len(self.classes_)).to(pool.device)
 
         def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
             for optimiser in optimisers.values():
@@ -116,7 +162,7 @@ class GAN(NeuralStudent):
             with torch.no_grad():
                 own, guess = self.network_(torch.cat([few, augment(many)])).softmax(1).split(self.batch_size)
                 guess = sharpened(mix.align(guess), self.temperature)
-                given = torch.lerp(given, own, self.distrust * rise)
+                given = torch.lerp(given, own, self.label_noise * rise)
             examples, answers = torch.cat([few, real]), torch.cat([given, guess])
             if self.alpha:
                 examples, answers = mixed_up(examples, answers, self.alpha, generator)

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.config import Config
-from pate.console import Console, Quiet
 from pate.mechanisms import UNANSWERED
-from pate.neighbours.posterior import Labelled
+from pate.runs.console import Console, Quiet
 from pate.runs.run import Run
 from pate.storage.files import write_atomically
-from pate.students.stage import new_student, seen_by_student, taught
+from pate.students.posterior import Labelled
+from pate.students.stage import fit_student, new_student, student_inputs
 
 if TYPE_CHECKING:
     from pate.data.dataset import Dataset
@@ -110,7 +110,9 @@ def held_out(
     console: Console,
     tries: int = FOLDS,
 ) -> HeldOut | None:
-    """Of students of all but a third of the labels, for the first `tries` thirds; None where there are too few labels.
+    """Agreement of students taught all but a third of the labels with that third, for the first `tries` thirds.
+
+    None where there are too few labels.
 
     `labels` and `labelled` as for `train_student`. What was found is kept, and not worked out again.
     """
@@ -123,13 +125,13 @@ def held_out(
     path = run.held_out_folder / f"{student_name(config)}-{tries}.npz"
     predicted = _kept(path, len(labels))
     if predicted is None:
-        seen = seen_by_student(config, data.X_public, console)
+        seen = student_inputs(config, data.X_public, console)
         predicted = np.full(len(labels), UNANSWERED, dtype=np.int64)
         with console.track("students without a third of the labels", tries) as update:
             for number in range(tries):
                 back = fold == number
                 rest = _without(labels, labelled, back)
-                student = taught(config, seen, *rest, len(data.classes), run.student_checkpoint, Quiet())
+                student = fit_student(config, seen, *rest, len(data.classes), run.student_checkpoint, Quiet())
                 predicted[back] = student.predict(seen[places[back]])
                 update(number + 1)
         _keep(path, predicted)
@@ -138,7 +140,7 @@ def held_out(
     return HeldOut(predicted[counts], labels[counts], weights[counts], groups[counts])
 
 
-def tries_of_a_run(config: Config) -> int:
+def count_run_tries(config: Config) -> int:
     """How many thirds a run itself holds out: one where a student takes many steps of training, else all."""
     return 1 if hasattr(new_student(config), "steps") else FOLDS
 

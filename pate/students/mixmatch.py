@@ -10,20 +10,61 @@ from pate.students._neural import NeuralStudent
 if TYPE_CHECKING:
     import torch
 
-    from pate.networks.training import Draws, ProgressCallback
+    from pate.networks.training import BatchSampler, ProgressCallback
 
 
 class MixMatch(NeuralStudent):
-    """Each step: the network's mean guess over `views` augmentations of an unlabelled example, sharpened by
-    `temperature`, is its label; labelled and unlabelled examples are then mixed in pairs (MixUp with Beta(`alpha`)).
-    The labelled loss is cross-entropy, the unlabelled one a squared distance whose weight rises to
-    `unlabelled_weight` over the first `ramp` of the steps.
+    """MixMatch: guess the labels of augmented examples, sharpen the guesses, mix all examples.
 
-    `class_mix` is how often classes come up among unlabelled examples: 'even', as among the 'labels', or 'free' to be
-    what the network says; where it is known, guesses are scaled towards it. `distrust` is for wrong labels: as
-    training goes on, a label is blended with the averaged network's own guess, by up to that share. `depth` is how many
-    convolutions there are, 3 or 4. `patience` ends training when the unlabelled loss has not fallen for so many times
-    50 steps.
+    In each step the network's mean guess over `views` augmentations of an unlabelled example, sharpened by
+    `temperature`, becomes its label. Labelled and unlabelled examples are then mixed in pairs (MixUp). The labelled
+    loss is cross-entropy, the unlabelled one a squared distance whose weight rises to `unlabelled_weight` over the
+    first `ramp` of the steps. Source: Berthelot et al. 2019.
+
+    Parameters
+    ----------
+    steps : int, default 1000
+        Number of training steps.
+    batch_size : int, default 32
+        Labelled examples, and as many unlabelled ones, in each step.
+    views : int, default 2
+        Augmentations of an unlabelled example that are averaged into its guess.
+    temperature : float, default 0.5
+        Sharpening of guesses; 1 leaves them as they are, lower is sharper.
+    alpha : float, default 0.75
+        Mixing weights are drawn from Beta(alpha, alpha).
+    unlabelled_weight : float, default 50.0
+        Final weight of the unlabelled loss.
+    ramp : float, default 0.4
+        Share of the steps over which that weight rises.
+    learning_rate : float, default 2e-3
+        Rate of the optimiser at the beginning; it falls along a cosine.
+    weight_decay : float, default 0.02
+        Weight decay of the optimiser.
+    ema : float, default 0.998
+        Decay of the averaged weights, which predict.
+    label_smoothing : float, default 0.0
+        Share of each label that is spread evenly over all classes.
+    label_noise : float, default 0.5
+        Share of labels expected to be wrong. As training goes on, a label is blended with the averaged
+        network's own guess, by up to this share.
+    class_prior : {'free', 'labels', 'even'}, default 'free'
+        How often classes occur among unlabelled examples: as the network says, as among the labels, or equally
+        often. Guesses are scaled towards it where it is known.
+    augmentation : dict, optional
+        Strength of each random change of an image, such as {'shift': 2}; by default what suits the shape.
+    channels : int, default 16
+        Channels of the first convolution (images).
+    hidden : int, default 128
+        Width of the hidden layer.
+    depth : {3, 4}, default 3
+        Number of convolutions (images).
+    patience : int, optional
+        Stop when the unlabelled loss has not fallen for so many times 50 steps; never by default.
+    device : {'auto', 'cpu', 'cuda'}, default 'auto'
+        Where to train; 'auto' takes a GPU where there is one.
+    random_state : int, default 0
+        Seed of everything that is drawn while training.
     """
 
     def __init__(
@@ -39,8 +80,8 @@ class MixMatch(NeuralStudent):
         weight_decay: float = 0.02,
         ema: float = 0.998,
         label_smoothing: float = 0.0,
-        distrust: float = 0.5,
-        class_mix: str = "free",
+        label_noise: float = 0.5,
+        class_prior: str = "free",
         augmentation: dict[str, Any] | None = None,
         channels: int = 16,
         hidden: int = 128,
@@ -60,8 +101,8 @@ class MixMatch(NeuralStudent):
         self.weight_decay = weight_decay
         self.ema = ema
         self.label_smoothing = label_smoothing
-        self.distrust = distrust
-        self.class_mix = class_mix
+        self.label_noise = label_noise
+        self.class_prior = class_prior
         self.augmentation = augmentation
         self.channels = channels
         self.hidden = hidden
@@ -74,7 +115,7 @@ class MixMatch(NeuralStudent):
         self,
         labelled: torch.Tensor,
         labels: torch.Tensor,
-        drawn: Draws,
+        drawn: BatchSampler,
         pool: torch.Tensor,
         progress: ProgressCallback | None,
         checkpoint: Path | None,
@@ -82,14 +123,14 @@ class MixMatch(NeuralStudent):
     ) -> None:
         import torch
 
-        from pate.networks.training import ClassMix, Training, cosine_rate, draw_batch
+        from pate.networks.training import ClassPrior, Training, cosine_rate, draw_batch
 
         generator, augment, network, average = self._begin()
         optimiser = torch.optim.AdamW(
             network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
         )
         targets = smoothed(labels, len(self.classes_), self.label_smoothing)
-        mix = ClassMix(self.class_mix, labels, len(self.classes_)).to(pool.device)
+        mix = ClassPrior(self.class_prior, labels, len(self.classes_)).to(pool.device)
 
         def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
             cosine_rate(optimiser, self.learning_rate, number, self.steps)
@@ -101,9 +142,9 @@ class MixMatch(NeuralStudent):
             with torch.no_grad():
                 guess = network(views).softmax(1).view(self.views, len(many), -1).mean(0)
                 guess = sharpened(mix.align(guess), self.temperature).repeat(self.views, 1)
-                if self.distrust:
+                if self.label_noise:
                     own = self.network_(few).softmax(1)
-                    given = torch.lerp(given, own, self.distrust * rise)
+                    given = torch.lerp(given, own, self.label_noise * rise)
             examples, answers = mixed_up(torch.cat([few, views]), torch.cat([given, guess]), self.alpha, generator)
             scores = network(examples).log_softmax(1)
             n = len(few)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pate.components.registry import importing_only, make_importable, nearest, require_trusted, untrusted_error
 from pate.errors import NotTrusted, RunError, first_line
 from pate.mechanisms import UNANSWERED
-from pate.naming import importing_only, make_importable, must_be_trusted, nearest, not_trusted
 from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS
-from pate.runs.seals import is_own, is_sealed, read_student
+from pate.runs.signatures import is_own, is_sealed, read_student
 from pate.storage.files import make_folder, read_model_card, regular_file, sizes, write_atomically
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
@@ -148,7 +148,7 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str] | None
             raise ValueError(
                 f"student = {str(name)[:50]!r}: no such student; {nearest(str(name)[:50], own_students())}"
             )
-        must_be_trusted(name, "student")
+        require_trusted(name, "student")
         return _load_object(folder, trusted)
     student = own_students()[name](**card["params"])
     if isinstance(student, NeuralStudent):
@@ -242,7 +242,7 @@ def _load_object(folder: Path, trusted: frozenset[str] | None) -> Any:
     _refuse_archive_bombs(path)
     unknown = set(skops.get_untrusted_types(file=path)) - _HARMLESS
     if trusted is not None and unknown - trusted:
-        raise not_trusted(unknown - trusted, OBJECT)
+        raise untrusted_error(unknown - trusted, OBJECT)
     return skops.load(path, trusted=sorted(unknown | _HARMLESS))
 
 

@@ -13,25 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.cluster.metrics import show
-from pate.cluster.placed import Task, gpu_elsewhere, on_gpu
+from pate.cluster.remote_task import RemoteTask, gpu_on_cluster, on_gpu
+from pate.components.registry import dotted_names
 from pate.config import Config
-from pate.console import Console
 from pate.data.dataset import Dataset
 from pate.errors import ConfigError, NotTrusted, PateError, RunError, first_line
 from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED
-from pate.naming import dotted_names
 from pate.networks.threads import one_thread
 from pate.runs import files
-from pate.runs.published import Labels, in_letters, write_labels
+from pate.runs.console import Console
+from pate.runs.published import Labels, pin_to_json, write_labels
 from pate.runs.run import Run
 from pate.storage.files import make_folder
 
-_LEAST_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
+_MIN_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
 
 if TYPE_CHECKING:
-    from pate.neighbours.posterior import Labelled
     from pate.networks.training import Progress
+    from pate.students.posterior import Labelled
 
 
 def train_student(
@@ -50,7 +50,7 @@ def train_student(
 
     `labels` are those of the first public examples, in order, unless `labelled` says which ones, with weights.
     """
-    from pate.runs.seals import seal
+    from pate.runs.signatures import seal
     from pate.students.saving import save_student
 
     places = np.arange(len(labels)) if labelled is None else labelled.rows
@@ -59,7 +59,7 @@ def train_student(
     write_labels(directory.labels_file, Labels(labels, rows, head, weights, cells), data.classes)
     if len(labels) == 0:
         raise RunError(
-            "no cell has a majority of neighbours.least_share, so no public example has a label to learn from. What "
+            "no cell has a majority of neighbours.min_vote_share, so no public example has a label to learn from. What "
             "was released is paid for and kept; a new run with a lower share or less noise adds to this one's ε"
         )
     if (labels == UNANSWERED).all():
@@ -71,13 +71,13 @@ def train_student(
         try:
             return directory.student(trust=dotted_names(config.student.model_dump()))
         except PateError as error:
-            console.say(f"the stored student is trained again, since it cannot be used as it is: {error}")
-    seen = seen_by_student(config, data.X_public, console)
-    bare = taught(config, seen, labels, labelled, len(data.classes), directory.student_checkpoint, console)
-    student = whole_student(config, bare)
+            console.info(f"the stored student is trained again, since it cannot be used as it is: {error}")
+    seen = student_inputs(config, data.X_public, console)
+    bare = fit_student(config, seen, labels, labelled, len(data.classes), directory.student_checkpoint, console)
+    student = with_transforms(config, bare)
     if config.student.prototype is not None:  # an object in memory: nothing but a name can be stored
         return student
-    save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": in_letters(head)})
+    save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": pin_to_json(head)})
     seal(directory, directory.student_folder)
     return student
 
@@ -112,30 +112,30 @@ Given = tuple[tuple[NDArray, NDArray[np.int64], NDArray], dict[str, Any]]
 """What a student is fitted to: labelled examples, labels and unlabelled examples, and what goes by name."""
 
 
-def few_and_many(X_public: NDArray, labels: NDArray[np.int64]) -> Given:
+def split_labelled(X_public: NDArray, labels: NDArray[np.int64]) -> Given:
     """The first public examples with their labels, and the others without."""
     return (X_public[: len(labels)], labels, X_public[len(labels) :]), {}
 
 
-def few_and_many_of(X_public: NDArray, labelled: Labelled) -> Given:
+def split_weighted(X_public: NDArray, labelled: Labelled) -> Given:
     """Some public examples with labels and weights, perhaps several each, and the others without."""
     others = np.setdiff1d(np.arange(len(X_public)), labelled.rows)
-    counts = labelled.weights >= _LEAST_WEIGHT
+    counts = labelled.weights >= _MIN_WEIGHT
     given = X_public[labelled.rows[counts]], labelled.labels[counts], X_public[others]
     return given, {"sample_weight": labelled.weights[counts]}
 
 
-def seen_by_student(config: Config, X_public: NDArray, console: Console) -> NDArray:
+def student_inputs(config: Config, X_public: NDArray, console: Console) -> NDArray:
     """Public examples after the student's own transforms, which see them once, whatever is learned from them."""
     student = new_student(config)
-    if not getattr(student, "prepare", None):
+    if not getattr(student, "preprocessing", None):
         return X_public
     with console.working("working out what the student sees"):
         seen: NDArray = student.transforms().transform(X_public)
     return seen
 
 
-def taught(
+def fit_student(
     config: Config,
     seen: NDArray,
     labels: NDArray[np.int64],
@@ -144,13 +144,13 @@ def taught(
     checkpoint: Path,
     console: Console,
 ) -> Any:
-    """A student, without its transforms, of the labels of the examples that it has `seen` (see `seen_by_student`).
+    """A student, without its transforms, of the labels of the examples that it has `seen` (see `student_inputs`).
 
     With `neighbours.refine`, the last of so many further students, each of them told by the one before which examples
     of a cell have which share of its classes.
     """
     student = _bare(config)
-    given = few_and_many(seen, labels) if labelled is None else few_and_many_of(seen, labelled)
+    given = split_labelled(seen, labels) if labelled is None else split_weighted(seen, labelled)
     times = 1 + (config.neighbours.refine if config.neighbours is not None else 0)
     _fit(student, given, checkpoint, console, 1, times)
     guesses = np.zeros((len(seen), n_classes))
@@ -158,19 +158,19 @@ def taught(
         assert labelled is not None  # where records voted
         guesses[:, student.classes_] = student.predict_proba(seen)
         student = _bare(config)
-        _fit(student, few_and_many_of(seen, labelled.refined(guesses)), checkpoint, console, number, times)
+        _fit(student, split_weighted(seen, labelled.refined(guesses)), checkpoint, console, number, times)
     return student
 
 
-def whole_student(config: Config, bare: Any) -> Any:
+def with_transforms(config: Config, bare: Any) -> Any:
     """What was `taught`, with the transforms before it."""
     student = new_student(config)
-    return student.learned_by(bare) if getattr(student, "prepare", None) else bare
+    return student.learned_by(bare) if getattr(student, "preprocessing", None) else bare
 
 
 def _bare(config: Config) -> Any:
     student = new_student(config)
-    return student.bare() if getattr(student, "prepare", None) else student
+    return student.bare() if getattr(student, "preprocessing", None) else student
 
 
 def _fit(
@@ -192,19 +192,19 @@ def _fit(
             update(now.step, f"loss {now.loss:.3f}, unlabelled {now.unlabelled_loss:.4f}")
             show(student_step=now.step)
 
-        if hasattr(student, "restore") and gpu_elsewhere(student.device):
+        if hasattr(student, "restore") and gpu_on_cluster(student.device):
             from pate.networks.training import STATE
 
-            task = Task("the student", fitted_elsewhere, (student, given), checkpoint / STATE)
+            task = RemoteTask("the student", fit_remotely, (student, given), checkpoint / STATE)
             student.restore(*on_gpu(task, progress, console))
         else:
             student.fit(*examples, progress=progress, checkpoint=checkpoint, **further)
     shutil.rmtree(checkpoint, ignore_errors=True)
     if getattr(student, "fell_back_", None):
-        console.say(f"note: {student.fell_back_}")
+        console.info(f"note: {student.fell_back_}")
 
 
-def fitted_elsewhere(student: Any, given: Given, *, kept: Path, progress: Callable[..., None]) -> tuple[Any, Any]:
+def fit_remotely(student: Any, given: Given, *, kept: Path, progress: Callable[..., None]) -> tuple[Any, Any]:
     """What a student has learned, without the device that it learned on: public data and released labels came in."""
     examples, further = given
     student.fit(*examples, progress=progress, checkpoint=kept.parent, **further)
@@ -212,7 +212,7 @@ def fitted_elsewhere(student: Any, given: Given, *, kept: Path, progress: Callab
 
 
 @contextmanager
-def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
+def mention_stored_labels(what: str, out: Path | str) -> Iterator[None]:
     """Turn a failure after the labels were released into a RunError that says that they are kept."""
     try:
         yield
@@ -226,7 +226,7 @@ def labels_are_kept(what: str, out: Path | str) -> Iterator[None]:
         ) from error
 
 
-def student_between(config: Config, given: Given, folder: Path, console: Console) -> Any:
+def fit_intermediate_student(config: Config, given: Given, folder: Path, console: Console) -> Any:
     """The student of a round whose features the next one uses; kept, so that a resumed run has the same."""
     from pate.students.saving import load_student, save_student
 
@@ -234,18 +234,19 @@ def student_between(config: Config, given: Given, folder: Path, console: Console
     if (folder / files.STUDENT_CARD).exists():
         return load_student(folder, trust=trust)
     student = new_student(config)
-    check_sees(student, config)
+    require_learned_features(student, config)
     _fit(student, given, folder.with_suffix(".checkpoint"), console)
     make_folder(folder.parent, 0o700)
     save_student(student, folder, {})
     return student
 
 
-def check_sees(student: Any, config: Config) -> None:
+def require_learned_features(student: Any, config: Config) -> None:
     """Raise ConfigError where a student has learned no features that cells could be made in."""
     if not callable(getattr(student, "features", None)):
         raise ConfigError(
-            f"rounds.features = 'student': {config.student.name!r} learns no features; use mixmatch or gan as student"
+            f"teacher_rounds.features = 'student': {config.student.name!r} learns no features; use "
+            "mixmatch or gan as student"
         )
 
 

@@ -15,7 +15,7 @@ from pate.config.components import listed
 from pate.errors import ConfigError
 from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
-from pate.students import shares
+from pate.students import soft_labels
 from pate.teachers import build_estimator, copied_estimator, full_name
 from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
@@ -33,19 +33,30 @@ def _decides_by_class(estimator: Any) -> bool:
 
 
 class Supervised(ClassifierMixin, BaseEstimator):
-    """`estimator` is any teacher kind. Examples answered ⊥ are dropped, unless `unlabelled` is 'mark': then they,
-    and the public examples nobody asked about, go along with label −1, as `sklearn.semi_supervised` wants them.
+    """Distillation: any classifier, fitted to the released labels.
 
-    With `standardise`, each column is measured by its mean and spread among the public examples, labelled or not, as
-    scikit-learn's StandardScaler does it; the scaler is stored with the estimator.
+    Examples that were not answered are dropped, unless `unlabelled` is 'mark'. With `self_training` rounds the
+    estimator is fitted again on the released labels and on its own confident guesses about unlabelled examples, which
+    needs `predict_proba`.
 
-    From Python, `estimator` may be an object, of which a copy is fitted. Nothing but a name can be stored.
-
-    With `self_training` rounds, the estimator is fitted again on the released labels and on its own guesses about
-    unlabelled examples where it gives `threshold` or more; it needs `predict_proba` for that.
-
-    `prepare` are public transforms of `pate.features` before the estimator, as a teacher's features are. They belong
-    to the student: whoever predicts with it works them out too.
+    Parameters
+    ----------
+    estimator : str, default 'sklearn.svm.SVC'
+        Short name or dotted path of any kind of teacher.
+    params : dict, optional
+        Parameters of the estimator.
+    unlabelled : {'ignore', 'mark'}, default 'ignore'
+        With 'mark', unanswered and unasked examples go along with label −1, as sklearn.semi_supervised wants
+        them.
+    self_training : int, default 0
+        Rounds of fitting again on its own guesses.
+    threshold : float, default 0.9
+        Confidence from which a guess counts as a label in self-training.
+    random_state : int, default 0
+        Seed of everything that is drawn while training.
+    preprocessing : str, dict or list of them, optional
+        Public transforms of `pate.features` before the estimator. They belong to the student: whoever predicts
+        with it applies them too.
     """
 
     classifier_: PartClassifier
@@ -60,7 +71,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self_training: int = 0,
         threshold: float = 0.9,
         random_state: int = 0,
-        prepare: Any = None,
+        preprocessing: Any = None,
         standardise: bool = False,
     ) -> None:
         self.estimator = estimator
@@ -69,7 +80,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.self_training = self_training
         self.threshold = threshold
         self.random_state = random_state
-        self.prepare = prepare
+        self.preprocessing = preprocessing
         self.standardise = standardise
 
     def fit(
@@ -84,7 +95,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
         With `sample_weight` each label counts by its weight, and an example may come with several.
         """
-        if self.prepare:
+        if self.preprocessing:
             seen = self.transforms().transform
             many = None if X_unlabelled is None or len(X_unlabelled) == 0 else seen(X_unlabelled)
             return self.learned_by(self.bare().fit(seen(X), y, many, sample_weight=sample_weight))
@@ -149,11 +160,11 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def transforms(self) -> Features:
         """What comes before the estimator, built anew."""
-        return build_features(listed(self.prepare or []), "student.params.prepare")
+        return build_features(listed(self.preprocessing or []), "student.params.preprocessing")
 
     def bare(self) -> Supervised:
-        """The same student, not fitted, for examples that have gone through the transforms already."""
-        return Supervised(**(self.get_params() | {"prepare": None}))
+        """An unfitted copy of this student for examples that are preprocessed already."""
+        return Supervised(**(self.get_params() | {"preprocessing": None}))
 
     def learned_by(self, bare: Supervised) -> Supervised:
         """This student with what a `bare` one has learned from transformed examples."""
@@ -163,7 +174,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         """The class of each example."""
-        if self.prepare and len(X):
+        if self.preprocessing and len(X):
             X = self.prepared_.transform(X)
         return self._predict(X)
 
@@ -172,13 +183,13 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
         """Probabilities, a column for each of `classes_`; all on the prediction where the estimator gives none."""
-        if self.prepare and len(X):
+        if self.preprocessing and len(X):
             X = self.prepared_.transform(X)
         return self._shares(X)
 
     def scores(self, X: NDArray) -> NDArray[np.float64]:
         """What speaks for each of `classes_`, a column each: the decision function, else log-probabilities."""
-        if self.prepare and len(X):
+        if self.preprocessing and len(X):
             X = self.prepared_.transform(X)
         adapter, n_classes = self.classifier_, len(self.classes_)
         if n_classes >= 2 and len(X) and _decides_by_class(adapter.estimator):
@@ -190,7 +201,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def answers(self, X: NDArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Classes and probabilities, with the transforms worked out once."""
-        if self.prepare and len(X):
+        if self.preprocessing and len(X):
             X = self.prepared_.transform(X)
         return self._predict(X), self._shares(X)
 
@@ -205,7 +216,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         inner: Any = self.build()
         if weights is not None and not has_fit_parameter(inner, "sample_weight"):
             raise ConfigError(f"student.params.estimator = {full_name(inner)!r}: takes no weights; use one that does")
-        learner = shares.ByShares(inner) if weights is not None and shares.suits(inner) else inner
+        learner = soft_labels.SoftLabelClassifier(inner) if weights is not None and soft_labels.suits(inner) else inner
         scaled = self._scaler.transform(_rows(X)) if self._scaler is not None and len(X) else X
         self.classifier_ = PartClassifier(learner).fit(scaled, y, weights)
         if self._scaler is not None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
+from pate.components.registry import class_in, import_dotted, nearest, require_trusted, short_names
 from pate.errors import ConfigError
 from pate.features import Features, build_features
-from pate.naming import class_in, import_dotted, must_be_trusted, nearest, short_names
 
 if TYPE_CHECKING:
     from pate.config import Model, TeacherFamily
@@ -96,11 +96,11 @@ def recipe_of(model: Model, key: str) -> Recipe:
 
 
 def recipes(families: Sequence[TeacherFamily]) -> list[Recipe]:
-    """Every kind of teacher in the mixture: a family whose parameters `vary` is one kind for each combination."""
+    """Every kind of teacher in the mixture: a family whose parameters `grid` is one kind for each combination."""
     result = []
     for number, family in enumerate(families):
         base = replace(recipe_of(family, f"teachers.{number}"), resources=family.resources)
-        choices = [[(name, value) for value in values] for name, values in family.vary.items()]
+        choices = [[(name, value) for value in values] for name, values in family.grid.items()]
         variants = [dict(chosen) for chosen in itertools.product(*choices)]
         for variant in variants:
             share = family.weight / len(variants)
@@ -267,7 +267,7 @@ def _built(name: str, params: dict[str, Any], key: str) -> Any:
     _check_names(make, name, params, key)
     values = {parameter: _value(value, f"{key}({parameter})") for parameter, value in params.items()}
     if values.get("memory") is not None:  # of a Pipeline: a folder of pickles, which run code when they are read
-        must_be_trusted("joblib.Memory", f"{key}(memory)")
+        require_trusted("joblib.Memory", f"{key}(memory)")
     try:
         return make(**values)
     except ConfigError:

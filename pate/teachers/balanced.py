@@ -13,13 +13,21 @@ from pate.teachers import build_estimator
 
 
 class Balanced(ClassifierMixin, BaseEstimator):
-    """`estimator`, by name as any teacher, with its `params`, fitted to as many examples of every class as the
-    commonest has: each example at least once, those of rarer classes again, drawn with `random_state`.
+    """Any classifier on evenly many examples of each class, for classes of very different frequency.
 
-    It says a class where an example is likelier within that class than within others, however rare the class is. What
-    it draws depends on its own part and seed alone, so a record touches one teacher, as always. Labels of such
-    teachers have more of the rare classes than there are: a student of them recognises more of those, and takes more
-    of the others for one of those.
+    The estimator is fitted to as many examples of every class as the most frequent one has: each example at least
+    once, those of rarer classes again. It predicts a class where an example is likelier within that class than within
+    others, however rare the class is. What it draws depends on its own part and seed alone, so a record touches one
+    teacher. Labels of such teachers have more of the rare classes than there are.
+
+    Parameters
+    ----------
+    estimator : str, default 'sklearn.linear_model.LogisticRegression'
+        Short name or dotted path of any kind of teacher.
+    params : dict, optional
+        Parameters of the estimator.
+    random_state : int, default 0
+        Seed of everything that is drawn while training.
     """
 
     estimator_: Any

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from pate.naming import import_dotted
+from pate.components.registry import import_dotted
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +18,42 @@ _OWN = ("mlp", "cnn")
 
 
 class Network(ClassifierMixin, BaseEstimator):
-    """`architecture` is 'mlp', 'cnn' (for images), or a dotted path to an `nn.Module` class of your own, which is
-    called with the shape of an example, the number of classes and `module_params`.
+    """A torch network as a scikit-learn classifier.
 
-    `depth` counts hidden layers (mlp, `hidden` wide) or convolutions, each followed by pooling (cnn; `channels`,
-    doubled each time, then one layer `hidden` wide). Images may be shifted by up to `shift` pixels and turned by up
-    to `turn` degrees, anew each step. Adam for a fixed number of `steps` of `batch_size` examples with a rate that
-    falls to zero: nothing is stopped or tuned by looking at data. Deterministic for given data and seed.
+    Trained by Adam for a fixed number of steps, with a rate that falls to zero: nothing is stopped or tuned by
+    looking at data. Deterministic for given data and seed.
+
+    Parameters
+    ----------
+    architecture : str, default 'cnn'
+        'mlp', 'cnn' (for images), or the dotted path of an nn.Module class, which is called with the shape of
+        an example, the number of classes and `module_params`.
+    hidden : int, default 64
+        Width of hidden layers.
+    depth : int, optional
+        Number of hidden layers (mlp), or of convolutions, each followed by pooling (cnn).
+    channels : int, default 16
+        Channels of the first convolution, doubled by each further one (cnn).
+    batch_norm : bool, default False
+        Whether layers are followed by batch normalisation.
+    shift : int, default 0
+        Images are shifted by up to so many pixels, anew each step.
+    turn : float, default 0.0
+        Images are turned by up to so many degrees, anew each step.
+    steps : int, default 160
+        Number of training steps.
+    batch_size : int, default 32
+        Examples in each step.
+    learning_rate : float, default 3e-3
+        Learning rate at the beginning.
+    weight_decay : float, default 1e-4
+        Weight decay of Adam.
+    device : {'auto', 'cpu', 'cuda'}, default 'auto'
+        Where to train; 'auto' takes a GPU where there is one.
+    module_params : dict, optional
+        Keyword arguments of a class named by `architecture`.
+    random_state : int, optional
+        Seed of weights, batches and image changes.
     """
 
     accepts_images = True

@@ -2,7 +2,7 @@
 
 Networks are safetensors. Everything else is a pickle, since users bring classes of their own; cloudpickle's, which also
 holds the code of a class that cannot be imported, such as one of a notebook. Whoever calls `unpack` must know that the
-bytes were written by this run (`pate.ensemble.checkpoints` checks that first).
+bytes were written by this run (`pate.voters.teachers.checkpoints` checks that first).
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from pate.accounting import adversary
-from pate.accounting.adversary import _game, _Searched, adversary_epsilons
-from pate.accounting.rival import Outcomes
-from pate.accounting.vote_plane import log_two_class_wins
+from pate.accounting.tight import adversary
+from pate.accounting.tight.adversary import _game, _Searched, adversary_epsilons
+from pate.accounting.tight.histogram_grid import log_two_class_wins
+from pate.accounting.tight.two_class_reduction import Outcomes
 from pate.mechanisms import GNMax, LNMax
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon
 from pate.accounting.loss_distribution import Curves, _fast_length, connect_the_dots, losses_epsilon, pld_epsilon
-from pate.accounting.moved_votes import distinct_moves, neighbour_outcomes
+from pate.accounting.neighbours_of_histogram import distinct_moves, neighbour_outcomes
 from pate.accounting.renyi import renyi_divergences
 from pate.errors import ConfigError, DataError, PateError
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
@@ -31,7 +31,7 @@ class OnlyLogOutcomes:
 
     inner: Mechanism
     votes_per_record: int = 1
-    charged_as_stream: ClassVar[bool] = False
+    priced_as_stream: ClassVar[bool] = False
     name: str = "only-log-outcomes"
 
     def log_outcomes(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -43,7 +43,7 @@ class SomeAnswersImpossible:
     """The plurality with probability ½ if it leads by 2, else ⊥: one vote can make an answer impossible."""
 
     votes_per_record: int = 1
-    charged_as_stream: ClassVar[bool] = False
+    priced_as_stream: ClassVar[bool] = False
     name: str = "some-answers-impossible"
 
     def log_outcomes(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:

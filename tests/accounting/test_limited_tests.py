@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate.accounting.composition import rdp_epsilon
-from pate.accounting.limited_tests import LimitedTests, Limits, NoisyTest, stream_rdp
+from pate.accounting.tight.limited_tests import LimitedTests, NoisyTest, TestLimits, stream_rdp
 from pate.accounting.worst_case import threshold_test_rdp
 from pate.errors import ConfigError
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
@@ -37,7 +37,7 @@ def probabilities(test: NoisyTest, score: int) -> tuple[float, float]:
     )
 
 
-def worst_moment(test: NoisyTest, limits: Limits, order: float) -> float:
+def worst_moment(test: NoisyTest, limits: TestLimits, order: float) -> float:
     """Σ P^α·Q^(1−α) of the worst adversary, who chooses each pair of scores in view of all answers: value iteration."""
     scores = [probabilities(test, score) for score in range(test.most + 1)]
     pairs = [(a, b) for i, j in ((0, 1), (1, 0)) for a, b in zip(scores[i:], scores[j:], strict=False)]
@@ -62,18 +62,18 @@ def worst_moment(test: NoisyTest, limits: Limits, order: float) -> float:
 @pytest.mark.parametrize("limits", [(1, 1, 1), (6, 6, 1), (12, 12, 3), (12, 2, 12), (9, 4, 5), (30, 30, 30)], ids=str)
 def test_charges_cover_the_worst_adversary_and_not_by_much(test: NoisyTest, limits: tuple[int, int, int]) -> None:
     for order in [order for order in ORDERS if order < 8 * test.noise.scale]:  # else the oracle overflows
-        worst = math.log(worst_moment(test, Limits(*limits), order)) / (order - 1)
-        charged = stream_rdp(test, Limits(*limits), order)
+        worst = math.log(worst_moment(test, TestLimits(*limits), order)) / (order - 1)
+        charged = stream_rdp(test, TestLimits(*limits), order)
         assert worst <= charged * (1 + 1e-9)
         assert charged <= 2.0 * worst, "far more is charged than anybody can find out"
 
 
 def test_few_failures_cost_far_less_than_all_tests() -> None:
-    test, all_of_them = TESTS[3], Limits(1000, 1000, 1000)
+    test, all_of_them = TESTS[3], TestLimits(1000, 1000, 1000)
     alike = stream_rdp(test, all_of_them, 6.0)
     assert alike == pytest.approx(1000 * threshold_test_rdp(test.noise, 6.0), rel=1e-3), "ordinary composition"
-    assert stream_rdp(test, Limits(1000, 1000, 10), 6.0) < 0.3 * alike
-    assert stream_rdp(test, Limits(1000, 10, 1000), 6.0) < 0.3 * alike, "either outcome may be the rare one"
+    assert stream_rdp(test, TestLimits(1000, 1000, 10), 6.0) < 0.3 * alike
+    assert stream_rdp(test, TestLimits(1000, 10, 1000), 6.0) < 0.3 * alike, "either outcome may be the rare one"
 
 
 @given(
@@ -87,14 +87,16 @@ def test_few_failures_cost_far_less_than_all_tests() -> None:
 def test_wider_limits_never_cost_less(tests, passes, failures, more, order) -> None:
     limits = (tests, passes, failures)
     wider = tuple(a + b for a, b in zip(limits, more, strict=True))
-    assert stream_rdp(TESTS[1], Limits(*wider), order) >= stream_rdp(TESTS[1], Limits(*limits), order) * (1 - 1e-5)
+    assert stream_rdp(TESTS[1], TestLimits(*wider), order) >= stream_rdp(TESTS[1], TestLimits(*limits), order) * (
+        1 - 1e-5
+    )
 
 
 def test_the_largest_sum_of_charges_by_trying_every_stream() -> None:
     for tests, passes, failures in itertools.product(range(5), repeat=3):
         for x, y in ((1.0, 3.0), (3.0, 1.0), (0.0, 2.0)):
             streams = (a * x + b * y for a in range(passes + 1) for b in range(failures + 1) if a + b <= tests)
-            assert Limits(tests, passes, failures).largest(x, y) == max(streams)
+            assert TestLimits(tests, passes, failures).largest(x, y) == max(streams)
 
 
 def worst_delta(test: NoisyTest, steps: list[tuple[int, int]], failures: int, epsilon: float) -> float:
@@ -117,7 +119,7 @@ def worst_delta(test: NoisyTest, steps: list[tuple[int, int]], failures: int, ep
 @pytest.mark.parametrize("test", TESTS[:2], ids=str)
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_epsilon_holds_for_every_short_stream(test: NoisyTest, failures: int) -> None:
-    guarantee = LimitedTests(test, Limits(3, 3, failures), 0.0)
+    guarantee = LimitedTests(test, TestLimits(3, 3, failures), 0.0)
     scores = range(test.most + 1)
     steps = [(a, b) for a in scores for b in (a - 1, a + 1) if b in scores]
     for delta in (0.2, 1e-2, 1e-4):
@@ -128,7 +130,7 @@ def test_epsilon_holds_for_every_short_stream(test: NoisyTest, failures: int) ->
 
 def test_one_test_by_its_loss_distribution_is_exact() -> None:
     test = TESTS[1]
-    guarantee = LimitedTests(test, Limits(1, 1, 1), 0.0)
+    guarantee = LimitedTests(test, TestLimits(1, 1, 1), 0.0)
     with mpmath.workdps(30):
         weights = {z: mpmath.exp(-(mpmath.mpf(z) ** 2) / 18) for z in range(-120, 121)}
         total = sum(weights.values())
@@ -144,19 +146,19 @@ def test_one_test_by_its_loss_distribution_is_exact() -> None:
 
 
 def test_what_is_lost_is_charged_to_delta() -> None:
-    limits = Limits(50, 50, 5)
+    limits = TestLimits(50, 50, 5)
     clean, lossy = LimitedTests(TESTS[3], limits, 0.0), LimitedTests(TESTS[3], limits, 0.9e-5)
     assert lossy.epsilon(1e-5) == pytest.approx(clean.epsilon(1e-6), rel=1e-6)
     assert lossy.epsilon(0.9e-5) == math.inf
     assert lossy.quick_epsilon(0.9e-5) == math.inf
     assert all(math.isinf(epsilon) for epsilon in lossy.by_method(0.9e-5).values())
-    assert LimitedTests(TESTS[3], Limits(0, 0, 0), 0.5).epsilon(1e-5) == 0
+    assert LimitedTests(TESTS[3], TestLimits(0, 0, 0), 0.5).epsilon(1e-5) == 0
     with pytest.raises(ConfigError, match="lost"):
         LimitedTests(TESTS[3], limits, 1.5)
 
 
 def test_quick_is_about_as_good_and_no_order_is_much_better() -> None:
-    guarantee = LimitedTests(NoisyTest(DiscreteGaussian(90.0), 450, 1000), Limits(1000, 1000, 50), 0.0)
+    guarantee = LimitedTests(NoisyTest(DiscreteGaussian(90.0), 450, 1000), TestLimits(1000, 1000, 50), 0.0)
     epsilon = guarantee.epsilon(1e-5)
     assert guarantee.quick_epsilon(1e-5) == pytest.approx(epsilon, rel=1e-3)
     orders = 1 + np.geomspace(1, 60, 25)
@@ -168,7 +170,7 @@ def test_far_cheaper_than_zhu_and_wang_where_many_fail() -> None:
     """Their bound, with noise on the threshold too: α/2σ₁² + 2α/σ₂² + ln(1 + m)/(α − 1) for each failure."""
     failures, most, delta = 100, 1000, 1e-5
     test = NoisyTest(DiscreteGaussian(23.5), 126, 270)
-    ours = LimitedTests(test, Limits(most, most, failures), 0.0).epsilon(delta)
+    ours = LimitedTests(test, TestLimits(most, most, failures), 0.0).epsilon(delta)
     orders = 1 + np.geomspace(0.1, 1000, 400)
     theirs = failures * (orders * (0.5 + 2) / 23.5**2 + math.log(1 + most) / (orders - 1))
     assert ours < 0.2 * rdp_epsilon(orders, theirs, delta)[0]

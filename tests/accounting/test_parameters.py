@@ -18,17 +18,10 @@ from hypothesis import strategies as st
 from support.fuzzing import fuzz
 
 import pate.mechanisms
-from pate.accounting import (
-    bounds,
-    calculators,
-    composition,
-    gap_costs,
-    parameters,
-    sanitise,
-    smooth_sensitivity,
-)
+from pate.accounting import bounds, calculators, composition, parameters, sanitise
 from pate.accounting.exact import exact_cost, exact_epsilon
 from pate.accounting.parameters import ParameterError
+from pate.accounting.tight import gap_costs, smooth_sensitivity
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.config import parse_config
 from pate.errors import PateError
@@ -296,8 +289,8 @@ CONFIG = {
 }
 IN_CONFIG = {
     "budget.delta": NO_DELTA,
-    "budget.asked": [*NO_COUNT, 0],
-    "budget.answered": [x for x in [*NO_COUNT, 0] if x is not None],
+    "budget.max_queries": [*NO_COUNT, 0],
+    "budget.max_answers": [x for x in [*NO_COUNT, 0] if x is not None],
     "budget.epsilon": [x for x in NO_EPSILON if x is not None],
     "budget.sanitise.order": NO_ORDER,
     "budget.sanitise.beta": [*NOT_ABOVE_0, 0.4],
@@ -327,9 +320,9 @@ def test_a_config_refuses_the_same_nonsense(key: str) -> None:
 def test_what_is_refused_late_otherwise_is_refused_with_the_config() -> None:
     for change, words in (
         ({"sigma": 0.3}, "too large to sanitise"),
-        ({"sigma": 5, "asked": 20_000}, "too large to sanitise"),
+        ({"sigma": 5, "max_queries": 20_000}, "too large to sanitise"),
     ):
-        budget = {"asked": change.pop("asked", 100), "sanitise": {"order": 4, "beta": 0.05}}
+        budget = {"max_queries": change.pop("max_queries", 100), "sanitise": {"order": 4, "beta": 0.05}}
         with pytest.raises(PateError, match=words):
             parse_config({**CONFIG, "mechanism": {"name": "gnmax", **change}, "budget": budget})
 

@@ -15,7 +15,7 @@ from scipy.stats import binomtest, kstest, norm
 from pate.accounting import sanitise
 from pate.accounting.composition import epsilon_of_rdp, rdp_epsilon
 from pate.accounting.sanitise import WithRelease, epsilon_sanitised, release_rdp, standard_normal
-from pate.accounting.smooth_sensitivity import PrivateCost, answers_cost
+from pate.accounting.tight.smooth_sensitivity import PrivateCost, answers_cost
 from pate.mechanisms import GNMax
 from pate.noise.integer import TV_ERROR_PER_DRAW, DiscreteGaussian
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from support.exact_noise import exact_mass
 
 from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
-from pate.accounting.rival import Outcomes
-from pate.accounting.vote_plane import (
+from pate.accounting.tight.histogram_grid import (
     TOLERANCE,
     Plane,
     _block_bounds,
@@ -23,6 +22,7 @@ from pate.accounting.vote_plane import (
     threshold_excess,
     two_class_excess,
 )
+from pate.accounting.tight.two_class_reduction import Outcomes
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
 from pate.mechanisms.noisy_max import NoisyMax

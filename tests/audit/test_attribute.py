@@ -9,22 +9,22 @@ import pytest
 from support.subjects import Memory, made_subject, random_examples
 
 from pate.audit import attribute
-from pate.audit.findings import NotApplicable, Options
-from pate.audit.subject import Examples, Subject
+from pate.audit.results import NotApplicable, Options
+from pate.audit.target import Subject, TargetExamples
 
 OPTIONS = Options(sensitive=("s",))
 FEATURES = ("n0", "n1", "n2", "s=a", "s=b")
 
 
-def _people(n: int, seed: int) -> Examples:
+def _people(n: int, seed: int) -> TargetExamples:
     """Three numbers, and one of two values that the first number tells in four of five cases."""
     numbers, generator = random_examples(n, 3, 10, seed), np.random.default_rng(seed + 100)
     value = (numbers.X[:, 0] > 0) ^ (generator.random(n) < 0.2)
     X = np.concatenate([numbers.X, np.eye(2, dtype=np.float32)[value.astype(int)]], axis=1)
-    return Examples(X, numbers.y, numbers.rows)
+    return TargetExamples(X, numbers.y, numbers.rows)
 
 
-def _subject(seen: Examples) -> Subject:
+def _subject(seen: TargetExamples) -> Subject:
     members, outsiders = _people(800, 1), _people(800, 2)
     subject = made_subject(members, outsiders, Memory.of(seen.X, seen.y, 10), 10)
     return replace(subject, data=replace(subject.data, X_public=_people(500, 3).X, features=FEATURES))
@@ -36,14 +36,14 @@ def test_a_memory_gives_the_values_of_its_records_away() -> None:
     assert found.attack == "attribute: s"
     assert found.advantage is not None
     assert 0.1 < found.advantage < 0.25
-    assert "records outside" in found.remark
+    assert "records outside" in found.note
 
 
 def test_what_public_examples_tell_is_no_leak() -> None:
     """A model that never saw the records: within 5.4 standard errors of nothing (false-alarm rate below 1e-6)."""
     (found,) = attribute.attack(_subject(_people(800, 4)), OPTIONS)
     assert found.advantage is not None
-    error = float(found.remark.split("±")[1].split("points")[0]) / 100
+    error = float(found.note.split("±")[1].split("points")[0]) / 100
     assert abs(found.advantage) < 5.4 * (error + 0.001)
 
 

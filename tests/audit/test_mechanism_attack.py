@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pate.audit import mechanism as audited
-from pate.audit.findings import Options
 from pate.audit.mechanism import attack, audit_mechanism
+from pate.audit.results import Options
 from pate.audit.worst_pair import log_excess, worst_pair
 from pate.config import Config
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram, LNMax, MSamp, MStab, MSvec, PermuteAndFlip
@@ -98,7 +98,7 @@ def test_an_attack_for_each_mechanism_of_a_run(monkeypatch):
             "student": student,
         }
     )
-    rounds = [{"queries": 5, "scale": 1}, {"queries": 5, "scale": 2}, {"queries": 9, "scale": 1}]
+    rounds = [{"cells": 5, "scale": 1}, {"cells": 5, "scale": 2}, {"cells": 9, "scale": 1}]
     neighbours = Config.model_validate(
         {
             "data": data,
@@ -115,5 +115,5 @@ def test_an_attack_for_each_mechanism_of_a_run(monkeypatch):
         subject = SimpleNamespace(config=config, kind="student", name="x", n_classes=10, delta=1e-5)
         found = attack(subject, Options(quick=True))
         assert [one.relation for one in found] == [relation] * len(expected)
-        assert all(name in one.remark for name, one in zip(expected, found, strict=True))
+        assert all(name in one.note for name, one in zip(expected, found, strict=True))
         assert not any(one.refutes for one in found) or max(one.epsilon_lower for one in found) < 10

@@ -75,7 +75,7 @@ def test_no_honest_mechanism_is_accused(mechanism, counts, delta):
     asked = len(np.atleast_2d(counts))
     claim = 2 * asked / mechanism.scale if isinstance(mechanism, LNMax) else priced(mechanism, asked, delta)
     assert math.isfinite(claim)
-    runs = STREAM_RUNS if mechanism.charged_as_stream else RUNS
+    runs = STREAM_RUNS if mechanism.priced_as_stream else RUNS
     result = lower_bound(mechanism, counts, moved(counts, mechanism.votes_per_record), delta, runs)
     assert not result.refutes(claim), result
 

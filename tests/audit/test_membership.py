@@ -12,17 +12,17 @@ from scipy.stats import binom
 from support.subjects import OVERFITTING, Memory, made_subject, random_examples
 
 from pate.audit import correctness, label_only, lira, rmia, shadows, threshold
-from pate.audit.findings import Finding, Options
-from pate.audit.learners import WithoutPrivacy
+from pate.audit.learners import NonprivateTrainer
 from pate.audit.membership import asked_about, auc_error, confidence, epsilon_shown
-from pate.audit.subject import Examples, Subject
+from pate.audit.results import AttackResult, Options
+from pate.audit.target import Subject, TargetExamples
 
 OPTIONS = Options(quick=True, shadows=16, processes=1)
 ATTACKS = (threshold, correctness, label_only, lira, rmia)
 FAR = 5.4  # standard errors: 7e-8 for a finding, below 1e-6 for all of a test
 
 
-def _all(subject: Subject, options: Options = OPTIONS) -> list[Finding]:
+def _all(subject: Subject, options: Options = OPTIONS) -> list[AttackResult]:
     return [finding for module in ATTACKS for finding in module.attack(subject, options)]
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_found_in_a_model_that_never_saw_the_data(overfitted: Subject
 def test_nothing_is_found_if_membership_is_shuffled(overfitted: Subject) -> None:
     """Both groups were learned from: whoever tells them apart goes by something else than the model."""
     half, rows = overfitted.members, np.arange(300)
-    first, second = (Examples(half.X[rows[i::2]], half.y[rows[i::2]], np.arange(150)) for i in (0, 1))
+    first, second = (TargetExamples(half.X[rows[i::2]], half.y[rows[i::2]], np.arange(150)) for i in (0, 1))
     for finding in _all(replace(overfitted, members=first, outsiders=second)):
         assert finding.auc is not None
         assert finding.auc_error is not None
@@ -177,8 +177,8 @@ def test_fewer_examples_are_among_more() -> None:
 
 def test_findings_come_back_from_json(overfitted: Subject) -> None:
     (found,) = threshold.attack(overfitted, OPTIONS)
-    assert Finding.from_json(found.to_json()) == found
-    assert Finding("a", "m", "nothing", epsilon_lower=math.inf).to_json()["epsilon_lower"] is None
+    assert AttackResult.from_json(found.to_json()) == found
+    assert AttackResult("a", "m", "nothing", epsilon_lower=math.inf).to_json()["epsilon_lower"] is None
     assert len(found.at_risk) == 20
 
 
@@ -195,10 +195,10 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
     data = load(ImageData(source="mnist"), real_data, real_data)
     both = data.records  # test images are by other writers, who are told apart without any leak
     members, outsiders = (
-        Examples(both.X[rows], both.y[rows], np.arange(1600)) for rows in (slice(1600), slice(1600, 3200))
+        TargetExamples(both.X[rows], both.y[rows], np.arange(1600)) for rows in (slice(1600), slice(1600, 3200))
     )
     params = {"architecture": "mlp", "hidden": 128, "steps": 150, "batch_size": 64, "learning_rate": 2e-3}
-    trainer = WithoutPrivacy("network", 10, params)
+    trainer = NonprivateTrainer("network", 10, params)
     subject = made_subject(members, outsiders, trainer.train(members.X, members.y, 0), 10)
     gap, loss = (module.attack(subject, Options())[0] for module in (correctness, threshold))
     assert gap.advantage == pytest.approx(0.056, abs=0.025)

@@ -9,14 +9,14 @@ import pytest
 
 from pate.audit.samples import audit
 from pate.mechanisms import Histogram
-from pate.neighbours.cells import Cells, Space
-from pate.neighbours.rounds import Round, cost_of
-from pate.neighbours.voting import Election
+from pate.mechanisms.cell_rounds import Round, cost_of
+from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import Cells, Space
 
 RUNS = 40_000
 MECHANISM = Histogram(2.0)
 CELLS = Cells(Space(np.zeros(1), np.ones(1)), np.array([[0.0], [10.0], [20.0]]))
-ELECTION = Election(lambda X: X, CELLS, 1, 2)
+ELECTION = CellVote(lambda X: X, CELLS, 1, 2)
 RECORDS = np.array([[1.0], [2.0], [9.0], [19.0], [21.0]]), np.array([0, 1, 0, 1, 1])
 CHANGED = np.array([[11.0], *RECORDS[0][1:]]), np.array([1, *RECORDS[1][1:]])  # the first record, under its id
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from pate.audit.auditing import audit
 from pate.audit.canaries import Canaries, fair_coins, guess
-from pate.audit.findings import Options
 from pate.audit.one_run import plan
 from pate.audit.one_run_baselines import audit_erm, audit_gradients, spikes
 from pate.audit.one_run_pate import _alone
+from pate.audit.results import Options
+from pate.audit.runner import audit
 from pate.audit.sensitivity import audit_sensitivity
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import Config
-from pate.console import Quiet
 from pate.data.dataset import Dataset, Records
 from pate.pipeline import run
+from pate.runs.console import Quiet
 
 RNG = np.random.default_rng(0)
 
@@ -41,12 +41,12 @@ def config(**changed) -> Config:
     return Config.model_validate({**shared, **changed})
 
 
-NEIGHBOURS = config(voters="neighbours", neighbours={"queries": 10}, mechanism={"name": "histogram", "scale": 2})
+NEIGHBOURS = config(voters="neighbours", neighbours={"cells": 10}, mechanism={"name": "histogram", "scale": 2})
 TEACHERS = config(
     n_teachers=6,
     teachers=[{"name": "sklearn.tree.DecisionTreeClassifier", "params": {"max_depth": 2}}],
     mechanism={"name": "gnmax", "sigma": 4},
-    budget={"asked": 20},
+    budget={"max_queries": 20},
 )
 
 
@@ -127,9 +127,9 @@ def test_a_run_is_audited_by_runs_of_its_own(chosen: Config, tmp_path: Path):
         assert finding.epsilon_claimed is not None
         if finding.attack != "sensitivity":
             assert finding.epsilon_lower is not None
-            assert "guesses right" in finding.remark
+            assert "guesses right" in finding.note
         else:
-            assert "it may move" in finding.remark
+            assert "it may move" in finding.note
     assert any("promises nothing" in note for note in found.left_out)
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import pate.baselines.dp_sgd as sgd
-from pate import aggregator
 from pate.audit import sensitivity
 from pate.audit.mechanism import FEW_DRAWS, audit_mechanism
 from pate.audit.one_run_baselines import (
@@ -27,16 +26,17 @@ from pate.audit.one_run_baselines import (
 )
 from pate.audit.one_run_pate import audit_pipeline
 from pate.audit.sensitivity import audit_sensitivity
-from pate.baselines import draws, rehearsal
+from pate.baselines import clipping_selfcheck, sampling
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
+from pate.boundary import aggregator
 from pate.config import Config
 from pate.data import partition
 from pate.data.dataset import Dataset, Records
-from pate.ensemble.worker import Worker
 from pate.mechanisms import GNMax, Histogram, LNMax
 from pate.mechanisms.noisy_max import argmax_with_random_ties
-from pate.neighbours.voting import Election
+from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.teachers.worker import Worker
 
 SURE = 1 - 1e-6
 RNG = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def teachers(**changed) -> Config:
             "n_teachers": 10,
             "teachers": [{"name": TREES, "params": {"max_depth": 2}}],
             "mechanism": {"name": "gnmax", "sigma": 3},
-            "budget": {"asked": 40},
+            "budget": {"max_queries": 40},
             "student": STUDENT,
             "backend": "local",
             **changed,
@@ -66,7 +66,7 @@ def neighbours(cells=40, scale=2.0) -> Config:
         {
             "data": {"source": "arrays"},
             "voters": "neighbours",
-            "neighbours": {"queries": cells},
+            "neighbours": {"cells": cells},
             "mechanism": {"name": "histogram", "scale": scale},
             "budget": {"delta": 1e-9},
             "student": STUDENT,
@@ -206,12 +206,12 @@ def test_votes_that_move_too_far_are_found_by_counting_again(plant, monkeypatch)
 def test_a_second_vote_is_found_by_counting_again_and_by_canaries(monkeypatch):
     config = neighbours(cells=80, scale=2.0)
     assert not audit_sensitivity(config, DATA, tries=1).refutes
-    count = Election.count
+    count = CellVote.count
 
     def thirty_votes(self, X, y):
         return 30 * count(self, X, y)
 
-    monkeypatch.setattr(Election, "count", thirty_votes)
+    monkeypatch.setattr(CellVote, "count", thirty_votes)
     assert audit_sensitivity(config, DATA, tries=1).refutes
     found = audit_pipeline(config, DATA, canaries=1000, confidence=0.999)
     assert found.refutes, found
@@ -283,14 +283,14 @@ class Shuffled:
 
 def test_shuffled_lots_are_found_at_a_large_delta(monkeypatch):
     """At δ = 1e-5 no number of runs that anybody could wait for shows it; at 0.65 a hundred do."""
-    monkeypatch.setattr(draws, "bernoulli", Shuffled())
+    monkeypatch.setattr(sampling, "bernoulli", Shuffled())
     found = audit_sampling(model(), runs=120, confidence=0.999)
     assert found.refutes, found
 
 
 def test_published_statistics_of_batches_are_found(monkeypatch):
     """DP-SGD refuses such a network and puts buffers back: both are taken away here."""
-    monkeypatch.setattr(rehearsal, "refuse_memory", lambda *_: None)
+    monkeypatch.setattr(clipping_selfcheck, "refuse_memory", lambda *_: None)
     monkeypatch.setattr(sgd.Buffers, "put_back", lambda _: None)
     leaky = model(model="support.leaky_network.LeakyNet", model_params={"size": 60, "n_classes": 3})
     X, y = np.zeros((40, 60), dtype=np.float32), RNG.integers(0, 3, 40)

@@ -17,7 +17,7 @@ from pate.baselines.dp_erm import (
     TOLERANCE,
     DPLinearClassifier,
     clip_rows,
-    least_strength,
+    min_strength,
     objective_parameters,
     tolerance_of,
 )
@@ -184,7 +184,7 @@ def test_the_solver_gets_there_for_every_data_set(loss: Loss, condition: float) 
                 dimension = int(rng.choice([1, 3, 12]))
                 rows = nasty_rows(rng, kind, max(n, 1), dimension)[:n]
                 tilt = rng.normal(size=dimension) * length
-                strength = least_strength(loss.curvature, 500) * 1e7 / condition
+                strength = min_strength(loss.curvature, 500) * 1e7 / condition
                 tolerance = tolerance_of(500, length * dimension)
                 w = minimise(loss, rows, strength, tilt, tolerance)
                 gradient = rows.T @ loss.slope(rows @ w) + strength * w + tilt

@@ -75,7 +75,7 @@ def test_public_features_come_first() -> None:
     rng = np.random.default_rng(0)
     X, y, public = rng.random((60, 12, 12)), rng.integers(0, 3, 60), rng.random((30, 12, 12))
     settings: dict[str, Any] = {"n_records": 60, "lot_size": 30, "epochs": 1, "features": "pca", "components": 4}
-    model = classifier(prepare="upright", **settings).fit(X, y, public)
+    model = classifier(preprocessing="upright", **settings).fit(X, y, public)
     by_hand = classifier(**settings).fit(Upright().transform(X), y, Upright().transform(public))
     np.testing.assert_array_equal(model.predict(X), by_hand.predict(Upright().transform(X)))
 
@@ -317,8 +317,8 @@ def test_ones_own_module_by_dotted_path() -> None:
         ({"clip_norm": 1e-25}, "clip_norm = 1e-25: must be a number at least 1e-12"),
         ({"clip_norm": 1e25}, r"clip_norm = 1e\+25: must be .* at most 1,000,000,000,000"),
         ({"learning_rate_end": -1.0}, "learning_rate_end = -1"),
-        ({"prepare": ["uprigt"]}, "did you mean 'upright'"),
-        ({"prepare": [{"params": {}}]}, "prepare: each"),
+        ({"preprocessing": ["uprigt"]}, "did you mean 'upright'"),
+        ({"preprocessing": [{"params": {}}]}, "preprocessing: each"),
     ],
 )
 def test_mistakes_are_one_clear_line(settings: dict, words: str) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import pate.baselines.run as baseline
 import pate.report.plots
 from pate.config import load_baseline_config
-from pate.console import Console
+from pate.runs.console import Console
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.link", "os.chmod", "os.truncate"}
 folder = Path(sys.argv[1])

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from pate.accounting import parameters
-from pate.accounting.parameters import LEAST_CLIP_NORM
+from pate.accounting.parameters import MIN_CLIP_NORM
+from pate.baselines.ghost_norms import trace_of
 from pate.baselines.networks import build_network
 from pate.baselines.per_example import _factors, clipped_sum, never_stopping, quickest
-from pate.baselines.traces import trace_of
 from pate.errors import ConfigError
 
 
@@ -112,7 +112,7 @@ def test_every_way_gives_the_sum_of_the_plain_loop(case: str, clip: float) -> No
 
 
 @pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func", "one_by_one"])
-@pytest.mark.parametrize("clip", [LEAST_CLIP_NORM, 1.0, 1 / LEAST_CLIP_NORM])
+@pytest.mark.parametrize("clip", [MIN_CLIP_NORM, 1.0, 1 / MIN_CLIP_NORM])
 def test_no_example_adds_more_than_the_clipping_norm_however_small_or_large_that_is(way: str, clip: float) -> None:
     """Gradients that are longer by any factor, with many entries of which each alone is too small to square."""
     assert parameters.clip_norm(clip) == clip

@@ -19,7 +19,7 @@ from pate.config import BaselineConfig
 from pate.errors import ConfigError
 from pate.features import Features, alone
 from pate.features.hog import Hog
-from pate.neighbours.features import RecordFeatures
+from pate.voters.neighbours.features import RecordFeatures
 
 
 class Centred:
@@ -101,7 +101,7 @@ def test_a_record_moves_the_sum_by_one_norm_whatever_the_transform(
 ) -> None:
     """Added or removed; changed, by two."""
     (X, y), place, sums = records(n, seed=n), min(place, n), []
-    settings: dict[str, Any] = {"prepare": [name_of(own)]}
+    settings: dict[str, Any] = {"preprocessing": [name_of(own)]}
     for one in (value, other):
         more = np.insert(X, place, np.full((2, 3), one, dtype=np.float32), axis=0), np.insert(y, place, 1)
         sums.append(clipped_sum_of(*more, **settings))
@@ -114,7 +114,7 @@ def test_a_record_moves_the_sum_by_one_norm_whatever_the_transform(
 def test_a_far_record_moves_nobody_elses_gradient(own: str) -> None:
     X, y = records(12)
     far = np.insert(X, 3, np.full((2, 3), 49.0, dtype=np.float32), axis=0), np.insert(y, 3, 1)
-    moved = clipped_sum_of(*far, prepare=[name_of(own)]) - clipped_sum_of(X, y, prepare=[name_of(own)])
+    moved = clipped_sum_of(*far, preprocessing=[name_of(own)]) - clipped_sum_of(X, y, preprocessing=[name_of(own)])
     assert np.linalg.norm(moved) <= 1 + 1e-4
 
 
@@ -131,7 +131,7 @@ def test_a_transform_gives_a_record_the_same_in_any_company(own: str) -> None:
 def test_a_record_that_a_transform_fails_for_is_as_if_it_were_not_there(value: float) -> None:
     X, y = records(8)
     bad = np.insert(X, 3, np.full((2, 3), value), axis=0), np.insert(y, 3, 1)
-    settings: dict[str, Any] = {"prepare": [name_of("Picky")]}
+    settings: dict[str, Any] = {"preprocessing": [name_of("Picky")]}
     np.testing.assert_allclose(clipped_sum_of(*bad, **settings), clipped_sum_of(X, y, **settings), atol=1e-6)
     usual: dict[str, Any] = {
         "n_records": 9,
@@ -147,12 +147,12 @@ def test_a_record_that_a_transform_fails_for_is_as_if_it_were_not_there(value: f
 
 def test_a_transform_that_remembers_is_refused_before_a_record_is_looked_at() -> None:
     with pytest.raises(ConfigError, match="depends on examples that it saw before"):
-        clipped_sum_of(*records(5), prepare=[name_of("Remembering")])
+        clipped_sum_of(*records(5), preprocessing=[name_of("Remembering")])
 
 
 def test_what_works_by_rows_is_given_many_at_once() -> None:
     ByRows.largest.clear()
-    clipped_sum_of(*records(9), prepare=[name_of("ByRows")])
+    clipped_sum_of(*records(9), preprocessing=[name_of("ByRows")])
     assert max(ByRows.largest) == 9
 
 
@@ -204,7 +204,7 @@ def test_a_run_whose_transform_fails_for_a_record_says_nothing_of_it(
                     "lot_size": 10,
                     "epochs": 1,
                     "accountant": "rdp",
-                    "prepare": [name_of("Picky")],
+                    "preprocessing": [name_of("Picky")],
                 },
             },
             "budget": {"epsilon": 3, "delta": 1e-5},

@@ -18,11 +18,11 @@ from pate.baselines.run import run_baseline
 from pate.baselines.saving import load_model
 from pate.cli import app
 from pate.config import BaselineConfig, load_baseline_config, load_config, parse_config
-from pate.console import Quiet
 from pate.data.settings import DigitsData
 from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
 from pate.report.comparison import compare_runs, method_name
+from pate.runs.console import Quiet
 
 ERM = {
     "name": "erm",
@@ -152,9 +152,12 @@ def test_runs_on_other_tests_are_not_compared(runs: dict[str, Path], tmp_path: P
 
 
 def test_a_method_is_named_by_its_settings() -> None:
-    report = {"kind": "baseline", "method": {"name": "dp_sgd", "prepare": ["upright", {"name": "hog"}], "model": "mlp"}}
+    report = {
+        "kind": "baseline",
+        "method": {"name": "dp_sgd", "preprocessing": ["upright", {"name": "hog"}], "model": "mlp"},
+    }
     assert method_name(report) == "dp_sgd, upright + hog, mlp"
-    assert method_name({"kind": "baseline", "method": {"name": "dp_sgd", "prepare": []}}) == "dp_sgd"
+    assert method_name({"kind": "baseline", "method": {"name": "dp_sgd", "preprocessing": []}}) == "dp_sgd"
 
 
 def private_table(folder: Path) -> dict:
@@ -219,7 +222,7 @@ def test_columns_that_a_baseline_does_not_use_are_named(tmp_path: Path, capsys: 
     said: list[str] = []
 
     class AtTerminal(Quiet):
-        def say_privately(self, text: str) -> None:
+        def info_private(self, text: str) -> None:
             said.append(text)
 
     parsed = BaselineConfig.model_validate(content)
@@ -235,7 +238,7 @@ def test_columns_that_a_baseline_does_not_use_are_named(tmp_path: Path, capsys: 
         ("budget.epsilon=0", "budget.epsilon = 0"),
         ("budget.epsilon=-1", "budget.epsilon = -1"),
         ("budget.delta=1", "budget.delta = 1"),
-        ("budget.asked=3", "budget.asked: unknown key"),
+        ("budget.max_queries=3", "budget.max_queries: unknown key"),
         ("baseline.nam=x", "did you mean 'name'"),
         ("baseline.name=dp_sdg", "did you mean 'dp_sgd'"),
         ("baseline.name=sklearn.svm.NoSuch", "has no NoSuch"),

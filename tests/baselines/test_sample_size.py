@@ -39,14 +39,14 @@ def expected_loss(loss: str, w: np.ndarray) -> float:
     return float(np.mean(CHANCES * kind.value(margins) + (1 - CHANCES) * kind.value(-margins)))
 
 
-def least_loss(loss: str, norm: float) -> float:
+def min_loss(loss: str, norm: float) -> float:
     within = {"type": "ineq", "fun": lambda w: norm - np.linalg.norm(w)}
     return float(minimize(lambda w: expected_loss(loss, w), np.zeros(2), constraints=within).fun)
 
 
 def failures(bound: ExcessLoss, excess: float, n: int, regularisation: float, runs: int) -> int:
     """How many of so many private classifiers lose more than `excess` against the best of that norm."""
-    rng, best, found = np.random.default_rng(n), least_loss(bound.loss, bound.norm), 0
+    rng, best, found = np.random.default_rng(n), min_loss(bound.loss, bound.norm), 0
     for run in range(runs):
         model = DPLinearClassifier(
             bound.epsilon,

@@ -52,7 +52,7 @@ def test_run_directory_is_as_documented(embedded: tuple[Path, subprocess.Complet
         assert path.stat().st_mode & 0o077 == 0, path
     with np.load(out / "labels.npz", allow_pickle=False) as released:
         assert released["classes"].tolist() == [str(digit) for digit in range(10)]
-        assert len(released["labels"]) == json.loads((out / "report.json").read_text())["queries"]["limit_asked"]
+        assert len(released["labels"]) == json.loads((out / "report.json").read_text())["queries"]["max_queries"]
 
 
 def test_nothing_private_is_in_what_may_leave(
@@ -189,7 +189,7 @@ def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_
         (["--set", "n_teachers=10000"], ["n_teachers = 10000", "--force", "fewer teachers"]),
         (["--set", "budget.epsilon=0.01"], ["budget.epsilon = 0.01", "too small for one query"]),
         (["--set", "budget.epsilon=2"], ["budget.epsilon = 2", "would fit"]),
-        (["--set", "budget.asked=401"], ["budget.asked = 401", "400"]),
+        (["--set", "budget.max_queries=401"], ["budget.max_queries = 401", "400"]),
         (["nowhere.yaml"], ["nowhere.yaml", "no such config"]),
         (["--resume", "--out", "/nonexistent/run"], ["/nonexistent/run", "no run to resume"]),
         (["--out", "/proc/run"], ["/proc/run"]),

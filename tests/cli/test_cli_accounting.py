@@ -160,7 +160,7 @@ def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
     [
         (["--mechanism", "lnmax"], "scale"),
         (["--mechanism", "gnmax"], "sigma"),
-        (["--mechanism", "confident-gnmax", "--threshold", 60, "--sigma1", 60, "--answered", 50], "sigma2"),
+        (["--mechanism", "confident-gnmax", "--threshold", 60, "--sigma1", 60, "--max-answers", 50], "sigma2"),
         (["--mechanism", "mstab", "--query-delta", 1e-8], "epsilon"),
     ],
 )
@@ -180,7 +180,7 @@ def test_plan_says_what_can_ever_be_answered(capsys: pytest.CaptureFixture[str])
     assert 0.98 < shown["epsilon"] <= 1
     assert shown["one_more_query"] is None
     assert shown["epsilon_by_method"]["Rényi, most queries alone"] > 1.5 > shown["epsilon"]
-    assert "threshold" in shown["remark"]
+    assert "threshold" in shown["note"]
     shown = plan(capsys, "--mechanism", "lecture-msvec", *options[2:], "--teachers", 250)
     assert 4700 < shown["unanimous"]["teachers_for_half"] < 4900
     assert shown["epsilon"] < 0.315 < shown["epsilon_by_method"]["simple composition"] < 1

@@ -54,7 +54,7 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     assert named["path"] == str(tmp_path / "configs" / "shared")
 
     def run(name: str, seed: int, **ledger: object) -> int:
-        shared = {"ledger": {"path": "shared", "id": named["id"]} | ledger, "asked": 100}
+        shared = {"ledger": {"path": "shared", "id": named["id"]} | ledger, "max_queries": 100}
         content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "seed": seed, "budget": shared}
         config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
         out = name if "://" in name else tmp_path / name
@@ -96,7 +96,7 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     ids=lambda mechanism: mechanism["name"],
 )
 def test_a_run_by_stability(mechanism: dict[str, object], tmp_path: Path) -> None:
-    content = {"n_teachers": 220, "mechanism": mechanism, "budget": {"asked": 30}}
+    content = {"n_teachers": 220, "mechanism": mechanism, "budget": {"max_queries": 30}}
     config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
     report = pipeline.run(config, tmp_path / "run", data=digits_with_votes(220), pages=False).report
     assert report.queries.asked == report.queries.answered == 30
@@ -124,8 +124,7 @@ def test_a_run_by_samples_of_the_records(tmp_path: Path) -> None:
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-6, unstable: 2, max_queries: 10}", "mechanism.max_queries"),
         ("mechanism={name: msvec, epsilon: 1, delta: 1e-3, unstable: 2, max_queries: 1000}", "budget.delta"),
         ("mechanism={name: mstab, epsilon: 1, query_delta: 1e-3}", "no finite ε"),
-        ("budget.ledger=/tmp/nowhere.db", "make it once with `pate ledger create`"),
-        ("budget.ledger_epsilon=3", "make it once with `pate ledger create`"),
+        ("budget.ledger=/tmp/nowhere.db", "must be a section"),
         ("budget.ledger={path: nowhere, id: ledger-0}", "nowhere: there is no shared ledger"),
         ("budget.sanitise={order: 5, beta: 0.4}", "must lie between"),
         ("budget.sanitise={order: 5, bta: 0.4}", "did you mean 'beta'"),

@@ -15,7 +15,7 @@ from support.command_line import in_process
 from support.small_data import own_data
 
 import pate
-from pate.console import Console, Quiet, plain_console
+from pate.runs.console import Console, Quiet, plain_console
 
 SMALL = {
     "name": "notebook",
@@ -23,7 +23,7 @@ SMALL = {
     "data": {"source": "digits"},
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
     "mechanism": {"name": "gnmax", "sigma": 4},
-    "budget": {"asked": 40},
+    "budget": {"max_queries": 40},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
     "backend": "local",
 }
@@ -82,7 +82,7 @@ def test_a_notebook_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     """What is printed in one is saved with it: nothing private is."""
     monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
     assert not plain_console().is_jupyter
-    Console().say_privately("17 records have no valid id")
+    Console().info_private("17 records have no valid id")
     assert "17" not in "".join(capsys.readouterr())
 
 

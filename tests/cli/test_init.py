@@ -15,13 +15,13 @@ import yaml
 from support.command_line import Ended, in_process
 
 from pate.config import load_config
+from pate.data.column_inference import guess_dialect, read, seen
 from pate.data.sources import load
 from pate.errors import DataError
-from pate.inspecting import guessed_dialect, read, seen
 from pate.ledger import Charge, SharedLedger
 from pate.planning.budget import ledger_opener, publishable_epsilon
+from pate.planning.config_wizard import LOUD, start
 from pate.runs.run import Run
-from pate.starting import LOUD, start
 from pate.teachers import recipes
 
 N_PRIVATE, N_PUBLIC = 900, 240
@@ -36,7 +36,7 @@ def rows(n: int, seed: int, private: bool) -> list[dict[str, str]]:
         row = {"member": f"m{i // 2}"} if private else {}
         row |= {"joined": f"{rng.integers(10, 29)}.0{rng.integers(1, 9)}.20{rng.integers(10, 20)}"}
         row |= {"age": "" if rng.random() < 0.1 else str(age), "fee": str(fee).replace(".", ",")}
-        row |= {"card": "gold" if private and i == 7 else str(rng.choice(["blue", "red"])), "remark": f"remark {i}"}
+        row |= {"card": "gold" if private and i == 7 else str(rng.choice(["blue", "red"])), "note": f"note {i}"}
         row |= {"stays": "ja" if age + 2 * fee > 110 else "nein"} if private else {}
         made.append(row)
     return made
@@ -76,8 +76,8 @@ def test_a_config_that_runs(club: Path) -> None:
     assert data["dates"] == {"joined": "%d.%m.%Y"}
     assert data["categories"] == {"card": ["blueé", "redé"]}
     assert data["id"] == "member"
-    assert data["ignore"] == ["remark"]
-    assert data["about_records"] == 500
+    assert data["ignore"] == ["note"]
+    assert data["public_record_count"] == 500
     assert LOUD not in ended.stdout + (club / "club.yaml").read_text()  # the user said all that is private
     for guess in ("separated by ';'", "'member' says whose record it is"):
         assert guess in ended.stdout
@@ -96,7 +96,7 @@ def test_nothing_private_is_told_unsaid(club: Path) -> None:
     assert str(N_PRIVATE) not in told
     assert str(N_PRIVATE // 2) not in told
     for path, shares in ((club / "members.csv", "private"), (club / "public.csv", "public")):
-        column = read(path, guessed_dialect([path])).columns["age"]
+        column = read(path, guess_dialect([path])).columns["age"]
         share = f"{100 * seen('age', column).missing:.1f} %"
         assert (share in told) == (shares == "public")
 
@@ -104,11 +104,11 @@ def test_nothing_private_is_told_unsaid(club: Path) -> None:
 def test_what_comes_from_private_data_is_said_loudly(club: Path) -> None:
     ended = init(club, "--label", "stays")
     text = (club / "club.yaml").read_text()
-    assert yaml.safe_load(text)["data"]["about_records"] == 400  # 450, rounded to one digit
+    assert yaml.safe_load(text)["data"]["public_record_count"] == 400  # 450, rounded to one digit
     assert yaml.safe_load(text)["data"]["classes"] == ["ja", "nein"]
     for said in (ended.stdout, text, at_terminal(club, "--label", "stays", "--force").stdout):
         assert f"{LOUD}: classes" in said
-        assert f"{LOUD}: about_records" in said
+        assert f"{LOUD}: public_record_count" in said
     guessed = init(club, "--force")
     assert "'stays' is what is to be predicted" in guessed.stdout
 
@@ -121,7 +121,7 @@ def test_private_files_have_no_say_in_how_files_are_read(tmp_path: Path) -> None
     assert init(tmp_path, *known).returncode == 0
     (tmp_path / "club.yaml").unlink()
     content = (tmp_path / "members.csv").read_bytes()
-    (tmp_path / "members.csv").write_bytes(content.replace(b"remark 3", b"remark \xe9", 1))
+    (tmp_path / "members.csv").write_bytes(content.replace(b"note 3", b"note \xe9", 1))
     ended = at_terminal(tmp_path, *known)
     assert ended.returncode == 2
     assert "members.csv: not UTF-8 text; say its encoding with --encoding, such as cp1252" in ended.stderr
@@ -136,7 +136,7 @@ def test_private_files_have_no_say_in_how_files_are_read(tmp_path: Path) -> None
 
 def test_cells_with_line_breaks_hide_no_delimiter(tmp_path: Path) -> None:
     for name, content in (("members", rows(N_PRIVATE, 1, True)), ("public", rows(N_PUBLIC, 2, False))):
-        save(tmp_path / f"{name}.csv", [row | {"remark": f'{row["remark"]},\n"so"\r\n'} for row in content])
+        save(tmp_path / f"{name}.csv", [row | {"note": f'{row["note"]},\n"so"\r\n'} for row in content])
     ended = init(tmp_path, "--label", "stays", "--classes", "ja,nein")
     assert ended.returncode == 0, ended.stderr
     config = load_config(tmp_path / "club.yaml")
@@ -193,7 +193,7 @@ def test_parquet(club: Path) -> None:
     assert data["source"] == "parquet"
     assert data["id_type"] == "integer"
     assert data["dates"] == {"joined": "%d.%m.%Y"}
-    assert data["ignore"] == ["remark"]
+    assert data["ignore"] == ["note"]
 
 
 def test_teachers_for_a_table_so_wide_that_nothing_is_near(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_teachers_for_a_table_so_wide_that_nothing_is_near(tmp_path: Path) -> No
     assert init(tmp_path, *options).returncode == 0
     config = load_config(tmp_path / "club.yaml")
     assert config.n_teachers > 20
-    assert config.budget.asked <= 40
+    assert config.budget.max_queries <= 40
     for recipe in recipes(config.teachers):
         recipe.estimator(0)
 
@@ -215,7 +215,7 @@ def test_teachers_for_a_table_so_wide_that_nothing_is_near(tmp_path: Path) -> No
         (["--label", "staying"], "--label staying: "),
         (["--label", "stays", "--id", "membr"], "did you mean 'member'?"),
         (["--label", "member", "--id", "member"], "names the same column as"),
-        (["--label", "remark"], "too many or too rare"),
+        (["--label", "note"], "too many or too rare"),
         (["--label", "stays", "--target-epsilon", 0.0001], "--target-epsilon 0.0001: out of reach"),
         (["--label", "stays", "--target-epsilon", -1], "--target-epsilon -1"),
         (["--label", "stays", "--delta", 0.5], "delta = 0.5"),
@@ -268,8 +268,8 @@ ONLY_THERE = "what is wrong depends on private records, and is said at a termina
         (lambda row: row | {"stays": "vielleicht"}, []),  # one label is rare, so that it is no class
         (lambda row: row | {"joined": "2021-03-04"}, ["--classes", "ja,nein"]),
         (lambda row: row | {"age": "old"}, ["--classes", "ja,nein", "--records", 500]),
-        (lambda row: row | {"remark": 'an "open quote'}, ["--classes", "ja,nein"]),
-        (lambda row: row | {"remark": "\u0160\u81ea"}, ["--classes", "ja,nein"]),  # in another encoding
+        (lambda row: row | {"note": 'an "open quote'}, ["--classes", "ja,nein"]),
+        (lambda row: row | {"note": "\u0160\u81ea"}, ["--classes", "ja,nein"]),  # in another encoding
     ],
     ids=["another label", "rare label", "date", "number", "quote", "letters"],
 )
@@ -280,7 +280,7 @@ def test_into_a_pipe_nothing_is_said_of_what_a_private_record_holds(club: Path, 
     save(club / "members.csv", [*content[:5], changed, *content[6:]], encoding="utf-8")
     save(club / "public.csv", rows(N_PUBLIC, 2, private=False))
     with (club / "members.csv").open("a", encoding="utf-8") as file:
-        file.write("m1;\n" if "open" in changed["remark"] else "")  # a csv writer doubles quotes
+        file.write("m1;\n" if "open" in changed["note"] else "")  # a csv writer doubles quotes
     ended = init(club, "--label", "stays", *further)
     said = ended.stdout + ended.stderr
     if ended.returncode:
@@ -358,7 +358,7 @@ def test_markers_of_missing_values_are_found_in_the_public_file(tmp_path: Path, 
     assert "'<5'" in ended.stdout
     loaded = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
     assert np.isfinite(loaded.records.X).all()
-    assert loaded.records.remarks == ()
+    assert loaded.records.notes == ()
     assert loaded.features is not None
     assert {"Natrium missing", "Aufnahme missing"} <= set(loaded.features)
 
@@ -420,9 +420,9 @@ def test_text_that_is_not_used_is_named(tmp_path: Path) -> None:
     assert "'Rh'" not in line
     assert "text of its own" in next(line for line in ended.stdout.splitlines() if line.strip().startswith("Notiz "))
     data = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
-    (remark,) = [remark for remark in data.unused if "not used" in remark]
-    assert "'Notiz'" in remark
-    assert "data.ignore" in remark
+    (note,) = [note for note in data.unused if "not used" in note]
+    assert "'Notiz'" in note
+    assert "data.ignore" in note
 
 
 @pytest.mark.parametrize("target", [0.5, 2, 8])
@@ -445,10 +445,10 @@ def test_a_shared_ledger_is_suggested_that_has_room_for_two_runs(records: int, t
     for number in range(3):
         with Run.create(club / f"run{number}", config) as run:
             ledger = ledger_opener(config, mechanism, run, club)()
-            ledgers.append(ledger.room() >= ledger.limits.answered)
+            ledgers.append(ledger.room() >= ledger.limits.max_answers)
             if ledgers[-1]:
-                with ledger.batch(ledger.limits.answered):
-                    queries = [f"{number}-{i}".encode() for i in range(ledger.limits.answered)]
+                with ledger.batch(ledger.limits.max_answers):
+                    queries = [f"{number}-{i}".encode() for i in range(ledger.limits.max_answers)]
                     ledger.charge_and_store(queries, [0] * len(queries), Charge(len(queries), len(queries)))
             ledger.close()
     assert ledgers == [True, True, False]

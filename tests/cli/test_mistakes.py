@@ -23,7 +23,7 @@ data:
   dates: {born: "%Y-%m-%d"}
 teachers: [{name: sklearn.naive_bayes.GaussianNB}]
 mechanism: {name: gnmax, sigma: 5}
-budget: {asked: 20, delta: 1e-5}
+budget: {max_queries: 20, delta: 1e-5}
 student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
 backend: local
 """
@@ -65,14 +65,14 @@ MISTAKES = {
     "no config but data": Mistake("is data, not a config; `pate init` writes one", arguments=("CONFIG=private.csv",)),
     "key twice": text("twice", "name: pets", "name: pets\nname: dogs"),
     "misspelt section": text("did you mean 'budget'?", "budget:", "budgt:"),
-    "misspelt key": text("did you mean 'asked'?", "asked: 20", "askd: 20"),
+    "misspelt key": text("did you mean 'max_queries'?", "max_queries: 20", "max_querys: 20"),
     "misspelt data key": text("did you mean 'label'?", "  label: kind", "  lable: kind"),
     "keys of another source": sets(
         "data.label, data.private, data.public, data.classes: missing; add them", "data={source: parquet}"
     ),
     "two misspelt keys, of which one is needed": Mistake(
-        "problems: (1) data.lable: unknown key; did you mean 'label'?; (2) budget.askd: unknown key; did you mean",
-        change=lambda text: text.replace("label:", "lable:").replace("asked:", "askd:"),
+        "problems: (1) data.lable: unknown key; did you mean 'label'?; (2) budget.max_querys: unknown key; did you mean",
+        change=lambda text: text.replace("label:", "lable:").replace("max_queries:", "max_querys:"),
     ),
     "no private file": text("data: names no private file; add private", "  private: private.csv\n", ""),
     "parameters of a mechanism left out": sets(
@@ -81,7 +81,7 @@ MISTAKES = {
     ),
     "two columns to ignore that are not there": sets("(2) data.ignore: no file has", "data.ignore=[lenght, furr]"),
     "section missing": text("mechanism", "mechanism: {name: gnmax, sigma: 5}\n", ""),
-    "text for a number": sets("budget.asked", "budget.asked=many"),
+    "text for a number": sets("budget.max_queries", "budget.max_queries=many"),
     "yes for a name": text("put names into quotes", "[cat, dog]", "[yes, no]"),
     "no such file": Mistake("no such config file", arguments=("CONFIG=gone.yaml",)),
     "a comma for --set": sets("""put it into quotes: 'data.decimal=","'""", "data.decimal=,"),
@@ -92,7 +92,7 @@ MISTAKES = {
     "set without value": Mistake("write key=value", arguments=("--set", "mechanism.sigma")),
     # privacy
     "δ of a tenth": sets("write 1e-4 or less", "budget.delta=0.1"),
-    "δ above one over the records": sets("1e-6 or less", "budget.delta=1e-4", "data.about_records=50000"),
+    "δ above one over the records": sets("1e-6 or less", "budget.delta=1e-4", "data.public_record_count=50000"),
     "δ of 2": sets("budget.delta", "budget.delta=2"),
     "negative ε": sets("budget.epsilon", "budget.epsilon=-1"),
     "ε too small": sets("too small for one query", "budget.epsilon=0.01"),
@@ -103,7 +103,7 @@ MISTAKES = {
     "threshold above the teachers": sets(
         "more votes than the 5 teachers", "mechanism={name: confident_gnmax, threshold: 200, sigma1: 5, sigma2: 5}"
     ),
-    "more queries than examples": sets("there are only 40 public examples", "budget.asked=4000"),
+    "more queries than examples": sets("there are only 40 public examples", "budget.max_queries=4000"),
     # models
     "misspelt teacher": sets("did you mean GaussianNB?", "teachers.0.name=sklearn.naive_bayes.GausianNB"),
     "teacher without module": sets("GaussianNB", "teachers.0.name=GaussianNB"),

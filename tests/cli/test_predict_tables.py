@@ -16,9 +16,9 @@ from support.command_line import in_process
 import pate
 from pate import pipeline
 from pate.config import parse_config
-from pate.console import Quiet
 from pate.data.sources import load
 from pate.errors import DataError, PateError
+from pate.runs.console import Quiet
 from pate.runs.run import Run
 from pate.students.saving import load_student
 
@@ -76,7 +76,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": data,
         "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
         "mechanism": {"name": "gnmax", "sigma": 3},
-        "budget": {"asked": 100},
+        "budget": {"max_queries": 100},
         "student": {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}},
         "backend": "local",
     }

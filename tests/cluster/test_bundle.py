@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pate.cluster.bundle import PIECE, copy_from_storage, pack, unpack
-from pate.cluster.jobs import Request, lay_out, sends_token_in_the_clear
+from pate.cluster.jobs import Request, lay_out, sends_token_unencrypted
 from pate.errors import RunError
 
 
@@ -147,4 +147,4 @@ def test_the_jobs_command_line_is_quoted() -> None:
     [("http://127.0.0.1:8265", False), ("http://head:8265", True), ("https://head", False), ("http://[::1]:1", False)],
 )
 def test_a_token_in_the_clear_is_noticed(address: str, clear: bool) -> None:
-    assert sends_token_in_the_clear(address) == clear
+    assert sends_token_unencrypted(address) == clear

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pate.cluster.checks import Cluster, Finding, Node, compared, judge
+from pate.cluster.checks import CheckResult, Cluster, Node, compared, judge
 from pate.cluster.trial import Trial, try_teachers
 
 WELL = Node(
@@ -33,7 +33,7 @@ WELL = Node(
 OTHER = replace(WELL, name="b (10.0.0.2)")
 
 
-def findings(*nodes: Node, **cluster: object) -> list[Finding]:
+def findings(*nodes: Node, **cluster: object) -> list[CheckResult]:
     known: dict[str, object] = {"dashboard": "127.0.0.1:8265", "open_without_token": False}
     return judge(Cluster(list(nodes), **(known | cluster)))  # type: ignore[arg-type]
 
@@ -77,10 +77,10 @@ def test_your_versions_are_compared_with_each_nodes() -> None:
     """What is not installed here may be anything there: a light client has no torch."""
     here = WELL.versions | {"torch": "missing"}
     nodes = {node.name: node.versions for node in (WELL, OTHER)}
-    assert compared(here, nodes) == [Finding("ok", "your versions", "those of the cluster")]
+    assert compared(here, nodes) == [CheckResult("ok", "your versions", "those of the cluster")]
     nodes["b (10.0.0.2)"] = WELL.versions | {"ray": "2.61.0", "pate": "0.2.0", "torch": "2.16.0"}
     of_ray, of_pate = compared(here, nodes)
-    assert of_ray == Finding("warn", "your ray", "2.60.0 here, 2.61.0 on b (10.0.0.2)")
+    assert of_ray == CheckResult("warn", "your ray", "2.60.0 here, 2.61.0 on b (10.0.0.2)")
     assert of_pate.text == "0.1.0 here, 0.2.0 on b (10.0.0.2); `pate submit` can pack and send yours"
 
 

@@ -23,9 +23,10 @@ import numpy as np, ray
 from support.teachers import KEY, KINDS, private_data
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble.checkpoints import InMemory
-from pate.ensemble.pool import Pool
-from pate.ensemble.worker import Teaching, Worker, sum_counts
+from pate.voters.teachers.checkpoints import InMemory
+from pate.voters.teachers.pool import Pool
+from pate.boundary.counts import sum_counts
+from pate.voters.teachers.worker import Teaching, Worker
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
 
@@ -148,7 +149,7 @@ def test_networks_go_to_gpu_nodes_and_others_to_cpus_and_every_node_is_used(tmp_
     assert content["pending_at_the_end"] == 0
     assert any("torch cannot use" in text for text in content["told"]) or _cuda()
     assert any("waiting for a worker with 2 CPUs" in text and "of 7 CPUs" in text for text in content["told"])
-    assert content["full"].startswith("8 s (ray.wait) were not enough for a worker with 2 CPUs")
+    assert content["full"].startswith("8 s (ray.worker_timeout_seconds) were not enough for a worker with 2 CPUs")
     assert "\n" not in content["full"]
     assert "resume" in content["full"]
     assert content["late"]["there"], "a node that joined holds teachers"
@@ -162,9 +163,9 @@ def _cuda() -> bool:
 
 GROWING = """
 import os
-from pate.cluster.placed import Task, gpu_elsewhere, on_gpu
-from pate.console import Quiet
-from pate.naming import make_importable
+from pate.cluster.remote_task import RemoteTask, gpu_on_cluster, on_gpu
+from pate.runs.console import Quiet
+from pate.components.registry import make_importable
 make_importable(Path(sys.argv[1]) / "cluster")
 from support.growing import growing_cluster
 os.environ["RAY_AUTH_MODE"] = "disabled"
@@ -197,8 +198,8 @@ with growing_cluster(types, most, second=SECOND) as address:
     found["told"] = told
 
     # a student that comes after them: the cluster has no GPU at this moment, and brings one
-    found["elsewhere"] = gpu_elsewhere("auto")
-    node = on_gpu(Task("the student", elastic_teachers.node, ()), print, Quiet())
+    found["elsewhere"] = gpu_on_cluster("auto")
+    node = on_gpu(RemoteTask("the student", elastic_teachers.node, ()), print, Quiet())
     found["its_gpus"] = [each["Resources"].get("GPU") for each in ray.nodes() if each["NodeID"] == node]
     finish()
 """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pate.cluster import following
-from pate.cluster.following import Unreachable, _Lines, _Lost, follow
+from pate.cluster.following import Unreachable, _Lines, _LostConnection, follow
 from pate.cluster.jobs import Job
 
 LOG = "one\ntwo\n\nε and ⊥\nlast"
@@ -56,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def lost_after(characters: int) -> Iterator[str]:
     yield LOG[:characters]
-    raise _Lost
+    raise _LostConnection
 
 
 def test_a_head_may_be_away_for_minutes_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:

@@ -27,7 +27,16 @@ from support.command_line import Ended
 from pate.report.schema import Report
 from pate.runs.run import Run
 
-SMALL = ["--set", "n_teachers=10", "--set", "budget.asked=40", "--set", "mechanism.sigma=5", "--set", "nonprivate=null"]
+SMALL = [
+    "--set",
+    "n_teachers=10",
+    "--set",
+    "budget.max_queries=40",
+    "--set",
+    "mechanism.sigma=5",
+    "--set",
+    "nonprivate=null",
+]
 SMALL += ["--set", "ray.workers=1"]
 SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
@@ -241,11 +250,11 @@ def test_plain_ray_job_submit_joins_the_cluster_and_its_run_can_be_fetched(head:
 
 
 def test_a_failing_job_ends_with_its_status_and_one_line(head: Head) -> None:
-    shown = head.pate("submit", DIGITS, *SMALL, "--set", "budget.asked=401", "--pack")
+    shown = head.pate("submit", DIGITS, *SMALL, "--set", "budget.max_queries=401", "--pack")
     assert shown.returncode == 2
     last = shown.stderr.splitlines()[-1]
     assert last.startswith("pate: error: raysubmit_")
-    assert "failed: budget.asked = 401: there are only 400 public examples" in last
+    assert "failed: budget.max_queries = 401: there are only 400 public examples" in last
     assert shown.stdout == ""
 
 
@@ -360,18 +369,18 @@ def test_a_run_that_a_cluster_behind_ray_client_cannot_see_is_one_line(head: Hea
     code = f"""
         import subprocess
         from pathlib import Path
-        from pate.cluster.joining import check_seen
+        from pate.cluster.connect import check_visible
         from pate.cluster.session import ray_session
         from pate.config import RaySettings
         from pate.errors import RunError
 
         with ray_session("ray://127.0.0.2:{port[1]}", RaySettings()):
             Path("{head.folder}/seen").mkdir()
-            check_seen(Path("{head.folder}/seen"))
+            check_visible(Path("{head.folder}/seen"))
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "{head.folder}/hidden"], check=True)
             Path("{head.folder}/hidden/private").mkdir()
             try:
-                check_seen(Path("{head.folder}/hidden/private"))
+                check_visible(Path("{head.folder}/hidden/private"))
             except RunError as error:
                 print(error)
         """

@@ -23,7 +23,16 @@ from support import REPOSITORY
 pytestmark = pytest.mark.root
 ISOLATED = Path(__file__).parent / "isolated.sh"
 HEAD, WORKER = "10.99.0.1", "10.99.0.2"
-SMALL = ["--set", "n_teachers=10", "--set", "budget.asked=40", "--set", "mechanism.sigma=5", "--set", "nonprivate=null"]
+SMALL = [
+    "--set",
+    "n_teachers=10",
+    "--set",
+    "budget.max_queries=40",
+    "--set",
+    "mechanism.sigma=5",
+    "--set",
+    "nonprivate=null",
+]
 SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
 

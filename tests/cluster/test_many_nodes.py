@@ -20,21 +20,21 @@ import numpy as np, ray
 from contextlib import contextmanager
 from pathlib import Path
 from ray.cluster_utils import Cluster
-import pate.ensemble.schedule
+import pate.voters.teachers.schedule
 from pate import pipeline
-from pate.aggregator import query_ids
+from pate.boundary.aggregator import query_ids
 from pate.config import parse_config
-from pate.console import Console
+from pate.runs.console import Console
 from pate.data.sources import load
 from pate.ledger.chain import verify
 
 N, folder = int(sys.argv[1]), Path(sys.argv[2])
 out = folder / "run"
-pate.ensemble.schedule.STRIKES = 1  # a lost node must not count against a job even once
+pate.voters.teachers.schedule.STRIKES = 1  # a lost node must not count against a job even once
 config = parse_config({
     "name": "nodes", "n_teachers": N, "data": {"source": "digits"},
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB", "params": {"var_smoothing": 0.01}}],
-    "mechanism": {"name": "gnmax", "sigma": 20}, "budget": {"asked": 200},
+    "mechanism": {"name": "gnmax", "sigma": 20}, "budget": {"max_queries": 200},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
     "ray": {"cpus_per_worker": 1},
 })
@@ -51,7 +51,7 @@ def strike(name, blow):
 class Watching(Console):
     @contextmanager
     def track(self, what, total):
-        def update(done, remark=""):
+        def update(done, note=""):
             if what.startswith("training teachers"):
                 if done >= total // 3:
                     strike("training", lambda: cluster.remove_node(nodes[0], allow_graceful=False))
@@ -78,7 +78,7 @@ def kill_aggregator():
     os.kill(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())), signal.SIGKILL)
 
 
-from pate.aggregator import RemoteAggregator
+from pate.boundary.aggregator import RemoteAggregator
 label = RemoteAggregator.label
 def listening(self, X):
     answer = label(self, X)

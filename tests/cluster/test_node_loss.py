@@ -18,11 +18,12 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np, ray, torch
 from ray.cluster_utils import Cluster
-from pate.ensemble.checkpoints import TeacherFiles
+from pate.voters.teachers.checkpoints import TeacherFiles
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble.worker import Teaching, Worker, sum_counts
-from pate.ensemble.pool import Pool
+from pate.boundary.counts import sum_counts
+from pate.voters.teachers.worker import Teaching, Worker
+from pate.voters.teachers.pool import Pool
 from pate.teachers import assign_recipes, recipes
 from pathlib import Path
 

@@ -8,15 +8,15 @@ import sys
 import time
 from pathlib import Path
 
-from pate.cluster.folder import private_folder, rays_own
+from pate.cluster.folder import private_folder, ray_processes
 
 _OWNER = """import subprocess, sys, time
 from pathlib import Path
-from pate.cluster.folder import private_folder, rays_own
+from pate.cluster.folder import private_folder, ray_processes
 with private_folder(Path(sys.argv[1])) as folder:
-    rays_own(folder).mkdir(mode=0o777)
-    (rays_own(folder) / "spilled").write_bytes(b"private")
-    with open(rays_own(folder) / "log", "w") as log:
+    ray_processes(folder).mkdir(mode=0o777)
+    (ray_processes(folder) / "spilled").write_bytes(b"private")
+    with open(ray_processes(folder) / "log", "w") as log:
         writer = subprocess.Popen(["sleep", "600"], stdout=log, start_new_session=True)
     print(folder, writer.pid, flush=True)
     sys.stdin.read()
@@ -42,7 +42,7 @@ def alive(pid: int) -> bool:
 def test_nobody_else_may_enter_and_nothing_is_left(tmp_path: Path) -> None:
     with private_folder(tmp_path) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert rays_own(folder).parent == folder
+        assert ray_processes(folder).parent == folder
         (folder / "file").touch()
     assert list(tmp_path.iterdir()) == []
 
@@ -64,7 +64,7 @@ def test_what_a_killed_owner_left_goes_with_the_next_start(tmp_path: Path) -> No
     with private_folder(tmp_path):
         assert not left.exists()
         assert not alive(writer)
-        assert (rays_own(kept) / "spilled").exists()
+        assert (ray_processes(kept) / "spilled").exists()
     living.communicate(timeout=30)
     assert list(tmp_path.iterdir()) == []
 

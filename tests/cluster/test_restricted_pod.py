@@ -48,7 +48,7 @@ again ray start --head --num-cpus=0 --port=6379 --node-ip-address=127.0.0.1 --da
 ray start --address=127.0.0.1:6379 --num-cpus=2 --node-ip-address=127.0.0.2
 ray health-check --address 127.0.0.1:6379  # KubeRay's init container asks so
 python{version} -m pate.cli run {repository}/configs/digits.yaml --address 127.0.0.1:6379 --out /tmp/runs/digits \
-    --set n_teachers=10 --set budget.asked=40 --set mechanism.sigma=5 --set nonprivate=null \
+    --set n_teachers=10 --set budget.max_queries=40 --set mechanism.sigma=5 --set nonprivate=null \
     --set 'teachers=[{{name: sklearn.naive_bayes.GaussianNB}}]' \
     --set 'student={{name: supervised, params: {{estimator: sklearn.svm.SVC}}}}'
 """

@@ -34,7 +34,7 @@ n_teachers: {TEACHERS}
 data: {{source: digits}}
 teachers: [{{name: slow.Slow}}]
 mechanism: {{name: gnmax, sigma: 20}}
-budget: {{asked: 40}}
+budget: {{max_queries: 40}}
 student: {{name: supervised, params: {{estimator: sklearn.svm.SVC}}}}
 """
 

@@ -34,9 +34,8 @@ def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
         ("data.source=mnits", ["data.source = 'mnits'", "did you mean 'mnist'"]),
         ("n_teachers=many", ["n_teachers = 'many'", "whole number"]),
         ("n_teachers=1", ["n_teachers = 1", "at least 2"]),
-        ("budget.order=clusters", ["budget: order", "query_order"]),
         ("budget.delta=2", ["budget.delta = 2", "below 1"]),
-        ("budget.asked=0", ["budget.asked = 0"]),
+        ("budget.max_queries=0", ["budget.max_queries = 0"]),
         ("budget.epsilon=0", ["budget.epsilon = 0", "above 0"]),
         ("budget.epsilon=-1", ["budget.epsilon = -1", "above 0"]),
         ("name=../elsewhere", ["name = '../elsewhere'"]),
@@ -61,7 +60,7 @@ def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
         ("mechanism.sigma=1,5", ["mechanism.sigma = '1,5'", "write 1.5, with a point"]),
         ("n_teachers=1,000", ["n_teachers = '1,000'", "write 1000, without commas"]),
         ("budget.epsilon=50%", ["budget.epsilon = '50%'", "write 0.5, without %"]),
-        ("budget.asked='200'", ["budget.asked = '200'", "write 200, without quotes"]),
+        ("budget.max_queries='200'", ["budget.max_queries = '200'", "write 200, without quotes"]),
     ],
 )
 def test_a_wrong_override_is_one_clear_line(override: str, words: list[str]) -> None:
@@ -118,7 +117,7 @@ LEDGER = "budget.ledger={path: shared, id: ledger-1}"
 def test_whatever_a_run_promises_is_in_its_digest() -> None:
     """A run is resumed with the limits, the mechanism and the ledger it was begun with; a ledger may move."""
     digest = load_config(None, [LEDGER]).digest()
-    changes = [["mechanism.sigma=7"], ["budget.asked=50"], ["budget.delta=1e-6"], ["budget.epsilon=100"]]
+    changes = [["mechanism.sigma=7"], ["budget.max_queries=50"], ["budget.delta=1e-6"], ["budget.epsilon=100"]]
     changes += [
         ["n_teachers=60"],
         ["teachers.0.weight=7"],
@@ -134,7 +133,8 @@ SANITISE = "budget.sanitise={order: 8, beta: 0.05, sigma_ss: 4}"
 
 
 @pytest.mark.parametrize(
-    ("other", "words"), [(LEDGER, "shared ledger does not count"), ("budget.query_order=doubt", "query_order 'doubt'")]
+    ("other", "words"),
+    [(LEDGER, "shared ledger does not count"), ("budget.query_selection=uncertainty", "query_selection 'uncertainty'")],
 )
 def test_a_sanitised_figure_goes_neither_with_a_shared_ledger_nor_with_doubt(other: str, words: str) -> None:
     load_config(None, [SANITISE])
@@ -143,9 +143,9 @@ def test_a_sanitised_figure_goes_neither_with_a_shared_ledger_nor_with_doubt(oth
 
 
 def test_no_more_answers_than_the_limit_and_than_questions() -> None:
-    limits = {"": 100, "budget.answered=30": 30, "budget.answered=300": 100}
+    limits = {"": 100, "budget.max_answers=30": 30, "budget.max_answers=300": 100}
     for override, limit in limits.items():
-        assert load_config(None, ["budget.asked=100", *filter(None, [override])]).budget.most_answered == limit
+        assert load_config(None, ["budget.max_queries=100", *filter(None, [override])]).budget.answer_limit == limit
 
 
 def test_settings_are_frozen() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pate.components.registry import import_dotted, importing_only, make_importable
 from pate.errors import NotTrusted
-from pate.naming import import_dotted, importing_only, make_importable
 
 
 @pytest.mark.parametrize("module", ["sklearn_own", "pate_own", "own"])

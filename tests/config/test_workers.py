@@ -13,7 +13,7 @@ def test_a_number_of_workers_is_the_most() -> None:
     assert load_config(None, ["ray.workers=3"]).ray.workers.max == 3
     assert load_config(None, ["ray.workers={min: 2, max: 250}"]).ray.workers.min == 2
     assert RaySettings().workers.max is None
-    assert RaySettings().wait == 600
+    assert RaySettings().worker_timeout_seconds == 600
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,7 @@ def test_a_number_of_workers_is_the_most() -> None:
     [
         ("ray.workers=0", "ray.workers = 0"),
         ("ray.workers={min: 3, max: 2}", "more than max"),
-        ("ray.wait=0", "ray.wait"),
-        ("ray.wait_for_workers=60", "called wait now"),
+        ("ray.worker_timeout_seconds=0", "ray.worker_timeout_seconds"),
         ("ray.gpus_per_worker=most", "auto"),
     ],
 )
@@ -38,8 +37,3 @@ def test_resources_are_no_part_of_what_a_run_is_known_by() -> None:
     assert given.digest() == plain.digest()
     assert "resources" not in plain.to_yaml()
     assert "zone: a" in given.to_yaml()
-
-
-def test_what_older_runs_have_stored_is_read() -> None:
-    stored = {"workers": None, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0, "wait_for_workers": 0.0}
-    assert RaySettings.model_validate(stored) == RaySettings(gpus_per_worker=0)

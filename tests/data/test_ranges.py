@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from neighbours.test_bad_input import TEACHERS
-from neighbours.test_neighbours_run import config, data
+from voters.neighbours.test_bad_input import TEACHERS
+from voters.neighbours.test_neighbours_run import config, data
 
 from pate import load as load_predictor
 from pate import pipeline
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig
-from pate.console import Quiet
 from pate.data.dataset import Dataset, Records
 from pate.data.ranges import PublicRange
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader
 from pate.data.sources import load
 from pate.mechanisms.base import Split
+from pate.runs.console import Quiet
 
 FLOATS = st.floats(width=32)
 SETTINGS: dict[str, Any] = {"label": "ill", "classes": ["no", "yes"], "categories": {"sex": ["f", "m"]}}
@@ -142,7 +142,7 @@ def test_no_probe_is_shown_anything_beyond_what_is_public(tmp_path: Path) -> Non
     """A baseline: DP-SGD on features."""
     Beholds.largest = 0.0
     given = far()
-    params = {"model": "linear", "lot_size": 50, "epochs": 1, "prepare": SEEN}
+    params = {"model": "linear", "lot_size": 50, "epochs": 1, "preprocessing": SEEN}
     content = {
         "name": "probe",
         "data": {"source": "arrays"},

@@ -10,22 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pate.boundary.counts import sum_counts
 from pate.config import Config, RaySettings, parse_config
 from pate.data import shards
 from pate.data.dataset import Dataset, Shards
+from pate.data.disk_buffer import Block
 from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.shards import ShardReader, Summary
 from pate.data.sources import load, read_by_workers
-from pate.data.spill import Block
-from pate.ensemble.checkpoints import InMemory
-from pate.ensemble.pool import Pool
-from pate.ensemble.readers import Readers
-from pate.ensemble.worker import Teaching, Worker, sum_counts
 from pate.errors import ConfigError, DataError
-from pate.forget import forget, remembered
+from pate.followup.unlearning import forget, remembered
 from pate.mechanisms.base import Split
 from pate.runs.run import Run
 from pate.teachers import Recipe
+from pate.voters.teachers.checkpoints import InMemory
+from pate.voters.teachers.pool import Pool
+from pate.voters.teachers.readers import Readers
+from pate.voters.teachers.worker import Teaching, Worker
 
 KEY = b"s" * 32
 N_PARTS = 7
@@ -100,12 +101,10 @@ def test_parts_are_the_same_whoever_reads_them(source: str, tmp_path: Path) -> N
     with pytest.raises(DataError, match="not here"):
         _ = left.records
     np.testing.assert_array_equal(read.X_public, left.X_public)
-    for split in (Split(N_PARTS), Split(N_PARTS, rate=0.3, most_parts=4)):
+    for split in (Split(N_PARTS), Split(N_PARTS, rate=0.3, max_parts=4)):
         records = (read.records.X, read.records.y, read.records.ids, KEY, N_PARTS)
         whole = (
-            split_into_parts(*records)
-            if split.rate is None
-            else subsample_parts(*records, split.rate, split.most_parts)
+            split_into_parts(*records) if split.rate is None else subsample_parts(*records, split.rate, split.max_parts)
         )
         paths = left.private.paths
         for spread in ([paths], [paths[:1], paths[1:]], [paths[1::2], paths[::2]]):
@@ -227,7 +226,7 @@ def test_batches_change_nothing(source: str, tmp_path: Path, monkeypatch: pytest
     assert isinstance(left.private, Shards)
     whole = ShardReader(left.private, KEY, Split(N_PARTS))
     found = whole.load()
-    monkeypatch.setattr(shards, "_MOST_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(shards, "_MAX_ROWS_AT_ONCE", 7)
     if source == "npz":
         for number, by_columns in ((0, True), (1, False)):
             with np.load(tmp_path / f"shard-{number}.npz") as arrays:

@@ -11,25 +11,25 @@ import pytest
 from support.small_data import LOGISTIC, VOTES, digits_with_votes
 
 from pate import pipeline
-from pate.aggregator import StoredVotes
-from pate.asking import ask_in_rounds
+from pate.boundary.aggregator import StoredVotes
 from pate.cluster import session as ray_session
 from pate.config import parse_config
-from pate.console import Console
 from pate.data import images
 from pate.data.dataset import Dataset, Records, Votes
-from pate.data.order import by_clusters
+from pate.data.query_clusters import by_clusters
 from pate.data.sources import load
 from pate.data.votes import with_votes
 from pate.errors import ConfigError, DataError, RunError
+from pate.runs.console import Console
 from pate.runs.run import Run
+from pate.voters.teachers.query_loop import ask_actively
 
 CONTENT = {
     "name": "stored",
     "n_teachers": 30,
     "data": {"source": "votes", "images": "mnist", "votes": "votes.npy"},
     "mechanism": {"name": "lnmax", "scale": 2},
-    "budget": {"asked": 60},
+    "budget": {"max_queries": 60},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.neighbors.KNeighborsClassifier"}},
 }
 
@@ -59,8 +59,8 @@ def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: p
     stored(data, tmp_path)
     monkeypatch.setattr(images, "load_images", lambda source, folders: data)
     monkeypatch.setattr(ray_session, "ray_session", None)
-    for order in ("given", "clusters", "doubt"):
-        config = parse_config(CONTENT | {"budget": {"asked": 60, "query_order": order}})
+    for order in ("given", "clusters", "uncertainty"):
+        config = parse_config(CONTENT | {"budget": {"max_queries": 60, "query_selection": order}})
         out = tmp_path / order
         outcome = pipeline.run(config, out, data_dir=tmp_path)
         assert outcome.report.queries.answered == 60
@@ -73,12 +73,14 @@ def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: p
             np.testing.assert_array_equal(released["labels"], data.y_public[released["rows"]])
         assert not (out / "private" / "failures.json").exists()
         figures = json.loads((out / "private" / "epsilon.json").read_text())
-        assert (figures["epsilon_data_dependent"] is None) == outcome.report.queries.adaptive == (order == "doubt")
+        assert (
+            (figures["epsilon_data_dependent"] is None) == outcome.report.queries.adaptive == (order == "uncertainty")
+        )
 
 
 def test_votes_go_with_the_examples_they_were_counted_on(tmp_path: Path) -> None:
     """False alarm: noise of ten standard deviations."""
-    content = {"n_teachers": 60, "mechanism": {"name": "gnmax", "sigma": 4}, "budget": {"asked": 40}}
+    content = {"n_teachers": 60, "mechanism": {"name": "gnmax", "sigma": 4}, "budget": {"max_queries": 40}}
     data = digits_with_votes(60)
     config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
     pipeline.run(config, tmp_path / "run", data=data, pages=False)
@@ -93,7 +95,7 @@ def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_pa
     rng = np.random.default_rng(1)
     X = np.concatenate([rng.normal(-3, 0.1, (40, 2)), rng.normal(3, 0.1, (40, 2)), rng.normal(0, 0.1, (20, 2))])
     student = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
-    budget = {"asked": 12, "query_order": "doubt", "rounds": 2}
+    budget = {"max_queries": 12, "query_selection": "uncertainty", "active_rounds": 2}
     config = parse_config(CONTENT | {"budget": budget, "student": student})
     asked: list[np.ndarray] = []
 
@@ -102,21 +104,23 @@ def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_pa
         return (queries[:, 0] > 0).astype(np.int64)
 
     with Run.create(tmp_path / "run", config, resume=False) as directory:
-        rows, labels = ask_in_rounds(X, config, ask_about, directory, Console())
-        again = ask_in_rounds(X, config, ask_about, directory, Console())
+        rows, labels = ask_actively(X, config, ask_about, directory, Console())
+        again = ask_actively(X, config, ask_about, directory, Console())
     assert len(set(rows)) == len(labels) == 12
     assert [len(queries) for queries in asked] == [6, 6, 6, 6]
     assert (
         np.abs(asked[1][:, 0]) < 1
-    ).sum() >= 5  # with no doubt to lead it, a round would hold about one in five of these
+    ).sum() >= 5  # with no uncertainty to lead it, a round would hold about one in five of these
     np.testing.assert_array_equal(again[0], rows)
 
 
 def test_rounds_without_any_answer_go_on_by_clusters(tmp_path: Path) -> None:
     X = np.random.default_rng(2).random((50, 3))
-    config = parse_config(CONTENT | {"budget": {"asked": 10, "query_order": "doubt", "rounds": 5}})
+    config = parse_config(
+        CONTENT | {"budget": {"max_queries": 10, "query_selection": "uncertainty", "active_rounds": 5}}
+    )
     with Run.create(tmp_path / "run", config, resume=False) as directory:
-        rows, labels = ask_in_rounds(X, config, lambda queries: np.full(len(queries), -1), directory, Console())
+        rows, labels = ask_actively(X, config, lambda queries: np.full(len(queries), -1), directory, Console())
     assert len(set(rows)) == 10
     assert (labels == -1).all()
 
@@ -166,9 +170,12 @@ def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatc
         ({"data": {"source": "digits"}}, "teachers: missing"),
         ({"data": {"source": "votes", "images": "mnits", "votes": "v.npy"}}, "data.images = 'mnits'"),
         ({"data": {"source": "votes", "images": "mnist"}}, "data.votes: missing"),
-        ({"budget": {"query_order": "doubt", "sanitise": {"order": 5, "beta": 0.04}}}, "query_order 'doubt'"),
-        ({"budget": {"asked": 3, "query_order": "doubt"}}, "rounds = 4"),
-        ({"budget": {"query_order": "random"}}, "budget.query_order = 'random'"),
+        (
+            {"budget": {"query_selection": "uncertainty", "sanitise": {"order": 5, "beta": 0.04}}},
+            "query_selection 'uncertainty'",
+        ),
+        ({"budget": {"max_queries": 3, "query_selection": "uncertainty"}}, "rounds = 4"),
+        ({"budget": {"query_selection": "random"}}, "budget.query_selection = 'random'"),
     ],
 )
 def test_config_mistakes(change: dict, words: str) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pate.components.registry import short_names
 from pate.errors import ConfigError, DataError
 from pate.features import _class_in, build_features, learned_steps
 from pate.features.hog import Hog
 from pate.features.upright import Upright
-from pate.naming import short_names
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from pate.components.registry import found_file, importing_only, make_importable
 from pate.config.neighbours import NeighbourSettings
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
 from pate.features.pretrained import Pretrained
-from pate.naming import found_file, importing_only, make_importable
-from pate.neighbours.features import transformed
-from pate.neighbours.kept import KeptFeatures, _digest
-from pate.neighbours.stage import Rounds
 from pate.networks.folding import folded
+from pate.voters.neighbours.feature_cache import FeatureCache, _digest
+from pate.voters.neighbours.features import transformed
+from pate.voters.neighbours.stage import Rounds
 
 MODULE = "somebodys_small_network"
 NETWORK = '''
@@ -147,11 +147,11 @@ def test_a_network_of_somebody_elses_needs_trust(network: nn.Module, tmp_path: P
     name = f"{MODULE}.Net.from_name"
     del sys.modules[MODULE]
     with importing_only([]) as guard, pytest.raises(NotTrusted, match="network: would import somebodys_small_network"):
-        build_features([step(tmp_path)], "prepare")
+        build_features([step(tmp_path)], "preprocessing")
     assert guard.refused == [name]
     assert MODULE not in sys.modules
     with importing_only([name]):
-        build_features([step(tmp_path)], "prepare")
+        build_features([step(tmp_path)], "preprocessing")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_weights_are_looked_for_beside_the_config(tmp_path: Path, monkeypatch: p
     elsewhere.mkdir()
     other.mkdir()
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr("pate.naming._FOLDERS", [])
+    monkeypatch.setattr("pate.components.registry._FOLDERS", [])
     relative = step(tmp_path, weights="weights.safetensors")
     with pytest.raises(ConfigError, match="no such file beside the config, nor in the working directory"):
         build_features([relative], "k")
@@ -209,7 +209,7 @@ def test_weights_are_looked_for_beside_the_config(tmp_path: Path, monkeypatch: p
     assert found_file("weights.safetensors") == tmp_path / "weights.safetensors"
     make_importable(other)
     assert found_file("weights.safetensors") == other / "weights.safetensors"
-    monkeypatch.setattr("pate.naming._FOLDERS", [])
+    monkeypatch.setattr("pate.components.registry._FOLDERS", [])
     monkeypatch.chdir(tmp_path)
     assert found_file("weights.safetensors") == tmp_path / "weights.safetensors"
     assert found_file("none.safetensors") is None
@@ -218,12 +218,12 @@ def test_weights_are_looked_for_beside_the_config(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("network")
 def test_who_counts_elsewhere_is_told_the_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is kept of features knows the weights' content, so that other weights are not taken for them."""
-    monkeypatch.setattr("pate.naming._FOLDERS", [tmp_path])
+    monkeypatch.setattr("pate.components.registry._FOLDERS", [tmp_path])
     relative = step(tmp_path, weights="weights.safetensors")
-    settings = NeighbourSettings.model_validate({"queries": 3, "features": [relative]})
+    settings = NeighbourSettings.model_validate({"cells": 3, "features": [relative]})
     rounds = Rounds(settings, (), 0, tmp_path, tmp_path / "kept")
     found = rounds._features(None)
-    assert isinstance(found, KeptFeatures)
+    assert isinstance(found, FeatureCache)
     assert found.features.steps[0]["params"]["weights"] == str(tmp_path / "weights.safetensors")
     before = _digest([relative], images(2, 12, 12, 3))
     (tmp_path / "weights.safetensors").write_bytes(b"others")

@@ -11,13 +11,13 @@ import pytest
 
 from pate import pipeline
 from pate.config import BaselineConfig, Config, parse_config
-from pate.console import Quiet
 from pate.data.dataset import Dataset, Records
 from pate.errors import ConfigError, DataError
 from pate.features import build_features, build_steps, learned_steps
 from pate.features.self_supervised import SelfSupervised
-from pate.learning import with_learned_features, with_learned_preparation
-from pate.neighbours.features import RecordFeatures
+from pate.preflight.learned_features import with_learned_features, with_learned_preparation
+from pate.runs.console import Quiet
+from pate.voters.neighbours.features import RecordFeatures
 
 SMALL = {"atoms": 6, "patch": 4, "patches": 300}
 
@@ -163,7 +163,7 @@ def config(folder: Path, **changes: Any) -> Config:
         "data": {"source": "arrays"},
         "voters": "neighbours",
         "neighbours": {
-            "queries": 4,
+            "cells": 4,
             "features": {"name": "self_supervised", "params": {**SMALL, "folder": str(folder)}},
         },
         "mechanism": {"name": "histogram", "scale": 2},
@@ -226,12 +226,12 @@ def test_every_section_learns_and_steps_see_what_comes_before(monkeypatch: pytes
         {
             "name": "b",
             "data": {"source": "digits"},
-            "baseline": {"name": "dp_sgd", "params": {"prepare": own("Witness")}},
+            "baseline": {"name": "dp_sgd", "params": {"preprocessing": own("Witness")}},
             "budget": {"epsilon": 1, "delta": 1e-5},
         }
     )
-    prepare = [{"name": own("Witness"), "params": {"factor": 2.0}}]
-    assert with_learned_preparation(baseline, X).baseline.params["prepare"] == prepare
+    preprocessing = [{"name": own("Witness"), "params": {"factor": 2.0}}]
+    assert with_learned_preparation(baseline, X).baseline.params["preprocessing"] == preprocessing
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_every_section_learns_and_steps_see_what_comes_before(monkeypatch: pytes
 def test_features_that_cannot_be_made_stop_a_run_before_it_begins(
     features: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    section = {"queries": 4, "features": features}
+    section = {"cells": 4, "features": features}
     with pytest.raises((ConfigError, DataError), match=words):
         run(tmp_path / "run", config(tmp_path, neighbours=section))
     assert not (tmp_path / "run").exists()
@@ -256,7 +256,7 @@ def test_features_that_cannot_be_made_stop_a_run_before_it_begins(
 def test_weights_that_do_not_fit_stop_a_run_of_teachers_too(tmp_path: Path) -> None:
     model = {"name": "sklearn.svm.SVC", "features": {"name": "pretrained", "params": {"weights": __file__}}}
     teachers = {"voters": "teachers", "neighbours": None, "n_teachers": 5, "mechanism": {"name": "lnmax", "scale": 9}}
-    chosen = config(tmp_path, **teachers, teachers=[model], budget={"asked": 20})
+    chosen = config(tmp_path, **teachers, teachers=[model], budget={"max_queries": 20})
     with pytest.raises(ConfigError, match="does not fit resnet18"):
         run(tmp_path / "run", chosen)
     assert not (tmp_path / "run").exists()

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from pate.cli import app
 from pate.errors import PateError
 
-MOST_SECONDS = 10.0  # of this process's time
-MOST_MEGABYTES = 700  # beyond what is loaded: ten times a file of a few kB says nothing about the program's own tables
+MAX_SECONDS = 10.0  # of this process's time
+MAX_MEGABYTES = 700  # beyond what is loaded: ten times a file of a few kB says nothing about the program's own tables
 
 OPTIONS = {
     "lnmax": {"scale": 20.0},
@@ -33,10 +33,18 @@ OPTIONS = {
     "gaussian-mstab": {"sigma": 12.0, "query-delta": 1e-7},
     "gaussian-msamp": {"sigma": 12.0, "query-delta": 1e-7, "sampling-rate": 0.05, "teachers": 250},
 }
-SANE = {"delta": 1e-5, "queries": 2, "answered": 2, "moments": 8, "classes": 3, "teachers": 100, "target-epsilon": 2.0}
+SANE = {
+    "delta": 1e-5,
+    "queries": 2,
+    "max-answers": 2,
+    "moments": 8,
+    "classes": 3,
+    "teachers": 100,
+    "target-epsilon": 2.0,
+}
 EXTRA = {
-    "account": ("queries", "answered", "moments"),
-    "plan": ("queries", "answered", "classes", "teachers", "target-epsilon"),
+    "account": ("queries", "max-answers", "moments"),
+    "plan": ("queries", "max-answers", "classes", "teachers", "target-epsilon"),
 }
 HOSTILE = [
     *("nan", "inf", "-inf", "1e308", "-1e308", "5e-324", "1e-300", "-1", "0", "-0.0", "1", "2", "0.5", "1e-12"),
@@ -169,7 +177,7 @@ def survives(arguments: list[str]) -> str:
     began = time.process_time()
     result = CliRunner().invoke(app, arguments)
     took = time.process_time() - began
-    assert took < MOST_SECONDS, f"{took:.1f} s: {arguments}"
+    assert took < MAX_SECONDS, f"{took:.1f} s: {arguments}"
     error = result.exception
     if isinstance(error, (PateError, OSError)):  # which `main` prints as one line
         assert len(str(error).splitlines()) == 1, str(error)
@@ -204,7 +212,7 @@ def test_account(arguments: list[str], content: bytes | None, folder: Path, ever
     else:
         path.write_bytes(content)
     check_figures(survives(["account", str(path), *arguments, "--json"]))
-    assert megabytes() - everything_loaded < MOST_MEGABYTES
+    assert megabytes() - everything_loaded < MAX_MEGABYTES
 
 
 @given(
@@ -220,7 +228,7 @@ def test_plan(
         path.write_bytes(content)
         more.append(f"--votes={path}")
     check_figures(survives(["plan", *arguments, *more, "--json"]))
-    assert megabytes() - everything_loaded < MOST_MEGABYTES
+    assert megabytes() - everything_loaded < MAX_MEGABYTES
 
 
 @pytest.mark.parametrize("name", [name for name, content in FILES.items() if content is not None])
@@ -234,8 +242,8 @@ def test_each_file_by_itself(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["plan", "--mechanism=gnmax", "--sigma=40", "--answered=-1000"],
-        ["plan", "--mechanism=confident-gnmax", "--threshold=30", "--sigma1=20", "--sigma2=10", "--answered=-1000"],
+        ["plan", "--mechanism=gnmax", "--sigma=40", "--max-answers=-1000"],
+        ["plan", "--mechanism=confident-gnmax", "--threshold=30", "--sigma1=20", "--sigma2=10", "--max-answers=-1000"],
         ["plan", "--mechanism=gnmax", "--sigma=40", "--queries=-5"],
         ["plan", "--mechanism=gnmax", "--sigma=40", "--queries=0"],
         ["plan", "--mechanism=gnmax", "--sigma=40", "--delta=2"],
@@ -243,7 +251,7 @@ def test_each_file_by_itself(name: str, tmp_path: Path) -> None:
         ["plan", "--mechanism=gnmax", "--sigma=40", "--delta=nan"],
         ["plan", "--mechanism=gnmax", "--sigma=1e308"],
         ["account", "VOTES", "--mechanism=gnmax", "--sigma=40", "--delta=2"],
-        ["account", "VOTES", "--mechanism=gnmax", "--sigma=40", "--delta=1e-5", "--answered=-1000"],
+        ["account", "VOTES", "--mechanism=gnmax", "--sigma=40", "--delta=1e-5", "--max-answers=-1000"],
         ["account", "VOTES", "--mechanism=gnmax", "--sigma=40", "--delta=1e-5", "--queries=-5"],
     ],
 )

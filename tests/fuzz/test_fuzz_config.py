@@ -17,7 +17,7 @@ from support.command_line import in_process
 from support.fuzzing import MEGABYTE, command_survives, fuzz, no_traceback
 
 from pate.config import Config, RunConfig, load_baseline_config, load_config, parse_config, read_yaml
-from pate.config.plain_yaml import dump_yaml
+from pate.config.yaml_loader import dump_yaml
 from pate.teachers import recipes
 
 _MOST = 16 * MEGABYTE
@@ -48,9 +48,9 @@ _MECHANISMS: list[dict[str, Any]] = [
 _SECTIONS: list[dict[str, Any]] = [
     *({"data": data} for data in _OWN_DATA),
     *({"mechanism": mechanism} for mechanism in _MECHANISMS),
-    {"budget": {"asked": 100, "sanitise": {"order": 8, "beta": 0.05, "sigma_ss": 4}}},
-    {"budget": {"asked": 100, "query_order": "doubt", "rounds": 5}},
-    {"teachers": [{"name": "sklearn.svm.SVC", "vary": {"C": [1, 2], "gamma": [0.1, "scale"]}, "features": ["hog"]}]},
+    {"budget": {"max_queries": 100, "sanitise": {"order": 8, "beta": 0.05, "sigma_ss": 4}}},
+    {"budget": {"max_queries": 100, "query_selection": "uncertainty", "active_rounds": 5}},
+    {"teachers": [{"name": "sklearn.svm.SVC", "grid": {"C": [1, 2], "gamma": [0.1, "scale"]}, "features": ["hog"]}]},
     {"ray": {"workers": 2, "cpus_per_worker": 0.5}},
 ]
 
@@ -68,7 +68,7 @@ _WORDS = st.one_of(
         ["pate.mechanisms.noisy_max.NoisyMax", "pate.config.Config", "nan", "1e5", "yes", "../" * 50, "s3://"]
     ),
     st.sampled_from(
-        ["\x00", "\x1b[2J", "a\nb", "\u202e", "[bold]", "²", "$x_$", "gnmax", "doubt", "workers", "x" * 5000]
+        ["\x00", "\x1b[2J", "a\nb", "\u202e", "[bold]", "²", "$x_$", "gnmax", "uncertainty", "workers", "x" * 5000]
     ),
     st.text(max_size=20),
 )

@@ -50,12 +50,12 @@ def _busy() -> None:
 
 def test_a_hang_fails() -> None:
     with pytest.raises(TooSlow):
-        no_traceback(_busy, most_seconds=0.05)
+        no_traceback(_busy, max_seconds=0.05)
 
 
 def test_a_large_allocation_fails() -> None:
     with pytest.raises(AssertionError, match="8 MB allocated"):
-        no_traceback(lambda: np.zeros(8 * MEGABYTE, dtype=np.uint8), most_bytes=4 * MEGABYTE)
+        no_traceback(lambda: np.zeros(8 * MEGABYTE, dtype=np.uint8), max_bytes=4 * MEGABYTE)
 
 
 def test_a_command_says_one_line() -> None:

@@ -27,7 +27,7 @@ from pate.ledger import Charge, Ledger
 from pate.ledger.chain import read_head
 from pate.planning.budget import ledger_opener
 from pate.runs.files import LABELS, STUDENT, STUDENT_CARD
-from pate.runs.published import Labels, in_letters, write_labels
+from pate.runs.published import Labels, pin_to_json, write_labels
 from pate.runs.run import Run
 
 EXAMPLES = int(os.environ.get("PATE_FUZZ", "70"))
@@ -53,7 +53,7 @@ def make_run(out: Path) -> None:
     labels = np.arange(60, dtype=np.int64)
     write_labels(out / LABELS, Labels(labels, labels, head), ("a", "b"))
     (out / CARD).parent.mkdir()
-    (out / CARD).write_text(f'{{"student": "x", "ledger": {in_letters(head)}}}'.replace("'", '"'))
+    (out / CARD).write_text(f'{{"student": "x", "ledger": {pin_to_json(head)}}}'.replace("'", '"'))
 
 
 def opened(directory: Run) -> Ledger:

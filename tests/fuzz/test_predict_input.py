@@ -142,7 +142,7 @@ def test_any_file(content: bytes, as_json: bool, student: Path) -> None:
 
 
 def _refused(student: Path, path: Path, words: str) -> None:
-    said = command_survives("predict", student, "--input", path, most_bytes=allowed_for(path, 8 * MEGABYTE))
+    said = command_survives("predict", student, "--input", path, max_bytes=allowed_for(path, 8 * MEGABYTE))
     assert said is not None
     assert str(path) in said
     assert words in said

@@ -93,7 +93,7 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("supervised", {"estimator": "network", "params": {"architecture": "mlp", "hidden": 4, "steps": 1}}),
     "svc": (
         "supervised",
-        {"estimator": "sklearn.svm.SVC", "params": {"C": 1}, "prepare": ["upright", {"name": "hog"}]},
+        {"estimator": "sklearn.svm.SVC", "params": {"C": 1}, "preprocessing": ["upright", {"name": "hog"}]},
     ),
     "pipeline": (
         "supervised",
@@ -106,7 +106,7 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "erm": ("dp_erm", {"fourier_features": 3}),
     "tuned": ("dp_erm_tuned", {"candidates": [{"regularisation": 0.1}]}),
-    "sgd": ("dp_sgd", {"model": "mlp", "model_params": {"hidden": 4}, "prepare": ["upright", {"name": "hog"}]}),
+    "sgd": ("dp_sgd", {"model": "mlp", "model_params": {"hidden": 4}, "preprocessing": ["upright", {"name": "hog"}]}),
     "sgd cnn": ("dp_sgd", {"model": "deep_cnn", "model_params": {"channels": 2}}),
     "sgd pca": ("dp_sgd", {"model": "linear", "features": "pca", "components": 4}),
 }

@@ -153,7 +153,7 @@ def test_a_full_disk_stores_nothing(tmp_path: Path) -> None:
     [
         ["UPDATE answers SET label = 7 WHERE query = x'61'"],
         ["UPDATE charges SET asked = 0 WHERE charge = 1"],
-        ["UPDATE runs SET asked = 1000000"],
+        ["UPDATE runs SET max_queries = 1000000"],
         ["UPDATE budget SET epsilon = 50"],
         ["DELETE FROM answers WHERE query = x'62'"],
         ["DELETE FROM answers WHERE charge = 1", "DELETE FROM charges WHERE charge = 1"],

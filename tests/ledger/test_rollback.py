@@ -30,7 +30,7 @@ data = cache(partial(digits_with_votes, 20))
 
 
 def config() -> Config:
-    content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "budget": {"asked": 60}}
+    content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "budget": {"max_queries": 60}}
     return parse_config(content | {"data": VOTES, "student": LOGISTIC})
 
 

@@ -71,14 +71,14 @@ def test_limits_hold_for_their_mechanism(tmp_path: Path) -> None:
     opened(tmp_path).close()
     for other in ("GNMax(sigma=1.0)", "LNMax(scale=8.0)"):
         with pytest.raises(RunError, match="limits are fixed before the first query"):
-            opened(tmp_path, limits=Limits(LIMITS.asked, LIMITS.answered, other))
+            opened(tmp_path, limits=Limits(LIMITS.max_queries, LIMITS.max_answers, other))
 
 
 def test_what_an_earlier_ensemble_spent_stays_spent(tmp_path: Path) -> None:
     pay(opened(tmp_path), [b"a", b"b"], [1, -1])
     later = Ledger(tmp_path / "ledger.db", KEY, tmp_path / "ledger.head", "run", LIMITS, ensemble=2)
     assert later.spent() == Charge(2, 1)
-    assert later.room() == LIMITS.answered - 1
+    assert later.room() == LIMITS.max_answers - 1
     assert later.stored([b"a", b"b"]) == {b"a": 1, b"b": -1}
     assert later.from_earlier_ensembles()
     assert not opened(tmp_path).from_earlier_ensembles()
@@ -93,7 +93,7 @@ def config(ledger: dict[str, str] | None = None) -> Config:
         "data": {"source": "digits"},
         "teachers": [{"name": "sklearn.svm.SVC"}],
         "mechanism": {"name": "confident_gnmax", "threshold": 12, "sigma1": 40, "sigma2": 20},
-        "budget": {"asked": 10, "ledger": ledger},
+        "budget": {"max_queries": 10, "ledger": ledger},
         "student": {"name": "supervised"},
     }
     return parse_config(content)

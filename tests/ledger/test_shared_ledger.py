@@ -195,7 +195,7 @@ def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     shared = create(tmp_path / "shared", BUDGET)
     content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 40}, "data": {"source": "digits"}}
     content |= {"teachers": [{"name": "sklearn.svm.SVC"}], "student": {"name": "supervised"}}
-    content |= {"budget": {"asked": 10, "ledger": {"path": "shared", "id": shared.id}}}
+    content |= {"budget": {"max_queries": 10, "ledger": {"path": "shared", "id": shared.id}}}
     config = parse_config(content)
     with Run.create(tmp_path / "one", config, resume=False) as directory:
         first = ledger_opener(config, config.build_mechanism(), directory, tmp_path)()

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from support.aggregators import examples, vote
 from support.stored_ledgers import KEY, LIMITS, MEMORY, Crashed, Interleaved, Turns, machine, memory, pay
 
-from pate.aggregator import Aggregator
+from pate.boundary.aggregator import Aggregator
 from pate.errors import RunError
 from pate.ledger import Charge, Limits
 from pate.ledger.chain import verify

@@ -10,6 +10,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import chi2
 
+from pate.components.registry import resolve, short_names
 from pate.errors import ConfigError
 from pate.mechanisms import (
     UNANSWERED,
@@ -27,7 +28,6 @@ from pate.mechanisms import (
     PermuteAndFlip,
     build,
 )
-from pate.naming import resolve, short_names
 
 EXAMPLES: list[Mechanism] = [
     LNMax(1.0),
@@ -219,7 +219,7 @@ def test_which_mechanisms_have_a_sanitised_cost() -> None:
 
 def test_records_of_msamp_are_in_at_most_kappa_parts() -> None:
     split = MSamp(1.0, 1e-5, 0.1, 50).split(50)
-    assert (split.n_parts, split.rate, split.most_parts) == (50, 0.1, 10)
+    assert (split.n_parts, split.rate, split.max_parts) == (50, 0.1, 10)
     assert GNMax(1.0).split(50).rate is None
 
 

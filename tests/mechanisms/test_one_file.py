@@ -63,7 +63,7 @@ class Coin(Mechanism):
     def noise_draws(self, n_classes):
         return 1
 
-    def in_words(self):
+    def describe(self):
         return f"the class with most votes, or, {1 - self.honesty:.0%} of the time, any class"
 '''
 
@@ -90,7 +90,7 @@ data = Dataset(Votes(votes), X[:40], ("a", "b", "c"), y[:40], X[40:], y[40:])
 
 content = {
     "name": "coin", "n_teachers": 20, "data": {"source": "votes", "images": "mnist", "votes": "votes.npy"},
-    "mechanism": {"name": name, "honesty": 0.2, "options": 3}, "budget": {"asked": 40},
+    "mechanism": {"name": name, "honesty": 0.2, "options": 3}, "budget": {"max_queries": 40},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.neighbors.KNeighborsClassifier"}},
 }
 (here / "config.yaml").write_text(json.dumps(content))

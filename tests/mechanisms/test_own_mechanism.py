@@ -13,8 +13,8 @@ import pytest
 from support import REPOSITORY
 from support.command_line import Ended, in_process
 
-from pate import naming
 from pate.accounting.exact import exact_epsilon
+from pate.components import registry
 from pate.mechanisms import build
 from pate.planning.costs import worst_case_epsilon
 
@@ -25,10 +25,10 @@ PAGE = (REPOSITORY / "docs" / "mechanisms.md").read_text(encoding="utf-8")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in, of whose modules nothing is left afterwards."""
-    before, path, folders = set(sys.modules), list(sys.path), list(naming._FOLDERS)
+    before, path, folders = set(sys.modules), list(sys.path), list(registry._FOLDERS)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    sys.path[:], naming._FOLDERS[:] = path, folders
+    sys.path[:], registry._FOLDERS[:] = path, folders
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]
@@ -125,7 +125,7 @@ def test_a_run_is_refused_before_anything_is_made(folder: Path) -> None:
                 "data": {"source": "digits"},
                 "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
                 "mechanism": {"name": "wrong.Lottery", "odds": 2},
-                "budget": {"asked": 5},
+                "budget": {"max_queries": 5},
                 "student": {"name": "supervised"},
                 "backend": "local",
             }

@@ -379,7 +379,7 @@ def test_a_run_must_state_the_streams_own_delta_and_limit():
     mechanism.check(1000, 1e-5, 250)
     with pytest.raises(ConfigError, match=r"mechanism\.delta = 1e-05: must not exceed"):
         mechanism.check(1000, 0.99e-5, 250)
-    with pytest.raises(ConfigError, match=r"budget\.asked = 1001"):
+    with pytest.raises(ConfigError, match=r"budget\.max_queries = 1001"):
         mechanism.check(1001, 1e-5, 250)
 
 

@@ -132,19 +132,19 @@ def test_cpus_are_those_that_may_be_used(
 
 def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time that is told would be that of other threads."""
-    from pate import trying
     from pate.networks import threads
+    from pate.preflight import trials
 
     within: list[bool] = []
-    monkeypatch.setattr(trying, "try_teachers", lambda *_: None)
-    monkeypatch.setattr(trying, "try_student", lambda *_: within.append(bool(threads._held)))
-    monkeypatch.setattr(trying, "student_seconds", lambda *_: within.append(bool(threads._held)) or 1.0)
+    monkeypatch.setattr(trials, "try_teachers", lambda *_: None)
+    monkeypatch.setattr(trials, "try_student", lambda *_: within.append(bool(threads._held)))
+    monkeypatch.setattr(trials, "student_seconds", lambda *_: within.append(bool(threads._held)) or 1.0)
     config, data, mechanism = (
         SimpleNamespace(nonprivate=None, voters="neighbours"),
         None,
         SimpleNamespace(may_decline=True),
     )
-    assert trying.try_everything(config, data, mechanism, 1.0, pages=False) == 1.0  # type: ignore[arg-type]
+    assert trials.try_everything(config, data, mechanism, 1.0, pages=False) == 1.0  # type: ignore[arg-type]
     assert within == [True, True]
 
 
@@ -235,9 +235,9 @@ def test_what_spins_has_one_thread_within_unless_its_user_had_it_wait() -> None:
 @several
 def test_a_teacher_in_this_process_has_one_thread_whatever_the_environment_says() -> None:
     code = """
-from pate.ensemble.local import Local
-from pate.ensemble.checkpoints import InMemory
-from pate.ensemble.worker import Teaching
+from pate.voters.teachers.local import Local
+from pate.voters.teachers.checkpoints import InMemory
+from pate.voters.teachers.worker import Teaching
 from pate.config import parse_config
 sys.modules["looks"] = type(sys)("looks")
 class Looks2(Looks):
@@ -246,7 +246,7 @@ class Looks2(Looks):
         return super().fit(X, y)
 sys.modules["looks"].Looks = Looks2
 settings = {"name": "x", "data": {"source": "digits"}, "n_teachers": 2, "teachers": [{"name": "looks.Looks"}]}
-settings |= {"mechanism": {"name": "gnmax", "sigma": 40}, "budget": {"delta": 1e-5, "asked": 2}}
+settings |= {"mechanism": {"name": "gnmax", "sigma": 40}, "budget": {"delta": 1e-5, "max_queries": 2}}
 settings |= {"student": {"name": "mixmatch"}}
 teaching = Teaching.of(parse_config(settings), 2)
 X, y = X.reshape(20, -1), y

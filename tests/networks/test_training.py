@@ -10,10 +10,10 @@ import torch
 
 from pate.networks import training
 from pate.networks.tensors import example_tensor
-from pate.networks.training import ClassMix, Progress
+from pate.networks.training import ClassPrior, Progress
 from pate.students import build_student
 
-PARAMS = {"steps": 100, "batch_size": 8, "channels": 2, "hidden": 8, "class_mix": "even"}
+PARAMS = {"steps": 100, "batch_size": 8, "channels": 2, "hidden": 8, "class_prior": "even"}
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -87,14 +87,14 @@ def test_training_leaves_the_global_generator_alone() -> None:
 
 
 def test_alignment_brings_guesses_to_the_wanted_mix() -> None:
-    mix = ClassMix("even", torch.tensor([0, 0, 0, 1]), 2)
+    mix = ClassPrior("even", torch.tensor([0, 0, 0, 1]), 2)
     skewed = torch.tensor([[0.9, 0.1], [0.7, 0.3]])
     for _ in range(400):
         aligned = mix.align(skewed)
     np.testing.assert_allclose(aligned.sum(1).numpy(), 1, atol=1e-6)
     assert abs(float(aligned[:, 0].mean()) - 0.5) < 0.04
-    assert ClassMix("free", torch.tensor([0, 1]), 2).align(skewed) is skewed
-    np.testing.assert_allclose(ClassMix("labels", torch.tensor([0, 0, 0, 1]), 2).wanted.numpy(), [4 / 6, 2 / 6])
+    assert ClassPrior("free", torch.tensor([0, 1]), 2).align(skewed) is skewed
+    np.testing.assert_allclose(ClassPrior("labels", torch.tensor([0, 0, 0, 1]), 2).wanted.numpy(), [4 / 6, 2 / 6])
 
 
 def test_moving_average_starts_near_the_weights_and_follows_by_its_decay() -> None:

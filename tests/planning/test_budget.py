@@ -35,7 +35,7 @@ def config_of(mechanism: dict[str, Any], **budget: Any) -> Config:
             "data": {"source": "digits"},
             "teachers": [{"name": "sklearn.svm.SVC"}],
             "mechanism": mechanism,
-            "budget": {"asked": 40, "answered": 30, **budget},
+            "budget": {"max_queries": 40, "max_answers": 30, **budget},
             "student": {"name": "supervised"},
         }
     )
@@ -66,7 +66,7 @@ def test_the_samplers_error_is_part_of_what_is_published(settings: dict[str, Any
 
 @pytest.mark.parametrize("settings", [{"name": "gnmax", "sigma": 20}, {"name": "lnmax", "scale": 10}], ids=str)
 def test_curves_of_a_run_with_a_sanitised_figure_are_renyis_at_its_order(settings: dict[str, Any]) -> None:
-    config = config_of(settings, answered=40, sanitise={"order": 10, "beta": 0.01, "sigma_ss": 10})
+    config = config_of(settings, max_answers=40, sanitise={"order": 10, "beta": 0.01, "sigma_ss": 10})
     curves = epsilon_curves(config, config.build_mechanism(), 10)
     at_one_order = curves["for every data set, as counted here"]
     assert at_one_order[40] <= curves["for every data set, closed form"][40]
@@ -85,12 +85,12 @@ def test_a_sanitised_figure_is_part_of_what_is_published() -> None:
 def test_a_budget_is_kept_and_says_how_many_queries_fit() -> None:
     settings = _MECHANISMS[1]
     mechanism = config_of(settings).build_mechanism()
-    of_17, of_18, of_20 = (publishable_epsilon(config_of(settings, asked=n), mechanism, 10) for n in (17, 18, 20))
+    of_17, of_18, of_20 = (publishable_epsilon(config_of(settings, max_queries=n), mechanism, 10) for n in (17, 18, 20))
     with pytest.raises(ConfigError, match=" 17 would fit"):
-        publishable_epsilon(config_of(settings, asked=20, epsilon=(of_17 + of_18) / 2), mechanism, 10)
+        publishable_epsilon(config_of(settings, max_queries=20, epsilon=(of_17 + of_18) / 2), mechanism, 10)
     with pytest.raises(ConfigError, match="would fit"):
-        publishable_epsilon(config_of(settings, asked=20, epsilon=0.999 * of_20), mechanism, 10)
-    assert publishable_epsilon(config_of(settings, asked=20, epsilon=1.001 * of_20), mechanism, 10) == of_20
+        publishable_epsilon(config_of(settings, max_queries=20, epsilon=0.999 * of_20), mechanism, 10)
+    assert publishable_epsilon(config_of(settings, max_queries=20, epsilon=1.001 * of_20), mechanism, 10) == of_20
 
 
 def test_a_shared_ledger_charges_tests_and_answers(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_curves_are_those_of_the_figures() -> None:
 
 @pytest.mark.parametrize("settings", [{"name": "gnmax"}, {"name": "mstab", "query_delta": 1e-9}], ids=str)
 def test_the_noise_that_is_found_keeps_to_the_target(settings: dict[str, object]) -> None:
-    workload = Workload(asked=50, answered=None, delta=1e-6, n_classes=10)
+    workload = Workload(max_queries=50, max_answers=None, delta=1e-6, n_classes=10)
     found = solve_noise(settings, 2.0, workload)
     at_target = worst_case_epsilon(found, 50, None, 1e-6, 10)
     assert epsilon_of(found, workload) == at_target
@@ -67,7 +67,7 @@ def test_the_noise_that_is_found_keeps_to_the_target(settings: dict[str, object]
 
 def test_noise_that_is_enough_by_estimate_alone_is_raised() -> None:
     """A target that 70 votes of noise keep to by the quick estimate, but not by the proven bound."""
-    workload, wanted = Workload(asked=50, answered=None, delta=1e-6, n_classes=10), GNMax(70.0)
+    workload, wanted = Workload(max_queries=50, max_answers=None, delta=1e-6, n_classes=10), GNMax(70.0)
     target = 1.0004 * wanted.worst_case(50, 50).quick_epsilon(1e-6)
     assert epsilon_of(wanted, workload) > target
     assert epsilon_of(solve_noise({"name": "gnmax"}, target, workload), workload) <= target

@@ -9,7 +9,7 @@ import pytest
 
 from pate.errors import ConfigError
 from pate.mechanisms import GNMax, Histogram
-from pate.neighbours.rounds import Round, cost_of
+from pate.mechanisms.cell_rounds import Round, cost_of
 from pate.planning.neighbours import plan_of_rounds, with_target
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits_neighbours.yaml"
@@ -19,7 +19,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "digits_neighbours.yaml"
 def test_noise_for_a_target_is_the_least_that_reaches_it(target: float) -> None:
     rounds = [Round(100, Histogram(3.0)), Round(500, GNMax(9.0), by_student=True)]
     found = with_target(rounds, 1, target, 1e-5, 10)
-    assert [round.queries for round in found] == [100, 500]
+    assert [round.cells for round in found] == [100, 500]
     assert found[1].by_student
     histogram, gnmax = (round.mechanism for round in found)
     assert isinstance(histogram, Histogram)
@@ -47,7 +47,7 @@ def test_the_command_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     app(["plan", str(CONFIG), "--json"], standalone_mode=False)
     result = json.loads(capsys.readouterr().out)
     assert result["epsilon"] == pytest.approx(1.0, rel=1e-3)
-    assert result["rounds"][0]["queries"] == 30
+    assert result["rounds"][0]["cells"] == 30
     app(["plan", str(CONFIG), "--target-epsilon", "0.5"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "0.5 at δ = 1e-05, for a record added, removed or changed" in said

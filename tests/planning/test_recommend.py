@@ -24,7 +24,7 @@ def test_every_choice_keeps_to_the_target_as_a_run_would_count_it(records: int, 
     assert found.choice.voters == voters
     assert len(found.others) >= 3
     for choice in (found.choice, *found.others):
-        content = {"data": DATA | {"about_records": records}, "student": {"name": "supervised"}}
+        content = {"data": DATA | {"public_record_count": records}, "student": {"name": "supervised"}}
         content |= choice.settings(1e-6)
         if choice.voters == "teachers":
             content["teachers"] = [{"name": "sklearn.naive_bayes.GaussianNB"}]
@@ -46,7 +46,7 @@ def test_noise_is_chosen_so_that_four_of_five_teachers_win() -> None:
 def test_queries_are_solved_for_where_the_noise_is_given() -> None:
     mechanism, workload = solve_queries({"name": "gnmax", "sigma": 30}, 1.5, Workload(1, None, 1e-5, 2))
     assert epsilon_of(mechanism, workload) <= 1.5
-    assert epsilon_of(mechanism, Workload(int(1.02 * workload.asked) + 1, None, 1e-5, 2)) > 1.5
+    assert epsilon_of(mechanism, Workload(int(1.02 * workload.max_queries) + 1, None, 1e-5, 2)) > 1.5
     with pytest.raises(ConfigError, match="too small for one query"):
         solve_queries({"name": "lnmax", "scale": 2}, 0.5, Workload(1, None, 1e-5, 2))
 

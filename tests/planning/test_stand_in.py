@@ -22,7 +22,7 @@ CONFIG = parse_config(
         "data": {"source": "digits"},
         "teachers": [{"name": "sklearn.neighbors.KNeighborsClassifier", "params": {"n_neighbors": 1}}],
         "mechanism": {"name": "gnmax", "sigma": 5},
-        "budget": {"asked": 100, "delta": 1e-5},
+        "budget": {"max_queries": 100, "delta": 1e-5},
         "student": {"name": "supervised"},
     }
 )

@@ -80,9 +80,9 @@ def of_other_kind(folder: Path, config: str, epsilon: float, half: float | None 
 def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_protects(tmp_path: Path) -> None:
     """A record that votes itself has twice the ε where it may be changed: both are shown, in table, notes and plot."""
     near = of_other_kind(
-        tmp_path / "near", "a: 1", 0.1, 0.05, voters="neighbours", neighbours={"votes": 1, "cells": [60, 40]}
+        tmp_path / "near", "a: 1", 0.1, 0.05, voters="neighbours", neighbours={"votes_per_record": 1, "cells": [60, 40]}
     )
-    steps = {"name": "dp_sgd", "model": "linear", "prepare": ["upright", "hog"], "features": "pca"}
+    steps = {"name": "dp_sgd", "model": "linear", "preprocessing": ["upright", "hog"], "features": "pca"}
     probe = of_other_kind(tmp_path / "probe", "a: 2", 0.1, kind="baseline", method=steps)
     network = of_other_kind(tmp_path / "network", "a: 3", 8, kind="baseline", method=steps | {"model": "mlp"})
     compared = compare_runs([finished(tmp_path / "teachers"), near, probe, network])
@@ -102,14 +102,14 @@ def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_pro
 
 def test_runs_with_rounds_are_compared_by_them(tmp_path: Path) -> None:
     def near(name: str, second: int) -> Path:
-        rounds = f"[{{queries: 60, scale: 4, features: null}}, {{queries: {second}, scale: 4, features: student}}]"
+        rounds = f"[{{cells: 60, scale: 4, features: null}}, {{cells: {second}, scale: 4, features: student}}]"
         config = f"neighbours: {{rounds: {rounds}}}"
-        shown = {"voters": "neighbours", "neighbours": {"votes": 1, "cells": [50, 50]}}
+        shown = {"voters": "neighbours", "neighbours": {"votes_per_record": 1, "cells": [50, 50]}}
         return of_other_kind(tmp_path / name, config, 0.1, 0.05, **shown)
 
     first, second = (row[0] for row in table_rows(compare_runs([near("a", 40), near("b", 70)]))[1:3])
-    assert "queries 60 scale 4 + queries 40 scale 4 features student" in first
-    assert "queries 70" in second
+    assert "cells 60 scale 4 + cells 40 scale 4 features student" in first
+    assert "cells 70" in second
 
 
 def per(folder: Path, unit: str, config: str = "student: {name: supervised}") -> Path:

@@ -16,10 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from pate.config import default_config_path, load_baseline_config, load_config, parse_config
 from pate.data.dataset import Dataset, Records
 from pate.report.figures import load_examples, save_examples
+from pate.report.files import store_report, write_pages
 from pate.report.published_config import LEFT_OUT, published_config, published_method, published_params, published_yaml
 from pate.report.reading import read_report
 from pate.report.schema import BaselineReport, Method, Report, TeacherKind
-from pate.report.writing import store_report, write_pages
 
 SECRETS = ("crippen", "hiv", "patient_no", "viral_load", "clinic-7", "s3://")
 PRIVATE = {
@@ -38,10 +38,10 @@ PRIVATE = {
     },
     "teachers": [
         {"name": "my_teachers.make", "params": {"table": "hiv.csv", "C": 2, "kernel": "rbf", "home": "/srv/crippen"}},
-        {"name": "sklearn.svm.SVC", "vary": {"C": [1, 10]}, "features": "hog"},
+        {"name": "sklearn.svm.SVC", "grid": {"C": [1, 10]}, "features": "hog"},
     ],
     "mechanism": {"name": "gnmax", "sigma": 5},
-    "budget": {"asked": 10, "ledger": {"path": "/srv/clinic-7/hiv.ledger", "id": "ledger-clinic-7"}},
+    "budget": {"max_queries": 10, "ledger": {"path": "/srv/clinic-7/hiv.ledger", "id": "ledger-clinic-7"}},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC"}},
 }
 
@@ -56,7 +56,7 @@ def test_names_of_files_columns_and_places_are_left_out() -> None:
     assert [shown["data"][key] for key in ("private", "public", "test", "id", "ignore")] == [LEFT_OUT] * 5
     assert shown["data"]["split"] is None  # nothing was said: nothing is left out
     assert shown["teachers"][0]["params"] == {"table": LEFT_OUT, "C": 2, "kernel": "rbf", "home": LEFT_OUT}
-    assert shown["teachers"][1]["vary"] == {"C": [1, 10]}
+    assert shown["teachers"][1]["grid"] == {"C": [1, 10]}
     assert shown["budget"]["ledger"] == LEFT_OUT
     assert shown["mechanism"] == {"name": "gnmax", "sigma": 5}
 

@@ -18,11 +18,11 @@ from support.command_line import in_process
 
 from pate.config import load_config
 from pate.report.figures import as_images, load_examples
+from pate.report.files import write_pages
+from pate.report.html import render
 from pate.report.papers import paper_rows, source_of
 from pate.report.reading import read_report
-from pate.report.rendering import render
 from pate.report.schema import Report
-from pate.report.writing import write_pages
 from pate.runs.files import RunFiles
 
 
@@ -67,7 +67,7 @@ def floats_in(value: object) -> Iterator[float]:
             yield from floats_in(item)
 
 
-def as_written(values: Iterable[float]) -> set[str]:
+def format_rate(values: Iterable[float]) -> set[str]:
     """How figures may be written, with four digits or more: fewer are equal by chance too often."""
     ways = [f"{x:.{digits}g}" for value in values for x in (value, 100 * value) for digits in (4, 5, 6)]
     return {way for way in ways if len(way.replace(".", "")) >= 4}
@@ -80,13 +80,13 @@ def test_nothing_private_is_published(finished_run: Path, published: Callable[[P
     secret = {costs["by_rdp"], costs["by_pld"], *costs["by_rdp_after"]["epsilon"], evaluation["mean_teacher_accuracy"]}
     public = set(floats_in(json.loads((finished_run / "report.json").read_text())))
     assert not secret & public
-    forms = as_written(secret) - as_written(public)
+    forms = format_rate(secret) - format_rate(public)
     with np.load(private / "votes.npz") as votes:
         rows = {",".join(map(str, row)) for row in votes["counts"] if (row > 0).sum() > 2}
     texts = published(finished_run)
     assert {"report.html", "report.json", "privacy.txt", "plots/plane.svg", "student/student.json"} <= texts.keys()
     for name, text in texts.items():
-        assert not as_written(numbers_in(text)) & forms, name
+        assert not format_rate(numbers_in(text)) & forms, name
         packed = re.sub(r"[\s,\[\]·]+", ",", text)
         assert not any(row in packed for row in rows), name
         for word in ("data_dependent", "by_rdp", "by_pld", "mean_teacher", "plurality", "1197", "1,197"):

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from support.command_line import in_process
 
-from pate.console import Quiet
 from pate.errors import ConfigError
 from pate.reproduce import baseline_figures, baseline_runs
 from pate.reproduce.baseline_rows import BaselineStudy, baseline_studies, baseline_study
 from pate.reproduce.baseline_runs import reproduce_baselines, table_lines
+from pate.runs.console import Quiet
 
 ROWS = """
 small:
   source: nobody's paper
   config: mnist_dp_sgd
   differs: digits instead
-  params: {prepare: [], features: none, model: linear, model_params: {}, lot_size: 300, epochs: 2, momentum: 0.0}
+  params: {preprocessing: [], features: none, model: linear, model_params: {}, lot_size: 300, epochs: 2, momentum: 0.0}
   panels:
     curves: {title: over time, x: epochs, kind: curves}
     noise: {title: noise, x: σ, scale: log}

@@ -11,20 +11,20 @@ import pytest
 import yaml
 from support.command_line import in_process
 
-from pate.console import Console
 from pate.errors import ConfigError
 from pate.mechanisms import LNMax
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Study, figures_alone, study
 from pate.reproduce.run import Reproduction, _ensemble, reproduce
 from pate.reproduce.teaching import _digest
+from pate.runs.console import Console
 
 CONFIG = {
     "n_teachers": 20,
     "data": {"source": "digits"},
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB", "params": {"var_smoothing": 0.01}}],
     "mechanism": {"name": "gnmax", "sigma": 5},
-    "budget": {"delta": 1e-5, "asked": 10},
+    "budget": {"delta": 1e-5, "max_queries": 10},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC", "params": {"C": 10}}},
     "nonprivate": {"name": "sklearn.svm.SVC"},
 }
@@ -38,16 +38,16 @@ ROWS = {
                 "name": "lnmax",
                 "paper": {"method": "LNMax", "epsilon": 2.04},
                 "mechanism": {"name": "lnmax", "scale": 4},
-                "budget": {"asked": 60},
+                "budget": {"max_queries": 60},
                 "quick": True,
             },
             {
                 "name": "ours",
                 "mechanism": {"name": "confident_gnmax", "threshold": 8, "sigma1": 6, "sigma2": 5},
                 "budget": {
-                    "asked": 80,
-                    "answered": 60,
-                    "query_order": "clusters",
+                    "max_queries": 80,
+                    "max_answers": 60,
+                    "query_selection": "clusters",
                     "sanitise": {"order": 4, "beta": 0.1},
                 },
             },

@@ -11,16 +11,16 @@ from support import REPOSITORY
 
 from pate import pipeline
 from pate.config import read_yaml
-from pate.console import Quiet
-from pate.neighbours.features import RecordFeatures
 from pate.reproduce import rows, table
 from pate.reproduce.rows import Study, study
 from pate.reproduce.run import Reproduction, reproduce
+from pate.runs.console import Quiet
+from pate.voters.neighbours.features import RecordFeatures
 
 CONFIG = {
     "data": {"source": "digits"},
     "voters": "neighbours",
-    "neighbours": {"queries": 30, "features": [{"name": "hog", "params": {"cell": 4}}]},
+    "neighbours": {"cells": 30, "features": [{"name": "hog", "params": {"cell": 4}}]},
     "mechanism": {"name": "histogram", "scale": 2},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}},
     "nonprivate": {"name": "sklearn.naive_bayes.GaussianNB"},

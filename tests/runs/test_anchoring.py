@@ -13,14 +13,14 @@ from support.small_data import digits_with_votes
 from pate import pipeline
 from pate.cli.options import as_option
 from pate.config import Config, parse_config
-from pate.console import Quiet
 from pate.errors import PateError, RunError
 from pate.ledger import SharedBudget
 from pate.ledger.chain import identity
 from pate.ledger.shared import create
 from pate.planning.budget import anchor_of, ledger_opener
 from pate.runs.anchoring import NONE, choose_anchor, known_anchor
-from pate.runs.beginning import undone_if_nothing_came
+from pate.runs.cleanup import remove_empty_run
+from pate.runs.console import Quiet
 from pate.runs.run import Run
 
 DATA = digits_with_votes(20)
@@ -32,7 +32,7 @@ def config(**changes: object) -> Config:
         "data": {"source": "digits"},
         "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
         "mechanism": {"name": "gnmax", "sigma": 4},
-        "budget": {"asked": 30},
+        "budget": {"max_queries": 30},
         "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
         "backend": "local",
     }
@@ -43,7 +43,7 @@ class Heard(Quiet):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -182,7 +182,7 @@ def test_an_anchor_that_a_sent_run_names_is_not_written_to(tmp_path: Path, monke
 
 def test_a_copy_of_a_shared_ledger_is_found(tmp_path: Path) -> None:
     shared = create(tmp_path / "shared", SharedBudget(8.0, 20.0, 1e-5))
-    budget = {"asked": 30, "ledger": {"path": "shared", "id": shared.id}}
+    budget = {"max_queries": 30, "ledger": {"path": "shared", "id": shared.id}}
     shutil.copytree(tmp_path / "shared", tmp_path / "copy")
 
     def charge(out: str, place: str) -> bool | None:
@@ -197,7 +197,7 @@ def test_a_copy_of_a_shared_ledger_is_found(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_began_leaves_nothing(tmp_path: Path, state: Path) -> None:
-    with pytest.raises(PateError), Run.create(tmp_path / "run", config()) as begun, undone_if_nothing_came(begun):
+    with pytest.raises(PateError), Run.create(tmp_path / "run", config()) as begun, remove_empty_run(begun):
         ledger_opener(
             config(), config().build_mechanism(), begun, anchor=anchor_of(config(), begun, Path(), None, print)
         )()

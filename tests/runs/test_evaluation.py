@@ -15,7 +15,7 @@ SMALL = CONFIG | {
     "n_teachers": 3,
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
     "mechanism": {"name": "gnmax", "sigma": 5},
-    "budget": {"asked": 30, "delta": 1e-5},
+    "budget": {"max_queries": 30, "delta": 1e-5},
     "nonprivate": None,
 }
 
@@ -24,7 +24,9 @@ def test_teachers_are_measured_only_where_it_is_asked_for(tmp_path: Path, monkey
     out, file = tmp_path / "run", tmp_path / "run" / "private" / "evaluation.json"
     assert pipeline.run(parse_config(SMALL), out, pages=False).private_figures == {}
     assert not file.exists()
-    monkeypatch.setattr("pate.ensemble.Ensemble", None)  # by votes that are there: nobody is trained or asked
+    monkeypatch.setattr(
+        "pate.voters.teachers.ensemble.Ensemble", None
+    )  # by votes that are there: nobody is trained or asked
     outcome = pipeline.run(parse_config(SMALL), out, pages=False, resume=True, evaluate_teachers=True)
     figures = json.loads(file.read_text())
     assert outcome.private_figures == figures

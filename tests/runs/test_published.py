@@ -13,7 +13,7 @@ import pytest
 from pate.data.dataset import Dataset, Records
 from pate.errors import RunError
 from pate.ledger import Pin
-from pate.runs.published import Labels, in_letters, published_pins, read_labels, write_labels
+from pate.runs.published import Labels, pin_to_json, published_pins, read_labels, write_labels
 
 FIRST, LATER = Pin(4, bytes(range(32))), Pin(7, bytes(range(32, 64)))
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -41,7 +41,7 @@ def test_both_files_pin_the_ledger(tmp_path: Path) -> None:
     write_labels(tmp_path / "labels.npz", LABELS, ("a", "b"))
     assert published_pins(tmp_path) == {"labels.npz": FIRST}
     (tmp_path / "student").mkdir()
-    (tmp_path / "student" / "student.json").write_text(json.dumps({"ledger": in_letters(LATER)}))
+    (tmp_path / "student" / "student.json").write_text(json.dumps({"ledger": pin_to_json(LATER)}))
     assert published_pins(tmp_path) == {"labels.npz": FIRST, "student/student.json": LATER}
 
 

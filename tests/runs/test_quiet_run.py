@@ -32,7 +32,7 @@ CONFIG = {
     "data": {"source": "arrays"},
     "teachers": [{"name": f"{__name__}.Fails"}],
     "mechanism": {"name": "mstab", "epsilon": 1, "query_delta": 1e-7},
-    "budget": {"asked": ASKED},
+    "budget": {"max_queries": ASKED},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
     "backend": "local",
 }

@@ -34,7 +34,7 @@ def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"mechanism": {"name": "gnmax", "sigma": 1}}, {"n_teachers": 10}, {"budget": {"asked": 5000}}]
+    "changes", [{"mechanism": {"name": "gnmax", "sigma": 1}}, {"n_teachers": 10}, {"budget": {"max_queries": 5000}}]
 )
 def test_another_config_does_not_go_on_with_it(changes: dict[str, object], tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", config()):

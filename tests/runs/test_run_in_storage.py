@@ -36,7 +36,7 @@ def config(folder: Path, read_by: str) -> Path:
         "data": data | {"read_by": read_by},
         "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
         "mechanism": {"name": "gnmax", "sigma": 20},
-        "budget": {"asked": 400},
+        "budget": {"max_queries": 400},
         "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
     }
     (folder / f"{read_by}.yaml").write_text(yaml.safe_dump(content))

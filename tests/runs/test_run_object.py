@@ -21,12 +21,12 @@ from pate.baselines.run import run_baseline
 from pate.cli import app
 from pate.config import BaselineConfig, Config, parse_config
 from pate.data.sources import load
-from pate.ensemble.checkpoints import TeacherFiles
 from pate.errors import PateError, RunError
 from pate.report.schema import BaselineReport, Report
 from pate.runs import files
 from pate.runs.run import Run
 from pate.storage import open_storage
+from pate.voters.teachers.checkpoints import TeacherFiles
 
 CONFIG = {
     "name": "small",
@@ -34,7 +34,7 @@ CONFIG = {
     "data": {"source": "digits"},
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
     "mechanism": {"name": "gnmax", "sigma": 3},
-    "budget": {"asked": 60, "delta": 1e-5},
+    "budget": {"max_queries": 60, "delta": 1e-5},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
     "backend": "local",
 }
@@ -285,7 +285,7 @@ class Crashing:
 @pytest.mark.parametrize("changes", range(12))
 def test_wherever_a_forgetting_is_cut_off_it_can_be_repeated(changes: int, copied: dict[str, Path]) -> None:
     """And votes of the old teachers are never there beside a run that says the record is forgotten."""
-    from pate.forget import forget, remembered
+    from pate.followup.unlearning import forget, remembered
     from pate.runs.version import Version
 
     store, config = copied["run"], parse_config(CONFIG)

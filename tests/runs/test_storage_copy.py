@@ -14,7 +14,7 @@ from pate.errors import RunError
 from pate.runs import run as runs
 from pate.runs.run import Run
 from pate.storage import Storage, open_storage
-from pate.storage.stores import _Files
+from pate.storage.stores import _FileStorage
 
 CONFIG = parse_config(
     {
@@ -77,8 +77,8 @@ def test_what_a_killed_run_left_is_not_mixed_in(storage: Storage) -> None:
 
 def test_a_name_that_leads_out_of_the_copy_is_refused(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.write({"config.yaml": b"x"})
-    monkeypatch.setattr(_Files, "names", lambda self, folder="": ["student/../../outside"])
-    monkeypatch.setattr(_Files, "read_all", lambda self, wanted: iter([(name, b"x") for name in wanted]))
+    monkeypatch.setattr(_FileStorage, "names", lambda self, folder="": ["student/../../outside"])
+    monkeypatch.setattr(_FileStorage, "read_all", lambda self, wanted: iter([(name, b"x") for name in wanted]))
     with pytest.raises(RunError, match="holds an object with the name"):
         Run.load(storage.url)
 
@@ -146,11 +146,11 @@ def test_one_result_is_released(storage: Storage) -> None:
 
 
 def test_a_store_that_overwrites_is_refused_at_once(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def overwrites(self: _Files, name: str, content: bytes) -> bool:
+    def overwrites(self: _FileStorage, name: str, content: bytes) -> bool:
         self.write({name: content})
         return True
 
-    monkeypatch.setattr(_Files, "create", overwrites)
+    monkeypatch.setattr(_FileStorage, "create", overwrites)
     with pytest.raises(RunError, match="overwrites objects"), Run.create(storage.url, CONFIG):
         pass
 

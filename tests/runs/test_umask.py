@@ -15,7 +15,7 @@ from support.small_run import make_run
 
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.further import further_student
+from pate.followup.extra_students import further_student
 
 
 @pytest.fixture

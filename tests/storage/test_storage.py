@@ -17,7 +17,7 @@ from pate.config import load_config
 from pate.errors import RunError
 from pate.runs.run import Run
 from pate.storage import Storage, check_exclusive, open_storage, pull
-from pate.storage.stores import _Objects
+from pate.storage.stores import _ObjectStorage
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def s3_server() -> Iterator[str]:
 
 def in_memory() -> Storage:
     """Objects through fsspec as in a real store, but in this process: no place for a run."""
-    return _Objects(f"memory://{secrets.token_hex(4)}/run")
+    return _ObjectStorage(f"memory://{secrets.token_hex(4)}/run")
 
 
 @pytest.fixture(params=["file", "objects", "s3"])
@@ -110,12 +110,12 @@ def test_a_ledger_and_a_run_directory_in_every_store(
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"machine-{number}"))
         place = storage.url + "-directory"
         with Run.create(place, config, resume) as run:
-            assert run.same_as_before("remark", "the same")
+            assert run.same_as_before("note", "the same")
             (run.path / "ledger.db").write_bytes(b"stays here")
             run.sync()
         assert not run.path.exists()
     stored = open_storage(place)
-    assert stored.names() == ["config.yaml", "private/key", "private/remark"]
+    assert stored.names() == ["config.yaml", "private/key", "private/note"]
     with pytest.raises(RunError, match="is not empty"), Run.create(place, config, resume=False):
         pass
     with pytest.raises(RunError, match="no run to resume"), Run.create(place + "2", config, resume=True):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pate.console import Quiet
-from pate.networks.training import Draws
+from pate.networks.training import BatchSampler
+from pate.runs.console import Quiet
 from pate.students import _collapse, build_student
 from pate.students._collapse import falls_short, thirds
 from pate.students._neural import NeuralStudent
@@ -18,7 +18,7 @@ from pate.students.saving import load_card, load_student, save_student
 from pate.students.stage import _fit
 
 SMALL = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
-RUSHED = SMALL | {"distrust": 0.95, "ramp": 0.02}  # guesses count before there is anything to guess with
+RUSHED = SMALL | {"label_noise": 0.95, "ramp": 0.02}  # guesses count before there is anything to guess with
 STEEP = {"mixmatch": RUSHED | {"unlabelled_weight": 200.0}, "gan": RUSHED | {"consistency_weight": 200.0}}
 networks = pytest.mark.parametrize("name", STEEP)
 
@@ -40,7 +40,7 @@ def test_skewed_labels_do_not_end_in_one_answer_for_everything(name: str, monkey
     student = build_student(name, STEEP[name], 3).fit(*given)
     labels = torch.from_numpy(given[1])
     with torch.random.fork_rng():
-        alone = student._taught_by_labels(student._tensor(given[0]), labels, Draws(len(labels)), student.steps)
+        alone = student._taught_by_labels(student._tensor(given[0]), labels, BatchSampler(len(labels)), student.steps)
     of_labels = (alone(student._tensor(X)).argmax(1).numpy() == truth).mean()
     assert of_labels > 0.9
     assert (student.predict(X) == truth).mean() >= of_labels
@@ -80,7 +80,7 @@ class Told(Quiet):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.lines.append(text)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pate.config import Config, parse_config
-from pate.console import Quiet
 from pate.data.dataset import Dataset, Records
 from pate.errors import RunError
 from pate.ledger import Pin
+from pate.runs.console import Quiet
 from pate.runs.run import Run
 from pate.students.stage import train_student
 
@@ -26,7 +26,7 @@ def config(estimator: str = "sklearn.naive_bayes.GaussianNB") -> Config:
         "data": {"source": "arrays"},
         "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
         "mechanism": {"name": "gnmax", "sigma": 5},
-        "budget": {"asked": 6},
+        "budget": {"max_queries": 6},
         "student": {"name": "supervised", "params": {"estimator": estimator}},
     }
     return parse_config(content)

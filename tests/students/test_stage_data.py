@@ -12,10 +12,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from pate.config import parse_config
-from pate.console import Quiet
 from pate.data.dataset import Dataset, Records
 from pate.ledger.chain import MAC_BYTES, Pin
 from pate.mechanisms import UNANSWERED
+from pate.runs.console import Quiet
 from pate.runs.published import published_pins
 from pate.runs.run import Run
 from pate.students.stage import train_student
@@ -66,7 +66,7 @@ def trained(data: Dataset, tmp_path: Path) -> Callable[..., Path]:
                 "data": {"source": "arrays"},
                 "teachers": [{"name": "sklearn.svm.SVC"}],
                 "mechanism": {"name": "gnmax", "sigma": 3},
-                "budget": {"asked": 12, "epsilon": 100, "delta": 1e-6},
+                "budget": {"max_queries": 12, "epsilon": 100, "delta": 1e-6},
                 "student": student,
             }
         )

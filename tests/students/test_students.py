@@ -111,7 +111,7 @@ def test_networks_take_tables_and_images(name: str, shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize("name", ["mixmatch", "gan"])
 def test_wanted_mix_of_classes(name: str, mix: str) -> None:
     X, _, truth = public_data()
-    student = fitted(name, KINDS[name][1] | {"class_mix": mix, "label_smoothing": 0.1, "distrust": 0.3})
+    student = fitted(name, KINDS[name][1] | {"class_prior": mix, "label_smoothing": 0.1, "label_noise": 0.3})
     assert (student.predict(X) == truth).mean() > 0.8
 
 
@@ -166,8 +166,8 @@ def test_mistakes_are_clear(tmp_path: Path) -> None:
         build_student("supervised", {"unlabelled": "maybe"}, 0).fit(X, labels, None)
     with pytest.raises(ConfigError, match="predict_proba"):
         build_student("supervised", {"self_training": 1}, 0).fit(X, labels, X)
-    with pytest.raises(ConfigError, match="class_mix"):
-        build_student("mixmatch", {"class_mix": "odd"}, 0).fit(X, labels, None)
+    with pytest.raises(ConfigError, match="class_prior"):
+        build_student("mixmatch", {"class_prior": "odd"}, 0).fit(X, labels, None)
     with pytest.raises(ConfigError, match="did you mean 'rotate'"):
         build_student("gan", {"augmentation": {"rotat": 1}}, 0).fit(X, labels, None)
     with pytest.raises(ConfigError, match="device"):
@@ -272,9 +272,9 @@ def test_a_student_with_transforms_before_it_is_that_student_on_what_they_give(t
 
     rng = np.random.default_rng(0)
     X, y = rng.random((30, 8, 8)).astype(np.float32), np.arange(30) % 3
-    params = {"estimator": "sklearn.linear_model.LogisticRegression", "prepare": [{"name": "hog"}]}
+    params = {"estimator": "sklearn.linear_model.LogisticRegression", "preprocessing": [{"name": "hog"}]}
     student = build_student("supervised", params, 0).fit(X, y, X[:0])
-    on_features = build_student("supervised", params | {"prepare": None}, 0).fit(Hog().transform(X), y)
+    on_features = build_student("supervised", params | {"preprocessing": None}, 0).fit(Hog().transform(X), y)
     np.testing.assert_array_equal(student.predict_proba(X), on_features.predict_proba(Hog().transform(X)))
     np.testing.assert_array_equal(student.predict(X), on_features.predict(Hog().transform(X)))
     assert len(student.predict(X[:0])) == 0
@@ -310,5 +310,5 @@ def test_what_cannot_be_scaled_is_one_line() -> None:
 
 
 def test_a_transform_that_is_not_known_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"student\.params\.prepare\.0\.name = 'hogg'"):
-        build_student("supervised", {"prepare": ["hogg"]}, 0).fit(np.zeros((4, 8, 8)), np.arange(4) % 2)
+    with pytest.raises(ConfigError, match=r"student\.params\.preprocessing\.0\.name = 'hogg'"):
+        build_student("supervised", {"preprocessing": ["hogg"]}, 0).fit(np.zeros((4, 8, 8)), np.arange(4) % 2)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from support import REPOSITORY
 
 PATE = [sys.executable, "-m", "pate.cli"]
-SMALL = ["--set", "n_teachers=20", "--set", "budget.asked=300", "--set", "mechanism.sigma=20"]
+SMALL = ["--set", "n_teachers=20", "--set", "budget.max_queries=300", "--set", "mechanism.sigma=20"]
 SMALL += ["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: 10}}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
 SMALL += ["--set", "ray.workers=1"]

@@ -20,7 +20,7 @@ from pate.errors import PateError
 from support.command_line import in_process
 
 MEGABYTE = 1 << 20
-_MOST_SECONDS = 30.0
+_MAX_SECONDS = 30.0
 
 
 class TooSlow(BaseException):
@@ -39,15 +39,15 @@ def fuzz(examples: int = 100) -> settings:
 
 
 def no_traceback(
-    call: Callable[[], Any], most_bytes: int = 64 * MEGABYTE, most_seconds: float = _MOST_SECONDS
+    call: Callable[[], Any], max_bytes: int = 64 * MEGABYTE, max_seconds: float = _MAX_SECONDS
 ) -> str | None:
     """Run `call`; None if it accepted its input, and what it said if it refused it as a user's mistake.
 
     A refusal is a PateError of one line, or the end of the program with status 2. Anything else that is raised goes on
-    and fails the test, as does more than `most_seconds`, or more than `most_bytes` allocated at a time. What `call`
+    and fails the test, as does more than `max_seconds`, or more than `max_bytes` allocated at a time. What `call`
     imports counts as allocated, so call it once on good input before.
     """
-    with _memory_limit(most_bytes), _time_limit(most_seconds):
+    with _memory_limit(max_bytes), _time_limit(max_seconds):
         said, status = _outcome(call)
     assert status in (0, 2), f"ended with status {status!r}"
     assert said is None or len(said.splitlines()) == 1, f"not one line: {said}"
@@ -65,7 +65,7 @@ def _outcome(call: Callable[[], Any]) -> tuple[str | None, Any]:
     return None, 0
 
 
-def command_survives(*arguments: object, most_bytes: int = 64 * MEGABYTE) -> str | None:
+def command_survives(*arguments: object, max_bytes: int = 64 * MEGABYTE) -> str | None:
     """`no_traceback` for a command: what it said on standard error, in one line, where it refused."""
     said: list[str] = []
 
@@ -74,7 +74,7 @@ def command_survives(*arguments: object, most_bytes: int = 64 * MEGABYTE) -> str
         said.append(err)
         raise SystemExit(status)
 
-    if no_traceback(call, most_bytes) is None:
+    if no_traceback(call, max_bytes) is None:
         return None
     assert len(said[0].splitlines()) == 1, f"not one line: {said[0]}"
     return said[0]

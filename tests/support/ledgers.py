@@ -8,7 +8,7 @@ from pathlib import Path
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
 from pate.ledger.chain import verify
 
-LIMITS = Limits(asked=100, answered=60, mechanism="GNMax(sigma=8.0)")
+LIMITS = Limits(max_queries=100, max_answers=60, mechanism="GNMax(sigma=8.0)")
 KEY = b"k" * 32
 
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np  # noqa: E402
 
 from pate.accounting.sanitise import epsilon_sanitised  # noqa: E402
-from pate.accounting.smooth_sensitivity import answers_cost  # noqa: E402
+from pate.accounting.tight.smooth_sensitivity import answers_cost  # noqa: E402
 from pate.mechanisms import (  # noqa: E402
     ConfidentGNMax,
     GaussianMSamp,

@@ -17,7 +17,7 @@ n_teachers: 10
 data: {source: csv, private: private.csv, public: public.csv, test: test.csv, label: kind, id: who, classes: [cat, dog]}
 teachers: [{name: sklearn.naive_bayes.GaussianNB}]
 mechanism: {name: lnmax, scale: 3}
-budget: {asked: 30}
+budget: {max_queries: 30}
 student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
 """
 VOTES = {"source": "votes", "images": "mnist", "votes": "given.npy"}

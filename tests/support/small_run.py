@@ -13,10 +13,10 @@ CONFIG = {
     "data": {"source": "digits"},
     "teachers": [
         {"name": "sklearn.neighbors.KNeighborsClassifier", "params": {"n_neighbors": 1}, "weight": 2},
-        {"name": "sklearn.svm.SVC", "vary": {"C": [1, 10]}, "features": "hog"},
+        {"name": "sklearn.svm.SVC", "grid": {"C": [1, 10]}, "features": "hog"},
     ],
     "mechanism": {"name": "confident_gnmax", "threshold": 25, "sigma1": 8, "sigma2": 6},
-    "budget": {"asked": 120, "delta": 1e-5},
+    "budget": {"max_queries": 120, "delta": 1e-5},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC", "params": {"C": 10}}},
     "nonprivate": {"name": "sklearn.svm.SVC"},
     "backend": "local",

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.learners import WithoutPrivacy
-from pate.audit.subject import Examples, Subject
+from pate.audit.learners import NonprivateTrainer
+from pate.audit.target import Subject, TargetExamples
 from pate.config import parse_config
 from pate.data.dataset import Dataset, Records
 from support.small_run import CONFIG
 
-OVERFITTING = WithoutPrivacy("sklearn.linear_model.LogisticRegression", 2, {"C": 100.0, "max_iter": 300})
+OVERFITTING = NonprivateTrainer("sklearn.linear_model.LogisticRegression", 2, {"C": 100.0, "max_iter": 300})
 """With more features than records, it separates whatever it is given."""
 
 
@@ -37,14 +37,16 @@ class Memory:
         return 0.9 * np.eye(self.n_classes)[guesses] + 0.1 / self.n_classes
 
 
-def random_examples(n: int, width: int, n_classes: int, seed: int) -> Examples:
+def random_examples(n: int, width: int, n_classes: int, seed: int) -> TargetExamples:
     """Features that say nothing about the labels."""
     generator = np.random.default_rng(seed)
     X = generator.standard_normal((n, width)).astype(np.float32)
-    return Examples(X, generator.integers(0, n_classes, n), np.arange(n))
+    return TargetExamples(X, generator.integers(0, n_classes, n), np.arange(n))
 
 
-def made_subject(members: Examples, outsiders: Examples, model: Any, n_classes: int = 2, **others: Any) -> Subject:
+def made_subject(
+    members: TargetExamples, outsiders: TargetExamples, model: Any, n_classes: int = 2, **others: Any
+) -> Subject:
     """A model under attack with these members and outsiders."""
     shaped = random_examples(50, members.X[0].size, n_classes, 99).X.reshape(50, *members.X.shape[1:])
     data = Dataset(

@@ -6,8 +6,8 @@ import numpy as np
 
 from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.ensemble.worker import Teaching, Worker
 from pate.teachers import Recipe, assign_recipes, recipes
+from pate.voters.teachers.worker import Teaching, Worker
 
 FAMILIES = (
     TeacherFamily(name="sklearn.neighbors.KNeighborsClassifier", params={"n_neighbors": 1}),

@@ -14,9 +14,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
+from pate.components.registry import short_names
 from pate.config import TeacherFamily
 from pate.errors import ConfigError
-from pate.naming import short_names
 from pate.teachers import _class_in, assign_recipes, build_estimator, describe, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
 
@@ -179,7 +179,7 @@ def test_every_step_of_a_pipeline_is_seeded() -> None:
 
 
 def test_varied_parameters_are_kinds_of_their_own() -> None:
-    family = TeacherFamily(name="network", params={"steps": 5}, vary={"hidden": (8, 16), "depth": (1, 2)}, weight=3)
+    family = TeacherFamily(name="network", params={"steps": 5}, grid={"hidden": (8, 16), "depth": (1, 2)}, weight=3)
     kinds = recipes([TeacherFamily(name="sklearn.svm.SVC"), family])
     assert [kind.params for kind in kinds[1:]] == [
         {"steps": 5, "hidden": h, "depth": d} for h in (8, 16) for d in (1, 2)

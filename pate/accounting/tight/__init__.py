@@ -1,0 +1,1 @@
+"""The tight worst-case bounds: code of the long proofs."""

@@ -1,0 +1,255 @@
+"""The largest moment of a noisy argmax, or of a threshold test, over all vote histograms, with proven bounds.
+
+"Moment" is exp((order − 1)·Rényi divergence) between the answers before and after a vote moves; "excess" is
+the moment less 1. The noise is integer, symmetric and log-concave. docs/proofs.md has the proof; in short:
+
+A vote moves from class a to class b. Given the noise and the tie-breaking priorities of all other classes,
+these act as one rival. The moment is jointly convex, so it is at most the largest one given what the rival
+does, and that depends on two integers only: x and y, the votes of a and of b counted from the rival's noisy
+count. Far out in the plane of (x, y) the moment is that of two classes without a rival, or of a threshold
+test, up to a slack that is added. The rest is bounded block by block: the likelihood ratio of every outcome
+falls with x and rises with y.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from pate.accounting.tight.two_class_reduction import Floats, Ints, Outcomes, Region, joined, negligible
+
+if TYPE_CHECKING:  # mechanisms import the accountant
+    from pate.noise.integer import IntegerNoise
+
+TOLERANCE = 1e-3
+"""Relative precision of the maximum over the plane, for noise below 200 votes; the result errs upwards."""
+
+_TAIL_SHARE = 1e-6  # what the tails beyond the search may add, as a share of the closed form's excess
+
+AnyFloat = TypeVar("AnyFloat", float, Floats)
+
+
+@lru_cache(maxsize=256)
+def log_shift_moment(noise: IntegerNoise, order: float) -> float:
+    """log Σ p(w)^order·p(w + 1)^(1 − order): (order − 1) times the cost of a noisy count that moves by 1."""
+    reach, tails = _log_tail_moments(noise, order)
+    log_pmf = noise.log_pmf(np.arange(-reach, reach + 2))
+    if tails[0] > 1:
+        return float(tails[0])
+    return math.log1p(math.fsum(_excess(log_pmf[:-1], log_pmf[1:], order)))  # precise where it is tiny
+
+
+@lru_cache(maxsize=16)
+def _log_tail_moments(noise: IntegerNoise, order: float) -> tuple[int, Floats]:
+    """`reach`, and the log of that sum over w ≥ k for k = −reach … reach.
+
+    For Gaussian noise the terms are a Gaussian round order − 1; for Laplace p(w)·exp(±(order − 1)/scale).
+    """
+    reach = 2 * (noise.half_width() + math.ceil(order))
+    log_pmf = noise.log_pmf(np.arange(-reach, reach + 2))
+    terms = order * log_pmf[:-1] + (1 - order) * log_pmf[1:]
+    return reach, np.logaddexp.accumulate(terms[::-1])[::-1]
+
+
+def _excess(log_p: Floats, log_q: Floats, order: float) -> Floats:
+    """q·φ(p/q), φ(r) = r^order − 1 − order·(r − 1) ≥ 0; the sum over the outcomes is the moment less 1."""
+    return _scaled_excess(log_q, log_p - log_q, order)
+
+
+def _scaled_excess(log_q: Floats, log_ratio: Floats, order: float) -> Floats:
+    """q·φ(exp(log_ratio)), without overflow where q is small and the ratio large."""
+    q, exponent = np.exp(log_q), order * log_ratio
+    small = np.minimum(exponent, 1.0)
+    result: Floats = q * (np.expm1(small) - order * np.expm1(small / order))
+    large = exponent > 1
+    if large.any():
+        q, log_q, log_ratio = q[large], log_q[large], log_ratio[large]
+        with np.errstate(over="ignore"):
+            result[large] = np.exp(exponent[large] + log_q) - q - order * (np.exp(log_ratio + log_q) - q)
+    return result
+
+
+def threshold_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
+    """The largest moment, less 1, of one threshold test at each order; by symmetry for both directions."""
+    return np.array([threshold_excesses(noise, radius, order).max() for order in orders])
+
+
+def threshold_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
+    """That moment where noise of at least −radius … radius is needed, and one more after the move."""
+    passes, fails = log_test(noise, radius)
+    return _excess(passes[:-1], passes[1:], order) + _excess(fails[:-1], fails[1:], order)
+
+
+@lru_cache(maxsize=16)
+def log_test(noise: IntegerNoise, radius: int) -> tuple[Floats, Floats]:
+    """log P(noise of at least −radius … radius + 1), and log P(less)."""
+    needed = np.arange(-radius, radius + 2)
+    return noise.log_sf(needed), noise.log_cdf(needed - 1)
+
+
+def two_class_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
+    """The largest moment, less 1, of argmax over two classes, at each order."""
+    return np.array([two_class_excesses(noise, radius, order).max() for order in orders])
+
+
+def two_class_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
+    """That moment where the class that loses the vote leads by −2·radius … 2·radius + 2 before."""
+    log_win = log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
+    log_lose = log_win[::-1]
+    return _excess(log_win[2:], log_win[:-2], order) + _excess(log_lose[2:], log_lose[:-2], order)
+
+
+@lru_cache(maxsize=16)
+def log_two_class_wins(noise: IntegerNoise, radius: int) -> Floats:
+    """log P(the first of two classes wins) when it leads by −2·radius − 2 … 2·radius + 2 votes."""
+    margin, widest = negligible(noise), 2 * radius + 2
+    last = widest + margin
+    pmf = np.exp(noise.log_pmf(np.arange(-last - margin, last + margin + 1)))
+    difference = np.convolve(pmf, pmf[last:], mode="valid")  # of two noises, P(0) … P(last)
+    at_least = np.cumsum(difference[::-1])[::-1]
+    behind = np.log(at_least - difference / 2)[: widest + 1]  # by 0, 1 … votes
+    return np.concatenate([behind[::-1], np.log1p(-np.exp(behind[1:]))])
+
+
+@dataclass(frozen=True)
+class Plane(Region):
+    """The plane of (x, y), and what is known outside the part that has to be searched.
+
+    The rival's noisy count is a geometric variable G of ratio `noise.tail_ratio` (0 for Gaussian noise, and
+    G = 0); x and y are counted from the smallest it can be. `slack` bounds every tail that is neglected:
+    3·m·Σ_{w ≥ radius − 1} p(w)^order·p(w + 1)^(1 − order) + m²·P(G > drop), m being that sum over all w.
+    """
+
+    noise: IntegerNoise
+    order: float
+
+    @cached_property
+    def _target(self) -> float:
+        return _TAIL_SHARE * math.expm1(min(0.5, 2 * self._log_moment)) / self.order
+
+    @cached_property
+    def _log_moment(self) -> float:
+        return log_shift_moment(self.noise, self.order)
+
+    @cached_property
+    def radius(self) -> int:
+        """How far noise has to be searched: what lies beyond adds next to nothing to the moment."""
+        reach, tails = _log_tail_moments(self.noise, self.order)
+        enough = math.log(self._target / 3) - self._log_moment
+        return max(2, int(np.argmax(tails <= enough)) - reach + 1)
+
+    @cached_property
+    def drop(self) -> int:
+        """How far the rival may be above its smallest noisy count."""
+        if self.noise.tail_ratio == 0:
+            return 0
+        return math.ceil((math.log(self._target) - 2 * self._log_moment) / math.log(self.noise.tail_ratio))
+
+    @property
+    def moment_fits(self) -> bool:
+        """Whether the moment of one noisy count stays well inside the range of floating point."""
+        return self._log_moment < 300
+
+    @property
+    def representable(self) -> bool:
+        """Whether the probabilities met in the search stay well inside the range of floating point."""
+        in_range = 2 * float(self.noise.log_pmf(self.radius + self.first_size + 2)) > -680
+        return in_range and self.moment_fits and self.far < 150 * self.noise.scale + 50
+
+    @cached_property
+    def slack(self) -> float:
+        """What the neglected tails can add; see the class."""
+        reach, tails = _log_tail_moments(self.noise, self.order)
+        tail = math.exp(self._log_moment + tails[self.radius - 1 + reach])
+        if self.noise.tail_ratio == 0:
+            return 3 * tail
+        return 3 * tail + math.exp(2 * self._log_moment + (self.drop + 1) * math.log(self.noise.tail_ratio))
+
+    def with_slack(self, excess: AnyFloat) -> AnyFloat:
+        """(1 + excess)·(1 − slack)^(1 − order) + order·slack, less 1."""
+        shrink = math.expm1((1 - self.order) * math.log1p(-self.slack))
+        return excess + (1 + excess) * shrink + self.order * self.slack
+
+
+def largest_excess(plane: Plane) -> float:
+    """An upper bound of the excess over the whole plane, `TOLERANCE` above what some (x, y) attains."""
+    order = np.array([plane.order])
+    two_class = float(two_class_excess(plane.noise, plane.radius, order)[0])
+    test = float(threshold_excess(plane.noise, plane.radius, order)[0])
+    limit_cases = max(two_class, test)
+    inside = max(_search(plane, Outcomes(plane, loses_ties), limit_cases) for loses_ties in (True, False))
+    return plane.with_slack(max(limit_cases, inside))
+
+
+def _search(plane: Plane, outcomes: Outcomes, attained: float) -> float:
+    """Branch and bound over square blocks of integer points; the largest bound that was accepted."""
+    size = plane.first_size
+    x, y = first_blocks(plane, size)
+    accepted = 0.0
+    while len(x):
+        bound, value = _block_bounds(plane, outcomes, x, y, size)
+        attained = max(attained, float(value.max()))
+        if size == plane.last_size:
+            return max(accepted, float(bound.max()))
+        split = bound > attained * (1 + TOLERANCE)
+        accepted = max(accepted, float(bound[~split].max(initial=0.0)))
+        size //= 2
+        x = np.concatenate([x[split], x[split] + size, x[split], x[split] + size])
+        y = np.concatenate([y[split], y[split], y[split] + size, y[split] + size])
+        searched = plane.must_search(x, y, size)
+        x, y = x[searched], y[searched]
+    return accepted
+
+
+def first_blocks(plane: Region, size: int) -> tuple[Ints, Ints]:
+    """Lower corners of the blocks to search; `far` is a border between blocks."""
+    down = -(-(plane.far - plane.lowest) // size)
+    up = -(-(2 * plane.radius + 2) // size) + 1
+    corners = plane.far + size * np.arange(-down, up)
+    x, y = (grid.ravel() for grid in np.meshgrid(corners, corners))
+    searched = plane.must_search(x, y, size)
+    return x[searched], y[searched]
+
+
+def _block_bounds(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints, size: int) -> tuple[Floats, Floats]:
+    """An upper bound of the excess on each block, and its value at one corner.
+
+    Each likelihood ratio is largest at the corner (x, y + size − 1) and smallest at the opposite one, and φ
+    is largest at one of the two; P(a wins) is largest at the second, P(b wins) at the first, P(rival wins)
+    at (x, y). What cannot be represented counts as infinite.
+    """
+    if size == 1:
+        value = _values(plane, outcomes, x, y)
+        return np.where(np.isnan(value), np.inf, value), value
+    order, end = plane.order, size - 1
+    high, low = (x, y + end), (x + end, y)
+    after_high, after_low = (x - 1, y + end + 1), (x + end - 1, y + 1)
+    of_a = (high, low, after_high, after_low)
+    of_b = tuple((py, px) for px, py in of_a)
+    a, b = outcomes.log_win(*joined(*of_a, *of_b)).reshape(2, 4, len(x))
+    bound = _scaled_excess(a[3], a[0] - a[2], order) + _scaled_excess(b[2], b[1] - b[3], order)
+    value = _excess(a[0], a[2], order) + _excess(b[0], b[2], order)
+    near = np.flatnonzero(np.maximum(x, y) < plane.far)  # elsewhere the rival is part of the slack
+    corners = [(px[near], py[near]) for px, py in (*of_a, (x - 1, y + 1))]
+    for coin in outcomes.coins:
+        r = outcomes.log_rival(*joined(*corners), coin).reshape(5, len(near))
+        either = (_scaled_excess(r[4], r[i] - r[i + 2], order) for i in (0, 1))
+        bound[near] += np.maximum(*either)
+        value[near] += _excess(r[0], r[2], order)
+    return np.where(np.isnan(bound), np.inf, bound), value
+
+
+def _values(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints) -> Floats:
+    """The excess at single points."""
+    before, after = (x, y), (x - 1, y + 1)
+    a, b = outcomes.log_win(*joined(before, after, before[::-1], after[::-1])).reshape(2, 2, len(x))
+    value = _excess(a[0], a[1], plane.order) + _excess(b[0], b[1], plane.order)
+    near = np.flatnonzero(np.maximum(x, y) < plane.far)
+    for coin in outcomes.coins:
+        r = outcomes.log_rival(*joined((x[near], y[near]), (x[near] - 1, y[near] + 1)), coin).reshape(2, len(near))
+        value[near] += _excess(r[0], r[1], plane.order)
+    return value

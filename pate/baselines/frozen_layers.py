@@ -1,0 +1,161 @@
+"""What a network that is trained by DP-SGD sees of each example, by itself, and which of its layers are trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pate.baselines.forward_draws import KEY_BYTES, ForwardDraws, drawing
+from pate.baselines.pca import project
+from pate.boundary.guard import raised_by_pate
+from pate.errors import ConfigError, DataError, first_line
+from pate.features import Features, build_features
+from pate.networks.tensors import example_tensor
+
+_CONSTANT = 1e-6
+_SAME = 1e-4  # far above rounding
+BLOCK = 1024
+"""Examples that go through a network at once."""
+
+Watched = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+"""Inputs and targets by name."""
+
+
+def transforms_of(preprocessing: str | Sequence[str | dict[str, Any]]) -> Features:
+    """Public features, fitted to nothing."""
+    given = [preprocessing] if isinstance(preprocessing, str) else preprocessing
+    steps = [{"name": step} if isinstance(step, str) else step for step in given]
+    if any("name" not in step for step in steps):
+        raise ConfigError("preprocessing: each of its features is a name, or has `name` and `params`")
+    return build_features(steps, "preprocessing")
+
+
+def features_of_nobody(transforms: Features, examples: NDArray) -> NDArray:
+    """The features of examples that are made up; ConfigError where those of one depend on what came before it."""
+    try:
+        first = transforms.transform_each(examples)
+        transforms.transform_each(1 - examples)
+        again = transforms.transform_each(examples)
+    except (ConfigError, DataError):
+        raise
+    except Exception as error:  # somebody else's class may fail in any way
+        raise ConfigError(f"preprocessing: fails for made-up examples ({first_line(error)})") from None
+    if first.shape != again.shape or not np.allclose(first, again, rtol=_SAME, atol=_SAME, equal_nan=True):
+        raise ConfigError("preprocessing: what it gives for an example depends on examples that it saw before")
+    return first
+
+
+def inputs_of(X: NDArray, features: str, groups: int, fixed: Mapping[str, NDArray]) -> torch.Tensor:
+    """Prepared examples as tensors: projected, scattered or as they are; `fixed` is what was found beforehand."""
+    if features == "pca":
+        return torch.from_numpy(project(X, fixed["pca"]))
+    if features == "scattering":
+        from pate.features.scattering import Scattering, group_normalise
+
+        try:
+            scattered = Scattering().transform(X)
+            if "channels" not in fixed:
+                return torch.from_numpy(group_normalise(scattered, groups))
+            mean, scale = fixed["channels"]
+            return torch.from_numpy((scattered - mean[:, None, None]) / scale[:, None, None])
+        except (ValueError, RuntimeError) as error:
+            if not raised_by_pate(error):
+                raise
+            raise ConfigError(f"features = 'scattering': {error}") from None
+    return example_tensor(X, memory_format=torch.contiguous_format)
+
+
+def public_channels(X_public: NDArray) -> NDArray[np.float32]:
+    """Mean and standard deviation of each channel of the scattered public examples; 1 where a channel is constant."""
+    from pate.features.scattering import Scattering
+
+    scattered = Scattering().transform(X_public)
+    mean, scale = scattered.mean(axis=(0, 2, 3)), scattered.std(axis=(0, 2, 3))
+    return np.stack([mean, np.where(scale > _CONSTANT, scale, 1)]).astype(np.float32)
+
+
+def trained_part(network: torch.nn.Module, frozen: int) -> torch.nn.Module:
+    """The network, or what comes after its frozen layers."""
+    if not frozen:
+        return network
+    if not isinstance(network, torch.nn.Sequential) or next(network[frozen:].parameters(), None) is None:
+        raise ConfigError(
+            f"frozen = {frozen}: is for a chain of layers (torch.nn.Sequential), and some with weights must be left"
+        )
+    return network[frozen:]
+
+
+def through_frozen(
+    network: torch.nn.Module, frozen: int, inputs: torch.Tensor, draws: ForwardDraws | None = None
+) -> torch.Tensor:
+    """What the layers that are trained see; the frozen ones take no gradient any more, and each example goes through
+    them once. One that they fail for becomes no numbers: its gradient counts as zero, and it stops nothing. Of private
+    examples `draws` are whatever these layers draw."""
+    trained_part(network, frozen)
+    if not frozen:
+        return inputs
+    assert isinstance(network, torch.nn.Sequential)
+    body = network[:frozen].eval().requires_grad_(False)
+    device = next(network.parameters()).device
+    with torch.no_grad():
+        like = body(torch.zeros(1, *inputs.shape[1:], device=device))
+        blocks = [
+            _block_through(body, block.to(device), like, draws and draws.some(slice(i * BLOCK, (i + 1) * BLOCK))).cpu()
+            for i, block in enumerate(inputs.split(BLOCK))
+        ]
+    return torch.cat(blocks)
+
+
+def _block_through(
+    body: torch.nn.Module, block: torch.Tensor, like: torch.Tensor, draws: ForwardDraws | None
+) -> torch.Tensor:
+    try:
+        with drawing(draws):
+            found: torch.Tensor = body(block)
+            return found
+    except Exception:
+        found = like.new_full((len(block), *like.shape[1:]), math.nan)
+        for place in range(len(block)):
+            with suppress(Exception), drawing(draws and draws.only(place)):
+                found[place] = body(block[place : place + 1])[0]
+        return found
+
+
+def refuse_memory_of_frozen(network: torch.nn.Module, frozen: int, inputs: torch.Tensor) -> None:
+    """ConfigError where frozen layers keep anything of what went through them, as it would be released without noise,
+    or give something else for an example in the company of others."""
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    draws = ForwardDraws(bytes(KEY_BYTES), [bytes([i]) for i in range(len(inputs))], by_row=False)
+    together = through_frozen(network, frozen, inputs, draws)
+    alone = [through_frozen(network, frozen, inputs[i : i + 1], draws.only(i)) for i in range(len(inputs))]
+    for name, tensor in network.state_dict().items():
+        if name not in before or not torch.equal(tensor, before[name]):
+            raise ConfigError(f"model: {name} changes in a forward pass, though its layer is frozen; use another layer")
+    if not torch.allclose(together, torch.cat(alone), rtol=_SAME, atol=_SAME, equal_nan=True):
+        raise ConfigError("model: what its frozen layers give for an example depends on the others; use other layers")
+
+
+def held(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device if it has room for all of it; else it stays where it is, and lots are moved there."""
+    try:
+        return tensor.to(device)
+    except torch.OutOfMemoryError:
+        return tensor
+
+
+def shares_right(network: torch.nn.Module, watched: Watched, device: torch.device) -> dict[str, float]:
+    """Accuracy on the examples of each name; the network is put back into training mode afterwards."""
+    network.eval()
+    with torch.no_grad():
+        right = {
+            name: torch.cat([network(block.to(device)).argmax(1).cpu() for block in inputs.split(BLOCK)]) == targets
+            for name, (inputs, targets) in watched.items()
+        }
+    network.train()
+    return {name: float(found.double().mean()) for name, found in right.items()}

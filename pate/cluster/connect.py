@@ -1,0 +1,148 @@
+"""Joining a Ray cluster that is there already, and saying in one line why it cannot be joined."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import ssl
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from pate.cluster.interrupts import held_back
+from pate.cluster.versions import both_versions
+from pate.errors import RunError, first_line
+
+NAMESPACE = "pate"
+_SECONDS_TO_ANSWER = 5.0
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert and a handshake begin, in every version in use
+
+
+def use_token() -> None:
+    """Send the cluster's token where there is one; to be called before Ray is first imported."""
+    if "RAY_AUTH_TOKEN_PATH" in os.environ or (Path.home() / ".ray" / "auth_token").exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def check_address(address: str | None) -> None:
+    """Raise RunError where there is an address, here or in $RAY_ADDRESS, and nobody can join a cluster there."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        return
+    if address.startswith(("http://", "https://")):
+        text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
+        raise RunError(text, address=address)
+    if place := _host_and_port(address):
+        _check_port(address, *place)
+
+
+def joins(address: str | None) -> bool:
+    """Whether a session at `address`, or $RAY_ADDRESS, joins a cluster rather than starts a Ray of its own."""
+    return bool(address or os.environ.get("RAY_ADDRESS"))
+
+
+def head(address: str) -> tuple[str, int]:
+    """Where the head of the cluster listens that was joined."""
+    import ray
+
+    place = _host_and_port(address if address.startswith("ray://") else ray.get_runtime_context().gcs_address)
+    assert place is not None
+    return place
+
+
+def _host_and_port(address: str) -> tuple[str, int] | None:
+    """None where an address is a word, like "auto"."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
+def _check_port(address: str, host: str, port: int) -> None:
+    """Raise RunError where nothing listens, or one side encrypts and the other does not: Ray would try for minutes."""
+    try:
+        encrypts = uses_tls(host, port)
+    except OSError as error:
+        text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
+        raise RunError(text, address=address) from None
+    if encrypts is None or encrypts == _tls_is_on():
+        return
+    if encrypts:
+        text = "the cluster encrypts with TLS, and this machine does not: it needs a certificate (cluster/tls.sh node) "
+        text += "and RAY_USE_TLS=1 (source cluster/env.sh)"
+    else:
+        text = "this machine encrypts with TLS (RAY_USE_TLS), and the cluster does not: start every node with "
+        text += "cluster/env.sh sourced or, where all nodes are one machine, unset RAY_USE_TLS here"
+    raise RunError(f"{{address}}: {text}", address=address)
+
+
+def _tls_is_on() -> bool:
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
+def uses_tls(host: str, port: int) -> bool | None:
+    """Whether who listens there answers TLS's first words in TLS; None if it says nothing for five seconds.
+
+    OSError where nobody listens.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said, so nobody has to be trusted
+    context.set_alpn_protocols(["h2"])
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing).do_handshake()
+    with socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER) as connection:
+        try:
+            connection.sendall(outgoing.read())
+            return connection.recv(2) in _TLS_RECORDS
+        except TimeoutError:
+            return None
+        except OSError:  # hung up on us
+            return False
+
+
+def join(address: str, to_undo: ExitStack) -> None:
+    """Join the cluster at `address`, until `to_undo` is closed."""
+    check_address(address)
+    use_token()
+    import ray
+
+    to_undo.callback(ray.shutdown)
+    try:
+        with held_back():
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        if differ := both_versions(str(error)):
+            text = f"{{address}}: cannot join that Ray cluster: {differ}; install the cluster's versions here"
+            raise RunError(text, address=address) from None
+        raise RunError(
+            f"{{address}}: cannot join that Ray cluster ({_reason(error)}); if it takes a token, name its file in "
+            "RAY_AUTH_TOKEN_PATH",
+            address=address,
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Its first line; its last where the first only announces more, as those do that come from the other side."""
+    first = first_line(error)
+    return str(error).strip().splitlines()[-1].strip() if first.endswith(":") else first
+
+
+def check_visible(folder: Path) -> None:
+    """Raise RunError where this process is outside the cluster (ray://) and the cluster does not see its folder."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if not ray.util.client.ray.is_connected():
+        return
+    head = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    sign = folder / f".seen-{secrets.token_hex(8)}"
+    sign.touch()
+    try:
+        look = ray.remote(num_cpus=0, scheduling_strategy=head)(os.path.exists)
+        if not ray.get(look.remote(str(sign))):
+            raise RunError(
+                f"{folder.parent}: the cluster does not see this run directory, and with ray:// votes and ledger are "
+                "worked on there; use `pate submit`, or a folder that both sides share under the same name"
+            )
+    finally:
+        sign.unlink()

@@ -1,0 +1,223 @@
+"""Further students of labels that a run has released and paid for: nothing is asked, nothing charged, ε stays.
+
+A student sees released labels and public examples alone. So any number of them may be tried, compared by their
+agreement with released labels that they were not taught, and published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pate.cluster.session import joined
+from pate.components.registry import also_trust, dotted_names, importing_only
+from pate.config import Config
+from pate.config.loading import overridden
+from pate.data.dataset import Dataset
+from pate.data.sources import load
+from pate.errors import ConfigError, PateError, RunError
+from pate.followup.unlearning import remembered
+from pate.planning.budget import publishable_epsilon
+from pate.preflight.learned_features import with_learned_features
+from pate.preflight.trials import try_student
+from pate.report.quality import measured
+from pate.report.schema import Student
+from pate.runs.console import Console
+from pate.runs.files import STUDENT_CARD
+from pate.runs.published import pin_to_json
+from pate.runs.run import Run
+from pate.runs.signatures import is_sealed, own_or_trusted, seal
+from pate.storage.files import make_folder
+from pate.students.held_out import HeldOut, held_out, student_name
+from pate.students.posterior import Labelled
+from pate.students.saving import load_card, save_student
+from pate.students.stage import fit_student, mention_stored_labels, model_card, student_inputs, with_transforms
+
+
+@dataclass(frozen=True)
+class ExtraStudent:
+    """A student of the run's labels: its name, where it is stored, and what it says about labels it was not taught.
+
+    `test` are its figures on test examples: None where there are none with labels, or its files may not be loaded.
+    """
+
+    name: str
+    folder: Path
+    settings: dict[str, Any]
+    agreement: HeldOut | None
+    own: bool
+    test: Student | None = None
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The run's own student and all further ones, best first; ε and δ of every one of them.
+
+    Best is who agrees most with held-out labels where every class counts the same: else, with a rare class, a student
+    that never names it would win.
+    """
+
+    students: tuple[ExtraStudent, ...]
+    epsilon: float
+    delta: float
+
+    @property
+    def best(self) -> ExtraStudent | None:
+        """The one that agrees most, class by class; None where there are too few held-out labels to tell."""
+        return self.students[0] if self.students and self.students[0].agreement is not None else None
+
+    def as_good(self) -> tuple[ExtraStudent, ...]:
+        """Students whose distance to the best is not more than chance explains."""
+        best = self.best
+        if best is None or best.agreement is None:
+            return ()
+        others = [one for one in self.students[1:] if one.agreement is not None]
+        return tuple(one for one in others if not best.agreement.is_better_than(one.agreement))  # type: ignore[arg-type]
+
+
+def further_student(
+    place: Path | str,
+    overrides: Sequence[str] = (),
+    *,
+    student: Mapping[str, Any] | None = None,
+    data_dir: Path | None = None,
+    address: str | None = None,
+    trust: Sequence[str] = (),
+    console: Console | None = None,
+    data: Dataset | None = None,
+) -> Trials:
+    """Train the student that the run's config describes with `overrides` (`student.…=value`), store it below
+    `students/`, and compare it with the run's own and with all that were tried before.
+
+    `student` is a whole section, as in a config, in place of the run's. `data` is the run's data, where it is in
+    memory; else it is read from where the run found it. `address` is a Ray cluster whose GPUs networks are trained on.
+    `trust` names what a run may import ("module.Class") that was not made by this user.
+    """
+    with Run.load(place) as found, own_or_trusted(trust, found):
+        return _tried(found, place, overrides, student, data_dir, address, trust, console or Console(), data)
+
+
+def _tried(
+    found: Run,
+    place: Path | str,
+    overrides: Sequence[str],
+    student: Mapping[str, Any] | None,
+    data_dir: Path | None,
+    address: str | None,
+    trust: Sequence[str],
+    console: Console,
+    data: Dataset | None,
+) -> Trials:
+    """What `further_student` says, of a run whose names may be imported as far as they may."""
+    known_data_dir, config_dir = found.places
+    config = found.config
+    if not isinstance(config, Config):
+        raise RunError(f"{place}: is a run of `pate baseline`, which has no labels for a student")
+    wanted = with_student(config, overrides, student)
+    also_trust(dotted_names(wanted.student.model_dump()))  # the run's own are by now, and these the user names
+    with Run.create(place, config, resume=True) as run:
+        unread, by_records = getattr(config.data, "sharded", False), config.voters == "neighbours"
+        data = data or load(config.data, data_dir or known_data_dir, config_dir, unread, by_records)
+        data = data.within_public_range()
+        data = remembered(data, run)
+        labels, labelled, data = _released(run, data)
+        wanted = with_learned_features(wanted, data.X_public)
+        trials = _Trials(run, data, labels, labelled, console, trust)
+        if wanted.student != config.student:
+            try_student(wanted, data, may_decline=True)
+        in_cluster = joined(address, config.ray) if config.backend == "ray" else nullcontext()
+        with mention_stored_labels("the student", place), in_cluster:
+            if wanted.student != config.student:
+                trials.train(wanted)
+            trials.train(config, own=True)
+            return trials.compared(config)
+
+
+def with_student(config: Config, overrides: Sequence[str], student: Mapping[str, Any] | None = None) -> Config:
+    """The config with another student; only keys of the student may differ."""
+    for text in overrides:
+        if text.partition("=")[0].split(".")[0] != "student":
+            raise ConfigError(
+                "{overrides}: only the student may differ, as in student.name=mixmatch; what was released stays",
+                overrides=text,
+            )
+    section = dict(config.student.model_dump(mode="json") if student is None else student)
+    named = [text.partition("=")[2] for text in overrides if text.startswith("student.name=")]
+    if named and named[-1] != section.get("name"):
+        section = {"name": named[-1]}  # another kind has parameters of its own
+    params = section.get("params") or {}
+    estimators = [text.partition("=")[2] for text in overrides if text.startswith("student.params.estimator=")]
+    if estimators and estimators[-1] != params.get("estimator"):
+        section["params"] = {key: value for key, value in params.items() if key != "params"}  # likewise
+    return overridden(config, {"student": section}, overrides)
+
+
+@dataclass(frozen=True)
+class _Trials:
+    run: Run
+    data: Dataset
+    labels: Any
+    labelled: Labelled | None
+    console: Console
+    trust: Sequence[str] = ()
+
+    def train(self, config: Config, own: bool = False) -> None:
+        """Hold out, then train on all labels and store, whatever of it was not done before."""
+        held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
+        folder = self.run.students_folder / student_name(config)
+        if own or (folder / STUDENT_CARD).exists():
+            return
+        seen = student_inputs(config, self.data.X_public, self.console)
+        checkpoint = self.run.student_checkpoint
+        bare = fit_student(config, seen, self.labels, self.labelled, len(self.data.classes), checkpoint, self.console)
+        published = self.run.labels
+        assert published is not None
+        card = model_card(config, self.data, self.epsilon(config)) | {"ledger": pin_to_json(published.pin)}
+        make_folder(folder.parent)
+        save_student(with_transforms(config, bare), folder, card | {"settings": config.student.model_dump(mode="json")})
+        seal(self.run, folder)
+        self.run.sync()
+
+    def compared(self, config: Config) -> Trials:
+        """The run's own student and every further one, best first."""
+        found = [self._tried(config, self.run.student_folder, own=True)]
+        for card in sorted(self.run.students_folder.glob(f"*/{STUDENT_CARD}")):
+            settings = load_card(card.parent).get("settings")
+            if isinstance(settings, dict):
+                other = overridden(config, {"student": settings}, ())
+                with nullcontext() if is_sealed(self.run, card.parent) else importing_only(self.trust):
+                    found.append(self._tried(other, card.parent, own=False))
+        unique = {one.name: one for one in reversed(found)}  # the run's own, where it was tried before it became that
+        order = sorted(unique.values(), key=lambda one: -(one.agreement.balanced if one.agreement else -1.0))
+        self.run.sync()
+        return Trials(tuple(order), self.epsilon(config), config.budget.delta)
+
+    def epsilon(self, config: Config) -> float:
+        """That of the labels; further students add nothing to it."""
+        return publishable_epsilon(config, config.build_mechanism(), len(self.data.classes))
+
+    def _tried(self, config: Config, folder: Path, own: bool) -> ExtraStudent:
+        agreement = held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
+        name, settings = student_name(config), config.student.model_dump(mode="json")
+        return ExtraStudent(name, folder, settings, agreement, own, self._on_test_examples(name, folder))
+
+    def _on_test_examples(self, name: str, folder: Path) -> Student | None:
+        if self.data.X_test is None or self.data.y_test is None:
+            return None
+        with suppress(PateError), self.console.working("asking the student about test examples"):
+            return measured(name, self.run.student_in(folder), self.data)[0]
+        return None
+
+
+def _released(run: Run, data: Dataset) -> tuple[Any, Labelled | None, Dataset]:
+    """Labels as the run's own student was given them, and the data with the examples that have them first."""
+    published = run.labels
+    if published is None:
+        raise RunError(f"{run.place}: has released no labels yet; go on with it, or name a run that has")
+    places = published.places(data)
+    if published.weights is not None:
+        return published.labels, Labelled(places, published.labels, published.weights, published.cells), data
+    return published.labels, None, data.with_queries_first(places)

@@ -1,0 +1,139 @@
+"""Cells of public examples, and which of them a record is nearest to: in whole numbers, so rounding decides nothing.
+
+Neighbouring relation: one record added, removed or changed. Guarantee: the cells that a record votes in are a function
+of the record's own bytes and of public data; so another record that comes or goes moves no vote but its own.
+
+Floating point would break that: a matrix product may add up in another order when a record stands elsewhere in a
+batch, and a record on the border between two cells would then move although nothing about it changed. So features are
+rounded to whole numbers record by record, and from there on everything is whole numbers that are exact in double
+precision, whatever the order, the batch, the number of threads or the machine. Ties go to the lower cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.errors import DataError
+
+Array = NDArray[np.float64]
+
+_FEATURE_BITS, _COMPONENT_BITS, _PLACE_BITS = 12, 12, 18  # public examples use these many; private ones, one more
+_MAX_FEATURES, _MAX_PLACES = 1 << 20, 1 << 12
+_BLOCK = 2048
+
+
+@dataclass(frozen=True)
+class Space:
+    """From features to whole-numbered places, fixed by public examples: rounding, and their principal directions.
+
+    Bounds: a feature is clipped to 2¹³, a direction's entries to 2¹², a place to 2¹⁹. A place sums at most 2²⁰ products
+    below 2²⁵, a distance at most 2¹² products below 2³⁹: all below 2⁵³, where doubles are exact.
+    """
+
+    middle: Array
+    gain: Array
+    directions: Array | None = None
+    shift: int = 0
+
+    @classmethod
+    def of(cls, features: NDArray, components: int | None, standardise: bool = False) -> Space:
+        """The space of public `features` [examples, features]; `components` of them, by PCA, or all as they are."""
+        features = np.asarray(features, dtype=np.float64)
+        if not np.isfinite(features).all():
+            raise DataError("neighbours.features: public examples have features that are NaN or infinite")
+        middle = features.mean(axis=0)
+        spread = features.std(axis=0) if standardise else np.full(features.shape[1], 1.0)
+        spread = np.where(spread > 1e-9, spread, 1.0)
+        largest = max(float(np.abs((features - middle) / spread).max(initial=0)), 1e-12)
+        gain = (2.0**_FEATURE_BITS - 1) / largest / spread
+        rounded = cls(middle, gain)
+        if components is None or components >= min(features.shape):
+            return rounded
+        from sklearn.decomposition import PCA
+
+        whole = rounded.places(features)
+        found = PCA(components, random_state=0).fit(whole).components_.T
+        directions = np.rint(found * (2.0**_COMPONENT_BITS - 1))
+        reach = float(np.abs(whole @ directions).max(initial=1))
+        shift = max(0, int(np.ceil(np.log2(reach / 2.0**_PLACE_BITS))))
+        return cls(middle, gain, directions, shift)
+
+    def places(self, features: NDArray) -> Array:
+        """Where examples are: whole numbers; NaN where a feature was none."""
+        features = np.asarray(features, dtype=np.float64)
+        clip = 2.0 ** (_FEATURE_BITS + 1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            whole = np.clip(np.rint((features - self.middle) * self.gain), -clip, clip)
+        whole[~np.isfinite(features).all(axis=1)] = np.nan
+        if self.directions is None:
+            return whole
+        clip = 2.0 ** (_PLACE_BITS + 1)
+        return np.clip(np.floor((whole @ self.directions) * 2.0**-self.shift), -clip, clip)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one round: a space and a centre for each of them. Public."""
+
+    space: Space
+    centres: Array
+
+    @classmethod
+    def of(cls, space: Space, features: NDArray, n_cells: int, seed: int) -> Cells:
+        """Centres of clusters of the public examples; from public data alone, the same for the same seed."""
+        from sklearn.cluster import KMeans
+
+        places = space.places(features)
+        if n_cells > len(places):
+            raise DataError(f"neighbours.cells = {n_cells}: there are only {len(places)} public examples")
+        if places.shape[1] > (_MAX_PLACES if space.directions is not None else _MAX_FEATURES):
+            raise DataError(f"neighbours: {places.shape[1]} features are too many; name fewer neighbours.components")
+        found = KMeans(n_cells, n_init=3, random_state=seed).fit(places)
+        return cls(space, np.rint(found.cluster_centers_))
+
+    def __len__(self) -> int:
+        return len(self.centres)
+
+    def nearest(self, features: NDArray, votes: int = 1) -> NDArray[np.int64]:
+        """The `votes` nearest cells of each example, nearest first, ties to the lower cell; −1 where it has none.
+
+        >>> Cells(Space(np.zeros(1), np.ones(1)), np.array([[0.0], [4.0]])).nearest(np.array([[1], [2], [np.nan]])).T
+        array([[ 0,  0, -1]])
+        """
+        blocks = [self._nearest(features[i : i + _BLOCK], votes) for i in range(0, len(features), _BLOCK)]
+        return np.concatenate([np.empty((0, votes), np.int64), *blocks])
+
+    def _nearest(self, features: NDArray, votes: int) -> NDArray[np.int64]:
+        places = self.space.places(features)
+        somewhere = np.isfinite(places).all(axis=1, keepdims=True)
+        distance = (self.centres**2).sum(axis=1) - 2 * (np.where(somewhere, places, 0) @ self.centres.T)
+        if votes == 1:
+            cells = distance.argmin(axis=1)[:, None]
+        else:
+            cells = np.argsort(distance, axis=1, kind="stable")[:, :votes]
+        return np.where(somewhere, cells, -1).astype(np.int64)
+
+    def nearest_examples(self, features: NDArray) -> NDArray[np.int64]:
+        """For each cell, the public example nearest to its centre, the first of several."""
+        places = self.space.places(features)
+        distance = (places**2).sum(axis=1)[:, None] - 2 * (places @ self.centres.T)
+        return distance.argmin(axis=0).astype(np.int64)
+
+    def arrays(self) -> dict[str, Any]:
+        """All of it, for a file."""
+        content = {"middle": self.space.middle, "gain": self.space.gain, "shift": np.array(self.space.shift)}
+        if self.space.directions is not None:
+            content["directions"] = self.space.directions
+        return content | {"centres": self.centres}
+
+    @classmethod
+    def read(cls, path: Path) -> Cells:
+        """What `arrays` gave."""
+        with np.load(path, allow_pickle=False) as file:
+            directions = file["directions"] if "directions" in file.files else None
+            return cls(Space(file["middle"], file["gain"], directions, int(file["shift"])), file["centres"])

@@ -1,0 +1,1 @@
+"""Teachers: trained on their own parts, asked together, with or without Ray."""

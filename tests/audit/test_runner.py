@@ -1,0 +1,227 @@
+"""`pate audit` on real runs: every kind of model side by side, files where they belong, bad input in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from support.small_run import CONFIG
+from support.subjects import made_subject, random_examples
+from typer.testing import CliRunner
+
+from pate import pipeline
+from pate.audit import threshold
+from pate.audit.page import EXPLAINED, render_audit
+from pate.audit.results import AttackResult, Options
+from pate.audit.runner import Audit, Audited, attack_names, audit, beside_control
+from pate.baselines.run import run_baseline
+from pate.cli import app
+from pate.cli.audit import _show
+from pate.cli.options import as_option
+from pate.config import BaselineConfig, Config, parse_config
+from pate.data.sources import load
+from pate.errors import PateError
+from pate.followup import unlearning
+from pate.runs.run import Run
+
+ERM = {
+    "name": "erm",
+    "data": {"source": "digits"},
+    "baseline": {"name": "dp_erm", "params": {"regularisation": 1e-2}},
+    "budget": {"epsilon": 2},
+}
+SGD = {
+    "name": "sgd",
+    "data": {"source": "digits"},
+    "baseline": {
+        "name": "dp_sgd",
+        "params": {
+            "model": "linear",
+            "lot_size": 256,
+            "epochs": 2,
+            "learning_rate": 1.0,
+            "sigma": 2,
+            "accountant": "rdp",
+        },
+    },
+}
+NEIGHBOURS = {
+    "name": "neighbours",
+    "data": {"source": "digits"},
+    "voters": "neighbours",
+    "neighbours": {"cells": 20},
+    "mechanism": {"name": "histogram", "scale": 2},
+    "student": {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC"}},
+    "backend": "local",
+}
+FEW = "threshold,correctness,lira"
+
+
+@pytest.fixture(scope="module")
+def runs(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of teachers, one of neighbours and two baselines, on the digits."""
+    folder = tmp_path_factory.mktemp("audited")
+    shutil.copytree(finished_run, folder / "digits")
+    for config in (ERM, SGD):
+        run_baseline(parse_config(config, BaselineConfig), folder / str(config["name"]))
+    pipeline.run(parse_config(NEIGHBOURS), folder / "neighbours", pages=False)
+    return {name: folder / name for name in ("digits", "erm", "sgd", "neighbours")}
+
+
+def _audit(*arguments: object) -> str:
+    shown = CliRunner().invoke(app, ["audit", *map(str, arguments)])
+    if isinstance(shown.exception, PateError):
+        return shown.exception.worded(as_option)
+    assert shown.exit_code == 0, shown.exception
+    return shown.stdout
+
+
+def test_all_kinds_of_models_stand_side_by_side(runs: dict[str, Path]) -> None:
+    others = [part for name in ("neighbours", "erm", "sgd") for part in ("--against", runs[name])]
+    shown = _audit(runs["digits"], *others, "--attacks", FEW, "--quick")
+    assert "No claim was contradicted" in shown
+    run = Run.load(runs["digits"])
+    found = Audit.from_json(json.loads(run.private_audit_file.read_text()))
+    assert [model.name for model in found.models] == [
+        "digits",
+        "neighbours",
+        "erm",
+        "sgd",
+        "without privacy",
+        "control",
+    ]
+    claims = {model.name: model.epsilon for model in found.models}
+    assert claims["erm"] == 2
+    assert claims["neighbours"] == pytest.approx(
+        0.5, abs=1e-3
+    )  # a record added or removed: half of what a change costs
+    assert claims["without privacy"] is None
+    for model in found.models:
+        assert {f.attack for f in found.findings if f.model == model.name} >= {"loss threshold", "LiRA, offline"}
+    page = run.private_audit_page.read_text()
+    assert "do not publish" in page
+    assert 'alt="private record' in page
+
+
+def test_figures_stay_private_and_benchmarks_have_a_copy_without_records(runs: dict[str, Path]) -> None:
+    _audit(runs["erm"], "--attacks", "threshold", "--quick")
+    run = Run.load(runs["erm"])
+    assert run.private_audit_file.stat().st_mode & 0o077 == run.private_audit_page.stat().st_mode & 0o077 == 0
+    assert {"audit.json", "audit.html"} <= set(run.may_leave())
+    private, public = (json.loads(path.read_text()) for path in (run.private_audit_file, run.audit_file))
+    assert all(finding["at_risk"] for finding in private["findings"])
+    assert not any(finding["at_risk"] for finding in public["findings"])
+    assert 'alt="private record' in run.private_audit_page.read_text()
+    assert 'alt="private record' not in run.audit_page.read_text()
+
+
+def test_of_private_data_nothing_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same digits as somebody's own file: audited, and nothing leaves private/, nor stands in a job's log."""
+    data = load(parse_config(CONFIG).data, None, tmp_path)
+    assert data.X_test is not None
+    arrays = {"X_private": data.records.X, "y_private": data.records.y, "X_public": data.X_public}
+    np.savez(tmp_path / "own.npz", **arrays, X_test=data.X_test, y_test=data.y_test)
+    own = {"source": "npz", "file": "own.npz", "classes": list(range(10))}
+    config = parse_config({**CONFIG, "data": own})
+    pipeline.run(config, tmp_path / "run", data_dir=tmp_path, pages=False)
+    assert "AUC" in _audit(tmp_path / "run", "--attacks", "threshold", "--quick")
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    in_a_job = _audit(tmp_path / "run", "--attacks", "threshold", "--quick")
+    assert in_a_job == f"private: do not publish: {tmp_path}/run/private/audit.html, audit.json\n"
+    run = Run.load(tmp_path / "run")
+    assert run.private_audit_page.exists()
+    assert not run.audit_file.exists()
+    assert not run.audit_page.exists()
+    shown = _audit(tmp_path / "run", "--data-dir", tmp_path / "elsewhere")
+    assert "private data is not at hand" in shown
+    np.savez(
+        tmp_path / "own.npz", **{**arrays, "X_private": 1 - data.records.X}, X_test=data.X_test, y_test=data.y_test
+    )
+    assert "was made with other data" in _audit(tmp_path / "run", "--attacks", "threshold")
+
+
+def test_bad_input_is_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
+    assert _audit("nowhere") == "nowhere: is not a run directory"
+    assert "--attacks treshold: no such attack; did you mean 'threshold'?" in _audit(
+        runs["digits"], "--attacks", "treshold"
+    )
+    assert "named columns" in _audit(runs["digits"], "--attacks", "attribute")
+    other = tmp_path / "other"
+    shutil.copytree(runs["erm"], other)
+    config = yaml.safe_load((other / "config.yaml").read_text())
+    (other / "config.yaml").write_text(yaml.safe_dump({**config, "data": {"source": "adult"}}))
+    assert "is about other data than" in _audit(runs["digits"], "--against", other)
+    shutil.copytree(runs["digits"], tmp_path / "bare")
+    shutil.rmtree(tmp_path / "bare" / "student")
+    assert "has no student or model to attack" in _audit(tmp_path / "bare")
+    (tmp_path / "bare" / "report.json").unlink()
+    assert "is no finished run" in _audit(tmp_path / "bare")
+    shutil.rmtree(tmp_path / "bare" / "private")
+    assert "has no private/ folder" in _audit(tmp_path / "bare")
+
+
+def test_forgetting_erases_what_attacks_know_of_records(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["digits"], tmp_path / "run")
+    _audit(tmp_path / "run", "--attacks", "lira", "--quick")
+    config = Run.load(tmp_path / "run").config
+    assert isinstance(config, Config)
+    with Run.create(tmp_path / "run", config, resume=True) as run:
+        assert run.attacks_folder.exists()
+        unlearning.forget(config, load(config.data, None, tmp_path), run, (), [3])
+        assert not run.attacks_folder.exists()
+        assert not run.private_audit_file.exists()
+        assert not run.private_audit_page.exists()
+    found = audit(tmp_path / "run", attacks=["threshold"], options=Options.of(True, examples=2000))
+    assert found.findings[0].members == 1196  # of 1,197
+
+
+def test_every_attack_is_explained_on_the_page() -> None:
+    known = {name.lower().replace("-", " ") for name in EXPLAINED}
+    words = {"threshold": "loss threshold", "correctness": "correctness gap"}
+    for name in attack_names():
+        assert words.get(name, name).replace("-", " ") in known
+
+
+def test_a_contradicted_claim_is_told_first() -> None:
+    members, outsiders = random_examples(400, 3, 2, 1), random_examples(400, 3, 2, 2)
+    from support.subjects import Memory
+
+    subject = made_subject(members, outsiders, Memory.of(members.X, members.y, 2), epsilon=0.5)
+    findings = threshold.attack(subject, Options.of(True))
+    assert findings[0].refutes
+    model = Audited("model", "baseline", "DP-SGD", 0.5, 1e-5, 1.0, 0.5)
+    page = render_audit(Audit("model", "digits", True, True, (model,), tuple(findings)))
+    assert "A claimed ε was contradicted" in page
+
+
+def test_what_a_model_that_never_saw_the_records_shows_too_contradicts_nothing(capsys: pytest.CaptureFixture) -> None:
+    def finding(model: str, attack: str, lower: float, claimed: float | None) -> AttackResult:
+        return AttackResult(attack, model, "", epsilon_lower=lower, epsilon_claimed=claimed)
+
+    raw = [
+        finding("probe", "RMIA", 0.17, 0.1),
+        finding("probe", "LiRA, offline", 0.4, 0.1),
+        finding("probe", "one run: gradients", 0.17, 0.1),
+        finding("control", "RMIA", 0.19, None),
+        finding("control", "LiRA, offline", 0.2, None),
+    ]
+    assert [f.refutes for f in raw] == [True, True, True, False, False]
+    rmia, lira, gradients, *of_control = beside_control(raw, "control")
+    assert (rmia.refutes, rmia.explained_by_groups) == (False, True)
+    assert (lira.refutes, lira.explained_by_groups) == (True, False), "it shows more than both together"
+    assert (gradients.refutes, gradients.explained_by_groups) == (True, False), "canaries are no groups"
+    assert of_control == raw[3:]
+    model = Audited("probe", "baseline", "DP-SGD", 0.1, 1e-5, 0.9, 0.9)
+    found = Audit("probe", "mnist", True, True, (model,), (rmia, *of_control))
+    assert Audit.from_json(json.loads(json.dumps(found.to_json()))).findings[0] == rmia
+    page = render_audit(found)
+    assert "was contradicted:" not in page
+    assert "the groups differ by themselves" in page
+    _show(found)
+    told = capsys.readouterr().out
+    assert "CONTRADICTED" not in told
+    assert "gives 0.19: the groups differ by themselves" in told

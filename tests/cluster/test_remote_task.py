@@ -1,0 +1,284 @@
+"""Who is sent to a GPU elsewhere, with what, and what becomes of tasks that are lost; without a cluster."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pate import pipeline
+from pate.baselines.run import run_baseline
+from pate.boundary.guard import Failed
+from pate.cluster import remote_task
+from pate.cluster.remote_task import RemoteTask
+from pate.config import BaselineConfig, parse_config
+from pate.errors import ConfigError, RunError
+from pate.report import nonprivate
+from pate.runs.console import Quiet
+from pate.students import stage
+
+
+class Noted(Quiet):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def info(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.mark.parametrize(
+    ("device", "joined", "cuda_here", "gpus", "elsewhere"),
+    [
+        ("auto", True, False, 1.0, True),
+        ("auto", True, False, 0.0, False),
+        ("auto", True, True, 4.0, False),
+        ("auto", False, False, 4.0, False),
+        ("cpu", True, False, 4.0, False),
+        ("cuda", True, False, 4.0, False),
+    ],
+)
+def test_only_what_lacks_a_gpu_here_and_finds_one_there_goes(
+    device: str, joined: bool, cuda_here: bool, gpus: float, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = SimpleNamespace(is_initialized=lambda: joined, cluster_resources=lambda: {"GPU": gpus, "CPU": 8.0})
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda_here)
+    assert remote_task.gpu_on_cluster(device) is elsewhere
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[RemoteTask]:
+    """Tasks that would go to a cluster; they are done here, from what would arrive there."""
+    found: list[RemoteTask] = []
+
+    def noted(task: RemoteTask, progress: Callable[..., None], console: Any) -> Any:
+        found.append(task)
+        packed, buffers = remote_task._packed(task)
+        function, arguments = pickle.loads(packed, buffers=buffers)
+        kept = task.kept
+        if kept is not None:
+            kept.parent.mkdir(exist_ok=True, parents=True)
+        return function(*arguments, kept=kept, progress=progress)
+
+    for module in (stage, nonprivate, sys.modules["pate.baselines.run"]):
+        monkeypatch.setattr(module, "gpu_on_cluster", lambda device: device == "auto")
+        monkeypatch.setattr(module, "on_gpu", noted)
+    return found
+
+
+def bytes_of(task: RemoteTask) -> bytes:
+    packed, buffers = remote_task._packed(task)
+    return packed + b"".join(buffer.tobytes() for buffer in buffers)
+
+
+def table(folder: Path, n: int = 120) -> dict[str, Any]:
+    """A config's data: a table whose private records have features that no public one has."""
+    rng = np.random.default_rng(0)
+    X, y = rng.random((n, 3)).astype(np.float32), np.arange(n) % 2
+    np.savez(folder / "private.npz", X=X, y=y)
+    np.savez(folder / "public.npz", X=rng.random((60, 3)).astype(np.float32))
+    return {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": ["0", "1"]}
+
+
+def test_a_student_is_sent_public_examples_and_released_labels_alone(sent: list[RemoteTask], tmp_path: Path) -> None:
+    config = {
+        "n_teachers": 4,
+        "data": table(tmp_path),
+        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+        "mechanism": {"name": "gnmax", "sigma": 20.0},
+        "budget": {"max_queries": 20},
+        "student": {"name": "mixmatch", "params": {"steps": 2, "hidden": 4}},
+        "backend": "local",
+    }
+    pipeline.run(config, tmp_path / "run", config_dir=tmp_path, console=Quiet(), force=True)
+    assert {task.what for task in sent} == {"the student"}
+    assert len(sent) == 2  # and one without a third of the labels: there is no test set
+    private = np.load(tmp_path / "private.npz")["X"]
+    public = np.load(tmp_path / "public.npz")["X"]
+    for task in sent:
+        content = bytes_of(task)
+        assert public[0].tobytes() in content
+        assert not any(row.tobytes() in content for row in private)
+        student, (examples, further) = task.arguments
+        labelled, labels, unlabelled = examples
+        assert (len(labelled), len(labels), len(unlabelled), further) == (20, 20, 40, {})
+        assert student.get_params()["steps"] == 2
+    key = (tmp_path / "run" / "private" / "key").read_bytes()
+    assert not any(key in bytes_of(task) for task in sent)
+
+
+def test_a_student_without_a_network_is_sent_nowhere(sent: list[RemoteTask], tmp_path: Path) -> None:
+    config = {
+        "n_teachers": 4,
+        "data": table(tmp_path),
+        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+        "mechanism": {"name": "gnmax", "sigma": 20.0},
+        "budget": {"max_queries": 20},
+        "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
+        "backend": "local",
+    }
+    pipeline.run(config, tmp_path / "run", config_dir=tmp_path, console=Quiet(), force=True)
+    assert sent == []
+
+
+def test_dp_sgd_on_private_records_is_a_private_task(sent: list[RemoteTask], tmp_path: Path) -> None:
+    config = {
+        "data": table(tmp_path),
+        "records": 120,
+        "budget": {"epsilon": 5.0},
+        "baseline": {"name": "dp_sgd", "params": {"model": "linear", "lot_size": 30, "epochs": 1, "accountant": "rdp"}},
+    }
+    outcome = run_baseline(parse_config(config, BaselineConfig), tmp_path / "run", data_dir=tmp_path, console=Quiet())
+    (task,) = sent
+    assert task.private
+    assert task.kept == tmp_path / "run" / "private" / "state.safetensors"
+    assert outcome.report.privacy.epsilon <= 5.0
+
+
+def test_dp_sgd_says_that_it_is_trained_here(tmp_path: Path) -> None:
+    config = {
+        "data": table(tmp_path),
+        "records": 120,
+        "budget": {"epsilon": 5.0},
+        "baseline": {"name": "dp_sgd", "params": {"model": "linear", "lot_size": 30, "epochs": 1, "accountant": "rdp"}},
+    }
+    console = Noted()
+    run_baseline(parse_config(config, BaselineConfig), tmp_path / "run", data_dir=tmp_path, console=console)
+    assert f"the baseline is trained here: {remote_task.here()}" in console.said
+
+
+# A task that is lost
+
+LOST, CAME_ON, DONE = (
+    remote_task._LostNode("NodeDiedError", False),
+    remote_task._LostNode("NodeDiedError", True),
+    "result",
+)
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the attempts to come will end with, without Ray."""
+    ends: list[Any] = []
+
+    def follow(*_: Any) -> Any:
+        end = ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    monkeypatch.setattr(remote_task._Attempt, "follow", follow)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(put=lambda array: array, cloudpickle=pickle))  # type: ignore[arg-type]
+    return ends
+
+
+def counted(*_: Any, **__: Any) -> str:
+    return "here"
+
+
+@pytest.mark.parametrize(
+    "ends", [[DONE], [LOST, DONE], [LOST, LOST, DONE], [LOST, LOST, CAME_ON, LOST, DONE], [CAME_ON] * 5 + [DONE]]
+)
+def test_a_lost_task_is_begun_again(ends: list[Any], attempts: list[Any]) -> None:
+    attempts += ends
+    console = Noted()
+    assert remote_task.on_gpu(RemoteTask("the student", counted, ()), print, console) == "result"
+    assert len(console.said) == len(ends) - 1
+
+
+@pytest.mark.parametrize("ends", [[LOST, LOST, LOST], [LOST, CAME_ON, LOST, LOST]])
+def test_one_that_is_lost_again_and_again_ends_the_run(ends: list[Any], attempts: list[Any]) -> None:
+    attempts += [*ends, DONE]
+    with pytest.raises(
+        RunError, match=r"lost 3 times in a row .NodeDiedError.; all that was paid for is kept"
+    ) as raised:
+        remote_task.on_gpu(RemoteTask("the student", counted, ()), print, Noted())
+    assert "resume" in str(raised.value)
+    assert attempts == [DONE]
+
+
+def test_without_a_node_for_it_it_is_done_here(attempts: list[Any]) -> None:
+    attempts.append(remote_task._NotThere("no GPU of the cluster was free for 600 s"))
+    console = Noted()
+    assert remote_task.on_gpu(RemoteTask("the student", counted, ()), print, console) == "here"
+    assert console.said == [
+        "note: the student is trained here instead: no GPU of the cluster was free for 600 s",
+    ]
+
+
+# What a node does
+
+
+def telling(number: int, *, kept: Path, progress: Callable[..., None]) -> int:
+    progress(1, 2)
+    kept.with_suffix(".partial").write_text("half")
+    kept.with_suffix(".partial").rename(kept)
+    progress(2, 2)
+    return number
+
+
+def lacking(*, kept: Path, progress: Callable[..., None]) -> None:
+    raise ConfigError("checkpoint = 'mine.safetensors': cannot be read")
+
+
+def endless(*, kept: Path, progress: Callable[..., None]) -> None:
+    while True:
+        time.sleep(0.01)
+        progress(0)
+
+
+def news(function: Callable[..., Any], *arguments: Any, folder: Path, seen: Path | None = None) -> Iterator[Any]:
+    packed = pickle.dumps((function, arguments), protocol=5)
+    return remote_task._Work(packed, (), [str(seen or folder)], folder / "state", private=False).news_until_done()
+
+
+def test_state_and_progress_come_before_the_result(tmp_path: Path) -> None:
+    told = [event for event in news(telling, 7, folder=tmp_path) if event != ("progress", (1, 2))]
+    assert told == [("kept", b"half"), ("progress", (2, 2)), ("result", 7)]
+
+
+def test_a_node_without_the_configs_folder_says_so(tmp_path: Path) -> None:
+    ((event, text),) = news(lacking, folder=tmp_path, seen=tmp_path / "nowhere")
+    assert event == "unseen"
+    assert text.endswith(f"lacks something that the config names, and has no folder {tmp_path / 'nowhere'}")
+    ((event, error),) = news(lacking, folder=tmp_path)
+    assert (event, str(error)) == ("failed", "checkpoint = 'mine.safetensors': cannot be read")
+
+
+def test_what_a_private_task_says_of_a_record_stays_there(tmp_path: Path) -> None:
+    packed = pickle.dumps((quoting, ()), protocol=5)
+    ((event, error),) = remote_task._Work(packed, (), [], tmp_path / "state", private=True).news_until_done()
+    assert (event, type(error), str(error)) == ("failed", Failed, "training failed (ValueError)")
+    assert error.__context__ is None
+
+
+def quoting(*, kept: Path, progress: Callable[..., None]) -> None:
+    raise ValueError("the record is 4711")
+
+
+def test_nobody_goes_on_after_the_news_were_closed(tmp_path: Path) -> None:
+    following = news(endless, folder=tmp_path)
+    assert next(following) == ("progress", (0,))
+    following.close()
+    assert remote_task.THREAD not in [thread.name for thread in threading.enumerate()]
+
+
+def test_as_many_threads_as_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # what Ray says where it gave two
+    *_, (event, number) = news(threads_of_torch, folder=tmp_path)
+    assert (event, number) == ("result", 2)
+
+
+def threads_of_torch(*, kept: Path, progress: Callable[..., None]) -> int:
+    return torch.get_num_threads()

@@ -1,0 +1,146 @@
+"""The guarantee in words: the right unit, the right ε, and never rounded in favour of the program."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+from pydantic import ValidationError
+
+from pate.report.explanations import guarantee, headline, how_sure, privacy_statement
+from pate.report.figures import confusion_of
+from pate.report.html import HtmlTable, Plot, render
+from pate.report.page import curves_table, draw, render_page
+from pate.report.plots import as_svg, class_accuracies
+from pate.report.private_page import WARNING
+from pate.report.schema import EpsilonCurves, Report
+from pate.report.statement import render_statement
+from pate.reproduce.figures import vote_figures
+
+
+def report(classes: tuple[str, ...] = ("a", "b"), **privacy: Any) -> Report:
+    privacy = {"epsilon": 2.0, "delta": 1e-5, "unit": "record"} | privacy
+    privacy["statement"] = privacy_statement(
+        privacy["epsilon"], privacy["delta"], privacy["unit"], changed=privacy["unit"] == "id"
+    )
+    return Report.model_validate(
+        {
+            "name": "r",
+            "pate_version": "1",
+            "config_digest": "d",
+            "n_teachers": 10,
+            "classes": classes,
+            "mechanism": {"name": "gnmax", "sigma": 4},
+            "queries": {"asked": 30, "answered": 20, "max_queries": 77, "max_answers": 55},
+            "privacy": privacy,
+            "student": {"name": "supervised", "test_examples": 50, "accuracy": 0.9, "confusion": ((20, 5), (0, 25))},
+            "benchmark": None,
+        }
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.7, 1.0, 1.234, 2.0, 3.3, 5.0, 9.99, 13.0, 17.9, 18.2, 25.5])
+def test_figures_in_words_are_never_below_the_truth(epsilon: float) -> None:
+    words = privacy_statement(epsilon, 1e-5, "record")
+    power = re.search(r"a factor of e\^(\d+)", words)
+    number = re.search(r"a factor of ([\d.,]+) ", words)
+    told = math.exp(int(power[1])) if power else float(number[1].replace(",", ""))  # type: ignore[index]
+    assert math.exp(epsilon) * (1 - 1e-9) <= told <= math.exp(epsilon) * (2.72 if power else 1.011)
+    sure = re.search(r"at most ([\d.]+) %", how_sure(epsilon))
+    truth = 100 / (1 + math.exp(-epsilon))
+    assert (truth > 99.9) if sure is None else truth <= float(sure[1]) + 1e-9 < truth + 0.2
+
+
+def test_delta_is_told_where_there_is_one() -> None:
+    assert privacy_statement(1.0, 1e-5, "record").endswith("except with probability about 1e-05 (δ).")
+    assert "probability about" not in privacy_statement(1.0, 0.0, "record")
+
+
+@pytest.mark.parametrize(("unit", "others"), [("record", "id"), ("id", "record")], ids=["a record", "a person"])
+def test_every_text_names_the_unit_that_is_protected(unit: str, others: str) -> None:
+    said = {
+        "record": (
+            "Adding or removing one record changes",
+            "that one record was among",
+            "Unit of privacy: one record.",
+        ),
+        "id": (
+            "changing all records of one id changes",
+            "that the records of one id",
+            "Unit of privacy: all records that",
+        ),
+    }
+    found = report(unit=unit)
+    text = " ".join(f"{' '.join(guarantee(found))} {render_statement(found)}".split())
+    assert all(words in text for words in said[unit])
+    assert not any(words in text for words in said[others])
+
+
+def test_what_is_published_is_the_epsilon_for_every_data_set() -> None:
+    sanitised = {"epsilon": 0.5, "delta": 1e-5, "order": 8.0, "rdp_bound": 0.1, "release_rdp": 0.01}
+    found = report(sanitised=sanitised)
+    assert headline(found).endswith("at ε = 2")
+    assert "privacy with ε = 2 and δ = 1e-05" in render_statement(found)
+
+
+def test_limits_are_told_and_not_what_was_used() -> None:
+    text = " ".join(render_statement(report()).split())
+    assert "at most 77 queries, at most 55 of them answered. Used: 30 asked, 20 answered." in text
+
+
+def test_what_has_no_guarantee_costs_infinitely_much() -> None:
+    curves = EpsilonCurves(queries=(1, 2), epsilon={"tight": (0.5, None)})
+    assert curves_table(curves).rows == [("1", "0.500"), ("2", "∞")]
+
+
+def test_a_class_that_is_taken_for_another_is_never_right() -> None:
+    assert [share for share, *_ in class_accuracies([[0, 9], [1, 3]])] == [0.0, 0.75]
+
+
+def test_true_classes_are_the_rows_of_the_confusion_matrix() -> None:
+    assert confusion_of(np.array([1, 1, 0]), np.array([0, 0, 0]), 2) == ((1, 2), (0, 0))
+
+
+def test_the_lead_is_over_the_second_class() -> None:
+    votes = np.array([[60, 30, 10], [10, 20, 70]])
+    figures = vote_figures(votes, np.array([0, 0]))
+    assert figures["gap"] == pytest.approx((0.3 + 0.5) / 2)
+    assert figures["mean_teacher_accuracy"] == pytest.approx(0.35)
+    assert figures["plurality_accuracy"] == 0.5
+
+
+def test_a_report_takes_no_other_fields() -> None:
+    content = report().model_dump(mode="json")
+    for section in (content, content["privacy"], content["student"], content["queries"]):
+        section["records"] = 1237
+        with pytest.raises(ValidationError, match="records"):
+            Report.model_validate(content)
+        del section["records"]
+
+
+def test_class_names_are_text_wherever_the_page_shows_them() -> None:
+    name = "<script>alert('&amp;')</script>"
+    found = report(classes=(f"{name}0", f"{name}1"))
+    svg = {key: as_svg(figure, key) for key, figure in draw(found, None).items()}
+    page = render_page(found, "seed: 1", svg)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 8
+    private = {"cost": HtmlTable(("a",), [(name,)]), "cost_by_queries": None, "agreement": HtmlTable(("a",), [(name,)])}
+    gaps = Plot(Markup("<svg></svg>"), "gaps", HtmlTable(("a",), [("1",)]))
+    inside = render(
+        "private.html.j2",
+        name=name,
+        warning=WARNING,
+        gaps=gaps,
+        classes=HtmlTable(("a",), [(name,)]),
+        rare=name,
+        teachers=[(name, name)],
+        seconds=[(name, "1 s")],
+        **private,
+    )
+    assert "<script" not in inside
+    assert WARNING in inside

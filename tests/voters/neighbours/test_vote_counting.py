@@ -1,0 +1,54 @@
+"""Who counts changes nothing: here, or readers on a cluster, with persons spread over all shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pate.boundary.counts import sum_votes
+from pate.data.dataset import Records, Shards
+from pate.data.settings import NpzData
+from pate.data.shards import load_sharded
+from pate.mechanisms.base import Split
+from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.features import RecordFeatures
+from pate.voters.neighbours.vote_counting import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
+from pate.voters.teachers.readers import Readers
+
+KEY = b"e" * 32
+
+
+def write(folder: Path, ids: bool) -> NpzData:
+    """Four shards; person p has a record in every one."""
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        arrays = {"X": rng.normal(size=(50, 3)), "y": rng.integers(0, 2, size=50)}
+        if ids:
+            arrays["id"] = np.array([f"p{i}" for i in range(50)])
+        np.savez(folder / f"shard-{number}.npz", **arrays)
+    np.savez(folder / "public.npz", X=rng.normal(size=(30, 3)))
+    return NpzData(source="npz", private="shard-*.npz", public="public.npz", classes=(0, 1), ids=ids, read_by="workers")
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("ids", [False, True], ids=["records", "persons"])
+def test_readers_count_what_one_process_counts(tmp_path: Path, ids: bool) -> None:
+    settings = write(tmp_path, ids)
+    here, there = (load_sharded(settings, tmp_path, by_workers) for by_workers in (False, True))
+    assert isinstance(here.private, Records)
+    assert isinstance(there.private, Shards)
+    seen = RecordFeatures(())(here.X_public)
+    local = LocalVoteCounter(here.private, KEY)
+    readers = Readers(there.private, KEY, Split(PARTS_OF_PERSONS))
+    try:
+        remote = RemoteVoteCounter(readers.actors, there.per_person)
+        for votes in (1, 2):
+            cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), votes, 2)
+            expected = sum_votes(local.count(cell_vote), local.sources)
+            np.testing.assert_array_equal(sum_votes(remote.count(cell_vote), remote.sources), expected)
+            assert expected.sum() == votes * (50 if ids else 200)  # who is in every shard has no more votes than others
+    finally:
+        readers.close()
