@@ -133,9 +133,10 @@ def day_of(years: float) -> str:
 def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
     """What `pate init` makes of public columns of dates, so that it means the same in another year.
 
-    Of the first column in which something happened: month, weekday, hour, the age then by dates of birth (which are
-    spread over many years), and how long since what happened before. Of the others: how long since the first and, where
-    they are not within hours of it, as much. Where no other date tells an age, a date of birth stays what it is.
+    Of the first column in which something happened: month, weekday, hour, and the age then by dates of birth (which are
+    spread over many years). Of each other one: how long from the date that is typically nearest to it among those
+    before it in the file and, where they are not within hours of each other, month, weekday and hour too. Where no
+    other date tells an age, a date of birth stays what it is.
     """
     lived = {name: years for name, years in dates.items() if _spread(years) >= _LONG}
     events = [name for name in dates if name not in lived]
@@ -145,13 +146,12 @@ def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
     main = events[0]
     found: dict[str, list[str]] = {name: [] for name in dates}
     found[main] = [*_parts(dates[main]), *(f"years since {name}" for name in lived)]
-    for name in events[1:]:
-        unit = _unit(dates[name], dates[main])
+    for number, name in enumerate(events[1:], start=1):
+        near = min(events[:number], key=lambda other: _apart(dates[name], dates[other]))
+        unit = _unit(dates[name], dates[near])
         found[name] = [] if unit == "hours" else _parts(dates[name])
-        if _median(dates[name]) < _median(dates[main]):
-            found[main].append(f"{unit} since {name}")
-        else:
-            found[name].append(f"{unit} since {main}")
+        later, earlier = (near, name) if _median(dates[name]) < _median(dates[near]) else (name, near)
+        found[later].append(f"{unit} since {earlier}")
     return found
 
 
@@ -172,7 +172,11 @@ def _spread(years: Years) -> float:
     return float(high - low)
 
 
+def _apart(some: Years, others: Years) -> float:
+    """Years between two columns of dates, typically."""
+    return float(np.median(np.abs(_there(some - others)))) if np.isfinite(some - others).any() else 0.0
+
+
 def _unit(later: Years, earlier: Years) -> str:
-    apart = np.abs(_there(later - earlier)) if np.isfinite(later - earlier).any() else np.zeros(1)
-    typical = float(np.median(apart)) * _UNITS["days"]
+    typical = _apart(later, earlier) * _UNITS["days"]
     return "years" if typical > _DAYS_MANY else "days" if 24 * typical > _HOURS_MANY else "hours"

@@ -158,7 +158,12 @@ def config_of(given: Mapping[str, Any], voters: Voters, seed: int, n_classes: in
         content["ray"] = {"workers": {"max": given["n_jobs"]}}
     if voters.kind == "neighbours":
         features = given["features"] or []
-        near = {"features": features, "votes_per_record": given["votes"], "standardise": not features, "cells": voters.queries}
+        near = {
+            "features": features,
+            "votes_per_record": given["votes"],
+            "standardise": not features,
+            "cells": voters.queries,
+        }
         content |= {"voters": "neighbours", "neighbours": near}
         mechanism = _mechanism_for_cells(given, voters.queries, n_classes)
     else:

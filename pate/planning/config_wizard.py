@@ -365,8 +365,8 @@ def _about_voters(found: Start, out: Path) -> list[str]:
     settings = choice.settings(found.delta)
     lines = [f"# {found.found.why}; `pate plan --records {found.public_record_count} --classes {n} --target-epsilon "]
     lines[0] += f"{found.target_epsilon:g}` shows alternatives"
-    balanced = "class_weight: balanced"
-    model = f"{{solver: newton-cholesky, {balanced}}}"
+    model = "{solver: newton-cholesky}"
+    balanced = "{solver: newton-cholesky, class_weight: balanced}"
     if choice.voters == "neighbours":
         lines += [
             f"voters: neighbours             # every {found.id or 'record'} has one vote, near itself",
@@ -376,10 +376,9 @@ def _about_voters(found: Start, out: Path) -> list[str]:
             "  soft: true                   # cells have shares of classes, not one label",
             "  refine: 5                    # which examples of a cell those are, the student before says",
         ]
-        student = f"{{estimator: sklearn.linear_model.LogisticRegression, params: {model}}}"
     else:
         scaled = "[scale, {name: sklearn.preprocessing.StandardScaler}]"
-        logistic = f"[model, {{name: sklearn.linear_model.LogisticRegression, params: {model}}}]"
+        logistic = f"[model, {{name: sklearn.linear_model.LogisticRegression, params: {balanced}}}]"
         lines += [
             f"n_teachers: {choice.n_teachers:<19}# about {choice.records_each} records each",
             "teachers:",
@@ -387,7 +386,6 @@ def _about_voters(found: Start, out: Path) -> list[str]:
         lines += ["  - name: sklearn.pipeline.Pipeline", f"    params: {{steps: [{scaled}, {logistic}]}}"]
         if choice.records_each >= _MANY_TO_LEARN_FROM:
             lines += ["  - name: sklearn.ensemble.HistGradientBoostingClassifier", "    params: {max_iter: 50}"]
-        student = f"{{estimator: sklearn.pipeline.Pipeline, params: {{steps: [{scaled}, {logistic}]}}}}"
     mechanism = ", ".join(f"{key}: {_plain(value)}" for key, value in settings["mechanism"].items())
     lines.append(f"mechanism: {{{mechanism}}}")
     lines.append("budget:                        # fixed before the first query")
@@ -397,9 +395,13 @@ def _about_voters(found: Start, out: Path) -> list[str]:
         lines.append(f"{line:<31}# {comments[key]}" if key in comments else line)
     lines += _about_ledger(found, out)
     lines += [
-        "student:                       # class_weight: rare classes count as much as frequent ones; else drop it",
+        "student:",
         "  name: supervised",
-        f"  params: {student}",
+        "  params:",
+        "    estimator: sklearn.linear_model.LogisticRegression",
+        f"    params: {model}",
+        "    standardise: true          # a column's unit does not matter",
+        "    decision: balanced         # rare classes are recognised as well as frequent ones; else drop it",
         "backend: local                 # leave out to train on a Ray cluster",
     ]
     return lines

@@ -72,7 +72,7 @@ def measured(
         "groups": group_figures(groupings(data, groups), predicted, y, n_classes),
         "commonest_share": float(np.bincount(y, minlength=n_classes).max() / len(y)),
         "auc": None if shares is None else area_under_curve(shares, y),
-        "calibration": None if shares is None else calibration(shares, predicted == y),
+        "calibration": None if shares is None else calibration(_of_predicted(shares, predicted), predicted == y),
     }
     return found.model_copy(update=figures), predicted
 
@@ -86,6 +86,11 @@ def balanced_accuracy(confusion: NDArray[np.int64]) -> float:
     mean = mean_over_classes(recall_of(confusion.tolist()))
     assert mean is not None
     return mean
+
+
+def _of_predicted(shares: NDArray[np.float64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The probability of each predicted class, which need not be the likeliest, as one column."""
+    return np.take_along_axis(shares, predicted[:, None], axis=1)
 
 
 def area_under_curve(shares: NDArray[np.float64], y: NDArray[np.int64]) -> float | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pate.components.registry import importing_only, make_importable, nearest, require_trusted, untrusted_error
 from pate.errors import NotTrusted, RunError, first_line
@@ -133,12 +134,16 @@ def _write_weights(student: Any, folder: Path) -> dict[str, Any]:
     present = adapter.present_.tolist()
     if len(present) < 2:
         return {"present": present}
+    if student.decision == "balanced":
+        learned = {"present": present, "class_shares": student.class_shares_.tolist()}
+    else:
+        learned = {"present": present}
     if isinstance(adapter.estimator, Network):
         _save_tensors(adapter.estimator.weights(), folder)
         network = {"classes": adapter.estimator.classes_.tolist(), "shape": adapter.estimator.shape_}
-        return {"present": present, "network": network}
+        return learned | {"network": network}
     _save_object(adapter.estimator, folder)
-    return {"present": present}
+    return learned
 
 
 def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str] | None) -> Any:
@@ -164,7 +169,17 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str] | None
     student.prepared_ = student.transforms()
     student.classifier_ = PartClassifier(_restored_estimator(student, card, folder, trusted))
     student.classes_ = student.classifier_.present_ = np.asarray(present, dtype=np.int64)
+    if student.decision == "balanced" and len(present) >= 2:
+        student.class_shares_ = _class_shares(card.get("class_shares"), len(present))
     return student
+
+
+def _class_shares(values: Any, number: int) -> NDArray[np.float64]:
+    if not isinstance(values, list) or len(values) != number:
+        raise ValueError("class_shares: must have one number for each class that is present")
+    if not all(type(value) in (int, float) and 0 < value <= 1 for value in values):
+        raise ValueError("class_shares: must be numbers above 0 and at most 1")
+    return np.asarray(values, dtype=np.float64)
 
 
 def _restored_estimator(student: Supervised, card: dict[str, Any], folder: Path, trusted: frozenset[str] | None) -> Any:

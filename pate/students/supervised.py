@@ -57,10 +57,18 @@ class Supervised(ClassifierMixin, BaseEstimator):
     preprocessing : str, dict or list of them, optional
         Public transforms of `pate.features` before the estimator. They belong to the student: whoever predicts
         with it applies them too.
+    standardise : bool, default False
+        Whether columns are scaled by all public examples before the estimator.
+    decision : {'likeliest', 'balanced'}, default 'likeliest'
+        Which class is predicted: the one with the largest probability, or the one whose probability is largest
+        compared with its share among the labels, so that rare classes are recognised as well as frequent ones.
+        Probabilities are the same either way.
     """
 
     classifier_: PartClassifier
     classes_: NDArray[np.int64]
+    class_shares_: NDArray[np.float64]
+    """Share of each class among the labels that were learned from."""
     prepared_: Features
 
     def __init__(
@@ -73,6 +81,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         random_state: int = 0,
         preprocessing: Any = None,
         standardise: bool = False,
+        decision: str = "likeliest",
     ) -> None:
         self.estimator = estimator
         self.params = params
@@ -82,6 +91,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.preprocessing = preprocessing
         self.standardise = standardise
+        self.decision = decision
 
     def fit(
         self,
@@ -135,7 +145,11 @@ class Supervised(ClassifierMixin, BaseEstimator):
         """Raise ConfigError where the estimator or the transforms could not be made."""
         if not isinstance(self.standardise, bool):
             raise ConfigError(f"student.params.standardise = {self.standardise!r}: must be true or false")
+        if self.decision not in ("likeliest", "balanced"):
+            raise ConfigError(f"student.params.decision = {self.decision!r}: must be 'likeliest' or 'balanced'")
         inner = self.build()
+        if self.decision == "balanced" and not hasattr(inner, "predict_proba"):
+            raise ConfigError(f"student.params.decision = 'balanced': {full_name(inner)} has no predict_proba to go by")
         if self.standardise and (isinstance(inner, Network) or getattr(inner, "accepts_images", False)):
             raise ConfigError(
                 "student.params.standardise: is for estimators that take rows of numbers, not for networks"
@@ -169,7 +183,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
     def learned_by(self, bare: Supervised) -> Supervised:
         """This student with what a `bare` one has learned from transformed examples."""
         self.prepared_ = self.transforms()
-        self.classifier_, self.classes_ = bare.classifier_, bare.classes_
+        self.classifier_, self.classes_, self.class_shares_ = bare.classifier_, bare.classes_, bare.class_shares_
         return self
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
@@ -179,7 +193,12 @@ class Supervised(ClassifierMixin, BaseEstimator):
         return self._predict(X)
 
     def _predict(self, X: NDArray) -> NDArray[np.int64]:
-        return self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
+        if not len(X):
+            return np.zeros(0, dtype=np.int64)
+        if self.decision == "balanced" and len(self.classes_) >= 2:
+            found: NDArray[np.int64] = self.classes_[(self._shares(X) / self.class_shares_).argmax(axis=1)]
+            return found
+        return self.classifier_.predict(X)
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
         """Probabilities, a column for each of `classes_`; all on the prediction where the estimator gives none."""
@@ -223,3 +242,6 @@ class Supervised(ClassifierMixin, BaseEstimator):
             inner = Pipeline([("scaler", self._scaler), ("estimator", inner)])
         self.classifier_.estimator = inner
         self.classes_ = self.classifier_.present_
+        counts = np.ones(len(y)) if weights is None else weights
+        totals = np.array([counts[y == label].sum() for label in self.classes_], dtype=np.float64)
+        self.class_shares_ = totals / max(totals.sum(), np.finfo(np.float64).tiny)

@@ -71,7 +71,7 @@ MISTAKES = {
         "data.label, data.private, data.public, data.classes: missing; add them", "data={source: parquet}"
     ),
     "two misspelt keys, of which one is needed": Mistake(
-        "problems: (1) data.lable: unknown key; did you mean 'label'?; (2) budget.max_querys: unknown key; did you mean",
+        "problems: (1) data.lable: unknown key; did you mean 'label'?; (2) budget.max_querys: unknown key",
         change=lambda text: text.replace("label:", "lable:").replace("max_queries:", "max_querys:"),
     ),
     "no private file": text("data: names no private file; add private", "  private: private.csv\n", ""),

@@ -179,3 +179,13 @@ def test_what_is_offered_means_the_same_in_another_year() -> None:
             SETTINGS | {"categories": {}, "dates": dict.fromkeys(dates, "%Y-%m-%d"), "date_features": made}
         )
     assert set(PARTS) == {"month", "weekday", "hour"}
+
+
+def test_an_interval_is_taken_from_the_nearest_date() -> None:
+    """A rental of an hour is not to vanish in how many years somebody has been a member."""
+    rng = np.random.default_rng(0)
+    member = rng.uniform(20, 23, 200)
+    begun = 24 + rng.uniform(0, 1, 200)
+    made = offered({"member": member, "begun": begun, "ended": begun + rng.uniform(0.1, 3, 200) / (24 * 365.25)})
+    assert made["ended"] == ["hours since begun"]
+    assert "years since member" in made["begun"] or "days since member" in made["begun"]

@@ -110,7 +110,7 @@ class Beholds:
 
 SEEN = [{"name": f"{__name__}.Beholds"}]
 FAR: dict[str, Any] = {
-    "neighbours": {"neighbours": {"queries": 6, "features": SEEN}},
+    "neighbours": {"neighbours": {"cells": 6, "features": SEEN}},
     "teachers": TEACHERS | {"teachers": [{"name": "sklearn.naive_bayes.GaussianNB", "features": SEEN}]},
 }
 

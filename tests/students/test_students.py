@@ -312,3 +312,29 @@ def test_what_cannot_be_scaled_is_one_line() -> None:
 def test_a_transform_that_is_not_known_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"student\.params\.preprocessing\.0\.name = 'hogg'"):
         build_student("supervised", {"preprocessing": ["hogg"]}, 0).fit(np.zeros((4, 8, 8)), np.arange(4) % 2)
+
+
+def test_a_balanced_decision_recognises_rare_classes_by_the_same_probabilities(tmp_path: Path) -> None:
+    """Of a class that is one in twenty, and says so in a number that overlaps with that of the others."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], [1900, 100])
+    X = rng.normal(size=(2000, 1)) + 1.5 * y[:, None]
+    params = {"estimator": "sklearn.linear_model.LogisticRegression", "standardise": True}
+    plain, balanced = (
+        build_student("supervised", params | {"decision": decision}, 0).fit(X, y)
+        for decision in ("likeliest", "balanced")
+    )
+    np.testing.assert_array_equal(plain.predict_proba(X), balanced.predict_proba(X))
+    recall = [(student.predict(X)[y == 1] == 1).mean() for student in (plain, balanced)]
+    assert recall[0] < 0.4 < 0.6 < recall[1]
+    save_student(balanced, tmp_path / "student", {})
+    np.testing.assert_array_equal(load_student(tmp_path / "student").predict(X), balanced.predict(X))
+    card = tmp_path / "student" / "student.json"
+    for wrong in ([0.5], [0.5, 0], ["a", 1], None):
+        card.write_text(json.dumps(json.loads(card.read_text()) | {"class_shares": wrong}))
+        with pytest.raises(RunError, match="class_shares"):
+            load_student(tmp_path / "student")
+    with pytest.raises(ConfigError, match=r"student\.params\.decision = 'rare'"):
+        build_student("supervised", params | {"decision": "rare"}, 0)
+    with pytest.raises(ConfigError, match=r"has no predict_proba"):
+        build_student("supervised", {"estimator": "sklearn.svm.LinearSVC", "decision": "balanced"}, 0)
