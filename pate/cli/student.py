@@ -66,10 +66,8 @@ def _print(trials: Trials, run: str) -> None:
         commonest = percent(best.agreement.commonest)
         print(f"always saying the commonest class agrees with {commonest}; ± is one standard error")
         alike = trials.as_good()
-        if alike:
-            print(f"best: {best.name}, though chance may explain its lead over {', '.join(a.name for a in alike)}")
-        else:
-            print(f"best: {best.name}")
+        lead = f", though chance may explain its lead over {', '.join(a.name for a in alike)}" if alike else ""
+        print(f"best by the mean over classes: {best.name}{lead}")
         if not best.own:
             print("to make it the run's own student, with report and all: the same command as for the run, with that")
             print(f"student in the config, and --out {run} --resume; it costs nothing more")

@@ -164,7 +164,7 @@ def _published(folder: Path) -> tuple[float, float] | None:
 
 def _unit(config: Config | BaselineConfig) -> str | None:
     """The column of ids whose records are protected together; None where one record is."""
-    return getattr(config.data, "id", None) if isinstance(config, Config) else None
+    return getattr(config.data, "id", None)
 
 
 def _private_files(data: Any, folder: Path) -> frozenset[str]:

@@ -276,7 +276,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     text = in_process("student", tmp_path / "run").stdout
     assert "right on test examples" in text
     assert f"{100 * content['students'][0]['test']['accuracy']:.1f} %" in text
-    assert f"best: {content['best']}" in text
+    assert f"best by the mean over classes: {content['best']}" in text
     assert "no label was asked for" in text
     (tmp_path / "none.yaml").write_text("name: x\n")
     refused = in_process("student", tmp_path / "run", "--config", tmp_path / "none.yaml")
