@@ -64,8 +64,9 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     * Nothing may be fitted on all private records beforehand. A scaler before this classifier in a `Pipeline` would
       be, and such a `Pipeline` is refused; put it into the teachers:
       `teachers=[make_pipeline(StandardScaler(), SVC())]`.
-    * In a data frame, columns of categories become 0/1 columns: of the declared categories of a pandas categorical,
-      of those among the public examples otherwise. A missing number becomes the median of the public examples.
+    * In a data frame, columns of categories become 0/1 columns: of the declared categories of a pandas categorical
+      where `X_public` is given, of those among the public examples otherwise. A missing number becomes the median of
+      the public examples.
 
     Parameters
     ----------
@@ -322,6 +323,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             known = np.array([one is not None for one in found], dtype=bool)
             persons, left_out = [one for one in found if one is not None], int((~known).sum())
             X, labels = X[known], labels[known]
+        is_split_off = X_public is None
         if X_public is None:
             public = split_off_public(X, persons, self.public_fraction, self.seed_)
             warnings.warn(
@@ -339,7 +341,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidParameter("X_public: holds no examples; give some, or raise public_fraction")
         given = self.get_params(deep=False)
         voters = choose_voters(given, len(X_public), len(self.classes_))
-        self._encoder = Encoder.of(X_public)
+        self._encoder = Encoder.of(X_public, by_values=is_split_off)
         if voters.kind == "teachers" and not is_frame(X):
             assert_all_finite(whole, input_name="X", estimator_name=type(self).__name__)
         coded = self._coded(labels, voters.kind == "teachers")

@@ -157,7 +157,8 @@ def test_medians_and_categories_are_those_of_public_examples(given: bool) -> Non
     model = PATEClassifier(classes=[0, 1])
     X = X[~(spies & split_off_public(X, None, 0.2, 0))]  # a record's own hash decides
     data, _ = model._prepared(X, np.arange(len(X)) % 2, frame(60, 1) if given else None, None)
-    assert data.features == ("age", "town=Bonn", "town=Ulm", "town=Wien", "job=clerk", "job=cook", "count")
+    declared = ["town=Wien"] if given else []  # which types of private columns say too, so that they have no say there
+    assert data.features == ("age", "town=Bonn", "town=Ulm", *declared, "job=clerk", "job=cook", "count")
     ages, times = np.unique(data.records.X[:, 0], return_counts=True)
     assert ages[-1] < 200, "numbers beyond the public range count as its end"
     assert 40 < ages[times[:-1].argmax()] < 60  # what stands where one was missing
@@ -774,3 +775,26 @@ def test_on_ray_it_is_the_same_classifier() -> None:
     model = PATEClassifier(n_teachers=10, mechanism=GNMax(1.0), queries=30, classes=["up", "down"], backend="ray")
     model.set_params(teachers=[GaussianNB(), of_a_notebook()()], n_jobs=1)
     assert (model.fit(X, y, X_public=records(60, seed=1)[0]).predict(X) == y).mean() > 0.8
+
+
+@pytest.mark.parametrize("change", ["a word among numbers", "a declared category"])
+def test_a_protected_record_decides_nothing_about_columns_of_records_split_off(change: str) -> None:
+    """Types of a frame's columns are those of all its rows, protected ones too."""
+    import pandas as pd
+
+    from pate.data.frames import Encoder, split_off_public
+
+    frame = pd.DataFrame({"age": [float(20 + i % 12) for i in range(60)], "c": ["a", "b"] * 30})
+    public = split_off_public(frame, None, 0.3, 0)
+    row = int(np.flatnonzero(~public)[0])
+    other = frame.astype({"age": object}) if change == "a word among numbers" else frame.copy()
+    if change == "a word among numbers":
+        other.loc[row, "age"] = "unknown"
+    else:
+        other.loc[row, "c"] = "HIV"
+        other["c"] = other["c"].astype("category")
+    assert (split_off_public(other, None, 0.3, 0)[public]).all()
+    rest = np.arange(len(frame)) != row
+    encoders = [Encoder.of(one[public], by_values=True) for one in (frame, other)]
+    assert encoders[0].names == encoders[1].names == ("age", "c=a", "c=b")
+    np.testing.assert_array_equal(encoders[0].transform(frame[rest]), encoders[1].transform(other[rest]))

@@ -11,6 +11,7 @@ the operating system, so no seed that anybody sets changes or predicts anything.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -57,7 +58,10 @@ class ForwardDraws:
         """Every draw of torch, numpy and Python within comes from these keys; their global states are put back."""
         seed = self._seed(self.marks[0] if len(self.marks) == 1 else b"", b"global")
         with seeded_globally(seed), _Keyed(self):
+            before = _global_states()
             yield
+            if len(self.marks) != 1 and _global_states() != before:
+                raise NotByRecord("numpy or Python drew for a batch, not for each of its examples")
 
     def seed(self, row: int, number: int) -> int:
         """Of the draw with that number, for one of the examples."""
@@ -71,6 +75,12 @@ class ForwardDraws:
 def drawing(draws: ForwardDraws | None) -> AbstractContextManager[None]:
     """`draws` where they are given; else whatever is drawn comes from the global generators."""
     return nullcontext() if draws is None else draws.active()
+
+
+def _global_states() -> tuple[Any, ...]:
+    """The states of numpy's and Python's global generators, to be compared."""
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - others draw from it
+    return (random.getstate(), name, np.asarray(keys).tobytes(), *rest)
 
 
 def record_marks(X: NDArray, y: NDArray[np.int64]) -> list[bytes]:

@@ -134,9 +134,9 @@ def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
     """What `pate init` makes of public columns of dates, so that it means the same in another year.
 
     Of the first column in which something happened: month, weekday, hour, and the age then by dates of birth (which are
-    spread over many years). Of each other one: how long from the date that is typically nearest to it among those
-    before it in the file and, where they are not within hours of each other, month, weekday and hour too. Where no
-    other date tells an age, a date of birth stays what it is.
+    spread over many years). Of each other one: how long from the first, or from a date before it in the file
+    that is nearer by a unit (hours instead of days or years) and, where they are not within hours of each other, month,
+    weekday and hour too. Where no other date tells an age, a date of birth stays what it is.
     """
     lived = {name: years for name, years in dates.items() if _spread(years) >= _LONG}
     events = [name for name in dates if name not in lived]
@@ -148,6 +148,8 @@ def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
     found[main] = [*_parts(dates[main]), *(f"years since {name}" for name in lived)]
     for number, name in enumerate(events[1:], start=1):
         near = min(events[:number], key=lambda other: _apart(dates[name], dates[other]))
+        if _unit(dates[name], dates[near]) == _unit(dates[name], dates[main]):
+            near = main
         unit = _unit(dates[name], dates[near])
         found[name] = [] if unit == "hours" else _parts(dates[name])
         later, earlier = (near, name) if _median(dates[name]) < _median(dates[near]) else (name, near)

@@ -58,9 +58,13 @@ class Encoder:
     range: PublicRange | None = None
 
     @classmethod
-    def of(cls, public: Any) -> Encoder:
-        """From public examples; an array is taken as it is, within the range of the public ones."""
-        found = cls(tuple(_column(name, public[name]) for name in public.columns) if is_frame(public) else None)
+    def of(cls, public: Any, by_values: bool = False) -> Encoder:
+        """From public examples; an array is taken as it is, within the range of the public ones.
+
+        With `by_values` the types of columns say nothing: for examples that were split off from private records.
+        """
+        kinds = (_column(name, public[name], by_values) for name in public.columns) if is_frame(public) else None
+        found = cls(None if kinds is None else tuple(kinds))
         flags = [isinstance(column, _Categories) for column in found.columns or () for _ in _names(column)]
         return replace(found, range=PublicRange.of(found.transform(public), flags))
 
@@ -148,7 +152,13 @@ def _names(column: _Numbers | _Categories) -> list[str]:
     return [f"{column.name}={known}" for known in column.known] if isinstance(column, _Categories) else [column.name]
 
 
-def _column(name: Any, values: Any) -> _Numbers | _Categories:
+def _column(name: Any, values: Any, by_values: bool = False) -> _Numbers | _Categories:
+    if by_values:
+        there = [value for value in values.tolist() if cell_text(value)]
+        if not all(isinstance(value, int | float) for value in there):
+            return _Categories(name, tuple(sorted({cell_text(value) for value in there})))
+        finite = [number for number in map(_number, there) if np.isfinite(number)]
+        return _Numbers(name, float(np.median(finite)) if finite else 0.0)
     declared = getattr(values.dtype, "categories", None)
     if declared is not None:
         return _Categories(name, tuple(cell_text(value) for value in declared))

@@ -95,7 +95,7 @@ def related_runs(
     counted = [one.part for one in known if one.part is not None]
     alone = Part(shared.epsilon, shared.delta) if shared is not None else _part(config, epsilon)
     unit = "id" if len({_unit(config), *(one.unit for one in known)}) == 1 and _unit(config) else "record"
-    joint = compose([alone or Part(epsilon, delta), *counted])
+    joint = compose([alone or _of_baseline(config, epsilon, delta), *counted])
     together = Together(*joint, len(counted), len(known) - len(counted), shared is not None, unit)
     return Related(tuple(one.shown for one in known), together)
 
@@ -133,9 +133,7 @@ def _known(folder: Path, own: frozenset[str]) -> _Known | None:
         published = _published(folder)
         part = _part(config, published and published[0])
         if part is None and published is not None:
-            from pate.planning.costs import Part
-
-            part = Part(*published)
+            part = _of_baseline(config, *published)
         shown = folder.name if part is None else f"{folder.name} (ε = {part.epsilon:.3g})"
         return _Known(shown, part, _unit(config), config.budget.ledger if isinstance(config, Config) else None)
     return None
@@ -153,6 +151,19 @@ def _part(config: Config | BaselineConfig, epsilon: float | None) -> Any:
     return None
 
 
+def _of_baseline(config: Config | BaselineConfig, epsilon: float, delta: float) -> Any:
+    """What a run costs that is known by its (ε, δ) alone.
+
+    A baseline with ids takes one record of each person. A record more or less, or changed, may put another in its
+    place, which is two steps: one out, one in.
+    """
+    from pate.planning.costs import Part
+
+    if isinstance(config, BaselineConfig) and _unit(config) is not None:
+        return Part(2 * epsilon, delta * (1 + math.exp(min(epsilon, 700.0))))
+    return Part(epsilon, delta)
+
+
 def _published(folder: Path) -> tuple[float, float] | None:
     """(ε, δ) of a finished run."""
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -164,7 +175,7 @@ def _published(folder: Path) -> tuple[float, float] | None:
 
 def _unit(config: Config | BaselineConfig) -> str | None:
     """The column of ids whose records are protected together; None where one record is."""
-    return getattr(config.data, "id", None)
+    return getattr(config.data, "id", None) or ("ids" if getattr(config.data, "ids", False) else None)
 
 
 def _private_files(data: Any, folder: Path) -> frozenset[str]:

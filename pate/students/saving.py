@@ -169,6 +169,8 @@ def _restored(card: dict[str, Any], folder: Path, trusted: frozenset[str] | None
     student.prepared_ = student.transforms()
     student.classifier_ = PartClassifier(_restored_estimator(student, card, folder, trusted))
     student.classes_ = student.classifier_.present_ = np.asarray(present, dtype=np.int64)
+    if student.decision not in ("likeliest", "balanced"):
+        raise ValueError("decision: must be 'likeliest' or 'balanced'")
     if student.decision == "balanced" and len(present) >= 2:
         student.class_shares_ = _class_shares(card.get("class_shares"), len(present))
     return student

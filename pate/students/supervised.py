@@ -229,7 +229,8 @@ class Supervised(ClassifierMixin, BaseEstimator):
         if len(self.classes_) >= 2 and hasattr(adapter.estimator, "predict_proba") and len(X):
             shares = np.asarray(adapter.estimator.predict_proba(adapter._shaped(X)), dtype=np.float64)
             return np.where(np.isfinite(shares), shares, 1 / len(self.classes_))  # a spread that no label reached
-        return (self._predict(X)[:, None] == self.classes_).astype(np.float64)
+        predicted = self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
+        return (predicted[:, None] == self.classes_).astype(np.float64)
 
     def _fit(self, X: NDArray, y: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> None:
         inner: Any = self.build()

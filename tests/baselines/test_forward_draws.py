@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -242,3 +243,24 @@ def test_the_sum_is_that_of_the_examples_alone(way: str) -> None:
     alone = [total(inputs[i : i + 1], targets[i : i + 1], draws.only(i)) for i in range(7)]
     for ours, *parts in zip(found, *alone, strict=True):
         torch.testing.assert_close(ours, sum(parts), atol=1e-5, rtol=1e-4)
+
+
+class _RareNumpyDraw(torch.nn.Module):
+    """Leaves a row out once in ten times, by numpy's global generator: what four made-up examples seldom show."""
+
+    def __init__(self, input_shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        self.out = torch.nn.Linear(math.prod(input_shape), n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = torch.as_tensor(np.random.rand(len(x)) >= 0.1, dtype=x.dtype)  # noqa: NPY002
+        return self.out(x.flatten(1)) * kept[:, None]
+
+
+def test_numpys_draws_for_a_batch_are_refused_however_rare_they_are() -> None:
+    network = _RareNumpyDraw((3,), 2)
+    draws = ForwardDraws(b"k" * KEY_BYTES, [bytes([i]) * 16 for i in range(4)])
+    with pytest.raises(NotByRecord), draws.active():
+        network(torch.zeros(4, 3))
+    with draws.only(2).active():
+        network(torch.zeros(1, 3))

@@ -218,3 +218,17 @@ def test_gaussian_releases_compose_as_one_with_less_noise() -> None:
     many = [Part(9.0, 1e-6, GNMax(40).worst_case(50, 50), 50 * 2) for _ in range(3)]
     at_once = worst_case_epsilon(GNMax(40), 150, delta=3e-6, n_classes=2, roughly=True)
     assert compose(many)[0] == pytest.approx(at_once, rel=1e-3)
+
+
+def test_a_baseline_with_ids_is_two_steps_for_one_record() -> None:
+    """One record less of a person puts another of theirs in its place."""
+    from pate.config import BaselineConfig, parse_config
+    from pate.runs.related import _of_baseline
+
+    data = {"source": "csv", "private": "a.csv", "public": "b.csv", "label": "y", "classes": [0, 1]}
+    content = {"name": "b", "data": data, "records": 99, "baseline": {"name": "dp_erm"}, "budget": {"epsilon": 1}}
+    alone = _of_baseline(parse_config(content, BaselineConfig), 1.0, 1e-6)
+    assert (alone.epsilon, alone.delta) == (1.0, 1e-6)
+    person = _of_baseline(parse_config(content | {"data": data | {"id": "who"}}, BaselineConfig), 1.0, 1e-6)
+    assert person.epsilon == 2.0
+    assert person.delta == pytest.approx(1e-6 * (1 + math.e))
