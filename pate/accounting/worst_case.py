@@ -36,7 +36,7 @@ LARGEST_SCALE = 400.0
 """Above this scale in votes the search would take too long, and the closed form stands."""
 
 LARGEST_TEST_SCALE = 1000.0
-"""The same for the threshold test, where rounding sets the limit."""
+"""The largest noise scale of the threshold test, where rounding sets the limit."""
 
 _ROUNDING = 1e-8  # relative; the sums are of positive terms, and more precise by far
 _ORDERS_TRIED = np.array([-2, 0, 2])  # round the best order, in steps of `ORDERS`

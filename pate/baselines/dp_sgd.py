@@ -420,7 +420,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         return transforms_of(self.preprocessing).transform_each(X)
 
     def _prepared_records(self, X: NDArray, targets: torch.Tensor) -> tuple[NDArray, torch.Tensor]:
-        """The same features of private records; one that has none is as if it were not there."""
+        """Features of private records; a record that has none is as if it were not there."""
         transforms = transforms_of(self.preprocessing)
         if not transforms:
             return X, targets

@@ -182,7 +182,7 @@ class Dataset:
         return digest.hexdigest()[:16]
 
     def within_public_range(self) -> Dataset:
-        """The same data, what lies beyond the public range moved to its end, as it was where files were read.
+        """A copy of the data, what lies beyond the public range moved to its end, as it was where files were read.
 
         Not of benchmarks, whose ranges are part of their definition.
         """
