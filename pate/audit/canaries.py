@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.audit.bounds import one_run_epsilon
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
 from pate.noise.integer import Entropy
 
 _WAYS = (("sign", 1.0), ("both", 1 / 2), ("both", 1 / 8), ("both", 1 / 32), ("in", 1 / 8), ("in", 1 / 32))
@@ -85,17 +85,15 @@ class Canaries:
     def __len__(self) -> int:
         return int(self.owner.max(initial=-1)) + 1
 
-    def among(self, data: Dataset, coins: NDArray[np.bool_], ids: bool) -> Dataset:
-        """The data with the canaries that are in; `ids`: every canary is a person, and every other record too."""
+    def among(self, honest: Records, coins: NDArray[np.bool_], ids: bool) -> Records:
+        """The records with the canaries that are in; `ids`: every canary is a person, and every other record too."""
         inside = coins[self.owner]
         if self.y_out is None:
             X, y, owner = self.X[inside], self.y[inside], self.owner[inside]
         else:
             X, y, owner = self.X, np.where(inside, self.y, self.y_out), self.owner
-        honest = data.records
         named = None
         if ids or honest.ids is not None:
             others = [f"record {i}" for i in range(len(honest))] if honest.ids is None else list(honest.ids)
             named = [*others, *(f"canary {i}" for i in owner.tolist())]
-        records = Records(np.concatenate([honest.X, X]), np.concatenate([honest.y, y]), named)
-        return replace(data, private=records, public_rows=None)
+        return Records(np.concatenate([honest.X, X]), np.concatenate([honest.y, y]), named)

@@ -76,25 +76,26 @@ class MechanismAudit:
 
 def attack(subject: Subject, options: Options) -> list[AttackResult]:
     """One finding for each mechanism that the run's config names."""
+    from pate.voters import voters_of
+
     config = subject.config
     if not isinstance(config, Config) or subject.kind != "student":
         raise NotApplicable("mechanism: is about the votes of PATE")
-    by_records = config.voters == "neighbours"
-    configured = [one.mechanism for one in config.build_rounds()] if by_records else [config.build_mechanism()]
+    voters = voters_of(config)
     draws = FEW_DRAWS if options.quick else DRAWS
     found = []
-    for mechanism in dict.fromkeys(configured):
+    for mechanism in dict.fromkeys(voters.audited_mechanisms()):
         with options.console.working(f"{draws:,} draws from {mechanism}"):
             result = audit_mechanism(
                 mechanism,
-                n_teachers=config.n_teachers,
+                n_teachers=max(1, voters.n_parts),
                 n_classes=subject.n_classes,
                 delta=subject.delta,
                 confidence=options.confidence,
                 draws=draws,
-                single=by_records,
+                single=voters.counts_one_record,
             )
-        found.append(_finding(result, subject.name, by_records))
+        found.append(_finding(result, subject.name, voters.counts_one_record))
     return found
 
 
@@ -262,7 +263,7 @@ def _of_a_count(mechanism: Mechanism, n_classes: int, delta: float, miss: float,
     return exact, max(shown)
 
 
-def _finding(result: MechanismAudit, model: str, by_records: bool) -> AttackResult:
+def _finding(result: MechanismAudit, model: str, single: bool) -> AttackResult:
     exact = "" if math.isnan(result.epsilon_exact) else f"; exact for the worst histograms: {result.epsilon_exact:.3g}"
     note = f"{result.draws:,} draws from {result.mechanism}{exact}"
     if result.repeats:
@@ -271,7 +272,7 @@ def _finding(result: MechanismAudit, model: str, by_records: bool) -> AttackResu
         attack="mechanism",
         model=model,
         assumes="the attacker knows every vote but one record's, and sees one query's answer; the claim is one query's",
-        relation="a record that votes once added or removed" if by_records else "a vote moved",
+        relation="a record that votes once added or removed" if single else "a vote moved",
         epsilon_lower=result.epsilon_lower,
         confidence=result.confidence,
         delta=result.delta,

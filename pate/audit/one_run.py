@@ -24,6 +24,7 @@ from pate.audit.results import AttackResult, NotApplicable
 from pate.config import BaselineConfig, Config
 
 if TYPE_CHECKING:
+    from pate.audit.interface import OneRunAudit
     from pate.audit.one_run_pate import OneRun
     from pate.audit.results import Options
     from pate.audit.target import Subject
@@ -84,32 +85,35 @@ def attack(subject: Subject, options: Options) -> list[AttackResult]:
 
 
 def _of_pate(subject: Subject, config: Config, options: Options) -> list[Step]:
-    from pate.audit.one_run_pate import audit_pipeline
+    from pate.audit.one_run_pate import alone, audit_pipeline
+    from pate.preflight.features import with_learned_features
+    from pate.voters import voters_of
 
-    def work(changed: bool) -> Callable[[], OneRun]:
+    config = with_learned_features(alone(config), subject.data.X_public)
+
+    def work(audit: OneRunAudit) -> Callable[[], OneRun]:
         return lambda: audit_pipeline(
-            config,
+            audit,
             subject.data,
+            subject.records,
+            delta=config.budget.delta,
             canaries=options.canaries,
             confidence=options.confidence,
             config_dir=subject.config_dir,
-            changed=changed,
             seed=options.seed,
         )
 
-    if config.voters == "neighbours":
-        return [
-            ("records in or out", "everything", work(changed=False)),
-            ("records with one label or another", "everything", work(changed=True)),
-        ]
-    return [("persons in or out", "everything", work(changed=False))]
+    audits = voters_of(config).one_run_audits()
+    if not audits:
+        raise NotApplicable("one-run: these voters take no canaries among the records")
+    return [(audit.kind, "everything", work(audit)) for audit in audits]
 
 
 def _of_baseline(subject: Subject, config: BaselineConfig, options: Options) -> list[Step]:
     from pate.audit import one_run_baselines as of
     from pate.baselines.dp_erm import DPLinearClassifier
     from pate.baselines.dp_sgd import DPSGDClassifier
-    from pate.preflight.learned_features import with_learned_preparation
+    from pate.preflight.features import with_learned_preparation
 
     model = _model(with_learned_preparation(config, subject.data.X_public), subject)
     sure, runs = options.confidence, _FEW_SHORT_RUNS if options.quick else _SHORT_RUNS
@@ -149,7 +153,7 @@ def _model(config: BaselineConfig, subject: Subject) -> Any:
     """The baseline, not fitted, as its own run makes it."""
     from pate.baselines import build_baseline
 
-    n_records = config.records if config.records is not None else len(subject.data.records.X)
+    n_records = config.records if config.records is not None else len(subject.records)
     given = {
         "epsilon": config.budget.epsilon,
         "delta": config.budget.delta,

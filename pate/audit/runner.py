@@ -21,7 +21,8 @@ from pate.audit.attribute import check_columns
 from pate.audit.results import AttackResult, NotApplicable, Options
 from pate.audit.target import Subject, control, data_of, subject_of, without_privacy
 from pate.components.registry import nearest, short_names
-from pate.data.dataset import Dataset
+from pate.data.private import PrivateData, clip_to_public_range
+from pate.data.public import PublicData
 from pate.errors import ConfigError, RunError
 from pate.runs.run import Run
 from pate.runs.signatures import own_or_trusted
@@ -86,7 +87,8 @@ def audit(
     *,
     data_dir: Path | None = None,
     trust: Sequence[str] = (),
-    data: Dataset | None = None,
+    public: PublicData | None = None,
+    private: PrivateData | None = None,
 ) -> Audit:
     """Attack what a finished run released, the runs in `against` on the same data, one without privacy and a control.
 
@@ -104,6 +106,7 @@ def audit(
         others = [stack.enter_context(Run.load(place)) for place in against]
         stack.enter_context(own_or_trusted(trust, run, *others))
         options = replace(options or Options(), work=(options and options.work) or run.attacks_folder)
+        data = None if public is None or private is None else (public, private)
         subjects = _subjects(run, others, options, data_dir, data)
         findings, left_out = _attacked(subjects, chosen, bool(attacks), options)
         found = Audit(
@@ -150,17 +153,17 @@ def _subjects(
     others: Sequence[Run],
     options: Options,
     data_dir: Path | None,
-    data: Dataset | None,
+    data: tuple[PublicData, PrivateData] | None,
 ) -> list[Subject]:
     """The run's own model, those of other runs on the same data, one without privacy and a control; each name once."""
     with options.console.trying("reading the run and its data"):
-        data = (data or data_of(run, data_dir)).within_public_range()
-        check_columns(data.features, options.sensitive)
-        subjects = [subject_of(run, data)]
+        public, private = clip_to_public_range(*(data or data_of(run, data_dir)))
+        check_columns(public.features, options.sensitive)
+        subjects = [subject_of(run, public, private)]
         for other in others:
             if other.config.data != run.config.data:
                 raise RunError(f"{other.place}: is about other data than {run.place}; an audit compares on the same")
-            subjects.append(subject_of(other, data))
+            subjects.append(subject_of(other, public, private))
     named = next((subject for subject in subjects if subject.config.nonprivate is not None), subjects[0])
     subjects = [replace(subject, reference=named.reference) for subject in subjects]
     with options.console.working("training a model without privacy, and one that never saw the records"):

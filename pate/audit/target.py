@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from pate.audit.learners import Baseline, Fitted, NonprivateTrainer, Probabilities, Scorer, Trainer
 from pate.components.registry import dotted_names
 from pate.config import BaselineConfig, Config
-from pate.data.dataset import Dataset, Records
 from pate.data.partition import one_record_per_person
+from pate.data.private import PrivateData, Records, records_of
+from pate.data.public import PublicData
 from pate.errors import DataError, PateError, RunError
 from pate.report.schema import BaselineReport, Report
 from pate.runs.run import Run
@@ -62,7 +63,8 @@ class Subject:
     reference: NonprivateTrainer
     members: TargetExamples
     outsiders: TargetExamples
-    data: Dataset
+    data: PublicData
+    records: Records
     config: Config | BaselineConfig
     epsilon: float | None
     delta: float
@@ -89,17 +91,18 @@ class Subject:
         return self.trainer.train(X, y, seed)
 
 
-def subject_of(run: Run, data: Dataset) -> Subject:
-    """What the run has released, ready to be attacked; `data` is the run's own.
+def subject_of(run: Run, data: PublicData, private: PrivateData) -> Subject:
+    """What the run has released, ready to be attacked; `data` and `private` are the run's own.
 
     Refused in one line: a run without a student or a model, data without private records or labelled test examples,
     other data than the run was made with.
     """
-    from pate.preflight.preparation import in_asking_order
+    from pate.voters import voters_of
 
     config, report = run.config, _finished(run)
-    data = in_asking_order(data, config) if isinstance(config, Config) else data
-    members, outsiders = _members(run, data), _outsiders(run, data)
+    data = voters_of(config).order_public(data) if isinstance(config, Config) else data
+    members, outsiders = _members(run, data, private), _outsiders(run, data)
+    records = records_of(private)
     if report.student.test_digest not in (None, data.test_digest()):
         raise _other_data(run)
     trust = dotted_names(config.student.model_dump() if isinstance(config, Config) else config.baseline.model_dump())
@@ -115,11 +118,12 @@ def subject_of(run: Run, data: Dataset) -> Subject:
         kind="student" if isinstance(config, Config) else "baseline",
         method=_method(config),
         model=Fitted(predictor.model, len(data.classes), flat),
-        trainer=_trainer(config, data),
+        trainer=_trainer(config, data, len(records)),
         reference=nonprivate_trainer(config, data),
         members=members,
         outsiders=outsiders,
         data=data,
+        records=records,
         config=config,
         epsilon=changed_or_not,
         delta=privacy.delta,
@@ -144,6 +148,7 @@ def without_privacy(of: Subject, records: int, seed: int = 0) -> Subject:
         members=members,
         outsiders=of.outsiders,
         data=of.data,
+        records=of.records,
         config=of.config,
         epsilon=None,
         delta=of.delta,
@@ -170,19 +175,21 @@ def control(of: Subject, records: int, seed: int = 0) -> Subject:
     )
 
 
-def data_of(run: Run, data_dir: Path | None = None) -> Dataset:
-    """The run's data, read again from where the run found it, or from where the user says that it is."""
+def data_of(run: Run, data_dir: Path | None = None) -> tuple[PublicData, PrivateData]:
+    """The run's data, public and private, read again from where the run found it, or from where the user says that it is."""
     from pate.data.sources import load
+    from pate.voters import voters_of
 
     config = run.config
     known, config_dir = run.places
     if config.data.source == "arrays":
-        raise RunError(f"{run.place}: its data was given from Python; audit it there: pate.audit.runner.audit(data=…)")
-    if config.data.source == "votes":
-        raise RunError(f"{run.place}: was made from stored votes: there are no private records to attack with")
-    by_records = isinstance(config, Config) and config.voters == "neighbours"
+        raise RunError(
+            f"{run.place}: its data was given from Python; audit it there: pate.audit.runner.audit(public=…, private=…)"
+        )
     try:
-        return load(config.data, data_dir or known, config_dir, keep_missing=by_records)
+        if isinstance(config, Config):
+            return voters_of(config).load(data_dir or known, config_dir, by_workers=False)
+        return load(config.data, data_dir or known, config_dir)
     except DataError as error:
         raise DataError(
             f"{run.place}: its private data is not at hand ({error.text()}); name its folder with {{data_dir}}",
@@ -190,7 +197,7 @@ def data_of(run: Run, data_dir: Path | None = None) -> Dataset:
         ).privately(error.private) from None
 
 
-def nonprivate_trainer(config: Config | BaselineConfig, data: Dataset) -> NonprivateTrainer:
+def nonprivate_trainer(config: Config | BaselineConfig, data: PublicData) -> NonprivateTrainer:
     """The config's own `nonprivate` model, else a network with one hidden layer of 64."""
     chosen, n_classes = config.nonprivate, len(data.classes)
     if chosen is None:
@@ -200,11 +207,11 @@ def nonprivate_trainer(config: Config | BaselineConfig, data: Dataset) -> Nonpri
     return NonprivateTrainer(chosen.name, n_classes, dict(chosen.params), tuple(step.model_dump() for step in steps))
 
 
-def _trainer(config: Config | BaselineConfig, data: Dataset) -> Trainer:
+def _trainer(config: Config | BaselineConfig, data: PublicData, n_records: int) -> Trainer:
     if isinstance(config, Config):
         return nonprivate_trainer(config, data)
     chosen, budget = config.baseline, config.budget
-    records = len(data.records.X) if config.records is None else config.records
+    records = n_records if config.records is None else config.records
     params = dict(chosen.params)
     return Baseline(chosen.name, len(data.classes), budget.epsilon, budget.delta, params, data.X_public, records)
 
@@ -218,25 +225,25 @@ def _finished(run: Run) -> Report | BaselineReport:
         ) from None
 
 
-def _members(run: Run, data: Dataset) -> TargetExamples:
+def _members(run: Run, data: PublicData, private: PrivateData) -> TargetExamples:
     """The private records that the run has learned from: without those it forgot, and of a person one if that is all
     that counted."""
-    if not isinstance(data.private, Records):
+    if not isinstance(private, Records):
         raise DataError(f"{run.place}: its private records are read by workers or are votes; an audit needs them here")
-    version, kept = Version.of(run), data
+    version, kept = Version.of(run), private
     if version.pending is not None:
         raise RunError(f"{run.place}: a `pate forget` was interrupted there; run it again, then audit")
     if isinstance(run.config, Config):
-        from pate.followup.unlearning import remembered
+        from pate.followup.unlearning import drop_forgotten
 
         try:
-            kept = remembered(data, run)
+            kept = records_of(drop_forgotten(data, private, run))
         except DataError:
             raise _other_data(run) from None
-    X, y = kept.records.X, kept.records.y
+    X, y = kept.X, kept.y
     counted = np.isfinite(X).reshape(len(X), -1).all(axis=1)
     if isinstance(run.config, BaselineConfig):
-        counted &= one_record_per_person(kept.records, len(data.classes), run.key)
+        counted &= one_record_per_person(kept, data.n_classes, run.key)
     numbers = np.flatnonzero(counted)
     return TargetExamples(X[numbers], y[numbers], numbers)
 
@@ -247,7 +254,7 @@ def _other_data(run: Run) -> DataError:
     )
 
 
-def _outsiders(run: Run, data: Dataset) -> TargetExamples:
+def _outsiders(run: Run, data: PublicData) -> TargetExamples:
     if data.X_test is None or data.y_test is None or not len(data.X_test):
         raise DataError(
             f"{run.place}: there are no labelled test examples, which an audit takes as records outside; add data.test"
@@ -256,8 +263,10 @@ def _outsiders(run: Run, data: Dataset) -> TargetExamples:
 
 
 def _method(config: Config | BaselineConfig) -> str:
+    from pate.voters import voters_of
+
     if isinstance(config, BaselineConfig):
         return {"dp_sgd": "DP-SGD", "dp_erm": "DP-ERM", "dp_erm_tuned": "DP-ERM, tuned"}.get(
             config.baseline.name, config.baseline.name
         )
-    return "PATE, neighbours" if config.voters == "neighbours" else "PATE, teachers"
+    return voters_of(config).described

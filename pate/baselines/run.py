@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pate import __version__
 from pate.baselines import build_baseline
+from pate.baselines.nonprivate import nonprivate_model
 from pate.baselines.saving import ModelRelease
 from pate.boundary.guard import guarded, is_pate_module, silenced
 from pate.cluster.connect import check_address
@@ -24,19 +25,20 @@ from pate.cluster.remote_task import Progress, RemoteTask, gpu_on_cluster, here,
 from pate.cluster.session import joined
 from pate.components.registry import dotted_names
 from pate.config import BaselineConfig, RaySettings
-from pate.data.dataset import Dataset, Records
 from pate.data.groups import groupings
 from pate.data.partition import one_record_per_person
+from pate.data.private import PrivateData, Records, check_private, clip_to_public_range, is_per_person, records_of
+from pate.data.public import PublicData
 from pate.data.sources import data_root, load
 from pate.errors import ConfigError
 from pate.networks.threads import waiting_threads
-from pate.preflight.learned_features import with_learned_preparation
-from pate.report.builder import together_of
+from pate.preflight.features import with_learned_preparation
+from pate.report.builder import benchmark_figures, together_of
 from pate.report.explanations import privacy_statement
 from pate.report.figures import data_name, software
 from pate.report.files import store_report, write_pages
 from pate.report.quality import measured, warnings_of
-from pate.report.schema import BaselineReport, Benchmark, Privacy
+from pate.report.schema import BaselineReport, Privacy
 from pate.runs.console import Console
 from pate.runs.files import PLACES, SECONDS
 from pate.runs.related import related_runs
@@ -67,7 +69,8 @@ def run_baseline(
     address: str | None = None,
     resume: Resume = False,
     console: Console | None = None,
-    data: Dataset | None = None,
+    public: PublicData | None = None,
+    private: PrivateData | None = None,
     curve: bool = False,
 ) -> BaselineOutcome:
     """Train the baseline as `config` says, in the directory or at the URL `out`.
@@ -75,7 +78,7 @@ def run_baseline(
     `resume` goes on with a run that is in `out`: an interrupted DP-SGD where it was. "auto" also begins one where there
     is none. Where this machine has no GPU, networks are trained on one of the Ray cluster at `address`, or in
     $RAY_ADDRESS. A private record that cannot be learned from counts as zero and stops nothing, and neither does a
-    person with several records, of which one counts. `data` is the data, if it was loaded before. With `curve`, the
+    person with several records, of which one counts. `public` and `private` are the data, if it is in memory. With `curve`, the
     report on a benchmark also tells how well DP-SGD did while it trained.
 
     What was trained is stored under `private/`, together with what it cost, and published from there: a run that is
@@ -83,36 +86,41 @@ def run_baseline(
     """
     console = console or Console()
     check_address(address)
-    given, data = config, (data or load(config.data, data_dir, config_dir, keep_missing=True)).within_public_range()
+    given = config
+    if public is None or private is None:
+        public, private = load(config.data, data_dir, config_dir, keep_missing=True)
+    data, private = clip_to_public_range(public, private)
+    check_private(data, private, keep_missing=True)
+    data, records = replace(data, per_person=is_per_person(private)), records_of(private)
     if curve and not data.benchmark:
         raise ConfigError("curve: is for benchmarks; accuracies on private records are private")
     groupings(data, config.groups)
     config = with_learned_preparation(given, data.X_public)
-    n_records = _public_count(config, data)
+    n_records = _public_count(config, data, records)
     model = _build(config, data, n_records)
-    planned = _plan(model, config, data, n_records, console)
+    planned = _plan(model, config, records.X.shape[1:], n_records, console)
     cost = (model.plan()[3], config.budget.delta) if hasattr(model, "plan") else (config.budget.epsilon, 0.0)
     related = related_runs(config, out, data_dir, config_dir, *cost)
-    for note in data.unused:
+    for note in records.unused:
         console.info_private(note)
     for note in [*data.notes, *([related.note] if related is not None and related.note else [])]:
         console.info(f"note: {note}")
     in_cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
     with Run.create(out, given, resume) as directory, in_cluster:
         if directory.report_file.exists():
-            return BaselineOutcome(_report_again(config, data, directory, console), out)
+            return BaselineOutcome(_report_again(config, data, records, directory, console), out)
         root = data_root(data_dir)
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
         seal(directory, directory.config_file, directory.places_file)
         started = time.perf_counter()
         if not directory.released_file.exists():
-            _train(model, config, data, directory, console, curve)
+            _train(model, config, data, records, directory, console, curve)
         release = ModelRelease.read(directory.released_file)
         seconds = {"train": time.perf_counter() - started}
         release.restore(model)
         release.publish(directory.model_folder)
-        report = _report(config, data, model, planned, console)
+        report = _report(config, data, records, model, planned, console)
         report = report.model_copy(
             update={"privacy": report.privacy.model_copy(update={"together": together_of(related)})}
         )
@@ -124,19 +132,19 @@ def run_baseline(
         return BaselineOutcome(report, out, seconds)
 
 
-def _public_count(config: BaselineConfig, data: Dataset) -> int:
+def _public_count(config: BaselineConfig, data: PublicData, records: Records) -> int:
     """The number of records that noise and sampling are worked out from: configured, or a benchmark's."""
     if config.records is not None:
         return config.records
     if data.benchmark:
-        return len(data.records.X)
+        return len(records)
     raise ConfigError(
         "records: missing; say about how many private records there are, a figure you may publish: the sampling rate "
         "and the regularisation depend on it, and the exact number is private"
     )
 
 
-def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
+def _build(config: BaselineConfig, data: PublicData, n_records: int) -> Any:
     given = {
         "epsilon": config.budget.epsilon,
         "delta": config.budget.delta,
@@ -147,7 +155,9 @@ def _build(config: BaselineConfig, data: Dataset, n_records: int) -> Any:
     return build_baseline(config.baseline.name, dict(config.baseline.params), given)
 
 
-def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, console: Console) -> dict[str, Any]:
+def _plan(
+    model: Any, config: BaselineConfig, shape: tuple[int, ...], n_records: int, console: Console
+) -> dict[str, Any]:
     """What the run will spend, before a record is looked at; what it takes is tried on made-up examples."""
     if config.budget.epsilon is None and not hasattr(model, "plan"):
         raise ConfigError("budget.epsilon: missing; add it to the config")
@@ -158,7 +168,7 @@ def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, con
         warnings.simplefilter("always")
         sigma, rate, steps, epsilon = model.plan()
         if hasattr(model, "rehearse"):
-            model.rehearse(data.records.X.shape[1:])
+            model.rehearse(shape)
     for warning in caught:
         if issubclass(warning.category, UserWarning):
             console.info(f"warning: {warning.message}")
@@ -170,12 +180,18 @@ def _plan(model: Any, config: BaselineConfig, data: Dataset, n_records: int, con
 
 
 def _train(
-    model: Any, config: BaselineConfig, data: Dataset, directory: Run, console: Console, curve: bool = False
+    model: Any,
+    config: BaselineConfig,
+    data: PublicData,
+    everybody: Records,
+    directory: Run,
+    console: Console,
+    curve: bool = False,
 ) -> None:
     """Train, and store what is released with its charge: nobody sees it before that, and it is never drawn again."""
-    usable = data.records.usable(len(data.classes))
-    chosen = one_record_per_person(data.records, len(data.classes), directory.key)
-    records = data.records.only(chosen)
+    usable = everybody.usable(data.n_classes)
+    chosen = one_record_per_person(everybody, data.n_classes, directory.key)
+    records = everybody.only(chosen)
     (_fit if data.benchmark else _fit_on_private_data)(model, data, records, directory, console, curve)
     if surplus := int((usable & ~chosen).sum()):
         console.info_private(f"{surplus} records did not count: of a person with several records one does")
@@ -186,7 +202,7 @@ def _train(
     directory.release_once(release.to_bytes())
 
 
-def _fit(model: Any, data: Dataset, records: Records, directory: Run, console: Console, curve: bool = False) -> None:
+def _fit(model: Any, data: PublicData, records: Records, directory: Run, console: Console, curve: bool = False) -> None:
     X = _shaped(model, records.X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `_plan` has shown them
@@ -197,7 +213,7 @@ def _fit(model: Any, data: Dataset, records: Records, directory: Run, console: C
                     update(done)
                     directory.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
 
-                given = model, X, records.y, data.X_public, _watched(data) if curve else None
+                given = model, X, records.y, data.X_public, _watched(data, records) if curve else None
                 if gpu_on_cluster(getattr(model, "device", "cpu")):
                     private = not data.benchmark
                     task = RemoteTask("the baseline", fit_remotely, given, directory.baseline_state, private)
@@ -219,14 +235,14 @@ def _fitted(
     return model.fit(X, y, X_public=X_public, state=kept, progress=progress, **further)
 
 
-def _watched(data: Dataset) -> dict[str, tuple[NDArray, NDArray]]:
+def _watched(data: PublicData, records: Records) -> dict[str, tuple[NDArray, NDArray]]:
     """Labelled examples of a benchmark to measure on: those trained on, and all others."""
     assert data.X_test is not None
     assert data.y_test is not None
     X, y = [data.X_test], [data.y_test]
     if data.y_public is not None:
         X, y = [data.X_public, *X], [data.y_public, *y]
-    training = data.records.X[:_MAX_WATCHED], data.records.y[:_MAX_WATCHED]
+    training = records.X[:_MAX_WATCHED], records.y[:_MAX_WATCHED]
     return {"training": training, "test": (np.concatenate(X), np.concatenate(y))}
 
 
@@ -240,7 +256,7 @@ def fit_remotely(*given: Any, **further: Any) -> tuple[dict[str, NDArray], dict[
 
 @guarded("the baseline")
 def _fit_on_private_data(
-    model: Any, data: Dataset, records: Records, directory: Run, console: Console, curve: bool = False
+    model: Any, data: PublicData, records: Records, directory: Run, console: Console, curve: bool = False
 ) -> None:
     """Fit where a message, or what somebody else's class prints, could quote a record."""
     named = dotted_names([getattr(model, name, ()) for name in ("model", "preprocessing")])
@@ -253,21 +269,23 @@ def _shaped(model: Any, X: np.ndarray) -> np.ndarray:
     return X if getattr(model, "accepts_images", False) else X.reshape(len(X), math.prod(X.shape[1:]))
 
 
-def _card(config: BaselineConfig, data: Dataset) -> dict[str, Any]:
+def _card(config: BaselineConfig, data: PublicData) -> dict[str, Any]:
     """What users of the model need to know."""
     return {
         "name": config.name,
         "classes": list(data.classes),
         "input": data.input,
-        "shape": list(data.records.X.shape[1:]),
+        "shape": list(data.X_public.shape[1:]),
         "features": list(data.features) if data.features is not None else None,
         "columns": None if data.columns is None else dict(data.columns),
         "range": None if data.range is None else data.range.on_card(),
     }
 
 
-def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, console: Console) -> BaselineReport:
-    unit = "id" if data.per_person else "record"
+def _report(
+    config: BaselineConfig, data: PublicData, records: Records, model: Any, planned: dict, console: Console
+) -> BaselineReport:
+    unit = data.unit
     report = BaselineReport(
         name=config.name,
         pate_version=__version__,
@@ -283,12 +301,14 @@ def _report(config: BaselineConfig, data: Dataset, model: Any, planned: dict, co
         ),
         data=data_name(config.data),
         versions=software(),
-        **_figures(config, data, model, console),
+        **_figures(config, data, records, model, console),
     )
     return report.model_copy(update={"warnings": warnings_of(report)})
 
 
-def _report_again(config: BaselineConfig, data: Dataset, directory: Run, console: Console) -> BaselineReport:
+def _report_again(
+    config: BaselineConfig, data: PublicData, records: Records, directory: Run, console: Console
+) -> BaselineReport:
     """The report of a model that was released; with new figures where other ones are wanted now, of the same model."""
     stored = BaselineReport.model_validate_json(directory.report_file.read_text())
     if stored.config_digest == config.digest():
@@ -297,7 +317,9 @@ def _report_again(config: BaselineConfig, data: Dataset, directory: Run, console
             directory.sync()
         return stored
     model = directory.model(trust=dotted_names(config.baseline.model_dump()))
-    report = stored.model_copy(update=_figures(config, data, model, console) | {"config_digest": config.digest()})
+    report = stored.model_copy(
+        update=_figures(config, data, records, model, console) | {"config_digest": config.digest()}
+    )
     report = report.model_copy(update={"warnings": warnings_of(report)})
     store_report(directory.path, report)
     write_pages(directory.path)
@@ -305,35 +327,19 @@ def _report_again(config: BaselineConfig, data: Dataset, directory: Run, console
     return report
 
 
-def _figures(config: BaselineConfig, data: Dataset, model: Any, console: Console) -> dict[str, Any]:
+def _figures(
+    config: BaselineConfig, data: PublicData, records: Records, model: Any, console: Console
+) -> dict[str, Any]:
     """How good the model is, on public examples."""
     shaped = partial(_shaped, model)
     student, answers = measured(config.baseline.name, model, data, groups=config.groups, shaped=shaped)
-    benchmark = _benchmark(config, data, model, answers, console) if data.benchmark else None
+    if not data.benchmark:
+        return {"student": student, "benchmark": None}
+    known: dict[str, Any] = {}
+    if data.y_public is not None:
+        right = float((model.predict(shaped(data.X_public)) == data.y_public).mean())
+        known = {"public_accuracy": right, "public_examples": len(data.X_public)}
+    nonprivate = nonprivate_model(config.nonprivate, data, records, config.seed, console)
+    curve = tuple(getattr(model, "curve_", ())) or None
+    benchmark = benchmark_figures(data, answers, config.groups, nonprivate, curve=curve, **known)
     return {"student": student, "benchmark": benchmark}
-
-
-def _accuracy(model: Any, X: Any, y: Any) -> float:
-    return float((model.predict(_shaped(model, X)) == y).mean())
-
-
-def _benchmark(
-    config: BaselineConfig, data: Dataset, model: Any, answers: NDArray[np.int64] | None, console: Console
-) -> Benchmark:
-    """Figures that public data playing private may show; `answers` are the model's to test examples."""
-    from pate.report.nonprivate import nonprivate_figures
-    from pate.teachers import Recipe
-
-    found: dict[str, Any] = {"nonprivate_accuracy": None}
-    chosen = config.nonprivate
-    if chosen is not None and answers is not None:
-        recipe = Recipe(chosen.name, dict(chosen.params), key="nonprivate")
-        found = nonprivate_figures(recipe, data, answers, config.groups, config.seed, console)
-    return Benchmark(
-        note="Public data plays private here; a run on private data would not show these figures.",
-        label_accuracy=None,
-        public_accuracy=None if data.y_public is None else _accuracy(model, data.X_public, data.y_public),
-        public_examples=None if data.y_public is None else len(data.X_public),
-        curve=tuple(getattr(model, "curve_", ())) or None,
-        **found,
-    )

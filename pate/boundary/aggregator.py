@@ -7,12 +7,15 @@ methods and calls an actor.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, wraps
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 from pate.accounting.exact import exact_epsilon
 from pate.accounting.parameters import TooWide
 from pate.accounting.sanitise import epsilon_sanitised
-from pate.boundary.counts import CountVotes, PartialCounts, sum_counts, sum_votes
+from pate.boundary.counts import CountVotes, sum_counts, sum_votes
 from pate.boundary.guard import error_kind, guarded_class, raised_by_pate
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
@@ -35,6 +38,8 @@ from pate.runs import files
 from pate.storage.files import write_atomically
 
 if TYPE_CHECKING:
+    from pate.runs.context import RunContext
+    from pate.voters.base import Voters
     from pate.voters.neighbours.cell_vote import CellVote
     from pate.voters.neighbours.vote_counting import VoteCounter
 
@@ -60,7 +65,7 @@ class Aggregator:
         open_ledger: Callable[[], Ledger],
         private: Path,
         key: bytes,
-        n_teachers: int,
+        n_parts: int,
         entropy: Entropy = os.urandom,
     ) -> None:
         self._mechanism = mechanism
@@ -68,7 +73,7 @@ class Aggregator:
         self._stream: Stream | None = None
         self._private = private
         self._key = key
-        self._n_teachers = n_teachers
+        self._n_parts = n_parts
         self._entropy = entropy
         self._votes = self._stored_votes()
 
@@ -79,7 +84,7 @@ class Aggregator:
 
     def collect(self, X: NDArray, count_votes: CountVotes) -> None:
         """Count the votes on `X` and keep them under `private/`, so that a resumed run needs no teachers."""
-        counts = sum_counts(count_votes(X), self._n_teachers)
+        counts = sum_counts(count_votes(X), self._n_parts)
         self._votes |= dict(zip(query_ids(X, self._key), counts, strict=True))
 
         def write(path: Path) -> None:
@@ -135,7 +140,7 @@ class Aggregator:
         return self._mechanism.begin(spent.unstable, spent.asked)
 
     def release_round(
-        self, name: str, cell_vote: CellVote, mechanism: Mechanism, electorate: VoteCounter
+        self, name: str, cell_vote: CellVote, mechanism: Mechanism, counter: VoteCounter
     ) -> NDArray[np.int64]:
         """What the round `name` of votes near public examples releases: noisy counts, or a label, of each cell.
 
@@ -145,7 +150,7 @@ class Aggregator:
         width = cell_vote.n_classes if mechanism.releases_counts else 1
         ids = [keyed_digest(self._key, b"round", f"{name}: {i}".encode()) for i in range(len(cell_vote.cells) * width)]
         if not self._ledger.stored(ids[:1]):
-            counts = sum_votes(electorate.count(cell_vote), electorate.sources)
+            counts = sum_votes(counter.count(cell_vote), counter.sources)
             with self._ledger.batch(1):
                 if mechanism.releases_counts:
                     released = mechanism.release_counts(counts, self._entropy)
@@ -246,7 +251,7 @@ class Aggregator:
         figures = {
             "private": "do not publish",
             "examples": len(y),
-            "mean_teacher_accuracy": float(counts[np.arange(len(y)), y].mean() / self._n_teachers),
+            "mean_teacher_accuracy": float(counts[np.arange(len(y)), y].mean() / self._n_parts),
             "plurality_accuracy": float((counts.argmax(1) == y).mean()),
         }
         write_atomically(self._private / files.EVALUATION, lambda path: path.write_text(json.dumps(figures, indent=2)))
@@ -291,20 +296,25 @@ def votes_collected(X: NDArray, private: Path, key: bytes) -> bool:
     return stored.issuperset(query_ids(X, key))
 
 
-class StoredVotes:
-    """Votes that were counted elsewhere, one row for each example that will be asked about."""
+def _calls_the_actor(cls: type[RemoteAggregator]) -> type[RemoteAggregator]:
+    """Replace each public method that a class inherits by one that calls it in the actor."""
 
-    def __init__(self, counts: NDArray[np.int64], n_teachers: int) -> None:
-        self._counts, self._n_teachers = counts, n_teachers
+    def remote(name: str, local: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(local)
+        def call(self: RemoteAggregator, *arguments: Any) -> Any:
+            return self._call(name, *arguments)
 
-    def __call__(self, X: NDArray) -> list[PartialCounts]:
-        if len(X) != len(self._counts):
-            raise RunError(f"votes on {len(self._counts)} examples are stored, {len(X)} were asked for")
-        return [PartialCounts(tuple(range(self._n_teachers)), self._counts)]
+        return call
+
+    for name, method in inspect.getmembers(Aggregator, inspect.isfunction):
+        if not name.startswith("_") and name not in vars(cls):
+            setattr(cls, name, remote(name, method))
+    return cls
 
 
-class RemoteAggregator:
-    """An `Aggregator` as an actor on this node, where the run directory is: the same methods, votes in its process.
+@_calls_the_actor
+class RemoteAggregator(Aggregator):
+    """An `Aggregator` as an actor on this node, where the run directory is: its methods, with votes in its process.
 
     Calls are served one at a time, in order. A restart comes back from the ledger; a call that Ray repeats finds its
     answers stored.
@@ -319,49 +329,6 @@ class RemoteAggregator:
             name=name, num_cpus=0, scheduling_strategy=here, max_restarts=3, max_task_retries=3
         )
         self._actor = actor.remote(**arguments)
-
-    def collect(self, X: NDArray, count_votes: CountVotes) -> None:
-        self._call("collect", X, count_votes)
-
-    def label(self, X: NDArray) -> Answers:
-        answers: Answers = self._call("label", X)
-        return answers
-
-    def verify_published_labels(self, X: NDArray, labels: NDArray[np.int64]) -> None:
-        self._call("verify_published_labels", X, labels)
-
-    def release_round(
-        self, name: str, cell_vote: CellVote, mechanism: Mechanism, electorate: VoteCounter
-    ) -> NDArray[np.int64]:
-        released: NDArray[np.int64] = self._call("release_round", name, cell_vote, mechanism, electorate)
-        return released
-
-    def account(self, X: NDArray, delta: float, adaptive: bool = False) -> None:
-        self._call("account", X, delta, adaptive)
-
-    def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any] | None:
-        released: dict[str, Any] | None = self._call("sanitise", X, settings, delta)
-        return released
-
-    def stored_prefix(self, X: NDArray) -> int:
-        return int(self._call("stored_prefix", X))
-
-    def room(self) -> int:
-        return int(self._call("room"))
-
-    def spent(self) -> Charge:
-        charge: Charge = self._call("spent")
-        return charge
-
-    def head(self) -> Pin:
-        pin: Pin = self._call("head")
-        return pin
-
-    def evaluate(self, X: NDArray, y: NDArray[np.int64]) -> None:
-        self._call("evaluate", X, y)
-
-    def pid(self) -> int:
-        return int(self._call("pid"))
 
     def close(self) -> None:
         """End the actor, also where Ray stays up: nobody asks it any more, and it holds votes."""
@@ -390,5 +357,25 @@ class RemoteAggregator:
             raise RunError("the aggregator died and could not be restarted; go on with {resume}", resume=True) from None
 
 
-AnyAggregator = Aggregator | RemoteAggregator
-"""An aggregator in this process, or one that is an actor."""
+def open_aggregator(
+    context: RunContext, voters: Voters[Any], open_ledger: Callable[[], Ledger], until_end: ExitStack | None
+) -> Aggregator:
+    """The door to the votes: an actor of a Ray that stays up `until_end`, or in this process where that is None."""
+    from pate.cluster.connect import check_visible
+    from pate.cluster.session import ray_session
+
+    run, config = context.run, context.config
+    arguments: dict[str, Any] = {
+        "mechanism": voters.mechanism,
+        "open_ledger": open_ledger,
+        "private": run.private.resolve(),
+        "key": run.key,
+        "n_parts": voters.n_parts,
+    }
+    if until_end is None:
+        return Aggregator(**arguments)
+    with context.clock.stage("start"), context.console.working("starting Ray"):
+        until_end.enter_context(ray_session(context.options.address, config.ray))
+        check_visible(arguments["private"])
+        name = f"aggregator-{blake2b(run.key, digest_size=8).hexdigest()}"
+        return RemoteAggregator(name, **arguments)

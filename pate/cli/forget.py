@@ -24,11 +24,12 @@ def forget(
 ) -> None:
     """Unlearn records: train the teachers they touched again, without them."""
     from pate.config import Config
-    from pate.data.sources import load
+    from pate.data.private import records_of
     from pate.followup import unlearning as forgetting
     from pate.runs.run import Run
     from pate.runs.signatures import own_or_trusted
     from pate.runs.version import Version
+    from pate.voters import voters_of
 
     numbers = _numbers(rows)
     stack = ctx.with_resource(ExitStack())
@@ -40,19 +41,13 @@ def forget(
         raise RunError(f"{run}: is a run of `pate baseline`, which has no teachers to train again")
     if getattr(config.data, "read_by", "driver") == "workers":
         raise RunError("pate forget: only for runs whose data is read by the driver (data.read_by)")
-    data = load(config.data, data_dir or known_data_dir, config_dir, keep_missing=config.voters == "neighbours")
+    voters = voters_of(config)
+    public, private = voters.load(data_dir or known_data_dir, config_dir, by_workers=False)
     with Run.create(run, config, resume=True) as directory:
-        n_teachers = forgetting.forget(config, data, directory, ids or (), numbers, config_dir)
+        n_teachers = forgetting.forget(config, public, records_of(private), directory, ids or (), numbers, config_dir)
         directory.sync()
         version = Version.of(directory).version
-    if config.voters == "neighbours":
-        print("forgotten: the record votes in no round from now on. What earlier rounds released cannot be taken back:")
-        print("what it tells about any record stays within the published ε. Remove the record from its source too.")
-        return
-    which = "1 teacher was" if n_teachers == 1 else f"{n_teachers} teachers were"
-    print(f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.")
-    print(f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken")
-    print("back: what they tell about any record stays within the published ε. Remove the record from its source too.")
+    print("\n".join(voters.forgotten(n_teachers, version)))
 
 
 def _numbers(rows: str | None) -> list[int]:

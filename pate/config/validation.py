@@ -1,4 +1,4 @@
-"""What a config may say word for word, and nobody can mean: refused before anything is loaded."""
+"""Whether δ is a promise: at most one over the number of records, as far as that is public."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pate.config.settings import BaselineConfig, Config
     from pate.data.settings import DataSettings
 
 MAX_DELTA = 1e-3
@@ -21,12 +20,6 @@ RECORDS_OF = {
     "kddcup99": 394_021,
 }
 """How many records of a benchmark play private: anybody may know."""
-
-
-def check_sense(config: Config | BaselineConfig) -> None:
-    """Raise ConfigError where δ is no promise, or gaps would meet what cannot take them."""
-    check_delta(config.budget.delta, public_record_count(config.data), config.budget.allow_large_delta)
-    _check_gaps(config)
 
 
 def public_record_count(data: DataSettings) -> int | None:
@@ -64,20 +57,3 @@ def _rounded_down(delta: float) -> str:
     from math import floor, log10
 
     return f"1e{floor(log10(delta) + 1e-9)}"
-
-
-def _check_gaps(config: Config | BaselineConfig) -> None:
-    missing = getattr(config.data, "missing_values", None)
-    if missing is None or missing.treatment != "keep":
-        return
-    instead = "write public_median or indicator"
-    if hasattr(config, "baseline"):
-        raise ConfigError(f"data.missing_values.treatment = 'keep': baselines take no missing values; {instead}")
-    if config.voters == "neighbours":
-        raise ConfigError(
-            f"data.missing_values.treatment = 'keep': nobody can say what a record with gaps is near to; {instead}"
-        )
-    if config.budget.query_selection != "given":
-        raise ConfigError(
-            f"data.missing_values.treatment = 'keep': examples with gaps have no clusters (query_selection); {instead}"
-        )

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data.columns import Column, one_hot
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.errors import DataError
 
 Columns = list[tuple[str, ...]]
@@ -67,7 +68,7 @@ _KDD_LOGARITHMS = {0: 1e5, 4: 1e9, 5: 1e9, 7: 10.0, 8: 10.0, 9: 100.0, 10: 10.0,
 _DENIAL_OF_SERVICE = ("back.", "land.", "neptune.", "pod.", "smurf.", "teardrop.")
 
 
-def load_table(source: str, folders: list[Path]) -> Dataset:
+def load_table(source: str, folders: list[Path]) -> tuple[PublicData, Records]:
     """The benchmark `source`, found below one of `folders`."""
     names, home, read = _READERS[source]
     for folder in folders:
@@ -87,7 +88,7 @@ def load_table(source: str, folders: list[Path]) -> Dataset:
     )
 
 
-def _adult(files: list[Path]) -> Dataset:
+def _adult(files: list[Path]) -> tuple[PublicData, Records]:
     """Does somebody earn more than 50,000 dollars a year? Private: adult.data; public: the first 10,000 rows of
     adult.test; test: its other 6,281."""
     (X, y), (X_rest, y_rest) = (_adult_file(path) for path in files)
@@ -112,7 +113,7 @@ def _adult_features() -> tuple[str, ...]:
     return (*names, *(f"{name}={value}" for name, values in _ADULT_CATEGORIES.values() for value in values.split()))
 
 
-def _kddcup99(files: list[Path]) -> Dataset:
+def _kddcup99(files: list[Path]) -> tuple[PublicData, Records]:
     """Is a connection part of a denial-of-service attack? The file is in order of time: a fixed shuffle, then 394,021
     rows private, 50,000 public, 50,000 test."""
     with gzip.open(files[0], "rt", encoding="ascii") as file:
@@ -129,13 +130,12 @@ def _kddcup99(files: list[Path]) -> Dataset:
 
 def _split(
     X: NDArray, y: NDArray, n_private: int, n_public: int, classes: tuple[str, ...], features: tuple[str, ...] | None
-) -> Dataset:
+) -> tuple[PublicData, Records]:
     if not 0 < n_private < len(X) - n_public:
         raise ValueError("too few rows")
     public = slice(n_private, n_private + n_public)
     test = slice(n_private + n_public, None)
-    return Dataset(
-        private=Records(X[:n_private], y[:n_private]),
+    found = PublicData(
         X_public=X[public],
         y_public=y[public],
         X_test=X[test],
@@ -145,6 +145,7 @@ def _split(
         input="columns prepared as in pate/data/benchmark_tables.py",
         features=features,
     )
+    return found, Records(X[:n_private], y[:n_private])
 
 
 def _bounded(column: tuple[str, ...], bound: float) -> NDArray[np.float32]:
@@ -157,7 +158,7 @@ def _logarithm(column: tuple[str, ...], bound: float) -> NDArray[np.float32]:
     return np.clip(shares, 0, 1).astype(np.float32)[:, None]
 
 
-_READERS: dict[str, tuple[tuple[str, ...], str, Callable[[list[Path]], Dataset]]] = {
+_READERS: dict[str, tuple[tuple[str, ...], str, Callable[[list[Path]], tuple[PublicData, Records]]]] = {
     "adult": (("adult.data", "adult.test"), "https://archive.ics.uci.edu/dataset/2/adult", _adult),
     "kddcup99": (
         ("kddcup.data_10_percent.gz",),

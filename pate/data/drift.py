@@ -25,8 +25,10 @@ _FEWEST = 20  # cells: of fewer, nothing is said
 _MAX_SHOWN = 12
 
 
-def drift_warnings(public: Table, test: Table, format: Format) -> tuple[str, ...]:
+def drift_warnings(public: Table, test: Table | None, format: Format) -> tuple[str, ...]:
     """A line for each column in which the test file is unlike the public one, and what can be done."""
+    if test is None:
+        return ()
     found: list[str] = []
     with suppress(DataError):  # a column that is missing, or of another type, is refused elsewhere
         found = [text for text in _found(public, test, format) if text]

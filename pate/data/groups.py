@@ -17,7 +17,7 @@ from pate.data.dates import ABSOLUTE, names_of
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pate.data.dataset import Dataset
+    from pate.data.public import PublicData
 
 OTHER = "other"
 _MAX_NAMED = 30
@@ -32,7 +32,7 @@ class Grouping:
     members: NDArray[np.int64]
 
 
-def groupings(data: Dataset, columns: Sequence[str]) -> tuple[Grouping, ...]:
+def groupings(data: PublicData, columns: Sequence[str]) -> tuple[Grouping, ...]:
     """The test examples by each of `columns`; ConfigError where that cannot be told.
 
     Every listed value is a group, also one that no test example has. Those with no listed value, if there are any, are
@@ -52,7 +52,7 @@ def groupings(data: Dataset, columns: Sequence[str]) -> tuple[Grouping, ...]:
     return tuple(_grouping(data.X_test, column, known[column]) for column in columns)
 
 
-def category_columns(data: Dataset) -> dict[str, dict[str, int]]:
+def category_columns(data: PublicData) -> dict[str, dict[str, int]]:
     """The columns of categories: for each of their values, which feature says so by 1.
 
     By the configured columns where files have them, else by the names of the features: "column=value".

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.errors import DataError, first_line
 
 Images = tuple[NDArray, NDArray[np.int64]]
@@ -56,12 +57,11 @@ _CIFAR10_ARCHIVE = (
 )
 
 
-def load_images(source: str, folders: list[Path]) -> Dataset:
+def load_images(source: str, folders: list[Path]) -> tuple[PublicData, Records]:
     """The benchmark `source`, found below one of `folders` or downloaded into the last of them."""
     reader, classes, n_public = _READERS[source]
     (X_train, y_train), (X_test, y_test), notes = _find(source, reader, folders)
-    return Dataset(
-        private=Records(_unit_interval(X_train), y_train),
+    public = PublicData(
         X_public=_unit_interval(X_test[:n_public]),
         y_public=y_test[:n_public],
         X_test=_unit_interval(X_test[n_public:]),
@@ -71,6 +71,7 @@ def load_images(source: str, folders: list[Path]) -> Dataset:
         input="images, pixels divided by 255, channels last",
         notes=notes,
     )
+    return public, Records(_unit_interval(X_train), y_train)
 
 
 def _unit_interval(images: NDArray) -> NDArray[np.float32]:

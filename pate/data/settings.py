@@ -73,16 +73,8 @@ class TableData(Settings):
     source: Literal["adult", "kddcup99"]
 
 
-class VotesData(Settings):
-    """Stored votes of teachers on a benchmark's public images: labels and a student without training teachers."""
-
-    source: Literal["votes"]
-    images: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
-    votes: str
-
-
 class ArraysData(Settings):
-    """Arrays in memory, given to `pate.run` from Python as `data=`, a `pate.data.dataset.Dataset`."""
+    """Arrays in memory, given to `pate.run` from Python as `public=` and `private=`."""
 
     source: Literal["arrays"]
 
@@ -328,5 +320,5 @@ class ParquetData(ColumnsData):
         return True
 
 
-AnyData = ArraysData | DigitsData | ImageData | TableData | VotesData | NpzData | CsvData | ParquetData
+AnyData = ArraysData | DigitsData | ImageData | TableData | NpzData | CsvData | ParquetData
 DataSettings = Annotated[AnyData, Field(discriminator="source")]

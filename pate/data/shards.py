@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.dataset import Dataset, Records, Shards
 from pate.data.disk_buffer import Block, Spill
 from pate.data.drift import drift_warnings
 from pate.data.formats import USUAL, Wanted
-from pate.data.model_input import describe_columns
 from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
+from pate.data.private import PrivateData, Records, Shards
 from pate.data.problems import Problems
+from pate.data.public import PublicData
 from pate.data.records import (
     Format,
     Table,
@@ -39,7 +39,7 @@ from pate.data.records import (
     unused_columns,
     with_valid_ids,
 )
-from pate.data.tables import check_not_private
+from pate.data.tables import check_not_private, public_data_of
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
 from pate.storage import is_url
@@ -155,8 +155,8 @@ def summary_of(records: Records, key: bytes) -> Summary:
 
 def load_sharded(
     settings: CsvData | NpzData | ParquetData, folder: Path, by_workers: bool, keep_missing: bool = False
-) -> Dataset:
-    """The data set; private records are left to the workers if the caller says so."""
+) -> tuple[PublicData, PrivateData]:
+    """Both sides of the data; private records are left to the workers if `by_workers`."""
     assert settings.private is not None  # checked by the config
     assert settings.public is not None
     paths, patterns = _expanded(settings.private, folder, may_be_elsewhere=by_workers)
@@ -173,7 +173,7 @@ def load_sharded(
         else Format.of_columns(settings, public.columns, public.where).fitted(public)
     )
     format = replace(format, keep_missing=keep_missing)
-    test, problems = None, Problems()
+    test, X_test, problems = None, None, Problems()
     with problems.gathered():
         X_public = features_of(public, format)
         format = format.with_range(X_public)
@@ -185,24 +185,14 @@ def load_sharded(
             X_test = features_of(_with_known_columns(test, format), format)
     with problems.gathered():
         y_test = None if test is None else labels_of(test, format)
-    with problems.gathered():
-        private = Shards(paths, format, patterns) if by_workers else with_valid_ids(read_all(paths, format), format)
+    private: PrivateData = Shards(paths, format, patterns, notes=unused)
+    if not by_workers:
+        with problems.gathered():
+            private = replace(with_valid_ids(read_all(paths, format), format), unused=unused)
     problems.raise_all()
-    return Dataset(
-        private=private,
-        X_public=X_public,
-        classes=tuple(str(name) for name in settings.classes),
-        y_public=y_public,
-        X_test=None if test is None else X_test,
-        y_test=y_test,
-        features=format.feature_names,
-        gaps=format.treatment == "keep",
-        columns=describe_columns(format),
-        range=format.range,
-        notes=notes,
-        unused=unused,
-        warnings=() if test is None else drift_warnings(public, test, format),
-    )
+    return public_data_of(
+        X_public, y_public, X_test, y_test, format, notes, drift_warnings(public, test, format)
+    ), private
 
 
 def read_all(paths: Sequence[str], format: Format) -> Records:

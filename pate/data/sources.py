@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pate.data.dataset import Dataset, Records
+from pate.data.private import PrivateData, Records
+from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ def load(
     config_dir: Path,
     by_workers: bool = False,
     keep_missing: bool = False,
-) -> Dataset:
-    """The data set that the config's data section describes.
+) -> tuple[PublicData, PrivateData]:
+    """The two sides, public and private, of what the config's data section describes.
 
     `by_workers`: leave private shards unread, for workers to read them. `keep_missing`: keep private
     records whose features are no numbers or whose label is no class (−1), which cast no vote where records vote
@@ -36,7 +37,9 @@ def load(
     if settings.source == "digits":
         return _digits()
     if settings.source == "arrays":
-        raise ConfigError("data.source = 'arrays': they are given from Python, as pate.run(config, out, data=...)")
+        raise ConfigError(
+            "data.source = 'arrays': they are given from Python, as pate.run(config, out, public=..., private=...)"
+        )
     given = data_root(data_dir)
     if settings.source in ("csv", "npz", "parquet") and settings.sharded:
         from pate.data.shards import load_sharded
@@ -58,10 +61,6 @@ def load(
         return load_table(settings.source, folders)
     from pate.data.images import load_images
 
-    if settings.source == "votes":
-        from pate.data.votes import with_votes
-
-        return with_votes(load_images(settings.images, folders), settings.votes, given or config_dir)
     return load_images(settings.source, folders)
 
 
@@ -76,7 +75,7 @@ def data_root(data_dir: Path | None) -> Path | None:
     return data_dir or (Path(os.environ["PATE_DATA"]) if os.environ.get("PATE_DATA") else None)
 
 
-def _digits() -> Dataset:
+def _digits() -> tuple[PublicData, Records]:
     """scikit-learn's bundled 8×8 digits: 1,797 images, of which 1,197 play private, 400 public and 200 test."""
     from sklearn.datasets import load_digits
 
@@ -84,8 +83,7 @@ def _digits() -> Dataset:
     shuffled = np.random.default_rng(0).permutation(len(images))  # part of the source's definition
     X = (images / 16).astype(np.float32).reshape(-1, 8, 8)[shuffled]
     y = labels.astype(np.int64)[shuffled]
-    return Dataset(
-        private=Records(X[:1197], y[:1197]),
+    public = PublicData(
         X_public=X[1197:1597],
         y_public=y[1197:1597],
         X_test=X[1597:],
@@ -94,3 +92,4 @@ def _digits() -> Dataset:
         benchmark=True,
         input="images of 8×8 pixels, each divided by 16",
     )
+    return public, Records(X[:1197], y[:1197])

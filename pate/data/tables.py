@@ -16,13 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pate.components.registry import nearest
 from pate.data.arrays import npz_arrays
-from pate.data.dataset import Dataset
 from pate.data.drift import drift_warnings
 from pate.data.formats import USUAL, Wanted, content_of
 from pate.data.model_input import describe_columns
+from pate.data.private import Records
 from pate.data.problems import Problems
+from pate.data.public import PublicData
 from pate.data.records import (
     Format,
     Table,
@@ -67,14 +71,14 @@ def check_not_private(settings: OwnData, places: Mapping[str, str], private: Col
             )
 
 
-def load_npz(settings: NpzData, folder: Path, keep_missing: bool = False) -> Dataset:
+def load_npz(settings: NpzData, folder: Path, keep_missing: bool = False) -> tuple[PublicData, Records]:
     """The data set in the archives that `settings` name, from below `folder`."""
     tables = _npz_in_one(settings, folder) if settings.file is not None else _files(settings, folder, keep_missing)
     format = Format.of_arrays(settings, tables["public"], settings.ids or "id" in tables["private"].columns)
     return dataset(tables, replace(format, keep_missing=keep_missing))
 
 
-def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dataset:
+def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> tuple[PublicData, Records]:
     """The data set in the csv files that `settings` name, from below `folder`."""
     in_one = settings.split is not None
     tables = _csv_in_one(settings, folder, keep_missing) if in_one else _files(settings, folder, keep_missing)
@@ -90,8 +94,8 @@ def load_csv(settings: CsvData, folder: Path, keep_missing: bool = False) -> Dat
     return dataset(tables, replace(format, keep_missing=keep_missing))
 
 
-def dataset(tables: dict[str, Table], format: Format) -> Dataset:
-    """The data set made of a private, a public perhaps a test table; all that is wrong is told at once."""
+def dataset(tables: dict[str, Table], format: Format) -> tuple[PublicData, Records]:
+    """The data made of a private, a public and perhaps a test table; all mistakes are reported at once."""
     public, test, problems = tables["public"], tables.get("test"), Problems()
     with problems.gathered():
         X_public = features_of(public, format)
@@ -105,20 +109,35 @@ def dataset(tables: dict[str, Table], format: Format) -> Dataset:
     with problems.gathered():
         records = with_valid_ids(records_of(tables["private"], format), format)
     problems.raise_all()
-    return Dataset(
-        private=records,
+    public_data = public_data_of(
+        X_public, y_public, X_test, y_test, format, notes, drift_warnings(public, test, format)
+    )
+    return public_data, replace(records, unused=unused)
+
+
+def public_data_of(
+    X_public: NDArray,
+    y_public: NDArray[np.int64] | None,
+    X_test: NDArray | None,
+    y_test: NDArray[np.int64] | None,
+    format: Format,
+    notes: tuple[str, ...],
+    warnings: tuple[str, ...],
+) -> PublicData:
+    """The public side of the user's own files, which `format` describes."""
+    return PublicData(
         X_public=X_public,
         classes=tuple(str(name) for name in format.classes),
         y_public=y_public,
         X_test=X_test,
         y_test=y_test,
+        per_person=format.id is not None,
         features=format.feature_names,
-        gaps=format.treatment == "keep",
+        has_missing_values=format.treatment == "keep",
         columns=describe_columns(format),
         range=format.range,
         notes=notes,
-        unused=unused,
-        warnings=() if test is None else drift_warnings(public, test, format),
+        warnings=warnings,
     )
 
 

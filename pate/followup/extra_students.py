@@ -16,13 +16,12 @@ from pate.cluster.session import joined
 from pate.components.registry import also_trust, dotted_names, importing_only
 from pate.config import Config
 from pate.config.loading import overridden
-from pate.data.dataset import Dataset
-from pate.data.sources import load
+from pate.data.private import PrivateData, clip_to_public_range
+from pate.data.public import PublicData
 from pate.errors import ConfigError, PateError, RunError
-from pate.followup.unlearning import remembered
-from pate.planning.budget import publishable_epsilon
-from pate.preflight.learned_features import with_learned_features
-from pate.preflight.trials import try_student
+from pate.followup.unlearning import drop_forgotten
+from pate.preflight.features import with_learned_features
+from pate.preflight.student import try_student
 from pate.report.quality import measured
 from pate.report.schema import Student
 from pate.runs.console import Console
@@ -35,6 +34,7 @@ from pate.students.held_out import HeldOut, held_out, student_name
 from pate.students.posterior import Labelled
 from pate.students.saving import load_card, save_student
 from pate.students.stage import fit_student, mention_stored_labels, model_card, student_inputs, with_transforms
+from pate.voters import voters_of
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,18 @@ def further_student(
     address: str | None = None,
     trust: Sequence[str] = (),
     console: Console | None = None,
-    data: Dataset | None = None,
+    public: PublicData | None = None,
+    private: PrivateData | None = None,
 ) -> Trials:
     """Train the student that the run's config describes with `overrides` (`student.…=value`), store it below
     `students/`, and compare it with the run's own and with all that were tried before.
 
-    `student` is a whole section, as in a config, in place of the run's. `data` is the run's data, where it is in
+    `student` is a whole section, as in a config, in place of the run's. `public` and `private` are the run's data, where it is in
     memory; else it is read from where the run found it. `address` is a Ray cluster whose GPUs networks are trained on.
     `trust` names what a run may import ("module.Class") that was not made by this user.
     """
     with Run.load(place) as found, own_or_trusted(trust, found):
+        data = None if public is None or private is None else (public, private)
         return _tried(found, place, overrides, student, data_dir, address, trust, console or Console(), data)
 
 
@@ -109,7 +111,7 @@ def _tried(
     address: str | None,
     trust: Sequence[str],
     console: Console,
-    data: Dataset | None,
+    given: tuple[PublicData, PrivateData] | None,
 ) -> Trials:
     """What `further_student` says, of a run whose names may be imported as far as they may."""
     known_data_dir, config_dir = found.places
@@ -119,10 +121,10 @@ def _tried(
     wanted = with_student(config, overrides, student)
     also_trust(dotted_names(wanted.student.model_dump()))  # the run's own are by now, and these the user names
     with Run.create(place, config, resume=True) as run:
-        unread, by_records = getattr(config.data, "sharded", False), config.voters == "neighbours"
-        data = data or load(config.data, data_dir or known_data_dir, config_dir, unread, by_records)
-        data = data.within_public_range()
-        data = remembered(data, run)
+        unread = getattr(config.data, "sharded", False)
+        given = given or voters_of(config).load(data_dir or known_data_dir, config_dir, unread)
+        data, private = clip_to_public_range(*given)
+        drop_forgotten(data, private, run)  # refuses other data than the run's
         labels, labelled, data = _released(run, data)
         wanted = with_learned_features(wanted, data.X_public)
         trials = _Trials(run, data, labels, labelled, console, trust)
@@ -158,7 +160,7 @@ def with_student(config: Config, overrides: Sequence[str], student: Mapping[str,
 @dataclass(frozen=True)
 class _Trials:
     run: Run
-    data: Dataset
+    data: PublicData
     labels: Any
     labelled: Labelled | None
     console: Console
@@ -197,7 +199,7 @@ class _Trials:
 
     def epsilon(self, config: Config) -> float:
         """That of the labels; further students add nothing to it."""
-        return publishable_epsilon(config, config.build_mechanism(), len(self.data.classes))
+        return voters_of(config).publishable_epsilon(self.data.n_classes)
 
     def _tried(self, config: Config, folder: Path, own: bool) -> ExtraStudent:
         agreement = held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
@@ -212,7 +214,7 @@ class _Trials:
         return None
 
 
-def _released(run: Run, data: Dataset) -> tuple[Any, Labelled | None, Dataset]:
+def _released(run: Run, data: PublicData) -> tuple[Any, Labelled | None, PublicData]:
     """Labels as the run's own student was given them, and the data with the examples that have them first."""
     published = run.labels
     if published is None:

@@ -8,34 +8,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import ConfigError, PateError
+from pate.voters import voters_of
 
 if TYPE_CHECKING:
-    from pate.config import Config
-    from pate.data.dataset import Dataset
+    from pate.runs.context import RunContext
 
 _EXAMPLES = 60
 
 
-def check_missing_values(config: Config, data: Dataset) -> None:
-    """Raise ConfigError where a teacher, the student or the model without privacy cannot be fitted to NaN.
+def check(context: RunContext) -> None:
+    """Raise ConfigError where a teacher, the student or the non-private baseline cannot be fitted to NaN.
 
-    Scikit-learn's own word counts where an estimator has one. Others are fitted to public examples with gaps in every
-    column and made-up labels; networks of this package take none, though they would not complain.
+    Scikit-learn's own word counts where an estimator has one. Others are fitted to public examples with missing values
+    in every column and dummy labels; networks of this package take none, though they would not complain.
     """
-    if not data.gaps:
+    config, public = context.config, context.public
+    if not public.has_missing_values:
         return
     from pate.students.stage import new_student
     from pate.students.supervised import Supervised
-    from pate.teachers import recipe_of, recipes
-    from pate.voters.teachers.rounds import teacher_rounds
+    from pate.teachers import recipe_of
 
-    X, y = _with_gaps(data.X_public, len(data.classes))
-    kinds = [recipe for round_ in teacher_rounds(config) for recipe in recipes(round_.config.teachers)]
-    for recipe in kinds + ([recipe_of(config.nonprivate, "nonprivate")] if config.nonprivate else []):
-        where = f"{recipe.key}.name = {recipe.name!r}"
+    X, y = _with_missing(public.X_public, public.n_classes)
+    for one in voters_of(config).estimators():
+        if one.has_features:
+            raise _takes_none(f"{one.key}.features")
+        _check(one.estimator, f"{one.key}.name", X, y)
+    if config.nonprivate is not None:
+        recipe = recipe_of(config.nonprivate, "nonprivate")
         if recipe.features:
-            raise _takes_none(f"{recipe.key}.features")
-        _check(recipe.estimator(config.seed), where, X, y)
+            raise _takes_none("nonprivate.features")
+        _check(recipe.estimator(config.seed), f"nonprivate.name = {recipe.name!r}", X, y)
     student = new_student(config)
     if not isinstance(student, Supervised) or student.preprocessing:
         raise _takes_none(f"student.name = {config.student.name!r}")
@@ -68,8 +71,8 @@ def accepts_missing(estimator: Any) -> bool | None:
     return allowed if allowed or ours else None
 
 
-def _with_gaps(X: NDArray, n_classes: int) -> tuple[NDArray, NDArray[np.int64]]:
-    """Public examples, every third number of them missing, and made-up labels."""
+def _with_missing(X: NDArray, n_classes: int) -> tuple[NDArray, NDArray[np.int64]]:
+    """Public examples, every third number of them missing, and dummy labels."""
     few = np.resize(np.asarray(X, dtype=np.float32), (max(_EXAMPLES, 6 * n_classes), *X.shape[1:]))
     rows, columns = np.indices(few.shape)
     few[(rows + columns) % 3 == 0] = np.nan

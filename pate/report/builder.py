@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pate import __version__
-from pate.data.dataset import Dataset, Records
-from pate.mechanisms import UNANSWERED, Mechanism
-from pate.planning.budget import neighbours_cost
+from pate.data.groups import groupings
+from pate.data.public import PublicData
+from pate.mechanisms import UNANSWERED
 from pate.report.explanations import described, privacy_statement
+from pate.report.fairness import without_privacy
 from pate.report.figures import data_name, publishable_curves, software, teacher_kinds
 from pate.report.quality import measured, released_labels, warnings_of
 from pate.report.schema import (
@@ -27,49 +27,37 @@ from pate.report.schema import (
     Student,
     Together,
 )
+from pate.voters import voters_of
 
 if TYPE_CHECKING:
-    from pate.config import Config
-    from pate.pipeline import Released
-    from pate.runs.console import Console
+    from pate.runs.context import RunContext
     from pate.runs.related import Related
-    from pate.students.held_out import HeldOut
+    from pate.voters.base import Release
 
 
-def report_of_run(
-    config: Config,
-    data: Dataset,
-    mechanism: Mechanism,
-    released: Released,
-    epsilon: float,
-    student: Any,
-    pages: bool,
-    console: Console,
-    agreement: HeldOut | None = None,
-    related: Related | None = None,
-) -> Report:
-    """All that a run publishes about itself; the curves are for its pages.
-
-    `agreement` is that of students with labels that were held out, where there are no test labels. `related` are other
-    runs on the same private data; what all of them cost together is published, and not which they are.
-    """
-    n_classes = len(data.classes)
-    measures, answers = measured(config.student.name, student, data, groups=config.groups, agreement=agreement)
-    return described_report(
+def report_of_run(context: RunContext, release: Release, student: Any, nonprivate: Any = None) -> Report:
+    """All that a run publishes about itself; the curves are for its pages."""
+    config, data = context.config, context.public
+    measures, answers = measured(config.student.name, student, data, groups=config.groups, agreement=context.agreement)
+    found = described_report(
         config,
         data,
-        mechanism,
-        epsilon,
-        asked=released.spent.asked if released.labelled is None else _cells(config),
-        answered=released.spent.answered if released.labelled is None else _cells(config),
-        labelled=None if released.labelled is None else len(np.unique(released.rows)),
-        sanitised=None if released.sanitised is None else Sanitised(**released.sanitised),
+        context.epsilon,
+        asked=release.asked,
+        answered=release.answered,
+        labelled=None if release.labelled is None else len(np.unique(release.rows)),
+        sanitised=None if release.sanitised is None else Sanitised(**release.sanitised),
         student=measures,
-        labels=released_labels(released.labels, released.labelled, n_classes),
-        benchmark=_benchmark(config, data, released, answers, console) if data.benchmark else None,
-        curves=publishable_curves(config, mechanism, n_classes) if pages and config.voters == "teachers" else None,
-        together=together_of(related),
+        labels=released_labels(release.labels, release.labelled, data.n_classes),
+        benchmark=(
+            benchmark_figures(data, answers, config.groups, nonprivate, _label_accuracy(data, release))
+            if data.benchmark
+            else None
+        ),
+        curves=publishable_curves(voters_of(config).epsilon_curves(data.n_classes)) if context.options.pages else None,
+        together=together_of(context.related),
     )
+    return found.model_copy(update={"anchored": context.is_anchored})
 
 
 def together_of(related: Related | None) -> Together | None:
@@ -78,9 +66,8 @@ def together_of(related: Related | None) -> Together | None:
 
 
 def described_report(
-    config: Config,
-    data: Dataset,
-    mechanism: Mechanism,
+    config: Any,
+    data: PublicData,
     epsilon: float,
     *,
     asked: int,
@@ -95,15 +82,17 @@ def described_report(
 ) -> Report:
     """A report with these figures, and with what config, data and mechanism say of themselves."""
     budget, unit = config.budget, "id" if data.per_person else "record"
-    by_records = config.voters == "neighbours"
+    voters = voters_of(config)
+    mechanism, cost = voters.mechanism, voters.cost(data.n_classes)
+    by_records = hasattr(config, "neighbours")
     report = Report(
         name=config.name,
         pate_version=__version__,
         config_digest=config.digest(),
-        n_teachers=config.n_teachers,
+        n_teachers=voters.n_parts,
         classes=data.classes,
         mechanism=dict(config.mechanism),
-        description=described(mechanism, config.n_teachers),
+        description=described(mechanism, voters.n_parts),
         voters=config.voters,
         neighbours=_neighbours(config, labelled) if by_records else None,
         queries=Queries(
@@ -112,16 +101,14 @@ def described_report(
             max_queries=_cells(config) if by_records else budget.max_queries,
             max_answers=_cells(config) if by_records else budget.answer_limit,
             adaptive=config.adaptive,
-            rounds=tuple(one.queries for one in config.teacher_rounds),
+            rounds=tuple(one.queries for one in getattr(config, "teacher_rounds", ())),
         ),
         privacy=Privacy(
             epsilon=epsilon,
             delta=budget.delta,
             unit=unit,  # type: ignore[arg-type]
             statement=privacy_statement(epsilon, budget.delta, unit, changed=by_records or data.per_person),
-            epsilon_added_or_removed=(
-                neighbours_cost(config, len(data.classes)).added_or_removed if by_records else None
-            ),
+            epsilon_added_or_removed=(cost.added_or_removed),
             sanitised=sanitised,
             together=together,
         ),
@@ -137,13 +124,12 @@ def described_report(
     return report.model_copy(update={"warnings": warnings_of(report)})
 
 
-def _cells(config: Config) -> int:
+def _cells(config: Any) -> int:
     """The cells of all rounds."""
     return sum(round.cells for round in config.build_rounds())
 
 
-def _neighbours(config: Config, labelled: int | None) -> Neighbours:
-    assert config.neighbours is not None
+def _neighbours(config: Any, labelled: int | None) -> Neighbours:
     return Neighbours(
         votes_per_record=config.neighbours.votes_per_record,
         cells=tuple(round.cells for round in config.build_rounds()),
@@ -152,7 +138,7 @@ def _neighbours(config: Config, labelled: int | None) -> Neighbours:
     )
 
 
-def _label_accuracy(data: Dataset, released: Released) -> float | None:
+def _label_accuracy(data: PublicData, released: Release) -> float | None:
     """The share of released labels that are right; where they have weights, the share of their weight."""
     if data.y_public is None:
         return None
@@ -163,19 +149,21 @@ def _label_accuracy(data: Dataset, released: Released) -> float | None:
     return float((released.labels[answered] == data.y_public[: len(answered)][answered]).mean())
 
 
-def _benchmark(
-    config: Config, data: Dataset, released: Released, answers: NDArray[np.int64] | None, console: Console
+def benchmark_figures(
+    data: PublicData,
+    answers: Any,
+    groups: Any,
+    nonprivate: Any,
+    label_accuracy: float | None = None,
+    **more: Any,
 ) -> Benchmark:
-    """Figures that public data playing private may show; `answers` are the student's to test examples."""
-    from pate.report.nonprivate import nonprivate_figures
-    from pate.teachers import recipe_of
-
+    """Figures that public data playing private may show; `answers` are the model's to test examples."""
     found: dict[str, Any] = {"nonprivate_accuracy": None}
-    if config.nonprivate is not None and answers is not None and isinstance(data.private, Records):
-        recipe = recipe_of(config.nonprivate, "nonprivate")
-        found = nonprivate_figures(recipe, data, answers, config.groups, config.seed, console)
-    return Benchmark(
-        note="Public data plays private here; a run on private data would not show these figures.",
-        label_accuracy=_label_accuracy(data, released),
-        **found,
-    )
+    if nonprivate is not None and answers is not None and data.y_test is not None:
+        other, n_classes = nonprivate(), len(data.classes)
+        found = {
+            "nonprivate_accuracy": float((other == data.y_test).mean()),
+            "without_privacy": without_privacy(groupings(data, groups), answers, other, data.y_test, n_classes),
+        }
+    note = "Public data plays private here; a run on private data would not show these figures."
+    return Benchmark(note=note, label_accuracy=label_accuracy, **found, **more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,15 @@ from pate.report.fairness import group_figures, without_privacy
 from pate.report.schema import Agreement, Benchmark, Calibration, EpsilonCurves, ReleasedLabels, Report, Student
 
 if TYPE_CHECKING:
-    from pate.config import Config
-    from pate.data.dataset import Dataset
-    from pate.mechanisms import Mechanism
+    from pate.data.public import PublicData
 
 
-def dummy_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: float) -> Report:
+def dummy_report(config: Any, data: PublicData, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
+    is_cells = hasattr(config, "neighbours")
     n, budget, groups = len(data.classes), config.budget, groupings(data, config.groups)
-    curves = EpsilonCurves(queries=(1, budget.max_queries), epsilon={"for every data set": (epsilon / 2, epsilon)})
+    n_queries, n_answers = (100, 100) if is_cells else (budget.max_queries, budget.answer_limit)
+    curves = EpsilonCurves(queries=(1, n_queries), epsilon={"for every data set": (epsilon / 2, epsilon)})
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
     y = np.arange(n) if data.y_test is None or not len(data.y_test) else data.y_test
     benchmark = Benchmark(
@@ -32,10 +32,9 @@ def dummy_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: f
     return described_report(
         config,
         data,
-        mechanism,
         epsilon,
-        asked=budget.max_queries,
-        answered=budget.answer_limit,
+        asked=n_queries,
+        answered=n_answers,
         student=Student(
             name=config.student.name,
             test_examples=4 * n,
@@ -52,5 +51,5 @@ def dummy_report(config: Config, data: Dataset, mechanism: Mechanism, epsilon: f
         ),
         labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n, expected_shares=(1 / n,) * n),
         benchmark=benchmark if data.benchmark else None,
-        curves=None if config.voters == "neighbours" else curves,
+        curves=None if is_cells else curves,
     )

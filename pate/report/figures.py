@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.planning.budget import epsilon_curves
 from pate.report.schema import EpsilonCurves, TeacherKind
 from pate.storage.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
-    from pate.config import Config
-    from pate.data.dataset import Dataset
+    from pate.data.public import PublicData
     from pate.data.settings import DataSettings
-    from pate.mechanisms import Mechanism
     from pate.students.posterior import Labelled
 
 EXAMPLES_SHOWN = 24
@@ -47,18 +44,18 @@ def confusion_of(predicted: NDArray[np.int64], truth: NDArray[np.int64], n_class
     return tuple(tuple(int(number) for number in row) for row in counts)
 
 
-def teacher_kinds(config: Config) -> tuple[TeacherKind, ...]:
+def teacher_kinds(config: Any) -> tuple[TeacherKind, ...]:
     """How many teachers each family has, in each round, from the configuration alone."""
     from pate.teachers import assign_recipes, recipes
 
-    if config.teacher_rounds:
+    if getattr(config, "teacher_rounds", ()):
         found: list[TeacherKind] = []
         for number, one in enumerate(config.teacher_rounds, start=1):
             own = config.of_round(number).model_copy(update={"teacher_rounds": ()})
             first = ("student",) if one.features == "student" else ()
             found += (kind.model_copy(update={"features": first + kind.features}) for kind in teacher_kinds(own))
         return tuple(found)
-    if not config.teachers:
+    if not getattr(config, "teachers", ()):
         return ()
     kinds = recipes(config.teachers)
     teachers = [0] * len(config.teachers)
@@ -75,9 +72,10 @@ def teacher_kinds(config: Config) -> tuple[TeacherKind, ...]:
     )
 
 
-def publishable_curves(config: Config, mechanism: Mechanism, n_classes: int) -> EpsilonCurves:
+def publishable_curves(curves: Any) -> EpsilonCurves | None:
     """ε against the number of queries, for every data set."""
-    curves = epsilon_curves(config, mechanism, n_classes)
+    if curves is None:
+        return None
     queries = tuple(next(iter(curves.values())))
     finite = {
         name: tuple(value if math.isfinite(value) else None for value in curve.values())
@@ -102,7 +100,7 @@ def software() -> dict[str, str]:
     return found
 
 
-def save_examples(path: Path, data: Dataset, labels: NDArray[np.int64], labelled: Labelled | None = None) -> None:
+def save_examples(path: Path, data: PublicData, labels: NDArray[np.int64], labelled: Labelled | None = None) -> None:
     """Keep the first public examples that have labels, if they are images, for the page's grid.
 
     Those are the first ones, or where cells gave the labels, those that `labelled` names, with their likeliest label.

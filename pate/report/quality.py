@@ -22,7 +22,7 @@ from pate.report.schema import Agreement, Calibration, ReleasedLabels, Report, S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pate.data.dataset import Dataset
+    from pate.data.public import PublicData
     from pate.report.schema import BaselineReport
     from pate.students.held_out import HeldOut
     from pate.students.posterior import Labelled
@@ -38,7 +38,7 @@ _FEWEST = 20  # labels or examples: of fewer, one class may have them all by cha
 def measured(
     name: str,
     model: Any,
-    data: Dataset,
+    data: PublicData,
     *,
     groups: Sequence[str] = (),
     agreement: HeldOut | None = None,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pate.baselines.run import run_baseline
-from pate.data.dataset import Dataset
+from pate.data.private import PrivateData
+from pate.data.public import PublicData
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.report.formats import percent
@@ -46,7 +47,7 @@ def reproduce_baselines(
 def _run_all(
     study: BaselineStudy, out: Path, seeds: int, data_dir: Path | None, address: str | None, console: Console
 ) -> list[dict[str, Any]]:
-    loaded: dict[str, Dataset] = {}
+    loaded: dict[str, tuple[PublicData, PrivateData]] = {}
     found: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
     for seed in range(seeds):
         for number, row in enumerate(study.rows, start=1):
@@ -58,13 +59,20 @@ def _run_all(
                 if key not in loaded:
                     loaded.clear()  # one at a time: some take gigabytes
                     loaded[key] = load(config.data, data_dir, Path(), keep_missing=True)
-                data = loaded[key]
+                data, private = loaded[key]
                 if not data.benchmark or data.y_test is None:
                     raise DataError(f"{study.name}: {config.data.source} is no benchmark with labels")
                 if study.public_was_seen:
                     data = replace(data, y_public=None)
                 run_baseline(
-                    config, folder, address=address, resume="auto", console=console, data=data, curve=row.curve
+                    config,
+                    folder,
+                    address=address,
+                    resume="auto",
+                    console=console,
+                    public=data,
+                    private=private,
+                    curve=row.curve,
                 )
             report = json.loads(RunFiles(folder).report_file.read_text())
             found[row.name].append(report | {"folder": str(folder.relative_to(out))})

@@ -26,14 +26,17 @@ class Row:
     paper: dict[str, Any] | None
     differs: str
 
-    @property
-    def by_records(self) -> bool:
-        """Whether the records vote themselves: a run without teachers, on the records."""
-        return self.content.get("voters") == "neighbours"
+    has_own_config: bool = False
+    """Whether the row is an ordinary run by a config of its own, and not one on votes that are counted once."""
 
     def config(self, seed: int) -> Config:
-        """The config of the row's run with that seed."""
+        """The row's config with that seed."""
         return parse_config(self.content | {"seed": seed})
+
+    def config_on_votes(self, seed: int) -> Config:
+        """The config of the row's run on votes that are counted already."""
+        content = {key: value for key, value in self.content.items() if key not in ("teachers", "teacher_rounds")}
+        return parse_config({"stored": {"file": "counted here"}} | content | {"voters": "stored", "seed": seed})
 
 
 @dataclass(frozen=True)
@@ -94,27 +97,27 @@ def study(
     rows = []
     nonprivate = base.get("nonprivate")
     for entry in known["rows"]:
-        by_records = "config" in entry  # a config of its own: no teachers, so no votes that could be stored
-        asked_for = entry.get("votes", not by_records) if votes else entry.get("own", True)
+        own_config = "config" in entry  # a config of its own: no teachers, so no votes that could be stored
+        asked_for = entry.get("votes", not own_config) if votes else entry.get("own", True)
         if not asked_for or (quick and names is None and not entry.get("quick", False)):
             continue
-        own = _base(entry["config"], files[0].parent) if by_records else base
-        content = _on_records(own, entry) if by_records else _on_votes(own, entry, {} if votes else known)
+        own = _base(entry["config"], files[0].parent) if own_config else base
+        content = _on_records(own, entry) if own_config else _on_votes(own, entry, {} if votes else known)
         content["name"] = f"{data}-{entry['name']}"
         nonprivate = nonprivate or content.pop("nonprivate", None)
         for key in ("nonprivate", "groups"):  # no part of a row
             content.pop(key, None)
         student, notes = content["student"], [entry.get("differs")]
-        if not by_records:
+        if not own_config:
             differs = known["differs"]
             notes = [differs["votes" if votes else "own"], differs.get(student["name"]), *notes]
         params = student.get("params", {})
-        steps = entry.get("quick_steps", None if by_records and "steps" not in params else known.get("quick_steps"))
+        steps = entry.get("quick_steps", None if own_config and "steps" not in params else known.get("quick_steps"))
         if quick and steps is not None:
             content["student"] = student | {"params": params | {"steps": steps}}
             notes.append(f"a student of {steps} steps (quick)")
         paper = _of_paper(data, entry["paper"], files[1]) if "paper" in entry else None
-        rows.append(Row(entry["name"], content, paper, "; ".join(r for r in notes if r)))
+        rows.append(Row(entry["name"], content, paper, "; ".join(r for r in notes if r), own_config))
     wanted = () if votes else known.get("figure_teachers", ())
     sizes = tuple(n for n in wanted if not quick or n == base["n_teachers"])
     found = Study(data, tuple(rows), sizes, base, nonprivate)

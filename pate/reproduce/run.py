@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import pipeline
+from pate.baselines.nonprivate import nonprivate_accuracy
 from pate.cluster.session import joined
 from pate.config import Config, Model, RaySettings
-from pate.data.dataset import Dataset, Records, Votes
-from pate.data.sources import load
+from pate.data.private import PrivateData, Records, Votes, records_of
+from pate.data.public import PublicData
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
-from pate.preflight.preparation import in_asking_order
-from pate.report.nonprivate import nonprivate_accuracy
 from pate.reproduce import figures, table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
@@ -34,6 +33,7 @@ from pate.runs.console import Console
 from pate.runs.files import RESULTS, TABLE, RunFiles
 from pate.storage.files import locked, make_folder, write_atomically
 from pate.teachers import recipe_of
+from pate.voters import voters_of
 
 _FIGURE_EXAMPLES = 1000
 PRIVATE = "do not publish"
@@ -61,17 +61,17 @@ def reproduce(
             raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
         sources = _Sources(study, data_dir)
         first = study.rows[0].config(0) if study.rows else study.teachers(study.figure_teachers[0], 0)
-        data, settings = sources.of(first), first.ray
+        (data, records), settings = sources.of(first), first.ray
         stack.enter_context(joined(address, settings))
         session = _Session(stack, address, settings, console)
-        nonprivate = _nonprivate(study, data, private, console)
+        nonprivate = _nonprivate(study, data, records, private, console)
         outcomes: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
         ensembles: list[dict[str, Any]] = []
         for seed in range(seeds):
-            known = _Votes(study, data, seed, private, session)
+            known = _Votes(study, data, records, seed, private, session)
             for row in study.rows:
                 console.info(f"— {study.data}: {row.name}, seed {seed} ({seed + 1} of {seeds})")
-                if row.by_records:
+                if row.has_own_config:
                     outcome = _run_on_records(row, seed, sources.of(row.config(seed)), out, console)
                 else:
                     outcome = _run_on_votes(row, seed, known, out, session)
@@ -112,15 +112,18 @@ def _ensemble(config: Config) -> _Ensemble:
 class _Votes:
     """The votes of one seed's teachers on every example that some row asks about."""
 
-    def __init__(self, study: Study, data: Dataset, seed: int, private: Path, session: _Session) -> None:
-        self._study, self._data, self._seed = study, data, seed
+    def __init__(
+        self, study: Study, data: PublicData, known: PrivateData, seed: int, private: Path, session: _Session
+    ) -> None:
+        self._study, self._data, self._known, self._seed = study, data, known, seed
+        self.data = data
         self._private, self._session = private, session
         self._asked: dict[str, NDArray[np.int64]] = {}
         self._wanted: dict[_Ensemble, NDArray[np.int64]] = {}
         self._taught: dict[_Ensemble, Config] = {}
         first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
-        for config in (row.config(seed) for row in study.rows if not row.by_records):
-            order = in_asking_order(_numbered(data), config).public_rows
+        for config in (row.config(seed) for row in study.rows if not row.has_own_config):
+            order = voters_of(config).order_public(_numbered(data)).public_rows
             assert order is not None
             self._asked[config.name] = order[: config.budget.max_queries]
             ensemble = _ensemble(config)
@@ -131,21 +134,21 @@ class _Votes:
             self._wanted.setdefault(_Ensemble(n_teachers), first)
             self._taught.setdefault(_Ensemble(n_teachers), study.teachers(n_teachers, seed))
 
-    def on_data(self, config: Config) -> Dataset:
-        """The data with votes of the config's teachers; those that no row asks about stay empty."""
-        if isinstance(self._data.private, Votes):
-            return self._data
+    def votes(self, config: Config) -> Votes:
+        """The votes of the config's teachers; those that no row asks about stay empty."""
+        if isinstance(self._known, Votes):
+            return self._known
         rows = self._wanted[_ensemble(config)]
         votes = np.zeros((len(self._data.X_public), len(self._data.classes)), dtype=np.int64)
         votes[rows] = self._count(_ensemble(config))[0]
-        return replace(self._data, private=Votes(votes))
+        return Votes(votes)
 
     def asked(self, config: Config, most: int) -> NDArray[np.int64]:
         """Which public examples the row's run asked about, the first `most`."""
         return self._asked[config.name][:most]
 
     def seconds(self, config: Config) -> dict[str, float]:
-        return {} if isinstance(self._data.private, Votes) else self._count(_ensemble(config))[1]
+        return {} if isinstance(self._known, Votes) else self._count(_ensemble(config))[1]
 
     def figures(self) -> list[dict[str, Any]]:
         """Figures 2 and 3 on the first public examples, for each size of ensemble."""
@@ -153,8 +156,8 @@ class _Votes:
         if y is None or not self._wanted:
             return []
         first = min(_FIGURE_EXAMPLES, len(y))
-        if isinstance(self._data.private, Votes):
-            return [figures.vote_figures(self._data.private.counts[:first], y[:first])] if self._seed == 0 else []
+        if isinstance(self._known, Votes):
+            return [figures.vote_figures(self._known.counts[:first], y[:first])] if self._seed == 0 else []
         return [
             {"seed": self._seed, **figures.vote_figures(self._count(ensemble)[0][:first], y[:first])}
             for ensemble in sorted(one for one in self._wanted if one.rate is None)
@@ -162,10 +165,11 @@ class _Votes:
 
     def _count(self, ensemble: _Ensemble) -> tuple[NDArray[np.int64], dict[str, float]]:
         config, rows = self._taught[ensemble], self._wanted[ensemble]
-        return votes_of(config, self._data, rows, self._private, self._session.start, self._session.console)
+        known = records_of(self._known)
+        return votes_of(config, self._data, known, rows, self._private, self._session.start, self._session.console)
 
 
-def _numbered(data: Dataset) -> Dataset:
+def _numbered(data: PublicData) -> PublicData:
     return replace(data, public_rows=np.arange(len(data.X_public)))
 
 
@@ -173,44 +177,48 @@ class _Sources:
     """The data of rows, each source loaded once."""
 
     def __init__(self, study: Study, data_dir: Path | None) -> None:
-        self._study, self._data_dir, self._loaded = study, data_dir, dict[str, Dataset]()
+        self._study, self._data_dir, self._loaded = study, data_dir, dict[str, tuple[PublicData, PrivateData]]()
 
-    def of(self, config: Config) -> Dataset:
-        key = config.data.model_dump_json()
+    def of(self, config: Config) -> tuple[PublicData, PrivateData]:
+        key = f"{config.voters} {config.data.model_dump_json()}"
         if key not in self._loaded:
-            data = load(config.data, self._data_dir, Path())
+            data, private = voters_of(config).load(self._data_dir, Path(), by_workers=False)
             if not data.benchmark or data.y_public is None or data.y_test is None:
                 raise DataError(f"{self._study.data}: is not a benchmark with labels, there is nothing to compare")
-            self._loaded[key] = data
+            self._loaded[key] = data, private
         return self._loaded[key]
 
 
-def _nonprivate(study: Study, data: Dataset, private: Path, console: Console) -> float | None:
+def _nonprivate(study: Study, data: PublicData, known: PrivateData, private: Path, console: Console) -> float | None:
     """Accuracy without privacy, trained once."""
-    if not study.nonprivate or not isinstance(data.private, Records):
+    if not study.nonprivate or not isinstance(known, Records):
         return None
     model = Model.model_validate(study.nonprivate)
     digest = hashlib.sha256(model.model_dump_json().encode()).hexdigest()[:12]
     stored = private / f"nonprivate-{digest}.json"
     if not stored.exists():
-        accuracy = nonprivate_accuracy(recipe_of(model, "nonprivate"), data, 0, console)
+        accuracy = nonprivate_accuracy(recipe_of(model, "nonprivate"), data, known, 0, console)
         write_atomically(stored, lambda path: path.write_text(json.dumps({"accuracy": accuracy})))
     return float(json.loads(stored.read_text())["accuracy"])
 
 
-def _finished(row: Row, config: Config, data: Dataset, out: Path, console: Console) -> tuple[RunFiles, dict[str, Any]]:
+def _finished(
+    row: Row, config: Config, data: PublicData, private: PrivateData, out: Path, console: Console
+) -> tuple[RunFiles, dict[str, Any]]:
     """The row's run in a directory of its own, finished now if it was not before, and what every row tells of it."""
     folder = out / "rows" / f"{row.name}-seed-{config.seed}-{config.digest()[:8]}"
     run = RunFiles(folder)
     if not run.report_file.exists():
         kept = out / "private" / "features"
-        pipeline.run(config, folder, data=data, resume="auto", console=console, feature_cache=kept)
+        pipeline.run(config, folder, public=data, private=private, console=console, resume="auto", feature_cache=kept)
     return run, {"folder": str(folder.relative_to(out)), "report": json.loads(run.report_file.read_text())}
 
 
-def _run_on_records(row: Row, seed: int, data: Dataset, out: Path, console: Console) -> dict[str, Any]:
-    """The figures of a run in which records voted themselves: nothing of it depends on the votes but what is noisy."""
-    run, told = _finished(row, row.config(seed), data, out, console)
+def _run_on_records(
+    row: Row, seed: int, data: tuple[PublicData, PrivateData], out: Path, console: Console
+) -> dict[str, Any]:
+    """The figures of a run by a config of its own: nothing of it depends on votes but what is noisy."""
+    run, told = _finished(row, row.config(seed), *data, out, console)
     seconds = json.loads(run.seconds_file.read_text())
     return told | {"epsilon": None, "published_bound": None, "seconds": seconds, "votes": {}}
 
@@ -218,14 +226,13 @@ def _run_on_records(row: Row, seed: int, data: Dataset, out: Path, console: Cons
 def _run_on_votes(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -> dict[str, Any]:
     """The figures of a run on the votes of teachers, and of those votes."""
     config = row.config(seed)
-    data = known.on_data(config)
-    run, told = _finished(row, config, data, out, session.console)
+    data, private = known.data, known.votes(config)
+    run, told = _finished(row, row.config_on_votes(seed), data, private, out, session.console)
     report = told["report"]
     epsilon, seconds = (json.loads(file.read_text()) for file in (run.epsilon_file, run.seconds_file))
     rows = known.asked(config, report["queries"]["asked"])
-    assert isinstance(data.private, Votes)
     assert data.y_public is not None
-    votes = data.private.counts[rows]
+    votes = private.counts[rows]
     return told | {
         "epsilon": epsilon.get("epsilon_data_dependent"),
         "published_bound": published_epsilon(config.build_mechanism(), votes, config.budget.delta),
@@ -253,7 +260,9 @@ def _together(
                 "differs": "; ".join([row.differs, *notes]),
                 "mechanism": reports[0]["mechanism"],
                 "teachers": reports[0]["n_teachers"],
-                "query_selection": None if row.by_records else row.content["budget"].get("query_selection", "given"),
+                "query_selection": None
+                if row.has_own_config
+                else row.content["budget"].get("query_selection", "given"),
                 "delta": reports[0]["privacy"]["delta"],
                 "epsilon": reports[0]["privacy"]["epsilon"],
                 "epsilon_added_or_removed": reports[0]["privacy"].get("epsilon_added_or_removed"),

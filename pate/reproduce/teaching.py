@@ -13,20 +13,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.config import Config
-from pate.data.dataset import Dataset
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.runs.console import Console
 from pate.runs.run import KEY_BYTES
 from pate.runs.signatures import user_secret
 from pate.storage.files import make_folder, write_atomically
 from pate.voters.teachers.checkpoints import TeacherFiles
 from pate.voters.teachers.readers import split_records
+from pate.voters.teachers.settings import TeachersConfig
 from pate.voters.teachers.worker import Teaching
 
 
 def votes_of(
-    config: Config,
-    data: Dataset,
+    config: TeachersConfig,
+    data: PublicData,
+    records: Records,
     rows: NDArray[np.int64],
     private: Path,
     start_ray: Callable[[], None],
@@ -42,7 +44,7 @@ def votes_of(
     stored, times = folder / "votes.npy", folder / "seconds.json"
     if not (stored.exists() and times.exists()):
         start_ray()
-        votes, seconds = _train_and_count(config, data, data.X_public[rows], folder, console)
+        votes, seconds = _train_and_count(config, data, records, data.X_public[rows], folder, console)
         text = json.dumps({"private": "do not publish", **seconds})
         write_atomically(times, lambda path: path.write_text(text))
         write_atomically(stored, lambda path: _save(path, votes))
@@ -51,7 +53,7 @@ def votes_of(
     return np.load(stored, allow_pickle=False), {name: seconds[name] for name in ("train", "vote")}
 
 
-def _digest(config: Config, rows: NDArray[np.int64]) -> str:
+def _digest(config: TeachersConfig, rows: NDArray[np.int64]) -> str:
     content = config.model_dump(
         mode="json",
         include={"data", "teachers", "n_teachers", "seed"},
@@ -69,7 +71,7 @@ def _save(path: Path, votes: NDArray[np.int64]) -> None:
 
 
 def _train_and_count(
-    config: Config, data: Dataset, X: NDArray, folder: Path, console: Console
+    config: TeachersConfig, data: PublicData, known: Records, X: NDArray, folder: Path, console: Console
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
     from pate.voters.teachers.ensemble import Ensemble
 
@@ -78,8 +80,8 @@ def _train_and_count(
         write_atomically(folder / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
     key = (folder / "key").read_bytes()
     started = time.perf_counter()
-    records = split_records(config, data, key)
-    teaching = Teaching.of(config, len(data.classes), shape=data.X_public.shape[1:])
+    records = split_records(config, known, key)
+    teaching = Teaching.of(config, data.n_classes, shape=data.X_public.shape[1:])
     store = TeacherFiles(folder, key, user=user_secret(folder / "key"))
     with Ensemble(teaching, records, store, config.ray, console.info) as ensemble:
         with console.working(f"trying each kind of teacher, {records.n_records // config.n_teachers} records each"):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.dataset import Dataset
+from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.ledger.chain import MAC_BYTES, Pin
 from pate.runs.files import LABELS, STUDENT, STUDENT_CARD, RunFiles
@@ -35,11 +35,11 @@ class Labels(NamedTuple):
     cells: NDArray[np.int64] | None = None
     """Which cell of public examples each label is from, where whole cells were labelled."""
 
-    def examples(self, data: Dataset) -> NDArray:
+    def examples(self, data: PublicData) -> NDArray:
         """The public examples that were labelled."""
         return data.X_public[self.places(data)]
 
-    def places(self, data: Dataset) -> NDArray[np.int64]:
+    def places(self, data: PublicData) -> NDArray[np.int64]:
         """Where among the public examples those are that were labelled."""
         numbers = np.arange(len(data.X_public)) if data.public_rows is None else data.public_rows
         order = np.argsort(numbers)

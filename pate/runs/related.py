@@ -141,13 +141,13 @@ def _known(folder: Path, own: frozenset[str]) -> _Known | None:
 
 def _part(config: Config | BaselineConfig, epsilon: float | None) -> Any:
     """What a run costs by its limits, whatever of them it used; None where only its report can tell."""
-    from pate.planning.budget import part_of
+    from pate.voters import voters_of
 
     if not isinstance(config, Config):
         return None
     with suppress(PateError), importing_only(()):
         classes = getattr(config.data, "classes", ())
-        return part_of(config, config.build_mechanism(), max(2, len(classes)), epsilon)
+        return voters_of(config).part(max(2, len(classes)), epsilon)
     return None
 
 

@@ -25,7 +25,9 @@ from pate.students.posterior import Labelled
 from pate.students.stage import fit_student, new_student, student_inputs
 
 if TYPE_CHECKING:
-    from pate.data.dataset import Dataset
+    from pate.data.public import PublicData
+    from pate.runs.context import RunContext
+    from pate.voters.base import Release
 
 FOLDS = 3
 _FEWEST = 9  # groups of labels: with fewer, no share means anything
@@ -95,15 +97,14 @@ def student_name(config: Config) -> str:
     """
     given = config.student
     kind = str(given.params.get("estimator", given.name) if given.name == "supervised" else given.name)
-    refined = config.neighbours.refine if config.neighbours is not None else 0
-    content = json.dumps([given.model_dump(mode="json"), config.seed, refined], sort_keys=True, default=str)
+    content = json.dumps([given.model_dump(mode="json"), config.seed, config.refinements], sort_keys=True, default=str)
     short = re.sub(r"[^A-Za-z0-9_-]", "", kind.rpartition(".")[2])[:40] or "student"
     return f"{short}-{blake2b(content.encode(), digest_size=4).hexdigest()}"
 
 
 def held_out(
     config: Config,
-    data: Dataset,
+    data: PublicData,
     labels: NDArray[np.int64],
     labelled: Labelled | None,
     run: Run,
@@ -138,6 +139,15 @@ def held_out(
     weights = np.ones(len(labels)) if labelled is None else labelled.weights
     counts &= predicted != UNANSWERED
     return HeldOut(predicted[counts], labels[counts], weights[counts], groups[counts])
+
+
+def held_out_unless_tested(context: RunContext, release: Release) -> HeldOut | None:
+    """Agreement with held-out labels, where there are no test labels to tell how good the student is."""
+    config, public = context.config, context.public
+    if public.X_test is not None and public.y_test is not None:
+        return None
+    tries = count_run_tries(config)
+    return held_out(config, public, release.labels, release.labelled, context.run, context.console, tries)
 
 
 def count_run_tries(config: Config) -> int:

@@ -16,43 +16,34 @@ from pate.cluster.metrics import show
 from pate.cluster.remote_task import RemoteTask, gpu_on_cluster, on_gpu
 from pate.components.registry import dotted_names
 from pate.config import Config
-from pate.data.dataset import Dataset
+from pate.data.public import PublicData
 from pate.errors import ConfigError, NotTrusted, PateError, RunError, first_line
-from pate.ledger.chain import Pin
 from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
 from pate.runs import files
 from pate.runs.console import Console
 from pate.runs.published import Labels, pin_to_json, write_labels
-from pate.runs.run import Run
 from pate.storage.files import make_folder
 
 _MIN_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
 
 if TYPE_CHECKING:
     from pate.networks.training import Progress
+    from pate.runs.context import RunContext
     from pate.students.posterior import Labelled
+    from pate.voters.base import Release
 
 
-def train_student(
-    config: Config,
-    data: Dataset,
-    labels: NDArray[np.int64],
-    directory: Run,
-    epsilon: float,
-    head: Pin,
-    console: Console,
-    labelled: Labelled | None = None,
-) -> Any:
-    """The saved student, trained unless it is there already; `epsilon` goes on its card, and the ledger's `head`.
+def train_student(context: RunContext, release: Release) -> Any:
+    """The saved student, trained unless it is there already, with ε and the ledger's head on its card.
 
     One that was given as an object in memory is not saved.
-
-    `labels` are those of the first public examples, in order, unless `labelled` says which ones, with weights.
     """
     from pate.runs.signatures import seal
     from pate.students.saving import save_student
 
+    config, data, directory, console = context.config, context.public, context.run, context.console
+    labels, labelled, head = release.labels, release.labelled, release.head
     places = np.arange(len(labels)) if labelled is None else labelled.rows
     rows = places if data.public_rows is None else data.public_rows[places]
     weights, cells = (None, None) if labelled is None else (labelled.weights, labelled.cells)
@@ -73,16 +64,17 @@ def train_student(
         except PateError as error:
             console.info(f"the stored student is trained again, since it cannot be used as it is: {error}")
     seen = student_inputs(config, data.X_public, console)
-    bare = fit_student(config, seen, labels, labelled, len(data.classes), directory.student_checkpoint, console)
+    bare = fit_student(config, seen, labels, labelled, data.n_classes, directory.student_checkpoint, console)
     student = with_transforms(config, bare)
     if config.student.prototype is not None:  # an object in memory: nothing but a name can be stored
         return student
-    save_student(student, directory.student_folder, model_card(config, data, epsilon) | {"ledger": pin_to_json(head)})
+    card = model_card(config, data, context.epsilon) | {"ledger": pin_to_json(head)}
+    save_student(student, directory.student_folder, card)
     seal(directory, directory.student_folder)
     return student
 
 
-def model_card(config: Config, data: Dataset, epsilon: float) -> dict[str, Any]:
+def model_card(config: Config, data: PublicData, epsilon: float) -> dict[str, Any]:
     """What is stored beside a student: what it takes, what its answers mean, and what it cost."""
     return {
         "classes": list(data.classes),
@@ -151,7 +143,7 @@ def fit_student(
     """
     student = _bare(config)
     given = split_labelled(seen, labels) if labelled is None else split_weighted(seen, labelled)
-    times = 1 + (config.neighbours.refine if config.neighbours is not None else 0)
+    times = 1 + config.refinements
     _fit(student, given, checkpoint, console, 1, times)
     guesses = np.zeros((len(seen), n_classes))
     for number in range(2, times + 1):

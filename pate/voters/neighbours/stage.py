@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.components.registry import found_file
-from pate.config.neighbours import NeighbourSettings
 from pate.mechanisms import Mechanism
 from pate.mechanisms.cell_rounds import Round
 from pate.storage.files import make_folder, write_atomically
@@ -22,6 +21,7 @@ from pate.voters.neighbours.cell_vote import CellVote
 from pate.voters.neighbours.cells import Cells, Space
 from pate.voters.neighbours.feature_cache import FeatureCache
 from pate.voters.neighbours.features import RecordFeatures
+from pate.voters.neighbours.settings import NeighbourSettings
 
 Release = Callable[[str, CellVote, Mechanism], NDArray[np.int64]]
 """What a round released, by its name: drawn and paid for once, stored ever after."""
@@ -50,9 +50,9 @@ class Rounds:
             if round.by_student:
                 assert labelled is not None  # the config has no student before the first round
                 student = teach(number - 1, labelled)
-            features = self._features(student if round.by_student else None)
+            features = self.features(student if round.by_student else None)
             seen = features(X_public)
-            cells = self._cells(number, round, seen)
+            cells = self.make_cells(number, round, seen)
             name = f"round {number} of {len(self.rounds)}, cells {digest(cells)}"
             cell_vote = CellVote(features, cells, self.settings.votes_per_record, n_classes, X_public[:1])
             released = release(name, cell_vote, round.mechanism)
@@ -60,13 +60,14 @@ class Rounds:
         assert labelled is not None  # there is at least one round
         return labelled
 
-    def _features(self, student: Any) -> RecordFeatures | FeatureCache:
-        """A student's own features are those of one round, and are not kept."""
+    def features(self, student: Any) -> RecordFeatures | FeatureCache:
+        """The features that cells are made in: public ones, cached, or those of a student, which are of one round."""
         steps = [_by_full_path(step.model_dump()) for step in self.settings.features]
         features = RecordFeatures(steps, student)
         return features if student is not None or self.kept is None or not steps else FeatureCache(features, self.kept)
 
-    def _cells(self, number: int, round: Round, seen: NDArray) -> Cells:
+    def make_cells(self, number: int, round: Round, seen: NDArray) -> Cells:
+        """The cells of the round of that number, stored before anybody votes in them."""
         path = self.folder / f"cells-{number}.npz"
         if path.exists():
             return Cells.read(path)

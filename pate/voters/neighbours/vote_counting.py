@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pate.boundary.counts import PartialVotes
 from pate.boundary.guard import Failed, error_kind, guarded, silence
 from pate.config import RaySettings
-from pate.data.dataset import Dataset, Records, Shards
 from pate.data.disk_buffer import Block
 from pate.data.partition import ranks
+from pate.data.private import PrivateData, Records, Shards
 from pate.errors import RunError
 from pate.mechanisms.base import Split
 from pate.runs.console import Console
@@ -119,16 +119,16 @@ def _count_persons(cell_vote: CellVote, readers: Sequence[Any], share: int) -> N
     return total
 
 
-def report_silent_records(data: Dataset, run: Run, console: Console) -> None:
+def report_silent_records(private: PrivateData, n_classes: int, run: Run, console: Console) -> None:
     """For the operator alone, before anything is paid for: how many records cast no vote, and why. It stops nothing."""
-    if not isinstance(data.private, Records):
+    if not isinstance(private, Records):
         return
-    without_id = data.private.left_out
-    unusable = int((~data.private.usable(len(data.classes))).sum())
+    without_id = private.left_out
+    unusable = int((~private.usable(n_classes)).sum())
     if not without_id + unusable:
         return
     run.note(LEFT_OUT, {"records_without_valid_id": without_id, "records_without_label_or_numbers": unusable})
-    total = len(data.private) + without_id
+    total = len(private) + without_id
     silent = f"{without_id + unusable} of {total} private records cast no vote"
     console.info_private(f"{silent}: {without_id} have no valid id, {unusable} no label or no numbers")
     if without_id + unusable == total:
@@ -137,16 +137,18 @@ def report_silent_records(data: Dataset, run: Run, console: Console) -> None:
         )
 
 
-def open_vote_counter(data: Dataset, run: Run, until_end: ExitStack, settings: RaySettings) -> VoteCounter:
+def open_vote_counter(
+    private: PrivateData, per_person: bool, run: Run, until_end: ExitStack, settings: RaySettings
+) -> VoteCounter:
     """The private records of a run: here, or with readers on the cluster, which end with `until_end`."""
-    if isinstance(data.private, Records):
-        return LocalVoteCounter(data.private, run.key)
+    if isinstance(private, Records):
+        return LocalVoteCounter(private, run.key)
     from pate.voters.teachers.readers import readers_of
 
-    assert isinstance(data.private, Shards)  # stored votes have no records, and the config refuses them
-    readers = readers_of(data.private, run, Split(PARTS_OF_PERSONS), settings)
+    assert isinstance(private, Shards)
+    readers = readers_of(private, run, Split(PARTS_OF_PERSONS), settings)
     until_end.callback(readers.close)
-    return RemoteVoteCounter(readers.actors, data.per_person)
+    return RemoteVoteCounter(readers.actors, per_person)
 
 
 VoteCounter = LocalVoteCounter | RemoteVoteCounter

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary.counts import PartialCounts
@@ -16,7 +17,11 @@ from pate.voters.teachers.checkpoints import InMemory, Store
 from pate.voters.teachers.worker import PartData, Records, Teaching, Trained, TrainingJob, Unread, Worker
 
 if TYPE_CHECKING:
-    from pate.config import Config
+    from pate.data.private import Records as AllRecords
+    from pate.data.public import PublicData
+    from pate.voters.teachers.settings import TeachersConfig
+
+_KEY_BYTES = 32  # of a key that nobody has to keep: where records are public, the same parts come out each time
 
 
 class Local:
@@ -138,7 +143,18 @@ def _as_a_worker() -> AbstractContextManager[None]:
     return one_thread(obey_environment=False)
 
 
-def expected_seconds(config: Config, X_public: NDArray, n_records: int, n_classes: int) -> float:
+def count_votes(config: TeachersConfig, public: PublicData, records: AllRecords, X: NDArray) -> NDArray[np.int64]:
+    """Votes about `X` of the teachers of a config, trained on records that are public."""
+    from pate.voters.teachers.ensemble import Ensemble
+    from pate.voters.teachers.readers import split_records
+
+    teaching = Teaching.of(config, public.n_classes, shape=public.X_public.shape[1:])
+    with Ensemble(teaching, split_records(config, records, bytes(_KEY_BYTES))) as ensemble:
+        ensemble.train()
+        return ensemble.count(X)
+
+
+def expected_seconds(config: TeachersConfig, X_public: NDArray, n_records: int, n_classes: int) -> float:
     """How long training would take on this machine, from a try of each recipe on public examples."""
     seconds = Local(Teaching.of(config, n_classes), InMemory()).probe(X_public, n_records)
     return seconds / (1 if config.backend == "local" else config.ray.workers.max or usable_cpus())

@@ -18,40 +18,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary.guard import error_kind, guarded, guarded_class, silence
-from pate.config import Config, RaySettings
+from pate.components.registry import about
+from pate.config import RaySettings
 from pate.data import partition
-from pate.data.dataset import Dataset, Shards
 from pate.data.disk_buffer import Block
 from pate.data.formats import NO_FILE
+from pate.data.private import PrivateData, Shards, records_of
+from pate.data.private import Records as AllRecords
 from pate.data.records import no_valid_id
 from pate.data.shards import ShardReader, Summary, matching, named_once
-from pate.errors import DataError, PateError, RunError
+from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.mechanisms.base import Split
 from pate.runs.files import KEY, LEFT_OUT, RECORDS_DIGEST, SPILL
 from pate.runs.run import Run
 from pate.storage.files import read_key
 from pate.teachers.payload import constant, pack
+from pate.voters.teachers.settings import TeachersConfig
 from pate.voters.teachers.worker import Records
 
+_RECORDS_TO_LEARN_FROM, _MIN_RECORDS = 10, 5
 _MAX_READERS = 64
 _MAX_RESTARTS = 3
 _USUAL = RaySettings()
 
 
-def must_be(same: bool, directory: Run) -> None:
+def require_same_data(same: bool, directory: Run) -> None:
     """Raise DataError unless `same`: a run must go on with the data it began with."""
     if not same:
         raise DataError(f"{directory.place}: was begun with other data; start a new run with another {{out}}", out=None)
 
 
-def split_of(config: Config) -> Split:
+def split_of(config: TeachersConfig) -> Split:
     """How the configured mechanism assigns records to parts."""
     return config.build_mechanism().split(config.n_teachers)
 
 
-def parts_of(config: Config, data: Dataset, key: bytes) -> list[NDArray[np.int64]]:
+def parts_of(config: TeachersConfig, records: AllRecords, key: bytes) -> list[NDArray[np.int64]]:
     """Row numbers of each teacher's records."""
-    return partition.parts_of(data.records.X, data.records.y, data.records.ids, key, split_of(config))
+    return partition.parts_of(records.X, records.y, records.ids, key, split_of(config))
+
+
+def check_part_sizes(
+    config: TeachersConfig, n_records: int, n_classes: int, force: bool, notify: Callable[[str], object]
+) -> None:
+    """Refuse parts that are too small. How many records there are is for those whom `notify` informs, not the error."""
+    each = split_of(config).share * n_records
+    if each < _MIN_RECORDS and not force:
+        enough = n_records / 4 / _MIN_RECORDS
+        for_whom = f"{about(enough)} teachers would have enough" if enough >= 2 else "too few for any two teachers"
+        notify(f"{about(each)} private records per teacher; {for_whom}")
+        raise ConfigError(
+            f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
+            "fewer teachers, or add {force}",
+            force=True,
+        )
+    if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
+        notify(f"parts of {about(each, 2)} records are small for {n_classes} classes")
 
 
 @guarded_class("a reader")
@@ -272,11 +294,11 @@ class PrivateRecords:
     left_out: int = 0
 
 
-def split_records(config: Config, data: Dataset, key: bytes) -> PrivateRecords:
+def split_records(config: TeachersConfig, records: AllRecords, key: bytes) -> PrivateRecords:
     """Records by part, of those that this process has read."""
-    rows, X, y = parts_of(config, data, key), data.records.X, data.records.y
+    rows, X, y = parts_of(config, records, key), records.X, records.y
     return PrivateRecords(
-        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=data.records.left_out
+        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=records.left_out
     )
 
 
@@ -285,22 +307,22 @@ def readers_of(shards: Shards, directory: Run, split: Split, settings: RaySettin
     shutil.rmtree(directory.spill_folder, ignore_errors=True)  # what a crash left, where even a removed file has a name
     readers = Readers(shards, directory.key, split, directory.private.resolve(), settings)
     try:
-        must_be(directory.same_as_before(RECORDS_DIGEST, readers.digest), directory)
+        require_same_data(directory.same_as_before(RECORDS_DIGEST, readers.digest), directory)
     except BaseException:
         readers.close()
         raise
     return readers
 
 
-def private_records(config: Config, data: Dataset, directory: Run) -> PrivateRecords:
+def private_records(config: TeachersConfig, private: PrivateData, directory: Run) -> PrivateRecords:
     """Records by part: from here where the driver has read them, else from readers on the cluster.
 
     How many were left out because they have no valid id is noted under `private/`, for the operator.
     """
-    if not isinstance(data.private, Shards):
-        found = split_records(config, data, directory.key)
+    if not isinstance(private, Shards):
+        found = split_records(config, records_of(private), directory.key)
     else:
-        readers = readers_of(data.private, directory, split_of(config), config.ray)
+        readers = readers_of(private, directory, split_of(config), config.ray)
         found = PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close, readers.left_out)
     if found.left_out:
         directory.note(LEFT_OUT, {"records_without_valid_id": found.left_out})

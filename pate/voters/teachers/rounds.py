@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.config import Config
 from pate.students.feature_extractor import StudentFeatures
+from pate.voters.teachers.settings import TeachersConfig
 
 Seen = Callable[[int, NDArray[np.int64]], StudentFeatures]
 """What a student of the labels of the rounds up to this one sees; kept, so that a resumed run has the same."""
@@ -25,12 +25,12 @@ class TeacherRound:
     """A round: its number from 1 on, its config, in which `teachers` are its own, and whether they see by a student."""
 
     number: int
-    config: Config
+    config: TeachersConfig
     queries: int
     by_student: bool
 
 
-def teacher_rounds(config: Config) -> tuple[TeacherRound, ...]:
+def teacher_rounds(config: TeachersConfig) -> tuple[TeacherRound, ...]:
     """The rounds of a config; one where it lists none."""
     if not config.teacher_rounds:
         return (TeacherRound(1, config, config.budget.max_queries, False),)
@@ -41,7 +41,7 @@ def teacher_rounds(config: Config) -> tuple[TeacherRound, ...]:
 
 
 def run_rounds(
-    config: Config,
+    config: TeachersConfig,
     X: NDArray,
     needs_votes: Callable[[NDArray], bool],
     vote: Callable[[TeacherRound, NDArray, StudentFeatures | None], None],

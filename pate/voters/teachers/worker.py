@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from pate.boundary.counts import PartialCounts
 from pate.boundary.guard import error_kind, guarded_class, raised_by_pate, silence
 from pate.components.registry import import_folders, make_importable
-from pate.config import Config
 from pate.errors import ConfigError
 from pate.features import Features, Transform
 from pate.networks.seeding import seeded_globally
@@ -31,6 +30,7 @@ from pate.networks.threads import limit_threads, limit_torch_threads
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
 from pate.teachers.payload import constant, pack, unpack
+from pate.voters.teachers.settings import TeachersConfig
 
 STACK = 25  # networks trained at once, where that is faster
 _ATTEMPTS = 2
@@ -75,7 +75,7 @@ class Teaching:
     @classmethod
     def of(
         cls,
-        config: Config,
+        config: TeachersConfig,
         n_classes: int,
         config_dir: Path = Path(),
         first: Transform | None = None,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.aggregator import AnyAggregator
+from pate.boundary.aggregator import Aggregator
 from pate.cluster.metrics import show
-from pate.config import Config
+from pate.config.settings import QueryConfig
 from pate.data.query_clusters import by_clusters
 from pate.errors import ConfigError
 from pate.mechanisms import UNANSWERED
@@ -25,7 +25,7 @@ _DOUBTFUL = 3  # a round of n examples chooses among the 3·n most doubtful ones
 Ask = Callable[[NDArray], NDArray[np.int64]]
 
 
-def ask(aggregator: AnyAggregator, queries: NDArray, console: Console) -> NDArray[np.int64]:
+def ask(aggregator: Aggregator, queries: NDArray, console: Console) -> NDArray[np.int64]:
     """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
 
     Examples that were never asked, because the limit on answers was reached, count as unanswered.
@@ -47,7 +47,7 @@ def ask(aggregator: AnyAggregator, queries: NDArray, console: Console) -> NDArra
 
 
 def ask_actively(
-    X: NDArray, config: Config, ask_about: Ask, directory: Run, console: Console
+    X: NDArray, config: QueryConfig, ask_about: Ask, directory: Run, console: Console
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of `X` that were asked about, and their labels.
 
@@ -73,7 +73,7 @@ def ask_actively(
 
 
 def _shares(
-    X: NDArray, rows: NDArray[np.int64], labels: NDArray[np.int64], config: Config, console: Console
+    X: NDArray, rows: NDArray[np.int64], labels: NDArray[np.int64], config: QueryConfig, console: Console
 ) -> NDArray[np.float64] | None:
     """How likely a student of the labels so far finds each class for each example; None where there are none yet."""
     if (labels == UNANSWERED).all():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from numpy.typing import NDArray
 
@@ -10,16 +11,25 @@ from pate.config import BaselineConfig, Config
 from pate.config.components import Component, listed
 from pate.errors import ConfigError, DataError, first_line
 from pate.features import build_steps, learned_steps
+from pate.voters import voters_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pate.runs.context import RunContext
 
-def learns_features(config: Config) -> bool:
-    """Whether a transform that the config names learns from public examples first, which may take minutes."""
-    models = [*config.teachers, *(one for one in (config.nonprivate, config.neighbours) if one is not None)]
-    steps = [step for one in models for step in build_steps([f.model_dump() for f in one.features], "features")]
-    return any(callable(getattr(step, "learn", None)) for step in steps)
+
+def check(context: RunContext) -> None:
+    """Learn the features that learn, and put the config that names what they learned into the context."""
+    config = context.config
+    named = [
+        *voters_of(config).features().values(),
+        *(() if config.nonprivate is None else (config.nonprivate.features,)),
+    ]
+    steps = [step for one in named for step in build_steps([f.model_dump() for f in one], "features")]
+    is_long = any(callable(getattr(step, "learn", None)) for step in steps)
+    with context.console.working("learning features from public examples") if is_long else nullcontext():
+        context.config = with_learned_features(config, context.public.X_public)
 
 
 def with_learned_features(config: Config, X_public: NDArray) -> Config:
@@ -28,19 +38,12 @@ def with_learned_features(config: Config, X_public: NDArray) -> Config:
     What they learned is named in their parameters, so whoever makes them from this config, here or on a worker,
     has the same. Nothing else changes.
     """
-    changed: dict[str, Any] = {
-        "teachers": tuple(
-            family.model_copy(update={"features": _learned(family.features, X_public, f"teachers.{number}.features")})
-            for number, family in enumerate(config.teachers)
-        )
-    }
-    if config.nonprivate is not None:
-        features = _learned(config.nonprivate.features, X_public, "nonprivate.features")
-        changed["nonprivate"] = config.nonprivate.model_copy(update={"features": features})
-    if config.neighbours is not None:
-        features = _learned(config.neighbours.features, X_public, "neighbours.features")
-        changed["neighbours"] = config.neighbours.model_copy(update={"features": features})
-    return config.model_copy(update=changed)
+    voters = voters_of(config)
+    config = voters.with_features({key: _learned(steps, X_public, key) for key, steps in voters.features().items()})
+    if config.nonprivate is None:
+        return config
+    features = _learned(config.nonprivate.features, X_public, "nonprivate.features")
+    return config.model_copy(update={"nonprivate": config.nonprivate.model_copy(update={"features": features})})
 
 
 def with_learned_preparation(config: BaselineConfig, X_public: NDArray) -> BaselineConfig:

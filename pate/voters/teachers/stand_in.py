@@ -7,7 +7,6 @@ teachers would leave each of them are trained on those, and their votes are scal
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters
-from pate.errors import ConfigError, DataError
+from pate.errors import DataError
 from pate.mechanisms import Mechanism
 from pate.planning.plan import Workload, solve_noise
 
 if TYPE_CHECKING:
-    from pate.config import Config
-    from pate.data.dataset import Dataset
+    from pate.data.private import PrivateData
+    from pate.data.public import PublicData
+    from pate.voters.teachers.settings import TeachersConfig
 
 NUMBERS = (10, 25, 50, 100, 250, 500, 1000, 2500)
 _FEWEST, _MOST = 5, 25  # teachers that are trained for a number of them
 _MAX_EXAMPLES = 1000  # that they are asked about
-_KEY_BYTES = 32  # of a key that nobody has to keep: the records are public, and the same ones come out alike
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,9 @@ class StandIn:
 
 
 def find_number(
-    config: Config,
-    data: Dataset,
+    config: TeachersConfig,
+    data: PublicData,
+    known: PrivateData,
     records: int,
     target_epsilon: float,
     workload: Workload,
@@ -67,20 +67,19 @@ def find_number(
 ) -> StandIn:
     """Try `numbers` of teachers as `config` has them, for `records` private records, by GNMax at `target_epsilon`.
 
-    `data` is public, all of it; teachers are asked about its public examples if those have labels, else about its test
-    set. Numbers for which it has too few records (five teachers' worth) or that leave a private teacher fewer than
+    All of `data` and its `known` records are public; teachers are asked about its public examples if those have labels,
+    else about its test set. Numbers for which it has too few records (five teachers' worth) or that leave a private teacher fewer than
     two are left out.
     """
-    from pate.data.dataset import Records
+    from pate.data.private import Records
+    from pate.voters.teachers.local import count_votes
 
     records = parameters.whole(records, "records", least=2)
     X, y = (data.X_test, data.y_test) if data.y_public is None else (data.X_public, data.y_public)
-    if not isinstance(data.private, Records) or X is None or y is None:
+    if not isinstance(known, Records) or X is None or y is None:
         text = "{stand_in}: needs records that can be read here, and a test set with labels to try them on"
         raise DataError(text, stand_in=True)
-    if not config.teachers:
-        raise ConfigError("{stand_in}: needs a config with teachers", stand_in=True)
-    usable = data.private.only(data.private.usable(len(data.classes)))
+    usable = known.only(known.usable(data.n_classes))
     mechanism = solve_noise({"name": "gnmax"}, target_epsilon, workload)
     X, y = X[:_MAX_EXAMPLES], y[:_MAX_EXAMPLES]
     right = np.arange(len(y)), y
@@ -96,7 +95,7 @@ def find_number(
         progress(f"{number:,} teachers of {each:,} records: training {trained} of them")
         chosen = np.random.default_rng(0).permutation(len(usable))[: trained * each]
         kept = usable.only(np.isin(np.arange(len(usable)), chosen))
-        votes = votes_of(config.model_copy(update={"n_teachers": trained}), dataclasses.replace(data, private=kept), X)
+        votes = count_votes(config.model_copy(update={"n_teachers": trained}), data, kept, X)
         tried.append(
             TriedNumber(
                 number,
@@ -126,15 +125,3 @@ def scaled(votes: NDArray[np.int64], number: int) -> NDArray[np.int64]:
     order = np.argsort(whole - exact, axis=1, kind="stable")
     rank = np.argsort(order, axis=1, kind="stable")
     return whole + (rank < number - whole.sum(1, keepdims=True))
-
-
-def votes_of(config: Config, data: Dataset, X: NDArray) -> NDArray[np.int64]:
-    """Votes about `X` of the teachers of a config, trained on the records of `data`, which are public."""
-    from pate.voters.teachers.ensemble import Ensemble
-    from pate.voters.teachers.readers import split_records
-    from pate.voters.teachers.worker import Teaching
-
-    teaching = Teaching.of(config, len(data.classes), shape=data.X_public.shape[1:])
-    with Ensemble(teaching, split_records(config, data, bytes(_KEY_BYTES))) as ensemble:
-        ensemble.train()
-        return ensemble.count(X)

@@ -1,14 +1,19 @@
-"""The section of a config for records that vote near themselves."""
+"""The section of a config for neighbours: records that vote near themselves."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pate.accounting import parameters
 from pate.config.components import Component, listed
+from pate.config.settings import Budget, Config
 from pate.data.settings import Settings, Several
+
+if TYPE_CHECKING:
+    from pate.mechanisms import Mechanism
+    from pate.mechanisms.cell_rounds import Round
 
 MAX_CELLS = 100_000
 
@@ -65,7 +70,7 @@ class NeighbourSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _rounds_can_be_held(self) -> NeighbourSettings:
+    def _check_rounds(self) -> NeighbourSettings:
         for number, one in enumerate(self.all_rounds()):
             if one.features == "student" and number == 0:
                 raise ValueError("rounds.0.features = 'student': there is no student before the first round")
@@ -78,3 +83,54 @@ class NeighbourSettings(Settings):
     def all_rounds(self) -> tuple[RoundSettings, ...]:
         """The rounds, of which there is one where none are listed."""
         return self.rounds or (RoundSettings(cells=self.cells or 100),)
+
+
+class NeighboursConfig(Config):
+    """A run in which every private record votes, in the cells of public examples nearest to it."""
+
+    neighbours: NeighbourSettings
+    budget: Budget = Budget()
+
+    @property
+    def student_shapes_release(self) -> bool:
+        return any(one.features == "student" for one in self.neighbours.all_rounds())
+
+    @property
+    def refinements(self) -> int:
+        return self.neighbours.refine
+
+    @property
+    def has_weighted_labels(self) -> bool:
+        return True
+
+    def without_refinement(self) -> Self:
+        return self.model_copy(update={"neighbours": self.neighbours.model_copy(update={"refine": 0})})
+
+    def build_rounds(self) -> tuple[Round, ...]:
+        """The rounds of votes, each with its mechanism."""
+        from pate.mechanisms import build
+        from pate.mechanisms.cell_rounds import Round, guarantee
+
+        rounds = tuple(
+            Round(one.cells, build({**self.mechanism, **one.parameters()}), one.features == "student")
+            for one in self.neighbours.all_rounds()
+        )
+        guarantee(rounds, self.neighbours.votes_per_record)
+        return rounds
+
+    def build_mechanism(self) -> Mechanism:
+        from pate.mechanisms.cell_rounds import count_cost_of
+
+        mechanism = super().build_mechanism()
+        count_cost_of(mechanism)
+        return mechanism
+
+    def check(self) -> None:
+        super().check()
+        self.refuse_missing_values("nobody can say what a record with missing values is near to")
+
+    def to_plain(self) -> dict[str, Any]:
+        content = super().to_plain()
+        if self.neighbours.rounds:
+            del content["neighbours"]["cells"]
+        return content

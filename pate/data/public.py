@@ -1,0 +1,133 @@
+"""What a source makes public: examples without labels, a test set, and what its columns and classes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.data.ranges import PublicRange
+from pate.errors import DataError
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """Public examples, the classes, and a test set: all that students, features, the report and planning may see.
+
+    Parameters
+    ----------
+    X_public : ndarray of shape (n_examples, ...)
+        Examples without labels that anybody may see.
+    classes : tuple of str
+        Names of the classes; labels are positions in it. Configured, or part of the source's definition: never
+        discovered among private labels.
+    y_public : ndarray of int, default=None
+        Labels of the public examples, where they have any. Used for figures on benchmarks and for rehearsals only.
+    X_test, y_test : ndarray, default=None
+        The test set. It counts as public: the student's accuracy on it is reported.
+    benchmark : bool, default=False
+        Whether public data plays private, so that evaluation figures may be shown.
+    per_person : bool, default=False
+        Whether the unit of privacy is an id with all its records, instead of a record.
+    input : str, default="as in the data files"
+        How the examples are written, for the users of a student.
+    features : tuple of str, default=None
+        The names of the features.
+    public_rows : ndarray of int, default=None
+        Which row of the source each public example was.
+    has_missing_values : bool, default=False
+        Whether examples may hold NaN, which teachers and the student must then take.
+    columns : mapping, default=None
+        How columns of files become features, for a student's card.
+    range : PublicRange, default=None
+        What all examples are clipped to: the range of the public ones.
+    notes, warnings : tuple of str, default=()
+        What people should know about the source's files.
+    """
+
+    X_public: NDArray
+    classes: tuple[str, ...]
+    y_public: NDArray[np.int64] | None = None
+    X_test: NDArray | None = None
+    y_test: NDArray[np.int64] | None = None
+    benchmark: bool = False
+    per_person: bool = False
+    input: str = "as in the data files"
+    features: tuple[str, ...] | None = None
+    public_rows: NDArray[np.int64] | None = None
+    has_missing_values: bool = False
+    columns: Mapping[str, Any] | None = None
+    range: PublicRange | None = None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape = self.X_public.shape[1:]
+        if len(self.X_public) == 0:
+            raise DataError("the public data is empty")
+        for name, X in (("public", self.X_public), ("test", self.X_test)):
+            if X is not None:
+                if X.shape[1:] != shape:
+                    raise DataError(
+                        f"{name} examples have shape {X.shape[1:]}, public ones {shape}: make them the same"
+                    )
+                refuse_missing(X, name, self.has_missing_values, self.features)
+        if self.X_test is not None and self.y_test is not None and len(self.X_test) != len(self.y_test):
+            raise DataError(f"{len(self.X_test)} test examples but {len(self.y_test)} labels")
+        if len(self.classes) < 2:
+            raise DataError("data.classes: at least two classes are needed")
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes)
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy: "id" or "record"."""
+        return "id" if self.per_person else "record"
+
+    def test_digest(self) -> str | None:
+        """Equal for equal test sets: figures are only comparable on the same one."""
+        if self.X_test is None or self.y_test is None:
+            return None
+        digest = sha256()
+        for array in (self.X_test, self.y_test):
+            digest.update(repr((array.shape, str(array.dtype))).encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:16]
+
+    def with_queries_first(self, rows: NDArray[np.int64]) -> PublicData:
+        """A copy with the public examples `rows` before the others."""
+        if np.array_equal(rows, np.arange(len(rows))):
+            return self
+        return self.reordered(np.concatenate([rows, np.setdiff1d(np.arange(len(self.X_public)), rows)]))
+
+    def in_source_order(self) -> PublicData:
+        """A copy with the public examples in the order of their source."""
+        return self if self.public_rows is None else self.reordered(np.argsort(self.public_rows, kind="stable"))
+
+    def reordered(self, rows: NDArray[np.int64]) -> PublicData:
+        """A copy with the public examples, and all that belongs to them, in the order of `rows`."""
+        return replace(
+            self,
+            X_public=self.X_public[rows],
+            y_public=None if self.y_public is None else self.y_public[rows],
+            public_rows=rows if self.public_rows is None else self.public_rows[rows],
+        )
+
+
+def refuse_missing(X: NDArray, name: str, missing_allowed: bool, features: tuple[str, ...] | None) -> None:
+    """Raise DataError where examples hold infinity or, unless allowed, NaN."""
+    wrong = np.isinf(X) if missing_allowed else ~np.isfinite(X)
+    if not wrong.any():
+        return
+    row, *place = (int(i) for i in np.argwhere(wrong)[0])
+    column = f", {features[place[0]]!r}" if features is not None and len(place) == 1 else f", {place}"
+    raise DataError(
+        f"{name} data: NaN or infinity in row {row}{column} (counted from 0); fill missing values before the run"
+    )

@@ -1,0 +1,202 @@
+"""Neighbours as voters: every private record votes, with its own label, in the cells of public examples near it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.accounting.composition import Guarantee
+from pate.config import Component
+from pate.data.private import PrivateData, Shards
+from pate.data.public import PublicData
+from pate.errors import BudgetExceeded, ConfigError, RunError
+from pate.ledger import Limits
+from pate.mechanisms import Mechanism
+from pate.mechanisms.cell_rounds import Round, RoundsCost, cost_of, guarantee
+from pate.planning.neighbours import check_cells
+from pate.voters.base import Cost, RehearsedVotes, Release, Voters
+from pate.voters.neighbours.settings import NeighboursConfig
+
+if TYPE_CHECKING:
+    from pate.audit.interface import CountVotes, OneRunAudit
+    from pate.boundary.aggregator import Aggregator
+    from pate.report.schema import VotersFacts
+    from pate.runs.context import RunContext
+    from pate.students.posterior import Labelled
+    from pate.voters.neighbours.cell_vote import CellVote
+
+
+class Neighbours(Voters[NeighboursConfig]):
+    """Private records that vote near themselves.
+
+    Neighbouring relation: one record is added, removed, or changed under its id; with an id column, all records of an
+    id. Sensitivity: in each round a record votes in `votes_per_record` cells, in each of them once; added or removed it
+    changes so many counts by 1, changed at most twice as many. Cells are disjoint, so the cost does not grow with
+    their number.
+    """
+
+    name = "neighbours"
+    config_class = NeighboursConfig
+    keeps_unusable_records = True
+    covers_changed_record = True
+    counts_one_record = True
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds of votes, each with its mechanism."""
+        return self.config.build_rounds()
+
+    # What it costs
+
+    def guarantee(self) -> Guarantee:
+        return guarantee(self.rounds, self.config.neighbours.votes_per_record)
+
+    def count_draws(self, n_classes: int) -> int:
+        return sum(one.cells * one.mechanism.noise_draws(n_classes) for one in self.rounds)
+
+    def rounds_cost(self, n_classes: int) -> RoundsCost:
+        """ε of all rounds: of a record changed, and of one added or removed."""
+        return cost_of(self.rounds, self.config.neighbours.votes_per_record, self.config.budget.delta, n_classes)
+
+    def cost(self, n_classes: int) -> Cost:
+        found = self.rounds_cost(n_classes)
+        return Cost(found.epsilon, found.added_or_removed)
+
+    def refuse_cost(self, cost: float, n_classes: int) -> ConfigError:
+        return ConfigError(
+            f"budget.epsilon = {self.config.budget.epsilon:g}: the rounds cost {cost:.3g}; add noise, or lower "
+            "neighbours.votes_per_record"
+        )
+
+    def limits(self, order: float | None = None) -> Limits:
+        """What the ledger keeps to. A round is one charge, whatever its number of cells.
+
+        A shared ledger charges each round as the dearest of them.
+        """
+        votes, n = self.config.neighbours.votes_per_record, len(self.rounds)
+        dearest = 0.0 if order is None else max(guarantee([one], votes).rdp_at(order) for one in self.rounds)
+        return Limits(n, n, f"{votes} votes in {self.rounds!r}", rdp_answered=dearest)
+
+    # Before anything is charged
+
+    def build_components(self) -> None:
+        from pate.features import build_features
+
+        build_features([step.model_dump() for step in self.config.neighbours.features], "neighbours.features")
+
+    def features(self) -> Mapping[str, tuple[Component, ...]]:
+        return {"neighbours.features": self.config.neighbours.features}
+
+    def with_features(self, features: Mapping[str, tuple[Component, ...]]) -> NeighboursConfig:
+        changed = self.config.neighbours.model_copy(update={"features": features["neighbours.features"]})
+        return self.config.model_copy(update={"neighbours": changed})
+
+    def check_public(self, public: PublicData) -> None:
+        check_cells(self.rounds, len(public.X_public))
+
+    def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
+        """Raise ConfigError where cells cannot be made: by public features, and by a student's for a later round."""
+        from pate.components.attempts import SHOWN, attempt
+        from pate.students.stage import require_learned_features
+        from pate.voters.neighbours.features import RecordFeatures
+
+        steps = [step.model_dump() for step in self.config.neighbours.features]
+        with attempt("neighbours.features", "computed"):
+            if RecordFeatures(steps)(X[:SHOWN]).shape[0] != len(X[:SHOWN]):
+                raise ValueError("not one row per example")
+        if any(one.by_student for one in self.rounds):
+            require_learned_features(student, self.config)
+
+    def rehearse(
+        self, public: PublicData, X: NDArray, y: NDArray[np.int64], held_out: NDArray
+    ) -> RehearsedVotes | None:
+        from pate.voters.neighbours.rehearsal import rehearse_cells
+
+        return rehearse_cells(self, public, X, y, held_out)
+
+    def announcement(self, public: PublicData) -> str:
+        cells = ", ".join(f"{one.cells} cells by {one.mechanism}" for one in self.rounds)
+        n_votes = self.config.neighbours.votes_per_record
+        votes = "one vote" if n_votes == 1 else f"{n_votes} votes"
+        unit = getattr(self.config.data, "id", None) or ("person" if public.per_person else "record")
+        return f"{votes} per {unit}{' in each round' if len(self.rounds) > 1 else ''}: {cells}"
+
+    # Release
+
+    def needs_cluster(self, context: RunContext, private: PrivateData) -> bool:
+        return self.config.backend == "ray" and isinstance(private, Shards)
+
+    def release(self, context: RunContext, private: PrivateData, aggregator: Aggregator) -> Release:
+        """Release labels by rounds of cells, each of them one charge; a stored round is not counted again."""
+        from pate.students.posterior import is_only_noise
+        from pate.students.stage import fit_intermediate_student, split_weighted
+        from pate.voters.neighbours.stage import Rounds
+        from pate.voters.neighbours.vote_counting import open_vote_counter, report_silent_records
+
+        config, public, run, console, clock = self.config, context.public, context.run, context.console, context.clock
+        if not aggregator.spent().asked and not aggregator.room():
+            raise BudgetExceeded("no round fits into the budget any more: other runs on the same data have used it up")
+        report_silent_records(private, public.n_classes, run, console)
+        cache = None if isinstance(private, Shards) else context.options.feature_cache or run.features_folder
+        rounds = Rounds(config.neighbours, self.rounds, config.seed, run.cells_folder, cache)
+        with ExitStack() as stack:
+            counter = open_vote_counter(private, public.per_person, run, stack, config.ray)
+
+            def release(name: str, cell_vote: CellVote, by: Mechanism) -> NDArray[np.int64]:
+                with clock.stage("vote"), console.working(name.partition(",")[0]):
+                    released = aggregator.release_round(name, cell_vote, by, counter)
+                if by.releases_counts and is_only_noise(released, by.noise):  # type: ignore[attr-defined]
+                    console.info(
+                        "warning: what was released is no more than noise: either there is too much of it for so few "
+                        "records, or hardly any of them cast a vote; look at data.id, id_type, label, classes, "
+                        "decimal, dates and encoding, and at the mechanism's scale"
+                    )
+                return released
+
+            def teach(number: int, labelled: Labelled) -> Any:
+                with clock.stage("label"):
+                    given = split_weighted(public.X_public, labelled)
+                    return fit_intermediate_student(config, given, run.round_student(number), console)
+
+            labelled = rounds.run(public.X_public, public.n_classes, release, teach)
+            published = run.labels
+            if published is not None and not labelled.same_as(published.labels, published.weights):
+                raise RunError("labels.npz: differs from what the ledger holds; put back what the run published")
+            spent, head = aggregator.spent(), aggregator.head()
+            shutil.rmtree(run.features_folder, ignore_errors=True)
+            run.sync()
+        n_cells = sum(one.cells for one in self.rounds)
+        return Release(labelled.rows, labelled.labels, spent, n_cells, n_cells, head, labelled=labelled)
+
+    # What is said of it
+
+    def facts(self, public: PublicData, labelled: int | None = None) -> VotersFacts:
+        from pate.voters.neighbours.facts import neighbours_facts
+
+        return neighbours_facts(self.config, public, labelled)
+
+    @property
+    def described(self) -> str:
+        return "PATE, neighbours"
+
+    # What an audit may do
+
+    def audited_mechanisms(self) -> Sequence[Mechanism]:
+        return [one.mechanism for one in self.rounds]
+
+    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> CountVotes:
+        from pate.voters.neighbours.audit import CellVotes
+
+        return CellVotes(self, public, key)
+
+    def one_run_audits(self) -> Sequence[OneRunAudit]:
+        from pate.voters.neighbours.audit import one_label_or_another, records_in_or_out
+
+        return (records_in_or_out(self), one_label_or_another(self))

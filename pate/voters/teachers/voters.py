@@ -1,0 +1,283 @@
+"""Teachers as voters: each part of the private records trains one, and each teacher has one vote in every query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.config import Component
+from pate.data.private import PrivateData, Records, Shards
+from pate.data.public import PublicData
+from pate.voters.base import Estimator, RehearsedVotes
+from pate.voters.queries import QueryVoters
+from pate.voters.teachers.rounds import TeacherRound, run_rounds, teacher_rounds
+from pate.voters.teachers.settings import TeachersConfig
+
+if TYPE_CHECKING:
+    from pate.audit.interface import CountVotes, OneRunAudit
+    from pate.boundary.aggregator import Aggregator
+    from pate.report.schema import VotersFacts
+    from pate.runs.context import RunContext
+    from pate.runs.run import Run
+    from pate.students.feature_extractor import StudentFeatures
+
+_SECONDS_BETWEEN_COPIES = 10.0
+
+
+class Teachers(QueryVoters[TeachersConfig]):
+    """Teachers, each trained on its own part of the private records.
+
+    Neighbouring relation: one record is added, removed, or changed under its id; with an id column, all records of an
+    id. A record goes to its part by a keyed hash of its own identity, so one teacher changes, and with it one vote in
+    every query: two counts by 1 each. With MSamp a record is in several parts, and as many votes may move.
+    """
+
+    name = "teachers"
+    config_class = TeachersConfig
+
+    # Before anything is charged
+
+    def _recipes(self) -> list[Any]:
+        from pate.teachers import recipes
+
+        return [recipe for round_ in teacher_rounds(self.config) for recipe in recipes(round_.config.teachers)]
+
+    def estimators(self) -> Sequence[Estimator]:
+        return [Estimator(one.key, one.estimator(self.config.seed), bool(one.features)) for one in self._recipes()]
+
+    def build_components(self) -> None:
+        for recipe in self._recipes():
+            recipe.estimator(self.config.seed)
+            recipe.build_features()
+
+    def features(self) -> Mapping[str, tuple[Component, ...]]:
+        return {f"teachers.{i}.features": family.features for i, family in enumerate(self.config.teachers)}
+
+    def with_features(self, features: Mapping[str, tuple[Component, ...]]) -> TeachersConfig:
+        families = (
+            family.model_copy(update={"features": features[f"teachers.{i}.features"]})
+            for i, family in enumerate(self.config.teachers)
+        )
+        return self.config.model_copy(update={"teachers": tuple(families)})
+
+    def check_private(self, context: RunContext, private: PrivateData) -> None:
+        if isinstance(private, Records):
+            self._check_sizes(context, len(private), context.notes.private.append)
+
+    def _check_sizes(self, context: RunContext, n_records: int, notify: Callable[[str], object]) -> None:
+        from pate.voters.teachers.readers import check_part_sizes
+
+        check_part_sizes(self.config, n_records, context.public.n_classes, context.options.force, notify)
+
+    def try_on_public(self, public: PublicData) -> None:
+        from pate.voters.teachers.trials import try_teachers
+
+        try_teachers(self.config, public)
+
+    def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
+        from pate.voters.teachers.trials import try_rounds_by_student
+
+        super().try_student(student, X, labels)
+        try_rounds_by_student(self.config, student, X, labels)
+
+    def rehearse(
+        self, public: PublicData, X: NDArray, y: NDArray[np.int64], held_out: NDArray
+    ) -> RehearsedVotes | None:
+        from pate.voters.teachers.trials import rehearse_teachers
+
+        return rehearse_teachers(self.config, public, X, y, held_out)
+
+    def announcement(self, public: PublicData) -> str:
+        budget, rounds = self.config.budget, self.config.teacher_rounds
+        answered = f", at most {budget.answer_limit} answered" if self.mechanism.may_decline else ""
+        by_round = f" in rounds of {' and '.join(str(one.queries) for one in rounds)}" if rounds else ""
+        return f"{self.config.n_teachers} teachers, {self.mechanism}, {budget.max_queries} queries{by_round}{answered}"
+
+    def metrics(self) -> dict[str, float]:
+        return super().metrics() | {"teachers": self.config.n_teachers, "teachers_trained": 0}
+
+    # Release
+
+    def needs_cluster(self, context: RunContext, private: PrivateData) -> bool:
+        from pate.boundary.aggregator import votes_collected
+
+        budget, public, run = self.config.budget, context.public, context.run
+        queries = public.X_public if budget.adaptive else public.X_public[: budget.max_queries]
+        return self.config.backend == "ray" and not votes_collected(queries, run.private, run.key)
+
+    def collect_votes(
+        self, context: RunContext, private: PrivateData, aggregator: Aggregator, queries: NDArray, is_done: bool
+    ) -> None:
+        from pate.cluster.metrics import show
+
+        if self.config.teacher_rounds:
+            self._run_rounds(context, private, aggregator, queries)
+        elif not is_done:
+            self._train_and_vote(context, private, aggregator, teacher_rounds(self.config)[0], queries)
+        show(teachers_trained=self.config.n_teachers, teachers=self.config.n_teachers)
+
+    def _run_rounds(self, context: RunContext, private: PrivateData, aggregator: Aggregator, queries: NDArray) -> None:
+        """Train, vote and ask round by round; what is stored of a round is not done again, and all answers are."""
+        from pate.boundary.aggregator import votes_collected
+        from pate.students.feature_extractor import StudentFeatures
+        from pate.students.stage import fit_intermediate_student, mention_stored_labels, split_labelled
+        from pate.voters.query_loop import ask
+
+        run, console, clock = context.run, context.console, context.clock
+
+        def needs_votes(X: NDArray) -> bool:
+            stored = aggregator.stored_prefix(X) == len(X) or votes_collected(X, run.private, run.key)
+            return not stored and aggregator.room() > 0
+
+        def ask_about(X: NDArray) -> NDArray[np.int64]:
+            with clock.stage("label"):
+                labels = ask(aggregator, X, console)
+            run.sync()
+            return labels
+
+        def seen(number: int, labels: NDArray[np.int64]) -> StudentFeatures:
+            folder = run.student_of_round(number)
+            with clock.stage("label"), mention_stored_labels(f"the student of round {number}", run.place):
+                given = split_labelled(context.public.X_public, labels)
+                fit_intermediate_student(self.config, given, folder, console)
+            return StudentFeatures.of(folder)
+
+        run_rounds(
+            self.config,
+            queries,
+            needs_votes,
+            partial(self._train_and_vote, context, private, aggregator),
+            ask_about,
+            seen,
+        )
+
+    def _train_and_vote(
+        self,
+        context: RunContext,
+        private: PrivateData,
+        aggregator: Aggregator,
+        round_: TeacherRound,
+        queries: NDArray,
+        first: StudentFeatures | None = None,
+    ) -> None:
+        """Train the teachers of a round, and give the aggregator their votes on `queries`."""
+        from pate.cluster.metrics import show
+        from pate.runs import files
+        from pate.runs.signatures import OWN_TEACHERS, user_secret
+        from pate.voters.teachers.checkpoints import TeacherFiles
+        from pate.voters.teachers.ensemble import Ensemble
+        from pate.voters.teachers.readers import private_records
+        from pate.voters.teachers.worker import Teaching
+
+        config, run, console, clock, options = (
+            round_.config,
+            context.run,
+            context.console,
+            context.clock,
+            context.options,
+        )
+        public = context.public
+        with console.working("splitting private records into parts"):
+            records = private_records(config, private, run)
+        if records.left_out:
+            console.info_private(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
+        if isinstance(private, Shards):
+            self._check_sizes(context, records.n_records, context.info_operator)
+        teaching = Teaching.of(config, public.n_classes, options.config_dir, first, public.X_public.shape[1:])
+        own, trusted = user_secret(run.key_file), OWN_TEACHERS in options.trust
+        store = TeacherFiles(run.teachers_of_round(round_.number), run.key, round_.number, own, trusted)
+        if store.are_foreign:
+            console.info(
+                "note: the teachers that are stored there were not trained by you here, and are trained again: reading "
+                f"them could run somebody's code. Where that was you, elsewhere, trust {OWN_TEACHERS} to use them"
+            )
+        settings = config.ray if config.backend == "ray" else None
+        with Ensemble(teaching, records, store, settings, console.info, options.n_jobs) as ensemble:
+            with clock.stage("train"):
+                with console.working("trying each kind of teacher on public examples"):
+                    expected = ensemble.probe(public.X_public)
+                whole = 1.2 * expected + 12 + context.student_seconds
+                context.info_operator(
+                    f"training will take about {expected + 4:.0f} s, the whole run about {whole:.0f} s more, of which "
+                    f"the student {context.student_seconds:.0f}"
+                )
+                with console.track("training teachers", config.n_teachers) as update:
+
+                    def done(count: int) -> None:
+                        update(count)
+                        show(teachers_trained=count, teachers=config.n_teachers)
+                        run.sync(at_least_every=_SECONDS_BETWEEN_COPIES)
+
+                    ensemble.train(done)
+                run.sync()
+            with clock.stage("vote"), console.working("counting votes"):
+                ensemble.vote(lambda voters: aggregator.collect(queries, voters))
+        run.note(files.FAILURES, {"private": "do not publish", "teachers": store.failures})
+        if store.failures:
+            console.info_private(f"{len(store.failures)} teachers failed to train; see private/failures.json")
+
+    def touched_parts(self, records: Records, gone: NDArray[np.bool_], key: bytes) -> list[int]:
+        from pate.voters.teachers.readers import parts_of
+
+        return [part for part, members in enumerate(parts_of(self.config, records, key)) if gone[members].any()]
+
+    def retrain(
+        self, public: PublicData, private: PrivateData, run: Run, config_dir: Path, parts: Sequence[int]
+    ) -> None:
+        """Train teachers of these parts again; one that hangs or takes its process down becomes a constant, as in a run.
+
+        Teachers of later rounds are erased, and trained again only if their round is still to vote.
+        """
+        from pate.cluster.session import ray_session
+        from pate.runs.signatures import user_secret
+        from pate.voters.teachers.checkpoints import TeacherFiles
+        from pate.voters.teachers.ensemble import Ensemble
+        from pate.voters.teachers.readers import private_records
+        from pate.voters.teachers.worker import Teaching
+
+        config = teacher_rounds(self.config)[0].config
+        teaching = Teaching.of(config, public.n_classes, config_dir, shape=public.X_public.shape[1:])
+        store = TeacherFiles(run.private, run.key, user=user_secret(run.key_file))
+        with ExitStack() as stack:
+            if config.backend == "ray":
+                stack.enter_context(ray_session(None, config.ray))
+            records = private_records(config, private, run)
+            settings = config.ray if config.backend == "ray" else None
+            stack.enter_context(Ensemble(teaching, records, store, settings)).train(parts=parts)
+
+    # What is said of it
+
+    def facts(self, public: PublicData, labelled: int | None = None) -> VotersFacts:
+        from pate.voters.teachers.facts import teachers_facts
+
+        return teachers_facts(self.config, public)
+
+    @property
+    def described(self) -> str:
+        return "PATE, teachers"
+
+    def forgotten(self, n_parts: int, version: int) -> Sequence[str]:
+        which = "1 teacher was" if n_parts == 1 else f"{n_parts} teachers were"
+        return (
+            f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.",
+            f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken",
+            "back: what they tell about any record stays within the published ε. Remove the record from its source too.",
+        )
+
+    # What an audit may do
+
+    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> CountVotes:
+        from pate.voters.teachers.audit import TeacherVotes
+
+        return TeacherVotes(self, public, config_dir, key)
+
+    def one_run_audits(self) -> Sequence[OneRunAudit]:
+        from pate.voters.teachers.audit import persons_in_or_out
+
+        return (persons_in_or_out(self),)
