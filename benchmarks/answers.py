@@ -41,7 +41,7 @@ def through_the_aggregator(folder: Path) -> tuple[float, int]:
     open_ledger = partial(Ledger, folder / "ledger.db", KEY, folder / "ledger.head", "run", limits)
     with ray_session(None, RaySettings(workers=2)):
         aggregator = RemoteAggregator(
-            mechanism=GNMax(40.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
+            mechanism=GNMax(40.0), open_ledger=open_ledger, private=folder, key=KEY, n_parts=N_TEACHERS
         )
         aggregator.collect(X, votes)
         aggregator.room()

@@ -19,20 +19,22 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
+from pate.audit.interface import OneRunAudit
 from pate.audit.mechanism import audit_mechanism
 from pate.audit.one_run_baselines import audit_erm, audit_gradients, audit_inputs, audit_sampling, spikes
-from pate.audit.one_run_pate import OneRun, audit_pipeline
+from pate.audit.one_run_pate import OneRun, alone, audit_pipeline
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import Config
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.mechanisms import GNMax, Histogram, LNMax, Mechanism, MStab, PermuteAndFlip
+from pate.voters import voters_of
 
 _DRAWS = 200_000
 _RNG = np.random.default_rng(0)
-_DATA = Dataset(
-    Records(_RNG.normal(size=(200, 5)), _RNG.integers(0, 4, 200)), _RNG.normal(size=(200, 5)), tuple("abcd")
-)
+_RECORDS = Records(_RNG.normal(size=(200, 5)), _RNG.integers(0, 4, 200))
+_PUBLIC = PublicData(_RNG.normal(size=(200, 5)), tuple("abcd"))
 _SHARED = {
     "data": {"source": "arrays"},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
@@ -54,6 +56,8 @@ _TEACHERS = Config.model_validate(
         "budget": {"max_queries": 20},
     }
 )
+_IN_OR_OUT, _CHANGED = voters_of(alone(_NEIGHBOURS)).one_run_audits()
+(_PERSONS,) = voters_of(alone(_TEACHERS)).one_run_audits()
 _SGD = DPSGDClassifier(
     sigma=4.0, delta=1e-5, n_records=200, lot_size=100, epochs=5, classes=range(3), model="linear", accountant="rdp"
 )
@@ -73,6 +77,10 @@ def _guessed(found: OneRun) -> Bound:
     return Bound(found.guessed.epsilon_lower, found.epsilon_claimed)
 
 
+def _canaries(audit: OneRunAudit, confidence: float) -> Bound:
+    return _guessed(audit_pipeline(audit, _PUBLIC, _RECORDS, delta=1e-5, canaries=500, confidence=confidence))
+
+
 def _inputs(confidence: float) -> Bound:
     X, y = _RNG.normal(size=(200, 60)).astype(np.float32), _RNG.integers(0, 3, 200)
     return _guessed(audit_inputs(_SGD, X, y, spikes((60,), 60), np.zeros(60, dtype=np.int64), confidence=confidence))
@@ -85,15 +93,9 @@ _KINDS: dict[str, tuple[int, Callable[[float], Bound]]] = {
     "mechanism, MStab(1, 1e-5)": (18, lambda c: _drawn(MStab(1.0, 1e-5), c)),
     "mechanism, Histogram(2)": (18, lambda c: _drawn(Histogram(2.0), c, single=True)),
     "mechanism, GNMax(3), one count": (12, lambda c: _drawn(GNMax(3.0), c, single=True)),
-    "one run, neighbours, in or out": (
-        24,
-        lambda c: _guessed(audit_pipeline(_NEIGHBOURS, _DATA, canaries=500, confidence=c)),
-    ),
-    "one run, neighbours, changed": (
-        18,
-        lambda c: _guessed(audit_pipeline(_NEIGHBOURS, _DATA, canaries=500, confidence=c, changed=True)),
-    ),
-    "one run, teachers": (12, lambda c: _guessed(audit_pipeline(_TEACHERS, _DATA, canaries=500, confidence=c))),
+    "one run, neighbours, in or out": (24, lambda c: _canaries(_IN_OR_OUT, c)),
+    "one run, neighbours, changed": (18, lambda c: _canaries(_CHANGED, c)),
+    "one run, teachers": (12, lambda c: _canaries(_PERSONS, c)),
     "one run, DP-SGD, gradients": (18, lambda c: _guessed(audit_gradients(_SGD, canaries=500, confidence=c))),
     "one run, DP-SGD, inputs": (12, _inputs),
     "many runs, DP-SGD, sampling": (6, lambda c: _guessed(audit_sampling(_SGD, runs=100, confidence=c))),

@@ -29,7 +29,8 @@ from pate.audit.runner import Audit, audit
 from pate.audit.target import Subject, TargetExamples
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records, records_of
+from pate.data.public import PublicData
 from pate.data.settings import ImageData, TableData
 from pate.data.sources import load
 from pate.errors import DataError
@@ -56,7 +57,7 @@ SHOKRI = (  # Shokri et al. 2017, Table II: data, accuracy in training, in test,
 )
 
 
-def small_data(name: str, folder: Path) -> tuple[Dataset, dict[str, Any]]:
+def small_data(name: str, folder: Path) -> tuple[PublicData, Records, dict[str, Any]]:
     """3,000 private records, 2,000 public examples and 2,000 outside, from the benchmark; and their data section.
 
     Members and outsiders are drawn from all of the benchmark together: so they are of one kind.
@@ -64,30 +65,31 @@ def small_data(name: str, folder: Path) -> tuple[Dataset, dict[str, Any]]:
     path = folder / f"{name}.npz"
     if not path.exists():
         source = TableData(source="adult") if name == "adult" else ImageData(source=name)  # type: ignore[arg-type]
-        whole = load(source, None, folder)
+        whole, private = load(source, None, folder)
+        records = records_of(private)
         assert whole.X_test is not None
         assert whole.y_test is not None
-        X, y = np.concatenate([whole.records.X, whole.X_test]), np.concatenate([whole.records.y, whole.y_test])
+        X, y = np.concatenate([records.X, whole.X_test]), np.concatenate([records.y, whole.y_test])
         chosen = np.random.default_rng(0).permutation(len(X))[: RECORDS + 2 * ASKED]
         X, y = X[chosen], y[chosen]
         if name == "svhn":
             with one_thread():
                 X = build_features([{"name": "hog"}], "features").transform(X).astype(np.float32)
-        private, public, outside = np.split(np.arange(len(X)), [RECORDS, RECORDS + ASKED])
-        parts = {"private": private, "public": public, "test": outside}
+        inside, public, outside = np.split(np.arange(len(X)), [RECORDS, RECORDS + ASKED])
+        parts = {"private": inside, "public": public, "test": outside}
         arrays = {f"{key}_{part}": values[rows] for part, rows in parts.items() for key, values in (("X", X), ("y", y))}
         np.savez(path, **arrays)
     n_classes = 2 if name == "adult" else 10
     section = {"source": "npz", "file": path.name, "classes": list(range(n_classes))}
     with np.load(path) as arrays:
-        data = Dataset(
-            private=Records(arrays["X_private"], arrays["y_private"]),
+        records = Records(arrays["X_private"], arrays["y_private"])
+        data = PublicData(
             X_public=arrays["X_public"],
             X_test=arrays["X_test"],
             y_test=arrays["y_test"],
             classes=tuple(map(str, range(n_classes))),
         )
-    return data, section
+    return data, records, section
 
 
 def configs(name: str, section: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -128,7 +130,7 @@ def models(name: str, folder: Path, console: Console) -> None:
     result = folder / f"{name}-audit.json"
     if result.exists():
         return
-    _, section = small_data(name, folder)
+    *_, section = small_data(name, folder)
     places = []
     for content in configs(name, section):
         content = {**content, "name": content["name"].replace(" ", "-")}
@@ -146,24 +148,25 @@ def models(name: str, folder: Path, console: Console) -> None:
     _keep(result, found.to_json())
 
 
-def subject_of(data: Dataset, records: int, trainer: NonprivateTrainer, seed: int = 0) -> Subject:
-    """A model of the first `records` private records, without privacy."""
+def subject_of(data: PublicData, records: Records, n: int, trainer: NonprivateTrainer, seed: int = 0) -> Subject:
+    """A model of the first `n` private records, without privacy."""
     assert data.X_test is not None
     assert data.y_test is not None
-    members = TargetExamples(data.records.X[:records], data.records.y[:records], np.arange(records))
-    n_out = min(ASKED, max(records, 400))
+    members = TargetExamples(records.X[:n], records.y[:n], np.arange(n))
+    n_out = min(ASKED, max(n, 400))
     outsiders = TargetExamples(data.X_test[:n_out], data.y_test[:n_out], np.arange(n_out))
     content = next(configs("", {"source": "npz", "file": "x.npz", "classes": [0, 1]}))
     return Subject(
-        name=trainer.in_words,
+        name=trainer.description,
         kind="without privacy",
-        method=trainer.in_words,
+        method=trainer.description,
         model=trainer.train(members.X, members.y, seed),
         trainer=trainer,
         reference=trainer,
         members=members,
         outsiders=outsiders,
         data=data,
+        records=records,
         config=parse_config(content),
         epsilon=None,
         delta=1e-5,
@@ -175,17 +178,17 @@ def overfitting(name: str, folder: Path) -> None:
     result = folder / f"{name}-overfitting.json"
     if result.exists():
         return
-    data, rows = small_data(name, folder)[0], []
-    for records in SIZES:
+    (data, records, _), rows = small_data(name, folder), []
+    for size in SIZES:
         for steps in (150, 1500):
             trainer = NonprivateTrainer("network", len(data.classes), {**NETWORK, "steps": steps})
-            subject = subject_of(data, records, trainer)
+            subject = subject_of(data, records, size, trainer)
             found = {
                 f.attack: f for module in (threshold, correctness) for f in module.attack(subject, Options.of(False))
             }
             gap = _gap(subject)
-            rows.append({"records": records, "steps": steps, "gap": gap, **{k: f.to_json() for k, f in found.items()}})
-            print(f"{name}: {records} records, {steps} steps: gap {gap:.3f}, AUC {found['loss threshold'].auc:.3f}")
+            rows.append({"records": size, "steps": steps, "gap": gap, **{k: f.to_json() for k, f in found.items()}})
+            print(f"{name}: {size} records, {steps} steps: gap {gap:.3f}, AUC {found['loss threshold'].auc:.3f}")
     _keep(result, rows)
 
 
@@ -194,7 +197,7 @@ def regularised(name: str, folder: Path, console: Console) -> None:
     result = folder / f"{name}-regularised.json"
     if result.exists():
         return
-    data, rows = small_data(name, folder)[0], []
+    (data, records, _), rows = small_data(name, folder), []
     dropout = {**NETWORK, "architecture": "audit_figures.Dropout", "module_params": {"share": 0.5}}
     kinds = {
         "plain": NETWORK,
@@ -204,7 +207,7 @@ def regularised(name: str, folder: Path, console: Console) -> None:
     }
     options = Options.of(True, examples=1000, shadows=8, processes=1, console=console, work=folder / "shadows")
     for kind, params in kinds.items():
-        subject = subject_of(data, 1000, NonprivateTrainer("network", len(data.classes), params))
+        subject = subject_of(data, records, 1000, NonprivateTrainer("network", len(data.classes), params))
         subject = replace(subject, outsiders=subject.outsiders.some(1000, 0))
         found: list[AttackResult] = [f for module in (threshold, lira, rmia) for f in module.attack(subject, options)]
         right = float((subject.predict(subject.outsiders.X) == subject.outsiders.y).mean())

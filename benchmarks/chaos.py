@@ -62,7 +62,7 @@ def driver(folder: Path, seed: int) -> None:
             y = np.arange(30) % 3
             worker.train.remote(TrainingJob(0, (part,)), {part: (records.normal(y[:, None], 1.0, (30, 2)), y)})
         aggregator = RemoteAggregator(
-            mechanism=GNMax(2.0), open_ledger=open_ledger, private=folder, key=KEY, n_teachers=N_TEACHERS
+            mechanism=GNMax(2.0), open_ledger=open_ledger, private=folder, key=KEY, n_parts=N_TEACHERS
         )
         write_pids(aggregator, worker)
         return aggregator, worker

@@ -23,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.components.registry import make_importable
 from pate.config import load_baseline_config
+from pate.data.private import records_of
 from pate.data.sources import load
 from pate.voters.neighbours.feature_cache import FeatureCache
 from pate.voters.neighbours.features import RecordFeatures
@@ -59,13 +60,13 @@ def main() -> None:
     given = options.parse_args()
     config = load_baseline_config(CONFIG)
     make_importable(CONFIG.parent)
-    data = load(config.data, given.data_dir, CONFIG.parent)
+    data, records = load(config.data, given.data_dir, CONFIG.parent)
     steps = [dict(step) for step in config.baseline.params["preprocessing"]]
     steps[0]["params"] = {**steps[0]["params"], "size": given.size}
     kept = FeatureCache(RecordFeatures(steps), given.results.with_suffix(".features"))
     assert data.X_test is not None
-    public, private, test = (_features(kept, X) for X in (data.X_public, data.records.X, data.X_test))
-    y_public, y, y_test = data.y_public, data.records.y, data.y_test
+    public, private, test = (_features(kept, X) for X in (data.X_public, records_of(records).X, data.X_test))
+    y_public, y, y_test = data.y_public, records_of(records).y, data.y_test
     assert y_public is not None
     assert y_test is not None
     if given.choose:

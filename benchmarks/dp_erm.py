@@ -30,7 +30,8 @@ from pate.accounting.parameters import MAX_EPSILON
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.private_tuning import PrivatelyTuned
 from pate.data.benchmark_tables import load_table
-from pate.data.dataset import Dataset
+from pate.data.private import Records
+from pate.data.public import PublicData
 
 SOURCES = ("adult", "kddcup99")
 METHODS = ("output", "objective")
@@ -90,7 +91,8 @@ def main() -> None:
 
 def cells(source: str, options: argparse.Namespace) -> list[Cell]:
     """Everything that is measured on a data set."""
-    n = min(len(data_set(source, options.data_dir).records.X), options.max_records)
+    _, records = data_set(source, options.data_dir)
+    n = min(len(records), options.most_records)
     found = []
     for loss in LOSSES:
         plain = Cell(source, n, "linear", loss, "none", MAX_EPSILON, 1)
@@ -117,20 +119,20 @@ def read_results(path: Path) -> dict[Cell, dict[str, Any]]:
 
 
 @functools.cache
-def data_set(source: str, data_dir: Path) -> Dataset:
+def data_set(source: str, data_dir: Path) -> tuple[PublicData, Records]:
     return load_table(source, [data_dir])
 
 
 def measure(cell: Cell, data_dir: Path) -> dict[str, Any]:
     """Share of wrong test answers in each repeat, what was chosen beforehand, and processor time."""
-    data, started = data_set(cell.source, data_dir), time.process_time()
+    (data, records), started = data_set(cell.source, data_dir), time.process_time()
     settings = {} if cell.model == "tuned" else rehearsed(cell, data)
-    X, y = data.records.X[: cell.records], data.records.y[: cell.records]
+    X, y = records.X[: cell.records], records.y[: cell.records]
     errors = [wrong(cell, settings, X, y, data.X_test, data.y_test) for _ in range(cell.repeats)]
     return {"errors": errors, "settings": settings, "cpu_seconds": round(time.process_time() - started, 2)}
 
 
-def rehearsed(cell: Cell, data: Dataset) -> dict[str, Any]:
+def rehearsed(cell: Cell, data: PublicData) -> dict[str, Any]:
     """The candidate with the fewest errors in rehearsals on public rows alone."""
     assert data.y_public is not None
     learned, counted = slice(0, REHEARSED), slice(REHEARSED, 2 * REHEARSED)

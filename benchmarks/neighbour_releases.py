@@ -36,16 +36,16 @@ def main() -> None:
     parser.add_argument("--data", choices=sorted(_FEATURES), default="mnist")
     parser.add_argument("--cells", default="100,500")
     asked = parser.parse_args()
-    data = load_images(asked.data, [asked.data_dir])
+    data, records = load_images(asked.data, [asked.data_dir])
     features = RecordFeatures(
         [{"name": s["name"], "params": s.get("params", {})} for s in listed(_FEATURES[asked.data])]
     )
-    seen, private = features(data.X_public), features(data.records.X)
+    seen, private = features(data.X_public), features(records.X)
     truth, n_classes = data.y_public, len(data.classes)
     assert truth is not None
     for n_cells in map(int, asked.cells.split(",")):
         cells = Cells.of(Space.of(seen, 50), seen, n_cells, seed=0)
-        votes = CellVote(lambda X: X, cells, 1, n_classes).count(private, data.records.y)
+        votes = CellVote(lambda X: X, cells, 1, n_classes).count(private, records.y)
         members = cells.nearest(seen)[:, 0]
         print(f"{asked.data}, {n_cells} cells; without noise {100 * (votes.argmax(1)[members] == truth).mean():.1f} %")
         for epsilon in (0.05, 0.1, 0.5, 1.0):

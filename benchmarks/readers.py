@@ -22,8 +22,8 @@ import numpy as np
 
 from pate.cluster.session import ray_session
 from pate.config import RaySettings
-from pate.data.dataset import Shards
 from pate.data.partition import parts_of
+from pate.data.private import Shards
 from pate.data.records import Format
 from pate.data.shards import read_all
 from pate.mechanisms.base import Split

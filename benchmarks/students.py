@@ -23,14 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.aggregator import Aggregator, StoredVotes
+from pate.boundary.aggregator import Aggregator
 from pate.config import load_config
-from pate.data.dataset import Dataset, Votes
-from pate.data.sources import load
+from pate.data.private import Votes
+from pate.data.public import PublicData
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, LNMax, Mechanism
 from pate.networks.training import Progress
 from pate.students import build_student
+from pate.voters import voters_of
+from pate.voters.stored import StoredCount
 
 ROWS: dict[str, tuple[str, Mechanism, int]] = {
     "mnist": ("mnist", LNMax(20.0), 100),
@@ -52,23 +54,24 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def released(data: Dataset, mechanism: Mechanism, asked: int) -> NDArray[np.int64]:
+def released(data: PublicData, votes: Votes, mechanism: Mechanism, asked: int) -> NDArray[np.int64]:
     """Labels of the first public images, through aggregator and ledger as in a run, without Ray."""
-    assert isinstance(data.private, Votes)
-    n_teachers = int(data.private.counts[0].sum())
+    n_teachers = int(votes.counts[0].sum())
     queries = data.X_public[:asked]
     with tempfile.TemporaryDirectory() as folder:
         private, key = Path(folder), secrets.token_bytes(32)
         limits = Limits(asked, asked, repr(mechanism))
         ledger = partial(Ledger, private / "ledger.db", key, private / "ledger.head", "run", limits)
         aggregator = Aggregator(mechanism, ledger, private, key, n_teachers)
-        aggregator.collect(queries, StoredVotes(data.private.counts[:asked], n_teachers))
+        aggregator.collect(queries, StoredCount(votes.counts[:asked], n_teachers))
         labels = aggregator.label(queries).labels
         aggregator.close()
     return labels
 
 
-def trained(name: str, params: dict[str, Any], data: Dataset, labels: NDArray[np.int64], seed: int) -> dict[str, Any]:
+def trained(
+    name: str, params: dict[str, Any], data: PublicData, labels: NDArray[np.int64], seed: int
+) -> dict[str, Any]:
     """Train one student; its test accuracy, seconds, and the curve at ten moments on the way."""
     student = build_student(name if name in NETWORKS else "supervised", OTHERS.get(name, params), seed)
     clock, cores, looking = time.perf_counter(), time.process_time(), 0.0
@@ -91,7 +94,7 @@ def trained(name: str, params: dict[str, Any], data: Dataset, labels: NDArray[np
     }
 
 
-def accuracy(student: Any, data: Dataset) -> float:
+def accuracy(student: Any, data: PublicData) -> float:
     assert data.X_test is not None
     return float((student.predict(data.X_test[:5000]) == data.y_test[:5000]).mean())  # type: ignore[index]
 
@@ -108,11 +111,12 @@ def main() -> None:
     asked = options.labels or asked
     config = load_config(Path(__file__).parents[1] / "configs" / f"{images}_votes.yaml")
     params, further = dict(config.student.params), {"steps": options.steps} if options.steps else {}
-    data = load(config.data, None, Path())
+    data, votes = voters_of(config).load(None, Path(), by_workers=False)
+    assert isinstance(votes, Votes)
     found: dict[str, list[float]] = {}
     print(f"{options.row}: {mechanism}, {asked} queries; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for seed in map(int, options.seeds.split(",")):
-        labels = released(data, mechanism, asked)
+        labels = released(data, votes, mechanism, asked)
         answered = labels != UNANSWERED
         right = (labels == data.y_public[:asked])[answered].mean()  # type: ignore[index]
         print(f"seed {seed}: {answered.sum()} labels, {100 * right:.1f} % right", flush=True)

@@ -24,8 +24,9 @@ from threadpoolctl import threadpool_limits
 
 from pate.boundary.counts import sum_counts
 from pate.config import RaySettings, TeacherFamily, load_config
-from pate.data.dataset import Dataset
 from pate.data.images import load_images
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.networks.threads import one_thread
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers.stacked import _Batches, _move
@@ -42,19 +43,26 @@ CNN = TeacherFamily(name="network", params={"architecture": "cnn", "channels": 1
 class Setting:
     """The data in parts of equal size; each run trains the same teachers."""
 
-    def __init__(self, data: Dataset, families: Sequence[TeacherFamily], n_teachers: int, records: int = 240) -> None:
-        rows = np.random.default_rng(0).permutation(len(data.records.X))
+    def __init__(
+        self,
+        data: tuple[PublicData, Records],
+        families: Sequence[TeacherFamily],
+        n_teachers: int,
+        records: int = 240,
+    ) -> None:
+        self.public, self.private = data
+        rows = np.random.default_rng(0).permutation(len(self.private))
         self.parts = [rows.take(range(i * records, (i + 1) * records), mode="wrap") for i in range(n_teachers)]
-        self.data, self.n_teachers = data, n_teachers
+        self.n_teachers = n_teachers
         self.kinds: list[Recipe] = recipes(families)
         self.assignment = assign_recipes(self.kinds, n_teachers)
 
     def records(self, part: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.data.records.X[self.parts[part]], self.data.records.y[self.parts[part]]
+        return self.private.X[self.parts[part]], self.private.y[self.parts[part]]
 
     def accuracy(self, counts: np.ndarray) -> float:
         """The accuracy of a single teacher, on average."""
-        y = self.data.y_public[:QUERIES]  # type: ignore[index]
+        y = self.public.y_public[:QUERIES]  # type: ignore[index]
         return float(counts[np.arange(QUERIES), y].mean() / self.n_teachers)
 
 
@@ -69,7 +77,7 @@ def plain(setting: Setting) -> tuple[float, float]:
         models.append(_plain_network(recipe, X, y) if recipe.name == "network" else _plain_sklearn(recipe, X, y))
     seconds = time.perf_counter() - started
     counts = np.zeros((QUERIES, 10), dtype=int)
-    queries = [kind.build_features().transform(setting.data.X_public[:QUERIES]) for kind in setting.kinds]
+    queries = [kind.build_features().transform(setting.public.X_public[:QUERIES]) for kind in setting.kinds]
     for part, model in enumerate(models):
         counts[np.arange(QUERIES), model(queries[setting.assignment[part]])] += 1
     return seconds, setting.accuracy(counts)
@@ -117,7 +125,7 @@ def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[
     with tempfile.TemporaryDirectory() as temporary:
         store = TeacherFiles(folder or Path(temporary), KEY)
         pool = Pool(Teaching(setting.kinds, 10, 0, setting.assignment), store, RaySettings(workers=workers))
-        pool.probe(setting.data.X_public, len(setting.parts[0]))
+        pool.probe(setting.public.X_public, len(setting.parts[0]))
         pool.wait_for(workers)
         before = {pid: _own_memory(pid) for pid in pool.pids()}
         started, used = time.perf_counter(), time.process_time() + sum(map(_processor, before))
@@ -125,7 +133,7 @@ def pooled(setting: Setting, workers: int, folder: Path | None = None) -> tuple[
         seconds = time.perf_counter() - started
         used = time.process_time() + sum(map(_processor, before)) - used
         memory = [_own_memory(pid) - grown for pid, grown in before.items()]
-        partials = pool.voters(setting.data.X_public[:QUERIES])
+        partials = pool.voters(setting.public.X_public[:QUERIES])
         pool.close()
     return seconds, setting.accuracy(sum_counts(partials, setting.n_teachers)), memory, used
 
@@ -135,7 +143,7 @@ def in_one_process(setting: Setting) -> tuple[float, float]:
     teaching = Teaching(setting.kinds, 10, 0, setting.assignment)
     worker = Worker(teaching)
     for recipe in range(len(setting.kinds)):
-        worker.probe(recipe, setting.data.X_public[:2000], len(setting.parts[0]))
+        worker.probe(recipe, setting.public.X_public[:2000], len(setting.parts[0]))
     started, used = time.perf_counter(), time.process_time()
     with one_thread(), threadpool_limits(1):
         for job in teaching.jobs():

@@ -38,14 +38,14 @@ def figures(place: str, data_dir: Path) -> list[tuple[str, int, int, int]]:
         config, published = run.config, run.labels
     assert isinstance(config, Config)
     assert published is not None
-    data = load(config.data, data_dir, Path())
+    data, _ = load(config.data, data_dir, Path())
     assert data.benchmark
     assert data.y_public is not None
     rows, labels = published.rows, published.labels
     truth = data.y_public[rows]
     public = replace(data, X_test=data.X_public[rows], y_test=truth)
     parts = [("", np.ones(len(rows), dtype=bool))]
-    for grouping in groupings(public, config.groups):
+    for grouping in groupings(public, config.report.groups):
         parts += [(f"{grouping.column} = {v}, ", grouping.members == i) for i, v in enumerate(grouping.values)]
     found = []
     for name, members in parts:

@@ -17,7 +17,7 @@ def main() -> None:
         teachers=[(SVC(C=10), 2), (KNeighborsClassifier(1), 1)],  # with weights
         n_teachers=80,
         epsilon=5,  # what may be spent; the noise follows
-        queries=200,
+        max_queries=200,
         student=SVC(C=10, probability=True),
         classes=range(10),  # public knowledge, not read off the labels
     )

@@ -17,7 +17,7 @@ def main() -> None:
     X, X_public, persons = rng.normal(size=(900, 2)), rng.normal(size=(60, 2)), np.repeat(np.arange(300), 3)
     y = np.where(X[:, 0] > 0, "right", "left")
     with config_context(enable_metadata_routing=True):
-        model = PATEClassifier(voters="neighbours", epsilon=2, queries=10, classes=["left", "right"])
+        model = PATEClassifier(voters="neighbours", epsilon=2, max_queries=10, classes=["left", "right"])
         model.set_fit_request(ids=True, X_public=True)
         pipeline = make_pipeline(FunctionTransformer(np.tanh), model)  # nothing that is fitted to private records
         given = {"ids": persons, "groups": persons, "X_public": np.tanh(X_public)}  # nobody is in training and test

@@ -18,12 +18,20 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from pate.data.frames import Encoder, is_frame, person_ids, split_off_public, with_columns_of
-from pate.planning.classifier import InvalidParameter, check_parameters, choose_voters, config_of, in_its_words, seed_of
 from pate.runs.notebook import labels_table
+from pate.voters.classifier_config import (
+    InvalidParameter,
+    check_parameters,
+    choose_voters,
+    config_of,
+    in_its_words,
+    seed_of,
+)
 
 if TYPE_CHECKING:
     from pate.config import Config
-    from pate.data.dataset import Dataset
+    from pate.data.private import Records
+    from pate.data.public import PublicData
     from pate.mechanisms import Mechanism
 
 _NEVER = -float(np.finfo(np.float32).max)
@@ -84,7 +92,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         The most that may be spent, above 0. None is 2 where there is no mechanism, and no limit where there is one.
     delta : float, default=1e-5
         The probability with which the guarantee may fail: at most 0.001, and at most one over `public_record_count`.
-    queries : int, default=None
+    max_queries : int, default=None
         How many public examples are labelled at most; of neighbours, the number of cells. None is what `pate plan`
         recommends for `public_record_count` records; where that is not given, 200 examples, or 100 cells but at
         least 4 public examples for each.
@@ -103,12 +111,12 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         numpy's own for None, is drawn from at each `fit`. Noise has no seed.
     voters : {"auto", "teachers", "neighbours"}, default="auto"
         Who votes. "auto" is those that other parameters are for (`teachers`, `n_teachers` and `mechanism`: teachers;
-        `features` and `votes`: neighbours); else what `pate plan` recommends for `public_record_count` records and
-        the public examples; and teachers where that is not given.
+        `features` and `votes_per_record`: neighbours); else what `pate plan` recommends for `public_record_count`
+        records and the public examples; and teachers where that is not given.
     features : str, dict, or list of them, default=None
         With neighbours: the public features that cells are made in, as in a config: names, or `{"name", "params"}`.
         None is X itself, each column by its spread among the public examples.
-    votes : int, default=1
+    votes_per_record : int, default=1
         With neighbours: in how many of its nearest cells a record votes.
     public_record_count : int, default=None
         About how many private records (with `ids`, persons) there are, as anybody may know. Who votes, their number
@@ -150,7 +158,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     >>> rng = np.random.default_rng(0)
     >>> X, X_public = rng.normal(size=(600, 2)), rng.normal(size=(60, 2))
     >>> y = np.where(X[:, 0] > 0, "right", "left")
-    >>> model = PATEClassifier(n_teachers=40, epsilon=4, queries=40, classes=["left", "right"])
+    >>> model = PATEClassifier(n_teachers=40, epsilon=4, max_queries=40, classes=["left", "right"])
     >>> model.fit(X, y, X_public=X_public).predict([[3, 0], [-3, 0]]).tolist()
     ['right', 'left']
     >>> model.epsilon_ <= 4
@@ -158,7 +166,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
 
     Every record a voter, at a smaller ε; the noise is worked out:
 
-    >>> model = PATEClassifier(voters="neighbours", epsilon=0.5, queries=10, classes=["left", "right"])
+    >>> model = PATEClassifier(voters="neighbours", epsilon=0.5, max_queries=10, classes=["left", "right"])
     >>> model.fit(X, y, X_public=X_public).predict([[3, 0], [-3, 0]]).tolist()
     ['right', 'left']
     >>> round(model.epsilon_, 3), len(model.labels_)
@@ -178,7 +186,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         mechanism: Mechanism | None = None,
         epsilon: float | None = None,
         delta: float = 1e-5,
-        queries: int | None = None,
+        max_queries: int | None = None,
         student: Any = None,
         classes: Sequence[Any] | None = None,
         public_fraction: float = 0.2,
@@ -186,7 +194,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = 0,
         voters: Literal["auto", "teachers", "neighbours"] = "auto",
         features: Any = None,
-        votes: int = 1,
+        votes_per_record: int = 1,
         public_record_count: int | None = None,
         n_jobs: int | None = None,
         verbose: bool | int = False,
@@ -197,7 +205,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         self.mechanism = mechanism
         self.epsilon = epsilon
         self.delta = delta
-        self.queries = queries
+        self.max_queries = max_queries
         self.student = student
         self.classes = classes
         self.public_fraction = public_fraction
@@ -205,7 +213,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.voters = voters
         self.features = features
-        self.votes = votes
+        self.votes_per_record = votes_per_record
         self.public_record_count = public_record_count
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -242,12 +250,13 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         _refuse_fitted_before(self)
         with in_its_words(), tempfile.TemporaryDirectory(prefix="pate-") as temporary:
             check_parameters(self.get_params(deep=False))
-            data, config = self._prepared(X, y, X_public, ids)
+            public, private, config = self._prepared(X, y, X_public, ids)
             folder = Path(temporary) / "run"
             outcome = run(
                 config,
                 folder,
-                data=data,
+                public=public,
+                private=private,
                 force=bool(self.force),
                 anchor="none",
                 console=Console() if self.verbose else Quiet(),
@@ -308,9 +317,10 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         told = f"<p>PATE classifier, ε = {self.epsilon_:.3g} at δ = {self.delta_:g}; {answered} released labels:</p>"
         return told + labels_table(self.classes_, self.labels_)
 
-    def _prepared(self, X: Any, y: ArrayLike, X_public: Any, ids: Any) -> tuple[Dataset, Config]:
+    def _prepared(self, X: Any, y: ArrayLike, X_public: Any, ids: Any) -> tuple[PublicData, Records, Config]:
         """The records as the pipeline takes them, and its config; sets what scikit-learn wants to know."""
-        from pate.data.dataset import Dataset, Records
+        from pate.data.private import Records
+        from pate.data.public import PublicData
 
         self.seed_ = seed_of(self.random_state)
         X, labels = self._records(X, y)
@@ -325,35 +335,36 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             X, labels = X[known], labels[known]
         is_split_off = X_public is None
         if X_public is None:
-            public = split_off_public(X, persons, self.public_fraction, self.seed_)
+            is_public = split_off_public(X, persons, self.public_fraction, self.seed_)
             warnings.warn(
                 f"about {100 * self.public_fraction:g} % of the {'records' if ids is None else 'persons'} are taken as "
                 "public examples and are not protected; give X_public instead",
                 PrivacyWarning,
                 stacklevel=3,
             )
-            numbers = np.isfinite(X).all(axis=1) if not is_frame(X) else public
-            X_public, X, labels = X[public & numbers], X[~public], labels[~public]
-            persons = None if persons is None else [one for one, out in zip(persons, public, strict=True) if not out]
+            numbers = np.isfinite(X).all(axis=1) if not is_frame(X) else is_public
+            X_public, X, labels = X[is_public & numbers], X[~is_public], labels[~is_public]
+            persons = None if persons is None else [one for one, out in zip(persons, is_public, strict=True) if not out]
         else:
             X_public = with_columns_of(X, X_public)
         if not len(X_public):
             raise InvalidParameter("X_public: holds no examples; give some, or raise public_fraction")
         given = self.get_params(deep=False)
-        voters = choose_voters(given, len(X_public), len(self.classes_))
+        chosen = choose_voters(given, len(X_public), len(self.classes_))
         self._encoder = Encoder.of(X_public, by_values=is_split_off)
-        if voters.kind == "teachers" and not is_frame(X):
+        refuses_missing = not chosen.kind.keeps_unusable_records
+        if refuses_missing and not is_frame(X):
             assert_all_finite(whole, input_name="X", estimator_name=type(self).__name__)
-        coded = self._coded(labels, voters.kind == "teachers")
-        data = Dataset(
-            private=Records(self._encoder.transform(X), coded, persons, left_out),
+        coded = self._coded(labels, refuses_missing)
+        private = Records(self._encoder.transform(X), coded, persons, left_out)
+        public = PublicData(
             X_public=self._encoder.transform(X_public),
             classes=tuple(str(name) for name in self.classes_),
             features=self._encoder.names,
             range=self._encoder.range,
             input="as the rows of X",
         )
-        return data, config_of(given, voters, self.seed_, len(self.classes_))
+        return public, private, config_of(given, chosen, self.seed_, len(X_public), len(self.classes_))
 
     def _records(self, X: Any, y: ArrayLike) -> tuple[Any, NDArray]:
         """X as it is, if it is a frame, and the labels; sets `classes_`."""

@@ -35,7 +35,7 @@ from pate.runs.console import Console
 from pate.runs.context import RunContext, RunOptions
 from pate.runs.related import related_runs
 from pate.runs.run import Run
-from pate.runs.signatures import seal
+from pate.runs.signatures import sign
 from pate.students.held_out import held_out_unless_tested
 from pate.students.stage import mention_stored_labels, train_student
 from pate.voters import voters_of
@@ -137,6 +137,7 @@ def prepare(
         public, private = voters.load(options.data_dir, options.config_dir, by_workers)
     public, private = clip_to_public_range(public, private)
     check_private(public, private, voters.keeps_unusable_records)
+    voters.check_public(public)  # before the cost of what could never be asked
     public = voters.order_public(replace(public, per_person=is_per_person(private)))
     if options.evaluate_teachers and not (public.benchmark and public.y_public is not None):
         text = "{evaluate_teachers}: is for teachers on a benchmark; how often they are right is private"
@@ -181,7 +182,7 @@ def _begun(context: RunContext) -> Iterator[Run]:
             root = data_root(options.data_dir)
             places = {"data_dir": root and str(root.resolve()), "config_dir": str(options.config_dir.resolve())}
             run.note(files.PLACES, places)
-            seal(run, run.config_file, run.places_file)
+            sign(run, run.config_file, run.places_file)
             yield run
 
 

@@ -28,13 +28,13 @@ if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is 
 
 # Files that share something costly, or ports, and run in one process; the slowest first, so that all end together.
 _TOGETHER = {
-    "a Ray": "test_pool test_electorate test_chaos test_own_teachers test_classifier test_reproduce test_shards"
-    " test_readers test_nothing_leaks test_membership test_seen_from_outside",
+    "a Ray": "test_pool test_vote_counting test_chaos test_own_teachers test_classifier test_reproduce test_shards"
+    " test_readers test_nothing_leaks test_membership test_metrics",
     "the embedded run": "test_cli test_cli_ledger",
-    "the cluster's own ports": "test_jobs test_node_loss test_placed_on_nodes test_many_nodes test_elastic"
+    "the cluster's own ports": "test_jobs test_node_loss test_remote_task_on_nodes test_many_nodes test_elastic"
     " test_launcher test_hosts_cut_off",
-    "the small run": "test_auditing test_report_files test_report_in_browser test_published_config test_tracking",
-    "real data": "test_images test_votes_source test_benchmark_tables test_run",
+    "the small run": "test_runner test_report_files test_report_in_browser test_published_config test_tracking",
+    "real data": "test_images test_stored test_benchmark_tables test_run",
 }
 _LONG = ["test_run_in_storage", "test_signals", "test_ray_session", "test_student_card", "test_mutants", "test_threads"]
 _GROUPS = {stem: group for group, stems in _TOGETHER.items() for stem in stems.split()}

@@ -33,13 +33,13 @@ from sklearn.utils.validation import has_fit_parameter
 
 from pate.classifier import PATEClassifier, PrivacyWarning
 from pate.config import TeacherFamily
-from pate.data.dataset import Dataset, Records
 from pate.data.frames import Encoder, person_ids, split_off_public
+from pate.data.private import Records, is_per_person
 from pate.errors import ConfigError, RunError
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram
-from pate.planning.budget import publishable_epsilon
 from pate.planning.recommend import recommend
 from pate.teachers import recipes
+from pate.voters import voters_of
 from pate.voters.teachers.ensemble import Ensemble
 from pate.voters.teachers.readers import parts_of, split_records
 from pate.voters.teachers.worker import Teaching
@@ -50,7 +50,7 @@ CANNOT_APPLY = {
     "check_classifier_data_not_an_array": NOISE,
     "check_fit_idempotent": NOISE,
 }
-SMALL = PATEClassifier(n_teachers=5, mechanism=GNMax(3.0), queries=40, public_fraction=0.4, force=True)
+SMALL = PATEClassifier(n_teachers=5, mechanism=GNMax(3.0), max_queries=40, public_fraction=0.4, force=True)
 NEAR = PATEClassifier(mechanism=Histogram(1.0), public_fraction=0.4)
 
 
@@ -81,7 +81,7 @@ def records(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def fitted() -> PATEClassifier:
     X, y = records()
     teachers = [(GaussianNB(), 2.0), (KNeighborsClassifier(3), 1.0)]
-    model = PATEClassifier(teachers, n_teachers=40, epsilon=6, queries=100, classes=["up", "down"])
+    model = PATEClassifier(teachers, n_teachers=40, epsilon=6, max_queries=100, classes=["up", "down"])
     return model.fit(X, y, X_public=records(150, seed=1)[0])
 
 
@@ -115,7 +115,7 @@ def test_two_fits_differ_and_draw_from_the_operating_system(monkeypatch: pytest.
     real = os.urandom
     monkeypatch.setattr(os, "urandom", lambda n: (drawn.append(n), real(n))[1])
     fits = [
-        PATEClassifier(n_teachers=20, mechanism=GNMax(10.0), queries=60, classes=["up", "down"])
+        PATEClassifier(n_teachers=20, mechanism=GNMax(10.0), max_queries=60, classes=["up", "down"])
         .fit(X, y, X_public=records(60, seed=1)[0])
         .labels_
         for _ in range(2)
@@ -126,7 +126,7 @@ def test_two_fits_differ_and_draw_from_the_operating_system(monkeypatch: pytest.
 
 def test_records_split_off_as_public_are_told_and_chosen_one_by_one() -> None:
     X, y = records()
-    model = PATEClassifier(n_teachers=20, mechanism=GNMax(5.0), queries=20, classes=["up", "down"])
+    model = PATEClassifier(n_teachers=20, mechanism=GNMax(5.0), max_queries=20, classes=["up", "down"])
     with pytest.warns(PrivacyWarning, match="not protected"):
         model.fit(X, y)
     chosen = split_off_public(X, None, 0.2, 0)
@@ -142,10 +142,10 @@ def test_records_split_off_as_public_are_told_and_chosen_one_by_one() -> None:
 def test_records_taken_as_public_are_no_longer_private() -> None:
     X, y = records()
     with pytest.warns(PrivacyWarning, match="not protected"):
-        data, _ = PATEClassifier(classes=["up", "down"])._prepared(X, y, None, None)
-    found = [row.tobytes() for part in (data.records.X, data.X_public) for row in part]
+        public, private, _ = PATEClassifier(classes=["up", "down"])._prepared(X, y, None, None)
+    found = [row.tobytes() for part in (private.X, public.X_public) for row in part]
     assert len(found) == len(set(found)) == len(X)
-    assert len(data.records.y) == len(data.records.X)
+    assert len(private.y) == len(private.X)
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -156,10 +156,10 @@ def test_medians_and_categories_are_those_of_public_examples(given: bool) -> Non
     X.loc[spies, "job"], X.loc[spies, "age"] = "spy", X["age"] + 500
     model = PATEClassifier(classes=[0, 1])
     X = X[~(spies & split_off_public(X, None, 0.2, 0))]  # a record's own hash decides
-    data, _ = model._prepared(X, np.arange(len(X)) % 2, frame(60, 1) if given else None, None)
+    public, private, _ = model._prepared(X, np.arange(len(X)) % 2, frame(60, 1) if given else None, None)
     declared = ["town=Wien"] if given else []  # which types of private columns say too, so that they have no say there
-    assert data.features == ("age", "town=Bonn", "town=Ulm", *declared, "job=clerk", "job=cook", "count")
-    ages, times = np.unique(data.records.X[:, 0], return_counts=True)
+    assert public.features == ("age", "town=Bonn", "town=Ulm", *declared, "job=clerk", "job=cook", "count")
+    ages, times = np.unique(private.X[:, 0], return_counts=True)
     assert ages[-1] < 200, "numbers beyond the public range count as its end"
     assert 40 < ages[times[:-1].argmax()] < 60  # what stands where one was missing
 
@@ -168,13 +168,13 @@ def test_what_was_asked_for_is_what_is_run() -> None:
     X, y = records()
     teachers = [(GaussianNB(), 2.0), KNeighborsClassifier(3)]
     model = PATEClassifier(
-        teachers, n_teachers=30, epsilon=3, delta=1e-6, queries=50, classes=["up", "down"], random_state=7
+        teachers, n_teachers=30, epsilon=3, delta=1e-6, max_queries=50, classes=["up", "down"], random_state=7
     )
-    _, config = model._prepared(X, y, X[:80], None)
+    _, _, config = model._prepared(X, y, X[:80], None)
     assert (config.seed, config.n_teachers, config.budget.max_queries) == (7, 30, 50)
     assert (config.budget.delta, config.budget.epsilon) == (1e-6, 3)
     assert [family.weight for family in config.teachers] == [2.0, 1.0]
-    cost = publishable_epsilon(config, config.build_mechanism(), 2)
+    cost = voters_of(config).publishable_epsilon(2)
     assert 2.9 < cost <= 3
 
 
@@ -182,7 +182,7 @@ def test_classes_are_those_that_were_given() -> None:
     """Whether or not a record has them; and probabilities stand in their columns."""
     X, y = records()
     classes = ["across", "down", "sideways", "up"]
-    model = PATEClassifier(n_teachers=40, mechanism=GNMax(3.0), queries=40, classes=classes)
+    model = PATEClassifier(n_teachers=40, mechanism=GNMax(3.0), max_queries=40, classes=classes)
     model.fit(X, y, X_public=X[np.abs(X[:, 0] + X[:, 1]) > 1][:60])  # where teachers agree
     assert model.classes_.tolist() == classes
     found = model.predict_proba(X)
@@ -196,7 +196,7 @@ def test_classes_are_those_that_were_given() -> None:
 
 def test_the_epsilon_told_is_the_cost_not_the_limit() -> None:
     X, y = records(100)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), epsilon=50, queries=10, classes=["up", "down"])
+    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), epsilon=50, max_queries=10, classes=["up", "down"])
     model.fit(X, y, X_public=X[:20])
     assert model.epsilon_ == model.report_.privacy.epsilon < 20
     assert model.report_.privacy.unit == "record"
@@ -206,7 +206,7 @@ def test_the_epsilon_told_is_the_cost_not_the_limit() -> None:
 def test_labels_have_no_part_in_which_records_are_public() -> None:
     X, y = records()
     model = PATEClassifier(classes=["up", "down"])
-    (one, _), (other, _) = model._prepared(X, y, None, None), model._prepared(X, y[::-1], None, None)
+    (one, *_), (other, *_) = model._prepared(X, y, None, None), model._prepared(X, y[::-1], None, None)
     np.testing.assert_array_equal(one.X_public, other.X_public)
 
 
@@ -220,7 +220,7 @@ def test_what_is_fitted_holds_no_record(fitted: PATEClassifier) -> None:
 
 def test_labels_that_are_taken_as_public_are_told() -> None:
     X, y = records()
-    model = PATEClassifier(n_teachers=20, mechanism=GNMax(5.0), queries=20)
+    model = PATEClassifier(n_teachers=20, mechanism=GNMax(5.0), max_queries=20)
     with pytest.warns(PrivacyWarning, match="public knowledge"):
         model.fit(X, y, X_public=X[:30])
     with pytest.raises(ValueError, match="not among classes"):
@@ -242,7 +242,7 @@ def frame(n: int, seed: int) -> pd.DataFrame:
 def test_frames_with_categories_and_missing_values() -> None:
     X, X_public = frame(400, 0), frame(100, 1)
     y = (X["town"] == "Ulm").astype(int)
-    model = PATEClassifier(n_teachers=20, epsilon=8, queries=60, classes=[0, 1]).fit(X, y, X_public=X_public)
+    model = PATEClassifier(n_teachers=20, epsilon=8, max_queries=60, classes=[0, 1]).fit(X, y, X_public=X_public)
     held_out = frame(200, 2)
     assert (model.predict(held_out) == (held_out["town"] == "Ulm")).mean() > 0.9
     assert model.feature_names_in_.tolist() == ["age", "town", "job", "count"]
@@ -270,10 +270,10 @@ def test_one_record_of_a_frame_changes_no_other() -> None:
 
 def test_a_missing_number_becomes_the_median_of_public_examples() -> None:
     X, X_public = frame(50, 0), frame(30, 1)
-    data, _ = PATEClassifier(classes=[0, 1])._prepared(X, np.resize([0, 1], 50), X_public, None)
+    _, private, _ = PATEClassifier(classes=[0, 1])._prepared(X, np.resize([0, 1], 50), X_public, None)
     missing = X["age"].isna().to_numpy()
     assert missing.any()
-    assert set(data.records.X[missing, 0].tolist()) == {np.float32(X_public["age"].median())}
+    assert set(private.X[missing, 0].tolist()) == {np.float32(X_public["age"].median())}
 
 
 def test_it_works_in_pipelines_and_cross_validation_but_not_behind_a_fitted_scaler() -> None:
@@ -282,7 +282,7 @@ def test_it_works_in_pipelines_and_cross_validation_but_not_behind_a_fitted_scal
         teachers=[make_pipeline(StandardScaler(), LogisticRegression())],
         n_teachers=20,
         mechanism=GNMax(2.0),
-        queries=40,
+        max_queries=40,
         classes=["up", "down"],
     )
     assert cross_val_score(make_pipeline(FunctionTransformer(), model), X, y, cv=2).mean() > 0.7
@@ -297,7 +297,7 @@ def test_the_mechanism_students_and_images() -> None:
         n_teachers=30,
         mechanism=ConfidentGNMax(threshold=15, sigma1=6, sigma2=4),
         student=KNeighborsClassifier(3),
-        queries=150,
+        max_queries=150,
         classes=range(10),
     )
     model.fit(digits.data[:1200], digits.target[:1200], X_public=digits.data[1200:1400])
@@ -323,7 +323,7 @@ def test_the_mechanism_students_and_images() -> None:
             "^public_record_count = 300: too few for voters = 'teachers' within epsilon = 0.5",
         ),
         ({"public_record_count": 60, "n_teachers": None}, "^epsilon=2.0: out of reach with 60 records"),
-        ({"queries": 0}, "^queries = 0"),
+        ({"max_queries": 0}, "^max_queries = 0"),
         ({"mechanism": GNMax(3.0), "epsilon": 0.1}, "^epsilon = 0.1"),
         ({"backend": "dask"}, "^backend = 'dask': must be 'local' or 'ray'"),
         ({"student": "mixmtch"}, "^student = 'mixmtch': .*'mixmatch'"),
@@ -338,14 +338,17 @@ def test_the_mechanism_students_and_images() -> None:
         ({"n_jobs": 0}, "^n_jobs = 0"),
         ({"voters": "neighbours", "teachers": GaussianNB()}, "^teachers: is for voters = 'teachers'"),
         ({"voters": "neighbours"}, "^n_teachers: is for voters = 'teachers'"),
-        ({"votes": 2}, "^votes: is for voters = 'neighbours'"),
+        ({"votes_per_record": 2}, "^votes_per_record: is for voters = 'neighbours'"),
         ({"features": ["fourier"]}, "^features: is for voters = 'neighbours'"),
         ({"voters": "neighbors"}, "^voters = 'neighbors': must be 'auto', 'teachers' or 'neighbours'"),
         (
-            {"voters": "neighbours", "n_teachers": None, "queries": 21},
-            "^queries = 21: there are only 20 public examples",
+            {"voters": "neighbours", "n_teachers": None, "max_queries": 21},
+            "^max_queries = 21: there are only 20 public examples",
         ),
-        ({"votes": 3, "n_teachers": None, "queries": 3}, "^votes = 3: must be fewer than the cells, 3"),
+        (
+            {"votes_per_record": 3, "n_teachers": None, "max_queries": 3},
+            "^votes_per_record = 3: must be fewer than the cells, 3",
+        ),
         ({"features": ["furier"], "n_teachers": None}, "^features.*'furier'"),
     ],
 )
@@ -383,7 +386,7 @@ def test_a_thing_of_another_kind_is_a_type_error_that_names_the_parameter(
 
 def test_what_is_wrong_with_data_is_a_value_error_that_names_the_argument() -> None:
     X, y = records(100)
-    model, table = PATEClassifier(n_teachers=10, queries=20, classes=["up", "down"]), frame(100, 0)
+    model, table = PATEClassifier(n_teachers=10, max_queries=20, classes=["up", "down"]), frame(100, 0)
     for arguments, words in (
         ({"X": table, "y": y[:99], "X_public": frame(30, 1)}, "inconsistent numbers of samples"),
         ({"X": X, "y": y[:99], "X_public": X[:30]}, "inconsistent numbers of samples"),
@@ -411,17 +414,17 @@ def test_voters_follow_from_public_figures_as_a_plan_recommends() -> None:
     X, y = records(133)
     X_public = records(60, seed=1)[0]
     recommended = recommend(133, 2, 2.0, 1e-5, 60).choice
-    _, config = PATEClassifier(public_record_count=133, classes=["up", "down"])._prepared(X, y, X_public, None)
+    _, _, config = PATEClassifier(public_record_count=133, classes=["up", "down"])._prepared(X, y, X_public, None)
     assert (config.voters, config.neighbours.cells) == (recommended.voters, recommended.asked)  # type: ignore[union-attr]
     model = PATEClassifier(public_record_count=133, classes=["up", "down"]).fit(X, y, X_public=X_public)
     assert model.score(*records(300, seed=2)) > 0.65
     many = recommend(20_000, 2, 2.0, 1e-5, 2_000).choice
     X_public = records(2_000, seed=1)[0]
-    _, config = PATEClassifier(public_record_count=20_000, classes=["up", "down"])._prepared(X, y, X_public, None)
+    _, _, config = PATEClassifier(public_record_count=20_000, classes=["up", "down"])._prepared(X, y, X_public, None)
     assert (config.voters, config.n_teachers, config.budget.max_queries) == ("teachers", many.n_teachers, many.asked)
-    assert 1.98 < publishable_epsilon(config, config.build_mechanism(), 2) <= 2
+    assert 1.98 < voters_of(config).publishable_epsilon(2) <= 2
     near = PATEClassifier(voters="neighbours", public_record_count=30, classes=["up", "down"])  # a plan has none
-    assert near._prepared(X, y, X_public[:60], None)[1].neighbours.cells == 15  # type: ignore[union-attr]
+    assert near._prepared(X, y, X_public[:60], None)[2].neighbours.cells == 15  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("count", [None, 133, 20_000])
@@ -430,14 +433,14 @@ def test_one_record_more_changes_neither_voters_nor_their_number(voters: str, co
     X, y = records(400)
     X_public = records(80, seed=1)[0]
     model = PATEClassifier(voters=voters, public_record_count=count, classes=["up", "down"])  # type: ignore[arg-type]
-    configs = [model._prepared(X[:n], y[:n], X_public, None)[1] for n in (2, 133, 400)]
+    configs = [model._prepared(X[:n], y[:n], X_public, None)[2] for n in (2, 133, 400)]
     assert configs[0] == configs[1] == configs[2]
 
 
 def test_parts_that_are_too_small_are_refused_unless_that_is_forced() -> None:
     """As `pate run` does it; how many records there are is not said."""
     X, y = records(133)
-    model = PATEClassifier(epsilon=8, queries=20, classes=["up", "down"])
+    model = PATEClassifier(epsilon=8, max_queries=20, classes=["up", "down"])
     with pytest.raises(ValueError, match=r"n_teachers = 250: parts .* too small to learn from") as error:
         model.fit(X, y, X_public=X[:20])
     assert "133" not in str(error.value)
@@ -459,9 +462,9 @@ def test_all_records_of_a_person_are_protected_together(form: str) -> None:
         "series": pd.Series(persons),
         "nullable": pd.Series(persons, dtype="Int64"),
     }
-    model = PATEClassifier(n_teachers=12, mechanism=GNMax(4.0), queries=20, classes=["up", "down"])
-    data, config = model._prepared(X, y, X[:20], forms[form])
-    parts = parts_of(config, data, b"k" * 32)
+    model = PATEClassifier(n_teachers=12, mechanism=GNMax(4.0), max_queries=20, classes=["up", "down"])
+    _, private, config = model._prepared(X, y, X[:20], forms[form])
+    parts = parts_of(config, private, b"k" * 32)
     of_person = {
         person: {n for n, rows in enumerate(parts) if (persons[rows] == person).any()} for person in range(120)
     }
@@ -475,24 +478,25 @@ def test_a_person_has_the_votes_of_one_record() -> None:
     X, y, persons = visits(60, 1)
     copies = (np.repeat(X[:1], 100, axis=0), np.repeat(y[:1], 100), np.repeat(persons[:1], 100))
     X, y, persons = (np.concatenate(pair) for pair in zip((X, y, persons), copies, strict=True))
-    model = PATEClassifier(mechanism=Histogram(1.0), queries=5, classes=["up", "down"])
-    data, _ = model._prepared(X, y, records(30, seed=1)[0], persons)
-    assert Counter(data.records.ids) == {"0": 101, **{str(i): 1 for i in range(1, 60)}}
-    assert data.per_person
+    model = PATEClassifier(mechanism=Histogram(1.0), max_queries=5, classes=["up", "down"])
+    public, private, _ = model._prepared(X, y, records(30, seed=1)[0], persons)
+    assert Counter(private.ids) == {"0": 101, **{str(i): 1 for i in range(1, 60)}}
+    assert public.per_person
+    assert is_per_person(private)
 
 
 def test_a_person_is_public_or_protected_whole_and_never_without_an_id() -> None:
     X, y, persons = visits()
     ids = [None if i % 10 == 0 else f"P{person}" for i, person in enumerate(persons)]
     with pytest.warns(PrivacyWarning, match="of the persons are taken as public"):
-        data, _ = PATEClassifier(classes=["up", "down"])._prepared(X, y, None, ids)
+        public_data, private, _ = PATEClassifier(classes=["up", "down"])._prepared(X, y, None, ids)
     owner = {row.tobytes(): one for row, one in zip(X, ids, strict=True)}
-    public = {owner[row.tobytes()] for row in data.X_public}
+    public = {owner[row.tobytes()] for row in public_data.X_public}
     assert None not in public
     assert 10 < len(public) < 40
-    assert not public & set(data.records.ids or ())
-    assert data.records.left_out == ids.count(None)
-    assert len(data.X_public) + len(data.records.X) + ids.count(None) == len(X)
+    assert not public & set(private.ids or ())
+    assert private.left_out == ids.count(None)
+    assert len(public_data.X_public) + len(private.X) + ids.count(None) == len(X)
 
 
 @given(st.lists(st.one_of(st.integers(), st.text(max_size=4), st.none(), st.booleans(), st.floats())), st.data())
@@ -513,7 +517,7 @@ def test_ids_by_metadata_routing_in_a_pipeline_and_a_cross_validation() -> None:
     X, y, persons = visits()
     X_public = records(40, seed=1)[0]
     with config_context(enable_metadata_routing=True):
-        model = PATEClassifier(n_teachers=8, mechanism=GNMax(1.0), queries=30, classes=["up", "down"])
+        model = PATEClassifier(n_teachers=8, mechanism=GNMax(1.0), max_queries=30, classes=["up", "down"])
         model.set_fit_request(ids=True, X_public=True)
         pipeline = make_pipeline(FunctionTransformer(), model)
         fitted = pipeline.fit(X, y, ids=persons, X_public=X_public)
@@ -588,7 +592,7 @@ def test_anything_with_fit_and_predict_is_a_teacher_and_a_student(kind: str) -> 
         "RandomState": SVC(random_state=np.random.RandomState(3)),
     }[kind]
     X, y = records()
-    model = PATEClassifier(estimator, n_teachers=20, mechanism=GNMax(2.0), queries=60, classes=["up", "down"])
+    model = PATEClassifier(estimator, n_teachers=20, mechanism=GNMax(2.0), max_queries=60, classes=["up", "down"])
     model.set_params(student=estimator).fit(X, y, X_public=records(60, seed=1)[0])
     held_out = records(200, seed=2)
     assert model.score(*held_out) > 0.75
@@ -617,7 +621,7 @@ def test_the_default_student_scales_by_public_examples() -> None:
     """One column in millionths, one in millions: unscaled, logistic regression sees the latter only."""
     X, y = records()
     scale, X_public = np.array([1e-6, 1e-6, 1e6]), records(150, seed=1)[0]
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(2.0), queries=100, classes=["up", "down"])
+    model = PATEClassifier(n_teachers=10, mechanism=GNMax(2.0), max_queries=100, classes=["up", "down"])
     model.fit(X * scale, y, X_public=X_public * scale)
     held_out, truth = records(300, seed=2)
     assert model.score(held_out * scale, truth) > 0.8
@@ -632,7 +636,7 @@ def test_scores_agree_with_predictions(student: object, n_classes: int) -> None:
     X, _ = records()
     y = np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.7] if n_classes == 3 else [0]) + 1
     classes = range(5) if n_classes == 3 else [1, 2]
-    model = PATEClassifier(n_teachers=20, mechanism=GNMax(2.0), queries=100, classes=classes, student=student)
+    model = PATEClassifier(n_teachers=20, mechanism=GNMax(2.0), max_queries=100, classes=classes, student=student)
     model.fit(X, y, X_public=records(150, seed=1)[0])
     held_out = records(100, seed=2)[0]
     scores, probabilities = model.decision_function(held_out), model.predict_proba(held_out)
@@ -645,7 +649,7 @@ def test_scores_agree_with_predictions(student: object, n_classes: int) -> None:
 
 def test_weights_and_partial_fits_are_refused_and_why_is_said() -> None:
     X, y = records(100)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), queries=10, classes=["up", "down"])
+    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), max_queries=10, classes=["up", "down"])
     with pytest.raises(ValueError, match=r"^sample_weight: is not taken; every record .* same vote"):
         model.fit(X, y, X_public=X[:20], sample_weight=np.ones(100))
     with pytest.raises(TypeError, match="unexpected keyword argument 'groups'"):
@@ -661,11 +665,11 @@ def test_weights_and_partial_fits_are_refused_and_why_is_said() -> None:
 
 def test_random_states_are_drawn_from_as_scikit_learn_does() -> None:
     X, y = records(100)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), queries=10, classes=["up", "down"])
+    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), max_queries=10, classes=["up", "down"])
 
     def seeds(state: object) -> list[int]:
         model.set_params(random_state=state)
-        return [model._prepared(X, y, X[:20], None)[1].seed for _ in range(2)]
+        return [model._prepared(X, y, X[:20], None)[2].seed for _ in range(2)]
 
     assert seeds(7) == [7, 7]
     first, second = seeds(np.random.RandomState(3))
@@ -677,7 +681,7 @@ def test_random_states_are_drawn_from_as_scikit_learn_does() -> None:
 
 def test_progress_is_shown_if_wanted_and_nothing_private_to_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     X, y = records(133)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), queries=10, classes=["up", "down"])
+    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), max_queries=10, classes=["up", "down"])
     model.fit(X, y, X_public=X[:20])
     assert capsys.readouterr() == ("", "")
     model.set_params(verbose=True).fit(X, y, X_public=X[:20], ids=np.arange(133))
@@ -685,7 +689,7 @@ def test_progress_is_shown_if_wanted_and_nothing_private_to_a_pipe(capsys: pytes
     assert out == ""
     assert "10 teachers, GNMax" in err
     assert "133" not in err
-    near = PATEClassifier(mechanism=Histogram(2.0), queries=5, classes=["up", "down"], verbose=True)
+    near = PATEClassifier(mechanism=Histogram(2.0), max_queries=5, classes=["up", "down"], verbose=True)
     near.fit(X, y, X_public=X[:20], ids=np.arange(133))
     assert "one vote per person" in capsys.readouterr().err
 
@@ -696,10 +700,11 @@ def test_processes_train_the_same_teachers() -> None:
     teaching = Teaching(
         recipes([TeacherFamily(estimator=GaussianNB()), TeacherFamily(estimator=of_a_notebook()())]), 2, 0, [0, 1] * 4
     )
-    data, found = Dataset(Records(X, (y == "up").astype(np.int64)), X[:3], ("down", "up")), []
-    config = PATEClassifier(n_teachers=8, mechanism=GNMax(9.0), classes=["up", "down"])._prepared(X, y, X, None)[1]
+    private = Records(X, (y == "up").astype(np.int64))
+    found: list[np.ndarray] = []
+    config = PATEClassifier(n_teachers=8, mechanism=GNMax(9.0), classes=["up", "down"])._prepared(X, y, X, None)[2]
     for n_jobs in (None, 2):
-        with Ensemble(teaching, split_records(config, data, b"k" * 32), n_jobs=n_jobs) as ensemble:
+        with Ensemble(teaching, split_records(config, private, b"k" * 32), n_jobs=n_jobs) as ensemble:
             done: list[int] = []
             ensemble.train(done.append)
             assert done[-1] == 8
@@ -721,7 +726,7 @@ class FailsLater(Threshold):
 def test_what_fails_after_labels_were_paid_for_gives_no_advice_that_is_not_true() -> None:
     X, y = records()
     model = PATEClassifier(
-        n_teachers=20, mechanism=GNMax(2.0), queries=60, classes=["up", "down"], student=FailsLater()
+        n_teachers=20, mechanism=GNMax(2.0), max_queries=60, classes=["up", "down"], student=FailsLater()
     )
     with pytest.raises(
         RunError, match=r"the student failed .* another adds its ε to what this one may have spent$"
@@ -734,7 +739,7 @@ def test_records_vote_themselves_with_the_least_noise_for_epsilon() -> None:
     """Of a frame with words and missing numbers; two votes a record, ten cells."""
     X = frame(600, 0)
     y = np.where(X["town"] == "Ulm", "yes", "no")
-    model = PATEClassifier(voters="neighbours", votes=2, queries=10, epsilon=2, classes=["no", "yes"])
+    model = PATEClassifier(voters="neighbours", votes_per_record=2, max_queries=10, epsilon=2, classes=["no", "yes"])
     model.fit(X, y, X_public=frame(80, 1))
     assert 1.98 < model.epsilon_ <= 2
     assert model.delta_ == 1e-5
@@ -750,7 +755,7 @@ def test_a_record_that_is_no_number_casts_no_vote_and_stops_nothing() -> None:
     """For neighbours; teachers refuse it."""
     X, y = records()
     X[3, 1] = np.nan
-    model = PATEClassifier(voters="neighbours", queries=10, epsilon=2, classes=["up", "down"])
+    model = PATEClassifier(voters="neighbours", max_queries=10, epsilon=2, classes=["up", "down"])
     assert (model.fit(X, y, X_public=records(60, seed=1)[0]).predict(X[4:]) == y[4:]).mean() > 0.7
     with pytest.raises(ValueError, match="NaN"):
         PATEClassifier(classes=["up", "down"]).fit(X, y, X_public=X[10:20])
@@ -760,19 +765,19 @@ def test_cells_are_made_of_records_split_off_and_in_features_that_were_named() -
     X, y = records()
     steps = [{"name": "fourier", "params": {"n_pairs": 20, "gamma": 0.5}}]
     model = PATEClassifier(voters="neighbours", features=steps, classes=["up", "down"])
-    data, config = model._prepared(X, y, None, None)
+    public, _, config = model._prepared(X, y, None, None)
     assert config.neighbours is not None
-    assert config.neighbours.cells == len(data.X_public) // 4
+    assert config.neighbours.cells == len(public.X_public) // 4
     assert [step.name for step in config.neighbours.features] == ["fourier"]
     assert not config.neighbours.standardise
     assert config.mechanism["name"] == "histogram"
-    assert 1.98 < publishable_epsilon(config, config.build_mechanism(), 2) <= 2
+    assert 1.98 < voters_of(config).publishable_epsilon(2) <= 2
 
 
 @pytest.mark.usefixtures("local_ray")
 def test_on_ray_it_is_the_same_classifier() -> None:
     X, y = records()
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(1.0), queries=30, classes=["up", "down"], backend="ray")
+    model = PATEClassifier(n_teachers=10, mechanism=GNMax(1.0), max_queries=30, classes=["up", "down"], backend="ray")
     model.set_params(teachers=[GaussianNB(), of_a_notebook()()], n_jobs=1)
     assert (model.fit(X, y, X_public=records(60, seed=1)[0]).predict(X) == y).mean() > 0.8
 

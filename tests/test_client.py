@@ -29,7 +29,7 @@ config, votes = sys.argv[1:]
 for words, told in {
     "--help": "submit",
     f"account {votes} --mechanism gnmax --sigma 20 --delta 1e-5": "exact, PLD",
-    "plan --mechanism gnmax --sigma 20 --queries 10": "ε to publish",
+    "plan --mechanism gnmax --sigma 20 --max-queries 10": "ε to publish",
     f"plan {config}": "ε to publish",
     f"account {votes} --mechanism gnmax --sigma 20 --delta 1e-5 --plot x.png": "this takes matplotlib",
     "jobs --address http://127.0.0.1:9": "no Ray head answers there",
@@ -99,7 +99,7 @@ def test_the_wheel_installs_and_works_by_itself(tmp_path: Path) -> None:
     for words, told in {
         "--help": "submit",
         "account votes.npy --mechanism gnmax --sigma 20 --delta 1e-5": "exact, PLD",
-        "plan --mechanism gnmax --sigma 20 --queries 10": "ε to publish",
+        "plan --mechanism gnmax --sigma 20 --max-queries 10": "ε to publish",
         "jobs --address http://127.0.0.1:9": "no Ray head answers there",
     }.items():
         command = [str(tmp_path / "venv" / "bin" / "pate"), *words.split()]

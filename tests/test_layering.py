@@ -25,7 +25,11 @@ _LIGHT = [
     "pate.accounting.exact",
     "pate.planning.costs",
     "pate.planning.plan",
-    "pate.planning.budget",
+    "pate.data.private",
+    "pate.data.public",
+    "pate.voters",
+    "pate.voters.base",
+    "pate.voters.ledgers",
     "pate.accounting.sanitise",
     "pate.audit.bounds",
     "pate.audit.samples",
@@ -46,6 +50,9 @@ _BELOW = {
     "ledger": {"accounting", "storage"},
 }
 """What the folders that count privacy may import, in functions and for types too, besides errors and components."""
+
+_PUBLIC_SIDE = ["students", "features", "networks", "report", "planning", "cli/predict.py"]
+"""Folders and files that work on public data and on what was released."""
 
 ROOT = Path(pate.__file__).parent
 
@@ -134,6 +141,38 @@ def test_what_counts_privacy_knows_nothing_above_it(folder: str) -> None:
 def test_planning_stands_above_mechanisms_and_accounting() -> None:
     importers = {name for name, others in graph(always=True).items() if "planning" in others}
     assert not importers & {"noise", "accounting", "mechanisms", "ledger", "data", "config"}
+
+
+@pytest.mark.parametrize("place", _PUBLIC_SIDE)
+def test_the_public_side_never_sees_private_data(place: str) -> None:
+    """Neither on loading nor in a function, and not for types either."""
+    paths = [ROOT / place] if place.endswith(".py") else list((ROOT / place).rglob("*.py"))
+    assert paths
+    for path in paths:
+        named = {
+            name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for name in _imported_names(node)
+        }
+        assert not {name for name in named if f"{name}.".startswith("pate.data.private.")}, path
+
+
+def test_an_import_of_private_data_is_noticed_in_any_form() -> None:
+    for line in (
+        "from pate.data.private import Records",
+        "from pate.data import private",
+        "import pate.data.private",
+        "def f():\n    from pate.data.private import Records",
+    ):
+        found = {name for node in ast.walk(ast.parse(line)) for name in _imported_names(node)}
+        assert "pate.data.private" in found, line
+
+
+def _imported_names(node: ast.AST) -> Iterator[str]:
+    """Modules that a statement imports, and what it imports from them, which may be modules too."""
+    if isinstance(node, ast.Import):
+        yield from (name.name for name in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
 def test_nobody_asks_which_mechanism_it_has() -> None:

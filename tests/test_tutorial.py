@@ -44,7 +44,7 @@ def follow(patch: pytest.MonkeyPatch, folder: Path, patients: int) -> None:
 def recall_and_auc(folder: Path) -> tuple[float, float]:
     """How many readmissions the student finds among the test visits, and how well it ranks them."""
     config = load_config(folder / "hospital" / "readmission.yaml")
-    data = load(config.data, None, folder / "hospital", keep_missing=True)
+    data, _ = load(config.data, None, folder / "hospital", keep_missing=True)
     student = Run.load(folder / "hospital" / "run").student(trust=["sklearn.linear_model._logistic.LogisticRegression"])
     assert data.X_test is not None
     return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pate.audit.canaries import Guessed, guess
 from pate.audit.interface import OneRunAudit
@@ -54,6 +55,8 @@ def audit_pipeline(
 
 def alone(config: Config) -> Config:
     """The config without what would reach outside the scratch folder, or is not part of what is audited."""
-    left_out = {name: None for name in ("ledger", "sanitise") if name in type(config.budget).model_fields}
+    left_out: dict[str, Any] = {
+        name: None for name in ("ledger", "sanitise") if name in type(config.budget).model_fields
+    }
     budget = config.budget.model_copy(update=left_out)
     return config.model_copy(update={"backend": "local", "nonprivate": None, "budget": budget})

@@ -122,9 +122,9 @@ def audit(
         _write(run.private_audit_file, json.dumps(found.to_json(), indent=1), 0o600)
         _write(run.private_audit_page, render_audit(found, subjects[0]), 0o600)
         if found.benchmark:
-            public = found.without_records()
-            _write(run.audit_file, json.dumps(public.to_json(), indent=1), 0o644)
-            _write(run.audit_page, render_audit(public), 0o644)
+            shown = found.without_records()
+            _write(run.audit_file, json.dumps(shown.to_json(), indent=1), 0o644)
+            _write(run.audit_page, render_audit(shown), 0o644)
         run.sync()
     return found
 

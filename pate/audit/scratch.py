@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.aggregator import Aggregator, StoredVotes
+from pate.boundary.aggregator import Aggregator
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
 from pate.storage.files import KEY_BYTES
+from pate.voters.stored import StoredCount
 
 
 @contextmanager
@@ -43,5 +44,5 @@ def answers(mechanism: Mechanism, counts: NDArray[np.int64]) -> NDArray[np.int64
     and stored in a fresh ledger, and read from there."""
     n_teachers, X = int(counts[0].sum()), np.arange(len(counts), dtype=np.float64)[:, None]
     with scratch_aggregator(mechanism, len(counts), n_teachers) as aggregator:
-        aggregator.collect(X, StoredVotes(counts, n_teachers))
+        aggregator.collect(X, StoredCount(counts, n_teachers))
         return aggregator.label(X).labels

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,6 +99,7 @@ def audit_sensitivity(
 
     from pate.voters import voters_of
 
+    public = replace(public, per_person=records.ids is not None)
     count = voters_of(with_learned_features(config, public.X_public)).vote_counter(
         public, config_dir or Path(), secrets.token_bytes(KEY_BYTES)
     )

@@ -176,7 +176,7 @@ def control(of: Subject, records: int, seed: int = 0) -> Subject:
 
 
 def data_of(run: Run, data_dir: Path | None = None) -> tuple[PublicData, PrivateData]:
-    """The run's data, public and private, read again from where the run found it, or from where the user says that it is."""
+    """The run's data, public and private, read again from where the run found it, or from `data_dir`."""
     from pate.data.sources import load
     from pate.voters import voters_of
 

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -43,7 +43,7 @@ from pate.runs.console import Console
 from pate.runs.files import PLACES, SECONDS
 from pate.runs.related import related_runs
 from pate.runs.run import Resume, Run
-from pate.runs.signatures import seal
+from pate.runs.signatures import sign
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_", "curve_")
@@ -78,8 +78,8 @@ def run_baseline(
     `resume` goes on with a run that is in `out`: an interrupted DP-SGD where it was. "auto" also begins one where there
     is none. Where this machine has no GPU, networks are trained on one of the Ray cluster at `address`, or in
     $RAY_ADDRESS. A private record that cannot be learned from counts as zero and stops nothing, and neither does a
-    person with several records, of which one counts. `public` and `private` are the data, if it is in memory. With `curve`, the
-    report on a benchmark also tells how well DP-SGD did while it trained.
+    person with several records, of which one counts. `public` and `private` are the data, if it is in memory. With
+    `curve`, the report on a benchmark also shows how well DP-SGD did while it trained.
 
     What was trained is stored under `private/`, together with what it cost, and published from there: a run that is
     resumed after that publishes the same weights, whenever it was interrupted.
@@ -94,7 +94,7 @@ def run_baseline(
     data, records = replace(data, per_person=is_per_person(private)), records_of(private)
     if curve and not data.benchmark:
         raise ConfigError("curve: is for benchmarks; accuracies on private records are private")
-    groupings(data, config.groups)
+    groupings(data, config.report.groups)
     config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data, records)
     model = _build(config, data, n_records)
@@ -112,7 +112,7 @@ def run_baseline(
         root = data_root(data_dir)
         places = {"data_dir": root and str(root.resolve()), "config_dir": str(config_dir.resolve())}
         directory.note(PLACES, places)
-        seal(directory, directory.config_file, directory.places_file)
+        sign(directory, directory.config_file, directory.places_file)
         started = time.perf_counter()
         if not directory.released_file.exists():
             _train(model, config, data, records, directory, console, curve)
@@ -332,7 +332,7 @@ def _figures(
 ) -> dict[str, Any]:
     """How good the model is, on public examples."""
     shaped = partial(_shaped, model)
-    student, answers = measured(config.baseline.name, model, data, groups=config.groups, shaped=shaped)
+    student, answers = measured(config.baseline.name, model, data, groups=config.report.groups, shaped=shaped)
     if not data.benchmark:
         return {"student": student, "benchmark": None}
     known: dict[str, Any] = {}
@@ -341,5 +341,5 @@ def _figures(
         known = {"public_accuracy": right, "public_examples": len(data.X_public)}
     nonprivate = nonprivate_model(config.nonprivate, data, records, config.seed, console)
     curve = tuple(getattr(model, "curve_", ())) or None
-    benchmark = benchmark_figures(data, answers, config.groups, nonprivate, curve=curve, **known)
+    benchmark = benchmark_figures(data, answers, config.report.groups, nonprivate, curve=curve, **known)
     return {"student": student, "benchmark": benchmark}

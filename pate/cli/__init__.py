@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from signal import SIGINT
 from typing import Annotated, Any
@@ -24,11 +24,11 @@ from pate.cli.forget import forget
 from pate.cli.init import init
 from pate.cli.jobs import fetch, jobs, logs, stop
 from pate.cli.mechanism_options import MechanismCommand
-from pate.cli.options import as_option
+from pate.cli.options import CommandGroup, as_option
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
-from pate.cli.resuming import CommandWithResume
+from pate.cli.resume_option import CommandWithResume
 from pate.cli.run import run
 from pate.cli.student import student
 from pate.cluster.interrupts import interruptible, received, speaking, was_told
@@ -51,9 +51,10 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-def _commands(*commands: Callable[..., None]) -> typer.Typer:
-    """An app of the given commands and of those that need neither data nor a model: clusters and accounting."""
+def _commands(groups: Mapping[str, Iterable[Callable[..., None]]]) -> typer.Typer:
+    """An app of the given groups of commands and of those that need neither data nor a model: planning and clusters."""
     app = typer.Typer(
+        cls=CommandGroup,
         context_settings={"help_option_names": ["-h", "--help"]},
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -61,23 +62,31 @@ def _commands(*commands: Callable[..., None]) -> typer.Typer:
         help="PATE: learn from private records, publish only a student and its ε.",
     )
     app.callback(invoke_without_command=True)(_version)
-    for command in commands:
-        app.command(cls=CommandWithResume)(command)
-    app.add_typer(submit.app, name="submit")
+    for group, commands in groups.items():
+        for command in commands:
+            app.command(cls=CommandWithResume, rich_help_panel=group)(command)
+    for command in (plan, account):
+        app.command(cls=MechanismCommand, rich_help_panel=_PLAN)(command)
+    app.add_typer(submit.app, name="submit", rich_help_panel=_CLUSTER)
     for command in (jobs, logs, stop, fetch, doctor):
-        app.command()(command)
-    app.command(cls=MechanismCommand)(account)
-    app.command(cls=MechanismCommand)(plan)
+        app.command(rich_help_panel=_CLUSTER)(command)
     return app
 
 
-app = _commands(init, run, student, predict, report, baseline, compare, audit, reproduce, forget)
-app.add_typer(ledger.app, name="ledger")
+_PLAN, _LOOK, _CLUSTER = "Plan", "Look", "Cluster"
+app = _commands(
+    {
+        _PLAN: (init,),
+        "Run": (run, student, predict, baseline, reproduce, forget),
+        _LOOK: (report, compare, audit),
+    }
+)
+app.add_typer(ledger.app, name="ledger", rich_help_panel=_LOOK)
 
 
 def client() -> None:
     """Entry point of pate-client, which is installed without torch and the like."""
-    main(_commands())
+    main(_commands({}))
 
 
 def main(commands: typer.Typer | None = None) -> None:

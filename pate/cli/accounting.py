@@ -6,28 +6,27 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import suppress
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, ParamSpec, TypeVar
 
 import typer
 
 from pate.cli.mechanism_options import own_settings, required_settings
-from pate.cli.tables import in_a_line
 from pate.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from pate.components.registry import Guard
-    from pate.config import Config
-    from pate.data.dataset import Dataset
+    from pate.data.private import PrivateData
+    from pate.data.public import PublicData
     from pate.mechanisms import Counts, Mechanism
     from pate.planning.costs import CostSummary
     from pate.planning.plan import Workload
+    from pate.voters.base import Voters
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +44,7 @@ Teachers = Annotated[int | None, typer.Option(help="number of teachers")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 
-_OPTIONS = {"asked": "queries", "max_queries": "queries", "n_teachers": "teachers", "n_classes": "classes"}
+_OPTIONS = {"asked": "max_queries", "n_teachers": "teachers", "n_classes": "classes"}
 
 
 def naming_options(command: Callable[P, R]) -> Callable[P, R]:
@@ -97,7 +96,7 @@ def account(
     plot: Annotated[Path | None, typer.Option(help="draw ε over the number of queries (.png, .svg, .pdf)")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What answering the queries of a votes file costs, by every method."""
+    """Compute what answering the queries of a votes file costs, by every method."""
     from pate.accounting import parameters
     from pate.data.votes import load_votes
     from pate.mechanisms import build
@@ -128,8 +127,8 @@ def plan(
     mechanism: MechanismName = None,
     target_epsilon: Annotated[float | None, typer.Option(help="find the least noise for this ε")] = None,
     delta: Annotated[float | None, typer.Option(help="δ; 1e-5 if left out")] = None,
-    queries: Annotated[int | None, typer.Option(help="most queries asked")] = None,
-    max_answers: Annotated[int | None, typer.Option(help="most queries answered")] = None,
+    max_queries: Annotated[int | None, typer.Option(help="the most queries that may ever be asked")] = None,
+    max_answers: Annotated[int | None, typer.Option(help="the most queries that may ever be answered")] = None,
     teachers: Teachers = None,
     classes: Annotated[int, typer.Option(help="number of classes")] = 10,
     votes: Annotated[Path | None, typer.Option(help="expected answers for these votes")] = None,
@@ -152,21 +151,21 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Noise for a target ε, what a configuration can answer, its ε, and with a config its time, before any training."""
+    """Find the noise for a target ε; say what a config can answer, its ε and its time, before any training."""
     from pate.components.registry import importing_only
     from pate.mechanisms import build, mechanism_class
     from pate.planning import plan as planning
-    from pate.planning.budget import publishable_epsilon
+    from pate.voters import voters_of
 
     if set_ and config is None:
-        raise ConfigError("--set: changes a config; name one, or give options such as --mechanism and --queries")
+        raise ConfigError("--set: changes a config; name one, or give options such as --mechanism and --max-queries")
     if stand_in:
         from pate.cli.stand_in import print_numbers
 
         if config is None:
             raise ConfigError("--stand-in: is for a config whose data are labelled and public; name it")
         with importing_only(trust or (), beside=True):
-            print_numbers(config, set_ or [], data_dir, records, target_epsilon, delta, queries, as_json)
+            print_numbers(config, set_ or [], data_dir, records, target_epsilon, delta, max_queries, as_json)
         return
     if records is not None:
         _recommend(ctx, config, records, classes, target_epsilon, delta, public, as_json)
@@ -176,19 +175,24 @@ def plan(
         from pate.config import load_config
 
         with importing_only(trusted, beside=True) as guard:
-            found = load_config(config, set_ or ())
-            if found.voters == "neighbours":
-                from pate.cli.neighbours import print_plan
-
-                print_plan(found, config, data_dir, target_epsilon, as_json)
+            limits = {"delta": delta, "max_queries": max_queries, "max_answers": max_answers}
+            given = [f"budget.{key}={value}" for key, value in limits.items() if value is not None]
+            found = load_config(config, [*(set_ or ()), *given])
+            voters = voters_of(found)
+            known, private = voters.load(data_dir, config.parent, by_workers=False)
+            seconds = _seconds(voters, known, private, config.parent, guard)
+            own_plan = voters.plan(known, target_epsilon, seconds.student)
+            if own_plan is not None:
+                print(json.dumps(own_plan.content) if as_json else "\n".join(own_plan.lines))
                 return
-            settings, workload, teachers, seconds = _from_config(found, config, data_dir, guard, classes)
+            workload = planning.Workload(*voters.query_limits, found.budget.delta, known.n_classes)
+            settings, teachers = dict(found.mechanism), voters.n_parts
         refused = sorted(set(guard.refused))
         settings |= own_settings(ctx)
     else:
         delta = 1e-5 if delta is None else delta
         settings = required_settings(ctx, delta=delta)
-        asked = mechanism_class(settings).default_asked(settings) if queries is None else queries
+        asked = mechanism_class(settings).default_asked(settings) if max_queries is None else max_queries
         workload = planning.Workload(asked, max_answers, delta, classes)
     counts, weights = _histograms(votes, gaps, teachers, workload.n_classes)
     if votes is not None and counts is not None:
@@ -198,18 +202,16 @@ def plan(
         if target_epsilon is None:
             chosen = build(settings, teachers)
         elif mechanism_class(settings).free_parameter in own_settings(ctx):  # the noise is given: solve for the queries
-            _refuse_both(ctx, queries)
+            _refuse_both(ctx, max_queries)
             chosen, workload = planning.solve_queries(settings, target_epsilon, workload, teachers)
         else:
             chosen = planning.solve_noise(settings, target_epsilon, workload, teachers)
     if config is not None and target_epsilon is None and not own_settings(ctx):
-        publishable_epsilon(found, chosen, workload.n_classes)  # refused where it is above budget.epsilon
+        voters.publishable_epsilon(workload.n_classes)  # refused where it is above budget.epsilon
     result = _plan_object(chosen, workload, teachers, counts, weights, votes is not None)
     result |= {"seconds_of_training": seconds.training, "seconds_of_student": seconds.student, "not_imported": refused}
-    if config is not None and found.teacher_rounds:
-        result["rounds"] = [
-            {"queries": one.queries, "features": one.features or "public"} for one in found.teacher_rounds
-        ]
+    if config is not None and (rounds := voters.rounds_planned()):
+        result["rounds"] = rounds
     if as_json:
         print(json.dumps(result))
     else:
@@ -226,7 +228,7 @@ def _recommend(
     public: int | None,
     as_json: bool,
 ) -> None:
-    from pate.cli.recommending import print_recommendation
+    from pate.cli.recommendation import print_recommendation
 
     if target_epsilon is None:
         raise ConfigError("--records: needs --target-epsilon, the ε that may be spent, such as 2")
@@ -237,13 +239,13 @@ def _recommend(
     print_recommendation(records, classes, target_epsilon, delta, public, as_json)
 
 
-def _refuse_both(ctx: typer.Context, queries: int | None) -> None:
+def _refuse_both(ctx: typer.Context, max_queries: int | None) -> None:
     """With noise and target ε given, the queries follow from them."""
-    if queries is not None:
+    if max_queries is not None:
         noise = next(iter(own_settings(ctx)))
         raise ConfigError(
-            f"--queries {queries}: with --{noise} and --target-epsilon, how many can be asked is worked out; leave out "
-            "one of the three"
+            f"--max-queries {max_queries}: with --{noise} and --target-epsilon, how many can be asked is worked out; "
+            "leave out one of the three"
         )
 
 
@@ -254,52 +256,35 @@ class Seconds(NamedTuple):
     student: float | None = None
 
 
-def _from_config(
-    config: Config, path: Path, data_dir: Path | None, guard: Guard, classes: int
-) -> tuple[dict[str, Any], Workload, int, Seconds]:
-    """Mechanism, workload, teachers, seconds: None where that would take what `guard` refuses to import, what
-    pate-client leaves out, or the number of private records; `classes` is how many there are where the data cannot be
-    asked."""
-    from pate.planning.plan import Workload
+def _seconds(voters: Voters[Any], public: PublicData, private: PrivateData, config_dir: Path, guard: Guard) -> Seconds:
+    """Run the checks of preflight, and say how long training and student would take on this machine.
 
-    budget = config.budget
-    if find_spec("torch") is None:
-        workload = Workload(budget.max_queries, budget.answer_limit, budget.delta, classes)
-        return dict(config.mechanism), workload, config.n_teachers, Seconds()
-    from pate.data.sources import load
-    from pate.preflight.trials import estimate_student_seconds
-
-    data = load(config.data, data_dir, path.parent)
-    workload = Workload(budget.max_queries, budget.answer_limit, budget.delta, len(data.classes))
-    first = (
-        config.of_round(1) if config.teacher_rounds else config
-    )  # later ones may see by a student that is not there yet
-    training = _seconds_of_training(first, data, guard) if first.teachers else None
-    student = estimate_student_seconds(config, data, config.build_mechanism().may_decline)
-    return dict(config.mechanism), workload, config.n_teachers, Seconds(training, student)
-
-
-def _seconds_of_training(config: Config, data: Dataset, guard: Guard) -> float | None:
+    None where that would take what `guard` refuses to import, or the number of private records, which is not public.
+    """
     from pate.config.validation import public_record_count
     from pate.errors import NotTrusted
-    from pate.preflight.learned_features import with_learned_features
-    from pate.teachers import recipes
-    from pate.voters.teachers.local import expected_seconds
+    from pate.preflight import run_checks
+    from pate.preflight.features import with_learned_features
+    from pate.runs.console import Quiet
+    from pate.runs.context import RunContext, RunOptions
+    from pate.voters import voters_of
 
+    config = voters.config
+    voters.build_components(lambda: suppress(NotTrusted))
+    context = RunContext(config, "", RunOptions(config_dir=config_dir, pages=False), Quiet(), public)
+    run_checks(context, skip=NotTrusted)
+    student = context.student_seconds if context.student_seconds else None
     # How long it takes tells about how many records there are, and what is printed may end up in a log.
-    records = len(data.records) if data.benchmark else public_record_count(config.data)
-    for recipe in recipes(config.teachers):
-        for build in (lambda r=recipe: r.estimator(0), recipe.build_features):
-            with suppress(NotTrusted):
-                build()
+    records = len(private) if public.benchmark and isinstance(private, Sized) else public_record_count(config.data)
     if guard.refused or records is None:
-        return None
+        return Seconds(None, student)
     try:
-        config = with_learned_features(config, data.X_public)
-        return expected_seconds(config, data.X_public, records // config.n_teachers, len(data.classes))
+        return Seconds(
+            voters_of(with_learned_features(config, public.X_public)).training_seconds(public, records), student
+        )
     except ConfigError:
         if guard.refused:  # by a network's own module, which is imported with its first weights
-            return None
+            return Seconds(None, student)
         raise
 
 
@@ -337,8 +322,8 @@ def _plan_object(
     expected = None if counts is None else planning.expect(mechanism, counts, weights, workload.max_queries)
     return {
         "mechanism": {"name": mechanism.name, **dataclasses.asdict(mechanism)},  # type: ignore[call-overload]
-        "queries": workload.max_queries,
-        "answered_limit": workload.max_answers,
+        "max_queries": workload.max_queries,
+        "max_answers": workload.max_answers,
         "delta": workload.delta,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
         "epsilon_by_method": planning.epsilon_by_method(mechanism, workload),
@@ -371,9 +356,11 @@ def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
 
 
 def _print_plan(result: dict[str, Any]) -> None:
-    parameters = in_a_line(result["mechanism"])
-    limit = f", at most {result['answered_limit']} answered" if result["answered_limit"] else ""
-    print(f"{result['mechanism']['name']} ({parameters}), {result['queries']} queries{limit}")
+    from pate.planning.recommend import describe_parameters
+
+    parameters = describe_parameters(result["mechanism"])
+    limit = f", at most {result['max_answers']} answered" if result["max_answers"] else ""
+    print(f"{result['mechanism']['name']} ({parameters}), {result['max_queries']} queries{limit}")
     if result["epsilon"] is None:
         print(f"  ε to publish       none at δ = {result['delta']:g}: add noise, ask fewer, or lower the δ per query")
     else:

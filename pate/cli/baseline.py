@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pate.cli.resuming import ResumeOption, as_argument, how_to_go_on
+from pate.cli.resume_option import ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising
 
 
@@ -28,7 +28,7 @@ def baseline(
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
-    from pate.cli.run import new_run, print_rows, say_seconds
+    from pate.cli.run import new_run, print_rows, report_seconds
     from pate.config import load_baseline_config
     from pate.errors import ConfigError
     from pate.report.terminal import baseline_rows
@@ -39,7 +39,7 @@ def baseline(
         raise ConfigError("--resume: name the run's directory with --out")
     directory = os.path.expanduser(out) if out else new_run(settings.name)
     console = console_for(log_json)
-    with advising(partial(how_to_go_on, directory)):
+    with advising(partial(resume_hint, directory)):
         outcome = run_baseline(
             settings,
             directory,
@@ -54,4 +54,4 @@ def baseline(
     else:
         rows = baseline_rows(outcome.report)
         print_rows(rows, f"run directory: {outcome.path}  (model/ and report.* may leave it)")
-        say_seconds(console, outcome.seconds)
+        report_seconds(console, outcome.seconds)

@@ -22,7 +22,7 @@ def compare(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
 ) -> None:
-    """Accuracy against ε of several runs: one table, one plot. Runs that differ by seed only are put together."""
+    """Show accuracy against ε of several runs: one table, one plot. Runs that differ by seed only are put together."""
     from pate.report import comparison as report
     from pate.report.plots import as_png, as_svg
 

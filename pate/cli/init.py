@@ -61,7 +61,7 @@ def init(
 
 def _print_columns(found: Start) -> None:
     """A row for each column. Figures about private records are for the holder at a terminal only."""
-    from pate.cli.recommending import print_table
+    from pate.cli.recommendation import print_table
 
     at_terminal = sys.stdout.isatty()
     header: tuple[str, ...] = ("column", "type", "missing", "distinct", "written", "what is wrong")
@@ -84,12 +84,11 @@ def _print_columns(found: Start) -> None:
 
 
 def _print_guesses(found: Start, out: Path) -> None:
-    from pate.cli.recommending import described
     from pate.planning.config_wizard import LOUD, per_row_warning
 
     at_terminal = sys.stdout.isatty()
     if at_terminal or not found.is_private("public_record_count"):
-        print(f"\nchosen: {described(found.choice)}: ε = {found.choice.epsilon:.3g} at δ = {found.delta:g}")
+        print(f"\nchosen: {found.choice.described}: ε = {found.choice.epsilon:.3g} at δ = {found.delta:g}")
     else:
         print(f"\nchosen: voters and a budget for ε = {found.target_epsilon:g}; what it depends on is private")
     if found.id is None:
@@ -105,21 +104,27 @@ def _print_guesses(found: Start, out: Path) -> None:
 def _check(found: Start, out: Path, console: Console) -> None:
     """Raise DataError with all that is wrong with the data as the config reads it."""
     from pate.config import load_config
-    from pate.data.sources import load
+    from pate.data.private import check_private, records_of
     from pate.planning.private_inspection import private_errors
     from pate.preflight.rehearsal import rehearse
-    from pate.preflight.sizes import check_sizes
+    from pate.runs.context import RunContext, RunOptions
+    from pate.voters import voters_of
 
     config = load_config(out)
-    by_records = config.voters == "neighbours"
+    voters = voters_of(config)
     public = [out.parent / name for key in ("public", "test") if (name := getattr(config.data, key, None))]
     with private_errors(found.private, [*public, *(path.absolute() for path in public)], console):
-        data = load(config.data, None, out.parent, keep_missing=by_records)
-    for note in (*data.notes, *data.unused):
+        data, private = voters.load(None, out.parent, by_workers=False)
+        check_private(data, private, voters.keeps_unusable_records)
+    records = records_of(private)
+    for note in (*data.notes, *records.unused):
         print(f"note: {note}")
-    for note in data.records.notes:
+    for note in (note for note in records.notes if note not in records.unused):
         console.info_private(note)
-    check_sizes(config, data, True, console.info_private)
+    context = RunContext(config, out, RunOptions(config_dir=out.parent, force=True), console, data)
+    voters.check_public(data)
+    voters.check_private(context, records)
+    context.announce_private()
     rehearsal = rehearse(config, data)
     if rehearsal is not None and rehearsal.tells_classes_apart:
         print(f"note: {rehearsal}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pate.cli.accounting import naming_options
+from pate.cli.options import CommandGroup
 from pate.errors import RunError
 from pate.storage import is_url
 
@@ -28,7 +29,12 @@ Anchor = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
-app = typer.Typer(help="What was spent, and that nobody changed it.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Show what was spent, and check that nobody changed it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command()
@@ -54,7 +60,7 @@ def create(
 
 @app.command()
 def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
-    """Limits, charges and answers, once they are found unchanged."""
+    """Check that nothing was changed, and show limits, charges and answers."""
     from pate.ledger.chain import verified
 
     with _place(run, anchor) as place, verified(place.path, place.key, place.head, place.pins) as (db, _):

@@ -25,8 +25,8 @@ def reproduce(
     figures: Annotated[
         bool, typer.Option("--figures", help="figures 2 and 3 of the 2017 paper alone, which are private")
     ] = False,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="else runs/reproduce-DATA; what is there is not run again")
+    out: Annotated[
+        Path | None, typer.Option(help="folder for the runs, else runs/reproduce-DATA; what is there is not run again")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
@@ -46,13 +46,13 @@ def reproduce(
     if data in baseline_studies():
         if figures:
             raise ConfigError(f"--figures: {data} has no teachers to draw them of; leave it out")
-        _reproduce_baselines(data, quick, votes, seeds, rows, run_dir, data_dir, address, as_json, log_json)
+        _reproduce_baselines(data, quick, votes, seeds, rows, out, data_dir, address, as_json, log_json)
         return
     chosen = study(data, votes, quick, _names(rows))
     if figures:
         chosen, seeds = figures_alone(chosen), 1
     kind = "-votes" * votes + "-quick" * quick + "-figures" * figures
-    out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{data}{kind}"
+    out = out.expanduser() if out else Path("runs") / f"reproduce-{data}{kind}"
     console = console_for(log_json)
     with advising(lambda: "; the same command goes on from here"):
         result = run.reproduce(
@@ -78,7 +78,7 @@ def _reproduce_baselines(
     votes: bool,
     seeds: int | None,
     rows: str | None,
-    run_dir: Path | None,
+    out: Path | None,
     data_dir: Path | None,
     address: str | None,
     as_json: bool,
@@ -92,7 +92,7 @@ def _reproduce_baselines(
     if votes:
         raise ConfigError(f"--votes: {name} is about a learner without teachers; leave it out")
     chosen = baseline_study(name, quick, _names(rows))
-    out = run_dir.expanduser() if run_dir else Path("runs") / f"reproduce-{name}{'-quick' * quick}"
+    out = out.expanduser() if out else Path("runs") / f"reproduce-{name}{'-quick' * quick}"
     console = console_for(log_json)
     with advising(lambda: "; the same command goes on from here"):
         result = reproduce_baselines(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.resuming import ResumeOption, as_argument, how_to_go_on
+from pate.cli.resume_option import ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising, held_back
 from pate.errors import RunError
 from pate.runs.console import Console, in_a_job
@@ -61,7 +61,7 @@ def run(
     wanted = as_argument(resume)
     directory = os.path.expanduser(out) if out else _place(settings, wanted)
     console = console_for(log_json)
-    with advising(partial(how_to_go_on, directory)):
+    with advising(partial(resume_hint, directory)):
         outcome = pipeline.run(
             settings,
             directory,
@@ -80,7 +80,7 @@ def run(
         print(json.dumps(content | {"run": str(outcome.path)}))
     else:
         _print_outcome(outcome)
-        say_seconds(console, outcome.seconds)
+        report_seconds(console, outcome.seconds)
 
 
 def _print_outcome(outcome: object) -> None:
@@ -116,7 +116,7 @@ def print_rows(rows: list[tuple[str, str]], last: str) -> None:
     console.print(last, soft_wrap=True)
 
 
-def say_seconds(console: Console, seconds: Mapping[str, float]) -> None:
+def report_seconds(console: Console, seconds: Mapping[str, float]) -> None:
     """How long each stage took, to the operator alone: time spent on private data is private too."""
     console.info_private("seconds: " + ", ".join(f"{stage} {time:.1f}" for stage, time in seconds.items()))
 

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pate.cli.recommending import print_table
+from pate.cli.recommendation import print_table
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
     from pate.planning.plan import Workload
-    from pate.planning.stand_in import StandIn, TriedNumber
+    from pate.voters.teachers.stand_in import StandIn, TriedNumber
 
 
 def print_numbers(
@@ -22,29 +22,33 @@ def print_numbers(
     records: int | None,
     target_epsilon: float | None,
     delta: float | None,
-    queries: int | None,
+    max_queries: int | None,
     as_json: bool,
 ) -> None:
     """How many teachers are best for so many private records, by a config whose data are public."""
     from pate.config import load_config
-    from pate.data.sources import load
     from pate.planning.plan import Workload
     from pate.planning.recommend import usual_delta
-    from pate.planning.stand_in import find_number
-    from pate.preflight.learned_features import with_learned_features
+    from pate.preflight.features import with_learned_features
     from pate.runs.console import Console
+    from pate.voters import voters_of
 
     if records is None or target_epsilon is None:
         raise ConfigError("--stand-in: needs --records and --target-epsilon, as 60000 and 2")
     found, console = load_config(config, overrides), Console()
-    data = load(found.data, data_dir, config.parent)
+    voters = voters_of(found)
+    data, private = voters.load(data_dir, config.parent, by_workers=False)
     delta = usual_delta(max(1, records)) if delta is None else delta
-    workload = Workload(found.budget.max_queries if queries is None else queries, None, delta, len(data.classes))
+    workload = Workload(max_queries or voters.query_limits[0], None, delta, data.n_classes)
     console.info(f"{config}: everything in it is taken to be public, labels too; nothing is protected")
     found = with_learned_features(found, data.X_public)
-    result = find_number(found, data, records, target_epsilon, workload, progress=console.info)
+    result = voters_of(found).find_number(data, private, records, target_epsilon, workload, console.info)
     if as_json:
-        content = {"mechanism": dataclasses.asdict(result.mechanism), "queries": workload.max_queries, "delta": delta}  # type: ignore[call-overload]
+        content = {
+            "mechanism": dataclasses.asdict(result.mechanism),  # type: ignore[call-overload]
+            "max_queries": workload.max_queries,
+            "delta": delta,
+        }
         tried = [dataclasses.asdict(one) for one in result.tried]
         print(json.dumps({**content, "n_teachers": result.best.n_teachers, "tried": tried}))
         return

@@ -33,14 +33,16 @@ def student(
     Nothing is asked and nothing charged: ε stays what it is.
     """
     from pate.config import read_yaml
-    from pate.followup.extra_students import further_student
+    from pate.followup.extra_students import train_extra_student
 
     section: Any = None
     if config is not None:
         section = read_yaml(config).get("student")
         if not isinstance(section, dict):
             raise ConfigError(f"{config}: has no section `student`; add one, as in the config of a run")
-    trials = further_student(run, set_ or (), student=section, data_dir=data_dir, address=address, trust=trust or ())
+    trials = train_extra_student(
+        run, set_ or (), student=section, data_dir=data_dir, address=address, trust=trust or ()
+    )
     if as_json:
         print(json.dumps(_as_object(trials)))
     else:

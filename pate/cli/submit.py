@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from pate.cli.jobs import Address, AsJson, Pack, connect, fetch_run, follow_job, print_fetched, say
 from pate.cli.options import Trust
-from pate.cli.resuming import CommandWithResume, ResumeOption, as_argument
+from pate.cli.resume_option import CommandWithResume, ResumeOption, as_argument
 from pate.errors import RunError
 from pate.runs.console import Console
 from pate.storage import is_url
@@ -140,7 +140,7 @@ def reproduce(
 ) -> None:
     """Run what the papers ran: `pate reproduce` on the cluster. Of it leave results.json and table.txt."""
     place = run_dir or f"~/pate-runs/reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
-    options = {"quick": quick, "votes": votes, "seeds": seeds, "rows": rows, "run_dir": place, "data_dir": data_dir}
+    options = {"quick": quick, "votes": votes, "seeds": seeds, "rows": rows, "out": place, "data_dir": data_dir}
     _send(_request("reproduce", data, place, None, options), address, to, detach, pack, as_json)
 
 

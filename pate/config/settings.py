@@ -121,13 +121,19 @@ class QueryBudget(Budget):
         return self.max_queries if self.max_answers is None else min(self.max_answers, self.max_queries)
 
 
+class ReportSettings(Settings):
+    """What the report shows besides: `groups` are columns of categories that it counts test examples by."""
+
+    groups: Columns = ()
+
+
 class RunConfig(Settings):
-    """What every kind of run has; `groups` are columns that the report counts test examples by."""
+    """What every kind of run has."""
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)
     seed: Seed = 0
     data: DataSettings
-    groups: Columns = ()
+    report: ReportSettings = ReportSettings()
 
     def check(self) -> None:
         """Raise ConfigError where values do not go together."""
@@ -152,12 +158,12 @@ class RunConfig(Settings):
     @property
     def releasing_nothing(self) -> tuple[str, ...]:
         """Sections that have no say in what a run releases of private records."""
-        return ("groups", "nonprivate")
+        return ("report", "nonprivate")
 
     def _digest(self, without: tuple[str, ...]) -> str:
         content = self.model_dump(mode="json", exclude=_NOWHERE_IN_THE_RESULT)
-        if not content.get("groups"):
-            content.pop("groups", None)
+        if self.report == ReportSettings():
+            del content["report"]
         if "read_by" in content["data"]:
             content["data"]["read_by"] = "driver"  # whoever reads, the records are the same
         content = {key: value for key, value in content.items() if key not in without}
@@ -169,7 +175,7 @@ class RunConfig(Settings):
 
     def to_plain(self) -> dict[str, Any]:
         """The settings as plain values, for a file that is read again."""
-        return self.model_dump(mode="json", exclude=None if self.groups else {"groups"})
+        return self.model_dump(mode="json", exclude={"report"} if self.report == ReportSettings() else None)
 
 
 class BaselineBudget(Settings):
@@ -248,7 +254,7 @@ class Config(RunConfig):
     @property
     def releasing_nothing(self) -> tuple[str, ...]:
         """The student learns from what was released, and a non-private baseline is for comparison only."""
-        return ("groups", "nonprivate") if self.student_shapes_release else ("groups", "nonprivate", "student")
+        return ("report", "nonprivate") if self.student_shapes_release else ("report", "nonprivate", "student")
 
     def build_mechanism(self) -> Mechanism:
         """The configured mechanism, checked against the rest."""

@@ -42,13 +42,15 @@ def groupings(data: PublicData, columns: Sequence[str]) -> tuple[Grouping, ...]:
         return ()
     if data.X_test is None or data.y_test is None or not len(data.X_test):
         raise ConfigError(
-            "groups: there are no test examples with labels to count by group; name a file of them under data.test, or "
-            "leave groups out"
+            "report.groups: there are no test examples with labels to count by group; name a file of them under "
+            "data.test, or leave report.groups out"
         )
     known = category_columns(data)
     for column in columns:
         if column not in known:
-            raise ConfigError(f"groups: {shown(column)} is not a column of categories; {_those_there_are(known)}")
+            raise ConfigError(
+                f"report.groups: {shown(column)} is not a column of categories; {_those_there_are(known)}"
+            )
     return tuple(_grouping(data.X_test, column, known[column]) for column in columns)
 
 
@@ -93,6 +95,6 @@ def _grouping(X: NDArray, column: str, places: dict[str, int]) -> Grouping:
 
 def _those_there_are(known: dict[str, dict[str, int]]) -> str:
     if not known:
-        return "this data has none, so leave groups out"
+        return "this data has none, so leave report.groups out"
     more = f" and {len(known) - _MAX_NAMED} more" if len(known) > _MAX_NAMED else ""
     return f"there are {', '.join(list(known)[:_MAX_NAMED])}{more}"

@@ -18,7 +18,7 @@ from pate.errors import DataError
 from pate.mechanisms.base import Split
 
 if TYPE_CHECKING:
-    from pate.data.dataset import Records
+    from pate.data.private import Records
 
 _UNIFORM_BITS = 64  # bits of a hash that decide whether a record is in a subset
 

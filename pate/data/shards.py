@@ -185,11 +185,11 @@ def load_sharded(
             X_test = features_of(_with_known_columns(test, format), format)
     with problems.gathered():
         y_test = None if test is None else labels_of(test, format)
-    private: PrivateData = Shards(paths, format, patterns, notes=unused)
     if not by_workers:
         with problems.gathered():
-            private = replace(with_valid_ids(read_all(paths, format), format), unused=unused)
+            records = with_valid_ids(read_all(paths, format), format)
     problems.raise_all()
+    private = Shards(paths, format, patterns, notes=unused) if by_workers else replace(records, unused=unused)
     return public_data_of(
         X_public, y_public, X_test, y_test, format, notes, drift_warnings(public, test, format)
     ), private

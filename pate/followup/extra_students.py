@@ -28,7 +28,7 @@ from pate.runs.console import Console
 from pate.runs.files import STUDENT_CARD
 from pate.runs.published import pin_to_json
 from pate.runs.run import Run
-from pate.runs.signatures import is_sealed, own_or_trusted, seal
+from pate.runs.signatures import is_signed, own_or_trusted, sign
 from pate.storage.files import make_folder
 from pate.students.held_out import HeldOut, held_out, student_name
 from pate.students.posterior import Labelled
@@ -78,7 +78,7 @@ class Trials:
         return tuple(one for one in others if not best.agreement.is_better_than(one.agreement))  # type: ignore[arg-type]
 
 
-def further_student(
+def train_extra_student(
     place: Path | str,
     overrides: Sequence[str] = (),
     *,
@@ -93,8 +93,9 @@ def further_student(
     """Train the student that the run's config describes with `overrides` (`student.…=value`), store it below
     `students/`, and compare it with the run's own and with all that were tried before.
 
-    `student` is a whole section, as in a config, in place of the run's. `public` and `private` are the run's data, where it is in
-    memory; else it is read from where the run found it. `address` is a Ray cluster whose GPUs networks are trained on.
+    `student` is a whole section, as in a config, in place of the run's. `public` and `private` are the run's data,
+    where it is in memory; else it is read from where the run found it. `address` is a Ray cluster whose GPUs train
+    networks.
     `trust` names what a run may import ("module.Class") that was not made by this user.
     """
     with Run.load(place) as found, own_or_trusted(trust, found):
@@ -113,7 +114,7 @@ def _tried(
     console: Console,
     given: tuple[PublicData, PrivateData] | None,
 ) -> Trials:
-    """What `further_student` says, of a run whose names may be imported as far as they may."""
+    """What `train_extra_student` says, of a run whose names may be imported as far as they may."""
     known_data_dir, config_dir = found.places
     config = found.config
     if not isinstance(config, Config):
@@ -180,7 +181,7 @@ class _Trials:
         card = model_card(config, self.data, self.epsilon(config)) | {"ledger": pin_to_json(published.pin)}
         make_folder(folder.parent)
         save_student(with_transforms(config, bare), folder, card | {"settings": config.student.model_dump(mode="json")})
-        seal(self.run, folder)
+        sign(self.run, folder)
         self.run.sync()
 
     def compared(self, config: Config) -> Trials:
@@ -190,7 +191,7 @@ class _Trials:
             settings = load_card(card.parent).get("settings")
             if isinstance(settings, dict):
                 other = overridden(config, {"student": settings}, ())
-                with nullcontext() if is_sealed(self.run, card.parent) else importing_only(self.trust):
+                with nullcontext() if is_signed(self.run, card.parent) else importing_only(self.trust):
                     found.append(self._tried(other, card.parent, own=False))
         unique = {one.name: one for one in reversed(found)}  # the run's own, where it was tried before it became that
         order = sorted(unique.values(), key=lambda one: -(one.agreement.balanced if one.agreement else -1.0))

@@ -47,7 +47,6 @@ _MAX_CLASSES = 20
 _MIN_IDS = 20
 _MIN_OF_A_CLASS = 10
 _MAX_FEATURES_TO_BE_NEAR_IN = 100
-_MANY_TO_LEARN_FROM = 200
 LOUD = "FOUND IN PRIVATE DATA"
 
 
@@ -366,26 +365,7 @@ def _about_voters(found: Start, out: Path) -> list[str]:
     lines = [f"# {found.found.why}; `pate plan --records {found.public_record_count} --classes {n} --target-epsilon "]
     lines[0] += f"{found.target_epsilon:g}` shows alternatives"
     model = "{solver: newton-cholesky}"
-    balanced = "{solver: newton-cholesky, class_weight: balanced}"
-    if choice.voters == "neighbours":
-        lines += [
-            f"voters: neighbours             # every {found.id or 'record'} has one vote, near itself",
-            "neighbours:",
-            f"  cells: {choice.asked:<20}# cells of public examples, about {choice.records_each} votes each",
-            "  standardise: true            # a column's unit does not matter",
-            "  soft: true                   # cells have shares of classes, not one label",
-            "  refine: 5                    # which examples of a cell those are, the student before says",
-        ]
-    else:
-        scaled = "[scale, {name: sklearn.preprocessing.StandardScaler}]"
-        logistic = f"[model, {{name: sklearn.linear_model.LogisticRegression, params: {balanced}}}]"
-        lines += [
-            f"n_teachers: {choice.n_teachers:<19}# about {choice.records_each} records each",
-            "teachers:",
-        ]
-        lines += ["  - name: sklearn.pipeline.Pipeline", f"    params: {{steps: [{scaled}, {logistic}]}}"]
-        if choice.records_each >= _MANY_TO_LEARN_FROM:
-            lines += ["  - name: sklearn.ensemble.HistGradientBoostingClassifier", "    params: {max_iter: 50}"]
+    lines += choice.written(found.id or "record")
     mechanism = ", ".join(f"{key}: {_plain(value)}" for key, value in settings["mechanism"].items())
     lines.append(f"mechanism: {{{mechanism}}}")
     lines.append("budget:                        # fixed before the first query")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from pate.accounting import parameters
+from pate.components.registry import counted
 from pate.errors import ConfigError, DataError
 from pate.mechanisms.cell_rounds import Round, cost_of, guarantee
 from pate.planning.min_noise import min_noise
@@ -88,3 +89,30 @@ def _louder(round: Round, factor: float) -> Round:
     mechanism: Any = round.mechanism
     name = mechanism.free_parameter
     return replace(round, mechanism=replace(mechanism, **{name: getattr(mechanism, name) * factor}))
+
+
+def describe_plan(result: Mapping[str, Any]) -> list[str]:
+    """Lines that say what `plan_of_rounds` found."""
+    unit, cells, n_rounds = result["unit"], result["votes"], len(result["rounds"])
+    voted, rounds = "1 cell" if cells == 1 else f"{cells} cells", "1 round" if n_rounds == 1 else f"{n_rounds} rounds"
+    epsilon, delta = result["epsilon"], result["delta"]
+    lines = [
+        f"every {unit} votes in {voted} per round, near itself; {rounds}",
+        f"  ε to publish       {epsilon:.4g} at δ = {delta:g}, for a {unit} added, removed or changed",
+        f"  ε otherwise        {result['epsilon_added_or_removed']:.4g}, if it is only added or removed",
+    ]
+    for number, one in enumerate(result["rounds"], start=1):
+        each = counted(result["public_examples"] / one["cells"])
+        lead = "no number of votes" if one["lead_needed"] is None else f"a lead of {one['lead_needed']:,} votes"
+        lines += [
+            f"  round {number}            {one['cells']:,} cells, {each} public examples each; {one['mechanism']}",
+            f"                     it takes {lead} in a cell for the right label 19 times of 20",
+        ]
+    if result["seconds_of_student"] is not None:
+        lines.append(f"  student            about {result['seconds_of_student']:.1f} s on this machine")
+    return [
+        *lines,
+        "  it suits           features in which near means alike, many records per cell, many public examples; where",
+        "                     features do not cluster by class, a class is rare in every cell, or public examples are",
+        "                     few, teachers do better (docs/neighbours.md)",
+    ]

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 def check(context: RunContext) -> None:
     """Raise ConfigError where the public data does not suit the config."""
-    groupings(context.public, context.config.groups)
+    groupings(context.public, context.config.report.groups)
     voters_of(context.config).check_public(context.public)

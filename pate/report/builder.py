@@ -13,12 +13,11 @@ from pate.data.public import PublicData
 from pate.mechanisms import UNANSWERED
 from pate.report.explanations import described, privacy_statement
 from pate.report.fairness import without_privacy
-from pate.report.figures import data_name, publishable_curves, software, teacher_kinds
+from pate.report.figures import data_name, publishable_curves, software
 from pate.report.quality import measured, released_labels, warnings_of
 from pate.report.schema import (
     Benchmark,
     EpsilonCurves,
-    Neighbours,
     Privacy,
     Queries,
     ReleasedLabels,
@@ -38,7 +37,9 @@ if TYPE_CHECKING:
 def report_of_run(context: RunContext, release: Release, student: Any, nonprivate: Any = None) -> Report:
     """All that a run publishes about itself; the curves are for its pages."""
     config, data = context.config, context.public
-    measures, answers = measured(config.student.name, student, data, groups=config.groups, agreement=context.agreement)
+    measures, answers = measured(
+        config.student.name, student, data, groups=config.report.groups, agreement=context.agreement
+    )
     found = described_report(
         config,
         data,
@@ -50,7 +51,7 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
         student=measures,
         labels=released_labels(release.labels, release.labelled, data.n_classes),
         benchmark=(
-            benchmark_figures(data, answers, config.groups, nonprivate, _label_accuracy(data, release))
+            benchmark_figures(data, answers, config.report.groups, nonprivate, _label_accuracy(data, release))
             if data.benchmark
             else None
         ),
@@ -81,34 +82,32 @@ def described_report(
     together: Together | None = None,
 ) -> Report:
     """A report with these figures, and with what config, data and mechanism say of themselves."""
-    budget, unit = config.budget, "id" if data.per_person else "record"
-    voters = voters_of(config)
-    mechanism, cost = voters.mechanism, voters.cost(data.n_classes)
-    by_records = hasattr(config, "neighbours")
+    voters, delta = voters_of(config), config.budget.delta
+    cost, (max_queries, max_answers) = voters.cost(data.n_classes), voters.query_limits
+    queries = Queries(
+        asked=asked,
+        answered=answered,
+        max_queries=max_queries,
+        max_answers=max_answers,
+        adaptive=voters.is_adaptive,
+        rounds=voters.queries_by_round,
+    )
+    is_changed = voters.covers_changed_record or data.per_person
     report = Report(
         name=config.name,
         pate_version=__version__,
         config_digest=config.digest(),
-        n_teachers=voters.n_parts,
         classes=data.classes,
         mechanism=dict(config.mechanism),
-        description=described(mechanism, voters.n_parts),
-        voters=config.voters,
-        neighbours=_neighbours(config, labelled) if by_records else None,
-        queries=Queries(
-            asked=asked,
-            answered=answered,
-            max_queries=_cells(config) if by_records else budget.max_queries,
-            max_answers=_cells(config) if by_records else budget.answer_limit,
-            adaptive=config.adaptive,
-            rounds=tuple(one.queries for one in getattr(config, "teacher_rounds", ())),
-        ),
+        description=described(voters.mechanism, voters.n_parts),
+        voters=voters.facts(data, queries, answered if labelled is None else labelled),
+        queries=queries,
         privacy=Privacy(
             epsilon=epsilon,
-            delta=budget.delta,
-            unit=unit,  # type: ignore[arg-type]
-            statement=privacy_statement(epsilon, budget.delta, unit, changed=by_records or data.per_person),
-            epsilon_added_or_removed=(cost.added_or_removed),
+            delta=delta,
+            unit=data.unit,  # type: ignore[arg-type]
+            statement=privacy_statement(epsilon, delta, data.unit, changed=is_changed),
+            epsilon_added_or_removed=cost.added_or_removed,
             sanitised=sanitised,
             together=together,
         ),
@@ -117,25 +116,10 @@ def described_report(
         benchmark=benchmark,
         data=data_name(config.data),
         public_examples=len(data.X_public),
-        teachers=teacher_kinds(config),
         curves=curves,
         versions=software(),
     )
     return report.model_copy(update={"warnings": warnings_of(report)})
-
-
-def _cells(config: Any) -> int:
-    """The cells of all rounds."""
-    return sum(round.cells for round in config.build_rounds())
-
-
-def _neighbours(config: Any, labelled: int | None) -> Neighbours:
-    return Neighbours(
-        votes_per_record=config.neighbours.votes_per_record,
-        cells=tuple(round.cells for round in config.build_rounds()),
-        features=tuple(step.name for step in config.neighbours.features),
-        labelled=labelled or 0,
-    )
 
 
 def _label_accuracy(data: PublicData, released: Release) -> float | None:

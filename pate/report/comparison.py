@@ -38,7 +38,7 @@ _COLUMNS = 7  # of the table, where there is no more to tell than the share that
 _SKEWED = 1.2  # times the share that a class has if all have the same
 _MAX_TOLD = 4  # settings beside the name of a method
 _TOLD_ANYWAY = ("budget.epsilon", "budget.delta")  # every row has them
-_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate", "groups")
+_NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate", "report")
 
 
 @dataclass(frozen=True)
@@ -307,10 +307,8 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
 
 def method_name(report: dict[str, Any]) -> str:
     """A method in a few words, from its report."""
-    if report.get("voters") == "neighbours":
-        return f"neighbours, {report['mechanism']['name']}, {sum(report['neighbours']['cells'])} cells"
     if report.get("kind") != "baseline":
-        return f"PATE, {report['mechanism']['name']}, {report['n_teachers']} teachers"
+        return str(report["voters"]["method"])
     method = report["method"]
     name: str = method["name"]
     told: tuple[str, ...] = ("preprocessing", "features", "model", "method", "loss")
@@ -382,8 +380,8 @@ def _notes(entries: Sequence[Entry], runs: Sequence[_Run]) -> tuple[str, ...]:
         )
     if any(entry.added_or_removed is not None for entry in entries):
         notes.append(
-            "neighbours: ε is for a record added, removed or changed; in brackets, for one that is added or removed, "
-            "which is what the ε of teachers (without ids), DP-SGD and linear probes is for: set those beside it."
+            "ε with a figure in brackets is for a record added, removed or changed; the one in brackets for a record "
+            "added or removed, as the ε of teachers (without ids), DP-SGD and linear probes: set those beside it."
         )
     if len({entry.unit for entry in entries}) > 1:
         notes.append(

@@ -10,6 +10,7 @@ from pate.data.groups import groupings
 from pate.report.builder import described_report
 from pate.report.fairness import group_figures, without_privacy
 from pate.report.schema import Agreement, Benchmark, Calibration, EpsilonCurves, ReleasedLabels, Report, Student
+from pate.voters import voters_of
 
 if TYPE_CHECKING:
     from pate.data.public import PublicData
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
 def dummy_report(config: Any, data: PublicData, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
-    is_cells = hasattr(config, "neighbours")
-    n, budget, groups = len(data.classes), config.budget, groupings(data, config.groups)
-    n_queries, n_answers = (100, 100) if is_cells else (budget.max_queries, budget.answer_limit)
+    n, groups = len(data.classes), groupings(data, config.report.groups)
+    n_queries, n_answers = voters_of(config).query_limits
     curves = EpsilonCurves(queries=(1, n_queries), epsilon={"for every data set": (epsilon / 2, epsilon)})
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
     y = np.arange(n) if data.y_test is None or not len(data.y_test) else data.y_test
@@ -51,5 +51,5 @@ def dummy_report(config: Any, data: PublicData, epsilon: float) -> Report:
         ),
         labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n, expected_shares=(1 / n,) * n),
         benchmark=benchmark if data.benchmark else None,
-        curves=None if is_cells else curves,
+        curves=curves,
     )

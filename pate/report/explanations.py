@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import Any
 
-from pate.errors import ConfigError
-from pate.mechanisms import Mechanism, build
+from pate.mechanisms import Mechanism
 from pate.report.formats import percent
-from pate.report.schema import BaselineReport, Description, Neighbours, Report, Student, Together
+from pate.report.schema import BaselineReport, Description, Report, Student, Together
 
 AnyReport = Report | BaselineReport
 _FEWEST = 20  # test examples: of fewer, nothing can be told
@@ -118,20 +116,6 @@ def how_sure(epsilon: float) -> str:
     )
 
 
-def describe_mechanism(report: Report) -> Description:
-    """The mechanism's name as its paper writes it, and what a query releases.
-
-    Where the report does not say, the mechanism itself is asked, if it is one of this package's; no other is imported.
-    """
-    if report.description is not None:
-        return report.description
-    name = str(report.mechanism.get("name"))
-    if "." not in name:
-        with suppress(ConfigError):
-            return described(build(report.mechanism, report.n_teachers), report.n_teachers)
-    return Description(title=short_name(name), releases=f"what the mechanism {name} releases")
-
-
 def described(mechanism: Mechanism, n_teachers: int) -> Description:
     """What a mechanism says of itself, for the report to keep."""
     subsampled = mechanism.split(n_teachers).rate is not None
@@ -184,34 +168,10 @@ def _factor(epsilon: float) -> str:
     return f"a factor of {f'{up:.3g}' if up < 1000 else f'{up:,.0f}'} (e^ε)"
 
 
-def _neighbours_in_words(neighbours: Neighbours) -> str:
-    cells = " and then ".join(f"{n:,}" for n in neighbours.cells)
-    votes = "in the one" if neighbours.votes_per_record == 1 else f"in the {neighbours.votes_per_record}"
-    return (
-        f"Public examples were grouped into {cells} cells, and every private record voted, with its own label, {votes} "
-        f"nearest to it. Noise hid the exact votes; what was released of them gave {neighbours.labelled:,} public "
-        "examples their labels. The student learned from those and from public examples alone."
-    )
-
-
 def _what_was_done(report: AnyReport) -> str:
     if isinstance(report, BaselineReport):
         return (
             f"One model was trained on the private records by {report.method['name']}, which adds noise while it "
             "learns; only that model left the trust boundary."
         )
-    if report.neighbours is not None:
-        return _neighbours_in_words(report.neighbours)
-    queries = report.queries
-    unanswered = queries.asked - queries.answered
-    declined = f"; {unanswered} got no answer" if unanswered else ""
-    trained = "each trained on its own part of the private records"
-    if describe_mechanism(report).subsampled:
-        trained = "each trained on a random subset of the private records"
-    elif not report.teachers:
-        trained = "whose votes were counted elsewhere"
-    return (
-        f"{report.n_teachers} teachers, {trained}, voted on {queries.asked} "
-        f"public examples. Noise hid the exact votes, and {queries.answered} labels were released{declined}. The "
-        "student learned from those labels and from public examples alone."
-    )
+    return report.voters.summary

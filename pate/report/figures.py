@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.report.schema import EpsilonCurves, TeacherKind
+from pate.report.schema import EpsilonCurves
 from pate.storage.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -42,34 +42,6 @@ def confusion_of(predicted: NDArray[np.int64], truth: NDArray[np.int64], n_class
     """
     counts = np.bincount(truth * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
     return tuple(tuple(int(number) for number in row) for row in counts)
-
-
-def teacher_kinds(config: Any) -> tuple[TeacherKind, ...]:
-    """How many teachers each family has, in each round, from the configuration alone."""
-    from pate.teachers import assign_recipes, recipes
-
-    if getattr(config, "teacher_rounds", ()):
-        found: list[TeacherKind] = []
-        for number, one in enumerate(config.teacher_rounds, start=1):
-            own = config.of_round(number).model_copy(update={"teacher_rounds": ()})
-            first = ("student",) if one.features == "student" else ()
-            found += (kind.model_copy(update={"features": first + kind.features}) for kind in teacher_kinds(own))
-        return tuple(found)
-    if not getattr(config, "teachers", ()):
-        return ()
-    kinds = recipes(config.teachers)
-    teachers = [0] * len(config.teachers)
-    for chosen in assign_recipes(kinds, config.n_teachers):
-        teachers[int(kinds[chosen].key.rpartition(".")[2])] += 1
-    return tuple(
-        TeacherKind(
-            name=family.name,
-            params=dict(family.params) | {name: list(values) for name, values in family.grid.items()},
-            features=tuple(step.name for step in family.features),
-            teachers=number,
-        )
-        for family, number in zip(config.teachers, teachers, strict=True)
-    )
 
 
 def publishable_curves(curves: Any) -> EpsilonCurves | None:

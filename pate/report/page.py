@@ -12,7 +12,6 @@ from pate.mechanisms import UNANSWERED
 from pate.report import plots, who_pays
 from pate.report.explanations import (
     AnyReport,
-    describe_mechanism,
     describe_parameters,
     guarantee,
     headline,
@@ -24,7 +23,7 @@ from pate.report.formats import percent, small
 from pate.report.html import HtmlTable, Plot, inline_svg, png_data_url, render
 from pate.report.papers import PaperRow, paper_rows, source_of
 from pate.report.published_config import LEFT_OUT
-from pate.report.schema import BaselineReport, EpsilonCurves, Neighbours, Report
+from pate.report.schema import BaselineReport, EpsilonCurves, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +62,7 @@ def render_page(report: AnyReport, config_yaml: str, svg: dict[str, str], exampl
         sanitised=report.privacy.sanitised,
         figures=_figures(report),
         steps=_steps(report),
-        released_per_query=describe_mechanism(report).releases if isinstance(report, Report) else None,
+        released_per_query=report.description.releases if isinstance(report, Report) else None,
         families=_families(report),
         warnings=report.warnings,
         quality=_quality(report),
@@ -94,7 +93,7 @@ def _figures(report: AnyReport) -> list[tuple[str, str]]:
         if skewed(report.student):
             items.insert(1, ("right on average over classes", percent(report.student.balanced_accuracy)))
     if isinstance(report, Report):
-        items += _voters(report)
+        items += report.voters.counts
     return items
 
 
@@ -149,18 +148,6 @@ def _calibration(report: AnyReport) -> HtmlTable | None:
     return HtmlTable(("how sure on average", "right", "test examples"), rows)
 
 
-def _voters(report: Report) -> list[tuple[str, str]]:
-    if report.neighbours is not None:
-        return [
-            ("public examples with a label", f"{report.neighbours.labelled:,}"),
-            ("cells of public examples", f"{sum(report.neighbours.cells):,}"),
-        ]
-    return [
-        (f"labels released, of {report.queries.asked:,} asked", f"{report.queries.answered:,}"),
-        ("teachers", f"{report.n_teachers:,}"),
-    ]
-
-
 def _steps(report: AnyReport) -> list[Values]:
     """The way from records to a model, and what of it is inside the trust boundary."""
     if isinstance(report, BaselineReport):
@@ -178,33 +165,11 @@ def _steps(report: AnyReport) -> list[Values]:
 
 
 def _steps_of_a_run(report: Report) -> list[Values]:
-    if report.neighbours is not None:
-        return _steps_of_neighbours(report, report.neighbours)
-    queries = report.queries
-    families = f"{len(report.teachers)} families" if len(report.teachers) > 1 else "one family"
-    trained = f"{families}, one part each" if report.teachers else "counted elsewhere, votes stored"
-    unanswered = queries.asked - queries.answered
-    answers = f"released; {unanswered:,} unanswered (⊥)" if unanswered else "released; every query was answered"
-    unlabelled = (report.public_examples or queries.asked) - queries.answered
+    voters = report.voters
+    *inside, labels = [(what, more) for what, more in voters.steps]
+    unlabelled = (report.public_examples or voters.labelled) - voters.labelled
     learned = f"{short_name(report.student.name)}, with {unlabelled:,} public examples unlabelled"
-    return [
-        _step(True, "Private records", "their number is not published; each is in one part"),
-        _step(True, f"{report.n_teachers:,} teachers", trained),
-        _step(True, f"{queries.asked:,} queries", f"votes and noise: {describe_mechanism(report).title}"),
-        _step(False, f"{queries.answered:,} labels", answers),
-        _step(False, "One student", learned),
-    ]
-
-
-def _steps_of_neighbours(report: Report, neighbours: Neighbours) -> list[Values]:
-    unlabelled = (report.public_examples or neighbours.labelled) - neighbours.labelled
-    return [
-        _step(True, "Private records", "their number is not published"),
-        _step(True, f"{neighbours.votes_per_record} votes each", "near public examples, in cells of their own"),
-        _step(True, f"{sum(neighbours.cells):,} cells", f"votes and noise: {describe_mechanism(report).title}"),
-        _step(False, f"{neighbours.labelled:,} labels", "of public examples, from what was released of their cells"),
-        _step(False, "One student", f"{short_name(report.student.name)}, with {unlabelled:,} examples unlabelled"),
-    ]
+    return [*(_step(True, *one) for one in inside), _step(False, *labels), _step(False, "One student", learned)]
 
 
 def _step(inside: bool, what: str, more: str) -> Values:
@@ -212,11 +177,11 @@ def _step(inside: bool, what: str, more: str) -> Values:
 
 
 def _families(report: AnyReport) -> list[Values]:
-    if not isinstance(report, Report) or not report.teachers:
+    if not isinstance(report, Report) or not report.voters.teachers:
         return []
-    most = max(kind.teachers for kind in report.teachers)
+    most = max(kind.teachers for kind in report.voters.teachers)
     families = []
-    for kind in report.teachers:
+    for kind in report.voters.teachers:
         features = f"on {', '.join(kind.features)}" if kind.features else ""
         details = " · ".join(part for part in (describe_parameters(kind.params), features) if part)
         width = f"{100 * kind.teachers / most:.0f}"

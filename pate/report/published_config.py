@@ -16,7 +16,15 @@ LEFT_OUT = "<left out>"
 
 _TEXT = re.compile(r"[A-Za-z0-9_+-]{1,40}|([A-Za-z_]\w*\.)+[A-Z]\w*")  # rbf, l2, sklearn.svm.SVC; not patients.csv
 _AS_THEY_ARE = frozenset(
-    {"name", "seed", "voters", "n_teachers", "records", "backend", "groups"}  # groups: columns on the student's card
+    {
+        "name",
+        "seed",
+        "voters",
+        "n_teachers",
+        "records",
+        "backend",
+        "report",
+    }  # report.groups: columns on the student's card
 )
 _MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
 _SECTIONS = {

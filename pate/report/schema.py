@@ -72,7 +72,7 @@ class Privacy(_Section):
     statement: str = Field(description="the guarantee in words")
     sanitised: Sanitised | None = Field(default=None, description="only if budget.sanitise asked for it")
     epsilon_added_or_removed: float | None = Field(
-        default=None, description="voters: neighbours: ε if records are only added or removed, never changed"
+        default=None, description="ε if records are only added or removed, where ε is for changed ones too"
     )
     together: Together | None = Field(default=None, description="only where other runs on the same data are known")
 
@@ -103,7 +103,7 @@ class ReleasedLabels(_Section):
     commonest_share: float = Field(description="share of the commonest class among them")
     expected_shares: tuple[float, ...] | None = Field(
         default=None,
-        description="voters: neighbours: share of each class, by the weights of all labels of all examples",
+        description="where labels have weights: share of each class, by the weights of all labels of all examples",
     )
 
 
@@ -139,7 +139,7 @@ class Student(_Section):
     recall: tuple[float | None, ...] | None = Field(
         default=None, description="share of each class's test examples that it recognises; null where there are none"
     )
-    groups: tuple[Group, ...] = Field(default=(), description="test examples by the columns under `groups`")
+    groups: tuple[Group, ...] = Field(default=(), description="test examples by the columns under `report.groups`")
     commonest_share: float | None = Field(
         default=None, description="share of test examples that always saying the commonest class is right on"
     )
@@ -171,13 +171,27 @@ class EpsilonCurves(_Section):
     )
 
 
-class Neighbours(_Section):
-    """Where records voted themselves, near public examples."""
+class VotersFacts(_Section):
+    """Who voted on what, and the same in words: from the config, and from how much was asked and labelled.
 
-    votes_per_record: int = Field(description="votes of one record, or of one id, in each round, each in another cell")
-    cells: tuple[int, ...] = Field(description="cells of each round")
-    features: tuple[str, ...] = Field(default=(), description="public features that cells are made in")
-    labelled: int = Field(description="public examples that got a label from their cell")
+    A kind of voters writes it, and every page shows it.
+    """
+
+    kind: str = Field(description="what a config calls these voters")
+    method: str = Field(description="the method in a few words, as a table of runs names it")
+    n_teachers: int = Field(default=0, description="0 where records voted themselves")
+    teachers: tuple[TeacherKind, ...] = Field(default=(), description="families of teachers, where any were trained")
+    settings: Params = Field(default={}, description="what else a config says of the voters")
+    labelled: int = Field(description="public examples that got a label")
+    figures: tuple[tuple[str, str], ...] = Field(description="names and values for the terminal")
+    counts: tuple[tuple[str, str], ...] = Field(description="names and numbers for the top of the page")
+    steps: tuple[tuple[str, str], ...] = Field(
+        description="from private records to labels, each step with what there is to say of it; the labels are the last"
+    )
+    summary: str = Field(description="what was done, in one or two sentences")
+    sensitivity: str = Field(description="how little one record can change, for the privacy statement")
+    limits: tuple[str, ...] = Field(description="the limits that were fixed beforehand, for the privacy statement")
+    labels: str = Field(description="what labels.npz holds, for the privacy statement")
 
 
 class Lost(_Section):
@@ -241,12 +255,10 @@ class Report(_Section):
     name: str
     pate_version: str
     config_digest: str
-    voters: Literal["teachers", "neighbours"] = "teachers"
-    n_teachers: int = Field(description="0 where records voted themselves")
-    neighbours: Neighbours | None = Field(default=None, description="only with voters: neighbours")
+    voters: VotersFacts
     classes: tuple[str, ...]
     mechanism: Method
-    description: Description | None = Field(default=None, description="the mechanism, for people")
+    description: Description = Field(description="the mechanism, for people")
     queries: Queries
     privacy: Privacy
     anchored: bool | None = Field(
@@ -259,7 +271,6 @@ class Report(_Section):
     benchmark: Benchmark | None
     data: str | None = Field(default=None, description="name of the data source")
     public_examples: int | None = Field(default=None, description="public examples, asked about or not")
-    teachers: tuple[TeacherKind, ...] = Field(default=(), description="empty where stored votes played the teachers")
     curves: EpsilonCurves | None = None
     versions: dict[str, str] = Field(default={}, description="software that the run was made with")
 

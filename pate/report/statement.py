@@ -6,7 +6,6 @@ import textwrap
 
 from pate.report.explanations import (
     AnyReport,
-    describe_mechanism,
     describe_parameters,
     how_sure,
     planned_in_words,
@@ -35,22 +34,13 @@ def _published(report: AnyReport) -> str:
         things = ["model/: the trained model", "report.json, report.html, plots/, privacy.txt: this description"]
     else:
         things = [
-            _labels(report),
+            report.voters.labels,
             "student/: a model trained on those labels and on public examples",
             "report.json, report.html, plots/, privacy.txt: this description",
         ]
     what = "It covers what was published:"
     rest = "Everything else of the run (above all the folder private/ and ledger.db) stays with the operator."
     return _section("1. What is published", what, *(f"- {thing}" for thing in things), rest)
-
-
-def _labels(report: Report) -> str:
-    if report.neighbours is not None:
-        cells = ", then ".join(f"{n:,}" for n in report.neighbours.cells)
-        return (
-            f"labels.npz: labels of {report.neighbours.labelled:,} public examples, from noisy votes in {cells} cells"
-        )
-    return f"labels.npz: labels of public examples, {report.queries.answered} of {report.queries.asked} asked"
 
 
 def _unit(report: AnyReport) -> str:
@@ -109,9 +99,9 @@ def _mechanism(report: AnyReport) -> str:
             f"Worked out before training: {settings}." if settings else "Noise is added as the method's proof demands.",
         ]
     else:
-        words = describe_mechanism(report)
+        words = report.description
         lines = [
-            _teachers(report),
+            report.voters.sensitivity,
             f"Mechanism: {words.title} ({describe_parameters(report.mechanism)}). A query releases {words.releases}.",
             "Noise is integer valued and drawn from the operating system's entropy; the sampler's error is counted in "
             "δ. A label and its charge are stored together before anyone sees the label.",
@@ -119,50 +109,10 @@ def _mechanism(report: AnyReport) -> str:
     return _section("4. The mechanism", *lines)
 
 
-def _teachers(report: Report) -> str:
-    if report.neighbours is not None:
-        votes = report.neighbours.votes_per_record
-        return (
-            f"Neighbours. Public examples are grouped into cells; each record, or all records of one id, has {votes} "
-            "vote(s) in each round, in different cells, those nearest to it. Added or removed it changes that many "
-            "counts by 1, changed twice as many, whatever the number of cells."
-        )
-    if describe_mechanism(report).subsampled:
-        return (
-            f"PATE. {report.n_teachers} teachers are trained on random subsets of the private records; a record is "
-            "kept in at most a fixed number of them, which the mechanism's noise is made for."
-        )
-    if not report.teachers:
-        return (
-            f"PATE. Votes of {report.n_teachers} teachers were counted elsewhere and read from a file. The guarantee "
-            "holds if a record could move at most one vote per query there."
-        )
-    return (
-        f"PATE. Private records are split into {report.n_teachers} disjoint parts by a keyed hash of their identity; a "
-        "teacher is trained on each part. A record touches one teacher, so it moves at most one vote per query."
-    )
-
-
 def _limits(report: AnyReport) -> str:
     if isinstance(report, BaselineReport):
         return _section("5. Limits", "One training run with the parameters above.", _other_runs(report))
-    queries = report.queries
-    if report.neighbours is not None:
-        return _section(
-            "5. Limits",
-            f"Fixed before the first: {_counted(len(report.neighbours.cells), 'round')} of votes, with "
-            f"{', '.join(map(str, report.neighbours.cells))} cells. ε is the cost of all of them, however many cells.",
-            "A round is stored whole, with its charge, before anything of it is told; later it is read from there.",
-            _other_runs(report),
-        )
-    return _section(
-        "5. Limits",
-        f"Fixed before the first query: at most {queries.max_queries} queries, at most {queries.max_answers} of "
-        f"them answered. Used: {queries.asked} asked, {queries.answered} answered. ε is the cost of the limits, "
-        "whatever was used. A batch that does not fit is refused." + _in_rounds(queries.rounds),
-        "Asking again about the same public example returns the stored answer and costs nothing.",
-        _other_runs(report),
-    )
+    return _section("5. Limits", *report.voters.limits, _other_runs(report))
 
 
 def _other_runs(report: AnyReport) -> str:
@@ -219,13 +169,3 @@ def _section(heading: str, *paragraphs: str) -> str:
         for text in paragraphs
     ]
     return "\n".join([heading, "-" * len(heading), *wrapped])
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def _in_rounds(rounds: tuple[int, ...]) -> str:
-    """How many queries each round of teachers could ask."""
-    asked = " and ".join(map(str, rounds))
-    return f" They are asked in rounds of {asked}, all with one partition of the records." if rounds else ""

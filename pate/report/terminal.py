@@ -30,19 +30,6 @@ def baseline_rows(report: BaselineReport) -> list[Row]:
     return rows
 
 
-def _voters(report: Report) -> list[Row]:
-    if report.neighbours is not None:
-        cells = ", then ".join(f"{n:,}" for n in report.neighbours.cells)
-        labelled = f"{report.neighbours.labelled:,} of {report.public_examples or 0:,} public examples"
-        votes = "1 vote" if report.neighbours.votes_per_record == 1 else f"{report.neighbours.votes_per_record} votes"
-        return [("cells", f"{cells}; {votes} per {report.privacy.unit}"), ("labelled", labelled)]
-    queries = report.queries
-    return [
-        ("teachers", f"{report.n_teachers}"),
-        ("queries", f"{queries.asked} asked, {queries.answered} answered"),
-    ]
-
-
 def describe_labels(labels: ReleasedLabels, classes: tuple[str, ...]) -> str:
     """How many labels each class has, in a line.
 
@@ -112,7 +99,7 @@ def summary_rows(report: Report) -> list[Row]:
     benchmark = report.benchmark
     student = report.student
     told = _without_test_labels(student) if student.accuracy is None else _right(student)
-    rows = [*_voters(report), ("student", told)]
+    rows = [*report.voters.figures, ("student", told)]
     rows += _how_good(report)
     if benchmark is not None:
         if benchmark.label_accuracy is not None:

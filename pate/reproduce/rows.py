@@ -105,7 +105,7 @@ def study(
         content = _on_records(own, entry) if own_config else _on_votes(own, entry, {} if votes else known)
         content["name"] = f"{data}-{entry['name']}"
         nonprivate = nonprivate or content.pop("nonprivate", None)
-        for key in ("nonprivate", "groups"):  # no part of a row
+        for key in ("nonprivate", "report"):  # no part of a row
             content.pop(key, None)
         student, notes = content["student"], [entry.get("differs")]
         if not own_config:

@@ -105,7 +105,7 @@ class _Ensemble(NamedTuple):
     rate: float | None = None
 
 
-def _ensemble(config: Config) -> _Ensemble:
+def _ensemble(config: Any) -> _Ensemble:
     return _Ensemble(config.n_teachers, config.build_mechanism().split(config.n_teachers).rate)
 
 
@@ -120,9 +120,10 @@ class _Votes:
         self._private, self._session = private, session
         self._asked: dict[str, NDArray[np.int64]] = {}
         self._wanted: dict[_Ensemble, NDArray[np.int64]] = {}
-        self._taught: dict[_Ensemble, Config] = {}
+        self._taught: dict[_Ensemble, Any] = {}
         first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
-        for config in (row.config(seed) for row in study.rows if not row.has_own_config):
+        configs: list[Any] = [row.config(seed) for row in study.rows if not row.has_own_config]
+        for config in configs:
             order = voters_of(config).order_public(_numbered(data)).public_rows
             assert order is not None
             self._asked[config.name] = order[: config.budget.max_queries]
@@ -259,7 +260,7 @@ def _together(
                 "paper": row.paper,
                 "differs": "; ".join([row.differs, *notes]),
                 "mechanism": reports[0]["mechanism"],
-                "teachers": reports[0]["n_teachers"],
+                "teachers": reports[0]["voters"]["n_teachers"],
                 "query_selection": None
                 if row.has_own_config
                 else row.content["budget"].get("query_selection", "given"),

@@ -16,7 +16,7 @@ from pate.errors import ConfigError, RunError
 from pate.ledger.anchor import absolute
 from pate.ledger.chain import identity
 from pate.runs.run import Run
-from pate.runs.signatures import is_sealed, seal
+from pate.runs.signatures import is_signed, sign
 from pate.storage.files import make_state_folder, state_folder, write_atomically
 
 NONE, NEW = "none", "new"
@@ -117,11 +117,11 @@ def _users_own(run: Run, ledger: str, known: str | None, say: Callable[[str], No
 
 
 def _remember(run: Run, what: str) -> None:
-    """In the run, sealed, and beside the anchor, as far as the user has a place for that."""
+    """In the run, signed, and beside the anchor, as far as the user has a place for that."""
     if run.anchor_file.exists() and run.anchor_file.read_text() == what and _is_vouched_for(run):
         return
     run.replace(run.anchor_file.name, what)
-    seal(run, run.anchor_file)
+    sign(run, run.anchor_file)
     with suppress(OSError):
         make_state_folder(_FOLDER)
         write_atomically(_note(run), lambda path: path.write_text(what))
@@ -135,7 +135,7 @@ def _noted(run: Run) -> str | None:
 
 
 def _is_vouched_for(run: Run) -> bool:
-    return _is_known_here(run) or is_sealed(run, run.anchor_file)
+    return _is_known_here(run) or is_signed(run, run.anchor_file)
 
 
 def _is_known_here(run: Run) -> bool:

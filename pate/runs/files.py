@@ -28,7 +28,7 @@ VOTES, ROUNDS, EVALUATION, EPSILON = "votes.npz", "rounds.json", "evaluation.jso
 CELLS, FEATURES = "cells", "features"  # for records that vote near themselves
 TEACHER_ROUND = "round-{}"  # teachers of the second round and later, and the student between
 STUDENT_CHECKPOINT, BASELINE_STATE, RELEASED = "student_checkpoint", "state.safetensors", "released.safetensors"
-SECONDS, SEALS, HELD_OUT = "seconds.json", "seals.json", "held_out"
+SECONDS, SIGNATURES, HELD_OUT = "seconds.json", "signatures.json", "held_out"
 ATTACKS = "attacks"  # shadow models and the like, kept so that an audit can go on
 
 MAY_LEAVE = (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT, STUDENTS, MODEL, AUDIT, AUDIT_PAGE)

@@ -1,10 +1,9 @@
-"""What a run has written itself is known by a seal: a keyed digest of its files, kept under `private/`.
+"""Signatures show which files of a run this user wrote: keyed digests, kept under `private/`.
 
-Formal guarantee: a student's folder, the config and the places that it was begun with pass only if they are, byte for
-byte, what this user's own pate sealed in this very run. The seal's key comes from two secrets, the run's key and one of
-the user's own outside of all runs: so neither a file that somebody put into a run, nor a whole run with a `private/` of
-its own that somebody sent, passes. What does not pass is somebody's: of what it names only that is imported which the
-user trusts by name.
+Formal guarantee: a student's folder, the config and the places of a run pass only if they are, byte for byte, what this
+user signed in this very run. The key comes from two secrets: the run's key, and a key of the user's outside of all
+runs. So neither a file that somebody put into a run passes, nor a whole run that somebody sent. Of what a file without
+a signature names, only what the user trusts by name is imported.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from pate.components.registry import check_names, dotted_names, importing_only, make_importable
 from pate.errors import RunError
-from pate.runs.files import CONFIG, OBJECT, PRIVATE, SEALS, STUDENT_CARD, TEACHERS, TENSORS, RunFiles
+from pate.runs.files import CONFIG, OBJECT, PRIVATE, SIGNATURES, STUDENT_CARD, TEACHERS, TENSORS, RunFiles
 from pate.storage.files import create_key, make_state_folder, read_key, regular_file, state_folder, write_atomically
 
 if TYPE_CHECKING:
     from pate.runs.run import Run
 
-_SEALED = (STUDENT_CARD, TENSORS, OBJECT)
+_SIGNED = (STUDENT_CARD, TENSORS, OBJECT)
 _without_a_key = secrets.token_bytes(32)  # of this process alone
 
 OWN_TEACHERS = f"{PRIVATE}/{TEACHERS}"
@@ -35,23 +34,27 @@ OWN_TEACHERS = f"{PRIVATE}/{TEACHERS}"
 
 
 def read_student(folder: Path) -> dict[str, bytes]:
-    """The files of a student, by name, read once: what is checked is what is loaded."""
-    found = {name: regular_file(folder / name) for name in _SEALED if (folder / name).exists()}
+    """Read the files of a student once, by name: so what is checked is what is loaded."""
+    found = {name: regular_file(folder / name) for name in _SIGNED if (folder / name).exists()}
     return {name: path.read_bytes() for name, path in found.items()}
 
 
-def seal(run: RunFiles, *paths: Path) -> None:
-    """Note that this run wrote these files and students' folders. Where the user has no place for a key, nothing is."""
+def sign(run: RunFiles, *paths: Path) -> None:
+    """Sign files and students' folders as written by this user. Does nothing where the user has no place for a key."""
     key = _key(run.key_file, create=True)
     if key is not None:
-        seals = _seals(run) | {_name(run, path): _digest(key, _name(run, path), _content(path)) for path in paths}
-        write_atomically(run.private / SEALS, lambda path: path.write_text(json.dumps(seals, indent=2) + "\n"))
+        signatures = _signatures(run) | {
+            _name(run, path): _digest(key, _name(run, path), _content(path)) for path in paths
+        }
+        write_atomically(
+            run.private / SIGNATURES, lambda path: path.write_text(json.dumps(signatures, indent=2) + "\n")
+        )
 
 
-def is_sealed(run: RunFiles, path: Path, content: dict[str, bytes] | None = None) -> bool:
-    """Whether `content`, or else what is there now, is what this run wrote in the file or folder `path`."""
+def is_signed(run: RunFiles, path: Path, content: dict[str, bytes] | None = None) -> bool:
+    """Whether the file or folder `path`, or its `content` where given, is what this user signed in this run."""
     key, name = _key(run.key_file, create=False), _name(run, path)
-    known = _seals(run).get(name)
+    known = _signatures(run).get(name)
     try:
         content = _content(path) if content is None else content
     except (OSError, ValueError):
@@ -60,15 +63,17 @@ def is_sealed(run: RunFiles, path: Path, content: dict[str, bytes] | None = None
 
 
 def is_own(run: RunFiles) -> bool:
-    """Whether this user began the run, or went on with it: its config and its places are sealed."""
-    return is_sealed(run, run.config_file) and is_sealed(run, run.places_file)
+    """Whether this user began the run, or went on with it: its config and its places are signed."""
+    return is_signed(run, run.config_file) and is_signed(run, run.places_file)
 
 
 @contextmanager
 def own_or_trusted(trust: Iterable[str], *runs: Run) -> Iterator[None]:
-    """Within it, what the configs of these runs name is imported where all runs are this user's own, from beside their
-    configs too. Else only what own ones name, what `trust` does, and classes of this package's and scikit-learn's are:
-    `NotTrusted` is raised at once where that is not enough."""
+    """Allow imports of what the configs of these runs name, from beside the configs too, if all runs are this user's.
+
+    Otherwise only what the user's runs and `trust` name is imported, and classes of this package and of scikit-learn.
+    Raises NotTrusted at once where that is not enough.
+    """
     own = [run for run in runs if is_own(run)]
     for run in own:
         make_importable(run.places[1])
@@ -84,14 +89,17 @@ def own_or_trusted(trust: Iterable[str], *runs: Run) -> Iterator[None]:
 
 
 def user_secret(key_file: Path) -> bytes:
-    """What nobody but this user can make of the key in a file; where the user has no place for a key, nobody but this
-    process. It seals what would run code if it were read."""
+    """A key that only this user can derive from the one in a file; it signs what would run code if it were read.
+
+    Where the user has no place for a key, only this process can derive it.
+    """
     return blake2b(_key(key_file, create=True) or _without_a_key, person=b"user", digest_size=32).digest()
 
 
 def _components(run: Run) -> dict[str, Any]:
-    """What a run's config names classes in."""
-    return run.config.model_dump(mode="json", exclude={"data", "budget", "name"})
+    """The sections of a run's config that name classes; names of files and columns are none."""
+    no_classes: Any = {"data": True, "budget": True, "name": True, "report": True, "stored": {"file"}}
+    return run.config.model_dump(mode="json", exclude=no_classes)
 
 
 def _content(path: Path) -> dict[str, bytes]:
@@ -105,7 +113,7 @@ def _key(key_file: Path, create: bool) -> bytes | None:
         if create and not own.exists():
             make_state_folder()
             create_key(own)
-        return blake2b(read_key(key_file), key=read_key(own), person=b"seal", digest_size=32).digest()
+        return blake2b(read_key(key_file), key=read_key(own), person=b"signature", digest_size=32).digest()
     return None
 
 
@@ -125,9 +133,9 @@ def _name(run: RunFiles, folder: Path) -> str:
     return os.path.relpath(folder, run.path)
 
 
-def _seals(run: RunFiles) -> dict[str, str]:
+def _signatures(run: RunFiles) -> dict[str, str]:
     try:
-        content = json.loads((run.private / SEALS).read_text())
+        content = json.loads((run.private / SIGNATURES).read_text())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -22,7 +22,7 @@ from pate.components.registry import importing_only, make_importable, nearest, r
 from pate.errors import NotTrusted, RunError, first_line
 from pate.mechanisms import UNANSWERED
 from pate.runs.files import OBJECT, STUDENT_CARD, TENSORS
-from pate.runs.signatures import is_own, is_sealed, read_student
+from pate.runs.signatures import is_own, is_signed, read_student
 from pate.storage.files import make_folder, read_model_card, regular_file, sizes, write_atomically
 from pate.students import own_students
 from pate.students._neural import NeuralStudent
@@ -76,11 +76,11 @@ def load_own_student(run: Run, folder: Path) -> Any:
     Classes of the user's own may be in files beside the config that the run was begun with.
     """
     content = read_student(folder)
-    if not is_sealed(run, folder, content):
+    if not is_signed(run, folder, content):
         return None
     if is_own(run):
         make_importable(run.places[1])
-    with tempfile.TemporaryDirectory(prefix="pate-") as copy:  # of what the seal was checked of
+    with tempfile.TemporaryDirectory(prefix="pate-") as copy:  # the very bytes that were checked
         for name, data in content.items():
             (Path(copy) / name).write_bytes(data)
         return _loaded(Path(copy), None, folder)

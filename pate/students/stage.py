@@ -39,7 +39,7 @@ def train_student(context: RunContext, release: Release) -> Any:
 
     One that was given as an object in memory is not saved.
     """
-    from pate.runs.signatures import seal
+    from pate.runs.signatures import sign
     from pate.students.saving import save_student
 
     config, data, directory, console = context.config, context.public, context.run, context.console
@@ -70,7 +70,7 @@ def train_student(context: RunContext, release: Release) -> Any:
         return student
     card = model_card(config, data, context.epsilon) | {"ledger": pin_to_json(head)}
     save_student(student, directory.student_folder, card)
-    seal(directory, directory.student_folder)
+    sign(directory, directory.student_folder)
     return student
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 
     from pate.audit.interface import CountVotes, OneRunAudit
     from pate.boundary.aggregator import Aggregator
-    from pate.report.schema import VotersFacts
+    from pate.planning.plan import Workload
+    from pate.planning.recommend import Choice, Situation
+    from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.runs.run import Run
     from pate.students.posterior import Labelled
+    from pate.voters.teachers.stand_in import StandIn
 
 C = TypeVar("C", bound=Config)
 
@@ -61,6 +65,13 @@ class Cost(NamedTuple):
 
     epsilon: float
     added_or_removed: float | None = None
+
+
+class Plan(NamedTuple):
+    """What `pate plan` prints of a config: one JSON object, or lines for people."""
+
+    content: dict[str, Any]
+    lines: list[str]
 
 
 class RehearsedVotes(NamedTuple):
@@ -126,6 +137,11 @@ class Voters(ABC, Generic[C]):
     def cost(self, n_classes: int) -> Cost:
         """ε of the limits for every data set, with the error of all draws charged to δ."""
 
+    @property
+    @abstractmethod
+    def query_limits(self) -> tuple[int, int]:
+        """How many queries, or cells, may be asked at most, and answered."""
+
     @abstractmethod
     def limits(self, order: float | None = None) -> Limits:
         """What the ledger keeps to; with the Rényi costs at `order` that a shared ledger charges."""
@@ -160,6 +176,30 @@ class Voters(ABC, Generic[C]):
         """ε of the first n queries, a curve for each way of counting; None where one charge covers all."""
         return None
 
+    def plan(self, public: PublicData, target_epsilon: float | None, student_seconds: float | None) -> Plan | None:
+        """What `pate plan` says; None where it asks the mechanism about queries, as it does without a config."""
+        return None
+
+    def training_seconds(self, public: PublicData, n_records: int) -> float | None:
+        """How long training would take on this machine for so many private records; None where nothing is trained."""
+        return None
+
+    def find_number(
+        self,
+        public: PublicData,
+        known: PrivateData,
+        records: int,
+        target_epsilon: float,
+        workload: Workload,
+        progress: Callable[[str], None],
+    ) -> StandIn:
+        """Try how many teachers are best for so many private `records`, on data that are public, all of them."""
+        raise ConfigError("{stand_in}: needs a config with teachers", stand_in=True)
+
+    def rounds_planned(self) -> list[dict[str, Any]]:
+        """What each round asks, and by which features, where there are several."""
+        return []
+
     # Before anything is charged
 
     @property
@@ -175,8 +215,8 @@ class Voters(ABC, Generic[C]):
         """The classifiers that learn from private records."""
         return ()
 
-    def build_components(self) -> None:
-        """Import and construct what the kind's sections name; ConfigError where that fails."""
+    def build_components(self, each: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        """Import and construct what the kind's sections name, `each` within a context; ConfigError where that fails."""
 
     def features(self) -> Mapping[str, tuple[Component, ...]]:
         """The public features that the kind's sections name, by key."""
@@ -201,8 +241,18 @@ class Voters(ABC, Generic[C]):
     def rehearse(
         self, public: PublicData, X: NDArray, y: NDArray[np.int64], held_out: NDArray
     ) -> RehearsedVotes | None:
-        """Votes of labelled public records (`X`, `y`), without noise; None where there are none, or it takes too long."""
+        """Votes of labelled public records (`X`, `y`), without noise; None where there are none or it takes long."""
         return None
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether later queries, or later voters, depend on earlier answers."""
+        return False
+
+    @property
+    def queries_by_round(self) -> tuple[int, ...]:
+        """The most queries of each round of teachers, where there are several."""
+        return ()
 
     @abstractmethod
     def announcement(self, public: PublicData) -> str:
@@ -237,11 +287,46 @@ class Voters(ABC, Generic[C]):
     ) -> None:
         """Train the teachers of these parts again."""
 
+    # Recommended by `pate plan --records` and behind PATEClassifier
+
+    @classmethod
+    def choices(cls, situation: Situation) -> Sequence[Choice]:
+        """Ways to spend a budget that `pate plan --records` offers, the one to begin with first; () for none."""
+        return ()
+
+    classifier_parameters: ClassVar[tuple[str, ...]] = ()
+    """The parameters of `PATEClassifier` that are for this kind alone."""
+    needs_recommendation: ClassVar[bool] = False
+    """Whether the kind is refused where `pate plan` does not recommend it for the public number of records."""
+
+    @classmethod
+    def suits(cls, mechanism: Mechanism) -> bool:
+        """Whether these voters are meant where the user names a mechanism and no voters."""
+        return False
+
+    @classmethod
+    def is_decided(cls, given: Mapping[str, Any]) -> bool:
+        """Whether the estimator's parameters leave nothing to be recommended."""
+        return True
+
+    @classmethod
+    def for_classifier(
+        cls, given: Mapping[str, Any], choice: Choice | None, n_public: int, n_classes: int
+    ) -> tuple[dict[str, Any], Mechanism]:
+        """The kind's sections of a config, and the mechanism, for the parameters of a `PATEClassifier`.
+
+        `choice` is what `pate plan` recommends, where it was asked.
+        """
+        raise ConfigError(f"voters = {cls.name!r}: PATEClassifier has no parameters for these voters; use pate.run")
+
     # What is said of it
 
     @abstractmethod
-    def facts(self, public: PublicData, labelled: int | None = None) -> VotersFacts:
-        """What the report, the terminal and the privacy statement say of these voters; all of it public."""
+    def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
+        """What the report, the terminal and the privacy statement say of these voters; all of it public.
+
+        `labelled` is how many public examples got a label.
+        """
 
     @property
     @abstractmethod

@@ -82,9 +82,16 @@ class QueryVoters(Voters[Q]):
             f"{fits} would fit: lower budget.max_queries, add noise, or raise it"
         )
 
+    @property
+    def query_limits(self) -> tuple[int, int]:
+        return self.config.budget.max_queries, self.config.budget.answer_limit
+
+    @property
+    def is_adaptive(self) -> bool:
+        return self.config.adaptive
+
     def limits(self, order: float | None = None) -> Limits:
-        budget = self.config.budget
-        limits = budget.max_queries, budget.answer_limit
+        limits = self.query_limits
         if order is None:
             return Limits(*limits, repr(self.mechanism))
         cost = self.mechanism.rdp_per_query(order, *limits)

@@ -18,7 +18,7 @@ from pate.voters.queries import QueryVoters
 
 if TYPE_CHECKING:
     from pate.boundary.aggregator import Aggregator
-    from pate.report.schema import VotersFacts
+    from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
 
 
@@ -65,7 +65,8 @@ class Stored(QueryVoters[StoredConfig]):
     def announcement(self, public: PublicData) -> str:
         budget = self.config.budget
         answered = f", at most {budget.answer_limit} answered" if self.mechanism.may_decline else ""
-        return f"stored votes of {self.config.n_teachers} teachers, {self.mechanism}, {budget.max_queries} queries{answered}"
+        votes = f"stored votes of {self.config.n_teachers} teachers"
+        return f"{votes}, {self.mechanism}, {budget.max_queries} queries{answered}"
 
     def metrics(self) -> dict[str, float]:
         return super().metrics() | {"teachers": self.config.n_teachers}
@@ -77,19 +78,19 @@ class Stored(QueryVoters[StoredConfig]):
         if not is_done:
             rows = context.public.public_rows
             counts = private.counts if rows is None else private.counts[rows]
-            aggregator.collect(queries, _Count(counts[: len(queries)], self.config.n_teachers))
+            aggregator.collect(queries, StoredCount(counts[: len(queries)], self.config.n_teachers))
 
-    def facts(self, public: PublicData, labelled: int | None = None) -> VotersFacts:
-        from pate.voters.teachers.facts import teachers_facts
+    def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
+        from pate.voters.teachers.facts import query_facts
 
-        return teachers_facts(self.config, public)
+        return query_facts(self.config, self.mechanism, public, queries, ())
 
     @property
     def described(self) -> str:
         return "PATE, stored votes"
 
 
-class _Count:
+class StoredCount:
     """Counts votes by looking them up, one row for each example that is asked about."""
 
     def __init__(self, counts: NDArray[np.int64], n_teachers: int) -> None:

@@ -189,11 +189,12 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
     A network with a gap like that here: the loss threshold's best accuracy is as near to it as 1,600 records allow
     (two standard errors, 0.025). It is deterministic, so that it cannot fail by chance.
     """
+    from pate.data.private import records_of
     from pate.data.settings import ImageData
     from pate.data.sources import load
 
-    data = load(ImageData(source="mnist"), real_data, real_data)
-    both = data.records  # test images are by other writers, who are told apart without any leak
+    _, private = load(ImageData(source="mnist"), real_data, real_data)
+    both = records_of(private)  # test images are by other writers, who are told apart without any leak
     members, outsiders = (
         TargetExamples(both.X[rows], both.y[rows], np.arange(1600)) for rows in (slice(1600), slice(1600, 3200))
     )

@@ -12,24 +12,26 @@ from scipy.stats import binomtest
 from pate.audit.canaries import Canaries, fair_coins, guess
 from pate.audit.one_run import plan
 from pate.audit.one_run_baselines import audit_erm, audit_gradients, spikes
-from pate.audit.one_run_pate import _alone
+from pate.audit.one_run_pate import alone
 from pate.audit.results import Options
 from pate.audit.runner import audit
 from pate.audit.sensitivity import audit_sensitivity
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.config import Config
-from pate.data.dataset import Dataset, Records
+from pate.config import Config, parse_config
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.pipeline import run
 from pate.runs.console import Quiet
 
 RNG = np.random.default_rng(0)
 
 
-def dataset(ids=None) -> Dataset:
+def dataset(ids=None) -> tuple[PublicData, Records]:
     X, y = RNG.normal(size=(120, 4)), RNG.integers(0, 3, 120)
-    public, test = RNG.normal(size=(80, 4)), RNG.normal(size=(40, 4))
-    return Dataset(Records(X, y, ids), public, tuple("abc"), X_test=test, y_test=RNG.integers(0, 3, 40))
+    X_public, test = RNG.normal(size=(80, 4)), RNG.normal(size=(40, 4))
+    given = {"X_test": test, "y_test": RNG.integers(0, 3, 40)}
+    return PublicData(X_public, tuple("abc"), **given), Records(X, y, ids)
 
 
 def config(**changed) -> Config:
@@ -38,7 +40,7 @@ def config(**changed) -> Config:
         "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
         "backend": "local",
     }
-    return Config.model_validate({**shared, **changed})
+    return parse_config({**shared, **changed})
 
 
 NEIGHBOURS = config(voters="neighbours", neighbours={"cells": 10}, mechanism={"name": "histogram", "scale": 2})
@@ -89,16 +91,16 @@ def test_nothing_is_shown_by_scores_that_know_nothing_and_all_by_those_that_know
 
 
 def test_canaries_are_added_or_relabelled_by_their_coins_alone():
-    data = dataset()
+    _, honest = dataset()
     X, owner = np.arange(12.0).reshape(3, 4), np.array([0, 1, 1])
     canaries, coins = Canaries(X, np.array([0, 1, 2]), owner), np.array([False, True])
-    with_some = canaries.among(data, coins, ids=True).records
+    with_some = canaries.among(honest, coins, ids=True)
     np.testing.assert_array_equal(with_some.X[120:], X[1:])
     assert with_some.ids is not None
     assert list(with_some.ids[-3:]) == ["record 119", "canary 1", "canary 1"]
-    assert canaries.among(data, coins, ids=False).records.ids is None
+    assert canaries.among(honest, coins, ids=False).ids is None
     relabelled = Canaries(X, np.array([0, 1, 2]), owner, np.array([2, 0, 0]))
-    assert relabelled.among(data, coins, ids=False).records.y[120:].tolist() == [2, 1, 2]
+    assert relabelled.among(honest, coins, ids=False).y[120:].tolist() == [2, 1, 2]
     assert len(canaries) == 2
 
 
@@ -114,11 +116,11 @@ def test_a_plan_grows_with_canaries_and_stays_below_the_claim():
 @pytest.mark.parametrize("chosen", [NEIGHBOURS, TEACHERS], ids=["neighbours", "teachers"])
 def test_a_run_is_audited_by_runs_of_its_own(chosen: Config, tmp_path: Path):
     """The ledger of the run that is audited is not touched, and nothing that may leave tells what was found."""
-    data = dataset()
-    run(chosen, tmp_path / "run", data=data, pages=False, force=True, console=Quiet())
+    public, private = dataset()
+    run(chosen, tmp_path / "run", public=public, private=private, pages=False, force=True, console=Quiet())
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     options = Options.of(quick=True, canaries=40)
-    found = audit(tmp_path / "run", (), ["one-run", "sensitivity"], options, data=data)
+    found = audit(tmp_path / "run", (), ["one-run", "sensitivity"], options, public=public, private=private)
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
     kinds = {"one run: records in or out", "one run: records with one label or another"}
     kinds = kinds if chosen is NEIGHBOURS else {"one run: persons in or out"}
@@ -136,17 +138,18 @@ def test_a_run_is_audited_by_runs_of_its_own(chosen: Config, tmp_path: Path):
 def test_an_audit_has_no_part_in_a_shared_ledger():
     ledger = {"path": "shared", "id": "a" * 32}
     shared = TEACHERS.model_copy(update={"budget": TEACHERS.budget.model_copy(update={"ledger": ledger})})
-    alone = _alone(shared)
-    assert alone.budget.ledger is None
-    assert alone.model_copy(update={"budget": TEACHERS.budget}) == TEACHERS
+    audited = alone(shared)
+    assert audited.budget.ledger is None
+    assert audited.model_copy(update={"budget": TEACHERS.budget}) == TEACHERS
 
 
 def test_persons_and_subsamples_move_no_more_votes_than_they_may():
     persons = [f"person {i // 3}" for i in range(120)]
-    assert not audit_sensitivity(TEACHERS, dataset(persons), tries=1).refutes
-    assert not audit_sensitivity(NEIGHBOURS, dataset(persons), tries=1).refutes
+    of_persons = audit_sensitivity(TEACHERS, *dataset(persons), tries=2)
+    assert (of_persons.allowed, of_persons.refutes) == (1.0, False)
+    assert not audit_sensitivity(NEIGHBOURS, *dataset(persons), tries=1).refutes
     mechanism = {"name": "msamp", "epsilon": 1.0, "query_delta": 1e-5, "sampling_rate": 0.3}
-    subsampled = audit_sensitivity(TEACHERS.model_copy(update={"mechanism": mechanism}), dataset(), tries=1)
+    subsampled = audit_sensitivity(TEACHERS.model_copy(update={"mechanism": mechanism}), *dataset(), tries=1)
     assert subsampled.allowed in (3.0, 6.0)
     assert not subsampled.refutes
 

@@ -23,6 +23,7 @@ from pate.cli import app
 from pate.cli.audit import _show
 from pate.cli.options import as_option
 from pate.config import BaselineConfig, Config, parse_config
+from pate.data.private import records_of
 from pate.data.sources import load
 from pate.errors import PateError
 from pate.followup import unlearning
@@ -121,9 +122,10 @@ def test_figures_stay_private_and_benchmarks_have_a_copy_without_records(runs: d
 
 def test_of_private_data_nothing_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same digits as somebody's own file: audited, and nothing leaves private/, nor stands in a job's log."""
-    data = load(parse_config(CONFIG).data, None, tmp_path)
+    data, private = load(parse_config(CONFIG).data, None, tmp_path)
+    records = records_of(private)
     assert data.X_test is not None
-    arrays = {"X_private": data.records.X, "y_private": data.records.y, "X_public": data.X_public}
+    arrays = {"X_private": records.X, "y_private": records.y, "X_public": data.X_public}
     np.savez(tmp_path / "own.npz", **arrays, X_test=data.X_test, y_test=data.y_test)
     own = {"source": "npz", "file": "own.npz", "classes": list(range(10))}
     config = parse_config({**CONFIG, "data": own})
@@ -138,9 +140,7 @@ def test_of_private_data_nothing_is_published(tmp_path: Path, monkeypatch: pytes
     assert not run.audit_page.exists()
     shown = _audit(tmp_path / "run", "--data-dir", tmp_path / "elsewhere")
     assert "private data is not at hand" in shown
-    np.savez(
-        tmp_path / "own.npz", **{**arrays, "X_private": 1 - data.records.X}, X_test=data.X_test, y_test=data.y_test
-    )
+    np.savez(tmp_path / "own.npz", **{**arrays, "X_private": 1 - records.X}, X_test=data.X_test, y_test=data.y_test)
     assert "was made with other data" in _audit(tmp_path / "run", "--attacks", "threshold")
 
 
@@ -171,7 +171,8 @@ def test_forgetting_erases_what_attacks_know_of_records(runs: dict[str, Path], t
     assert isinstance(config, Config)
     with Run.create(tmp_path / "run", config, resume=True) as run:
         assert run.attacks_folder.exists()
-        unlearning.forget(config, load(config.data, None, tmp_path), run, (), [3])
+        public, private = load(config.data, None, tmp_path)
+        unlearning.forget(config, public, records_of(private), run, (), [3])
         assert not run.attacks_folder.exists()
         assert not run.private_audit_file.exists()
         assert not run.private_audit_page.exists()

@@ -16,8 +16,8 @@ from support.fuzzing import fuzz
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig
-from pate.data.dataset import Records
 from pate.data.partition import one_record_per_person
+from pate.data.private import Records
 
 KEY = b"k" * 32
 PERSONS = st.lists(

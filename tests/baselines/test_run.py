@@ -80,7 +80,7 @@ def test_a_run_leaves_a_model_a_report_and_a_page(
         card = json.loads((run / "model" / "model.json").read_text())
         assert card["epsilon"] == report["privacy"]["epsilon"]
         model = load_model(run / "model")
-        digits = load(DigitsData(source="digits"), None, Path())
+        digits, _ = load(DigitsData(source="digits"), None, Path())
         shaped = digits.X_test if model.__class__.__name__ == "DPSGDClassifier" else digits.X_test.reshape(200, -1)
         assert (model.predict(shaped) == digits.y_test).mean() == report["student"]["accuracy"]
     with pytest.raises(RunError, match="no readable model"):

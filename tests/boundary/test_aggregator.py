@@ -13,7 +13,7 @@ import pytest
 from support.aggregators import KEY, examples, make, vote
 
 from pate.accounting.tight.smooth_sensitivity import PrivateCost
-from pate.boundary.aggregator import StoredVotes, query_ids, votes_collected
+from pate.boundary.aggregator import query_ids, votes_collected
 from pate.boundary.counts import PartialCounts
 from pate.boundary.guard import Failed
 from pate.config import Sanitise
@@ -21,6 +21,7 @@ from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge
 from pate.ledger.chain import verify
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, LectureMSvec, MSvec
+from pate.voters.stored import StoredCount
 
 
 def test_labels_are_stored_and_free_the_second_time(tmp_path: Path) -> None:
@@ -282,7 +283,7 @@ def test_stored_votes_are_those_of_their_own_examples_alone() -> None:
     counts = vote(examples(3))[0].counts
     for n in (2, 4):
         with pytest.raises(RunError, match=f"votes on 3 examples are stored, {n} were asked for"):
-            StoredVotes(counts, 20)(examples(n))
+            StoredCount(counts, 20)(examples(n))
 
 
 def test_a_stream_whose_batch_failed_goes_on_from_what_is_stored(

@@ -22,20 +22,22 @@ from hypothesis import strategies as st
 from sklearn.base import BaseEstimator
 
 from pate import cli, pipeline
-from pate.boundary.aggregator import Aggregator, StoredVotes
+from pate.boundary.aggregator import Aggregator
 from pate.boundary.guard import Failed, error_kind, guarded, guarded_class, silenced
 from pate.config import BaselineConfig, Config, parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax, Histogram
-from pate.preflight import sizes
 from pate.runs.console import Console
 from pate.runs.run import Run
 from pate.teachers import Recipe
 from pate.voters.neighbours.cell_vote import CellVote
 from pate.voters.neighbours.cells import Cells, Space
 from pate.voters.neighbours.vote_counting import LocalVoteCounter
+from pate.voters.stored import StoredCount
+from pate.voters.teachers.readers import check_part_sizes
 from pate.voters.teachers.worker import Teaching, TrainingJob, Worker
 
 SECRET = "canary 0.8675309"
@@ -122,7 +124,7 @@ def ledger(folder: Path) -> Callable[[], Ledger]:
 
 
 def arguments(folder: Path, **others: Any) -> dict[str, Any]:
-    given = {"mechanism": GNMax(4.0), "open_ledger": ledger(folder), "private": folder, "key": KEY, "n_teachers": 20}
+    given = {"mechanism": GNMax(4.0), "open_ledger": ledger(folder), "private": folder, "key": KEY, "n_parts": 20}
     return given | others
 
 
@@ -167,7 +169,7 @@ def test_the_aggregators_errors_quote_nothing(call: str, tmp_path: Path) -> None
 
 def test_votes_are_returned_to_nobody_and_said_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     aggregator = Aggregator(**arguments(tmp_path))
-    votes = StoredVotes(COUNTS, 20)
+    votes = StoredCount(COUNTS, 20)
     assert aggregator.collect(X, votes) is None
     assert aggregator.evaluate(X, np.zeros(6, dtype=np.int64)) is None
     answers = aggregator.label(X)
@@ -254,7 +256,7 @@ def test_small_parts_are_counted_for_the_operator_alone(
     told: list[str] = []
     for tell in (told.append, Console().info_private):  # standard error is no terminal here
         with pytest.raises(ConfigError) if refused else nullcontext() as caught:
-            sizes.check_records(config, n_records, 20, False, tell)
+            check_part_sizes(config, n_records, 20, False, tell)
         if caught is not None:
             assert "n_teachers = 100: parts of the private records would be too small" in str(caught.value)
             assert not set("123456789") & set(str(caught.value).replace("n_teachers = 100", ""))
@@ -267,7 +269,7 @@ def test_small_parts_are_counted_for_the_operator_alone(
 def test_records_and_teachers_are_told_in_whole_numbers(n_teachers: int, n_records: int, n_classes: int) -> None:
     config, told = parse_config({**SETTINGS, "n_teachers": n_teachers}), list[str]()
     with suppress(ConfigError):
-        sizes.check_records(config, n_records, n_classes, False, told.append)
+        check_part_sizes(config, n_records, n_classes, False, told.append)
     for number in re.findall(r"\d[^ ;]*", " ".join(told)):
         assert number.replace(",", "").isdecimal()
 
@@ -275,7 +277,7 @@ def test_records_and_teachers_are_told_in_whole_numbers(n_teachers: int, n_recor
 def test_teachers_that_would_have_enough_are_sixty() -> None:
     told: list[str] = []
     with pytest.raises(ConfigError):
-        sizes.check_records(parse_config({**SETTINGS, "n_teachers": 500}), 1234, 2, False, told.append)
+        check_part_sizes(parse_config({**SETTINGS, "n_teachers": 500}), 1234, 2, False, told.append)
     assert told == ["about 2 private records per teacher; about 60 teachers would have enough"]
 
 
@@ -283,12 +285,12 @@ def test_a_run_tells_logs_nothing_of_the_size_of_parts(tmp_path: Path, capfd: py
     """The same through a whole run: it is refused before anything is tried or made."""
     config = parse_config({**SETTINGS, "data": {"source": "arrays"}})
     records = Records(np.zeros((123, 2), dtype=np.float32), np.resize([0, 1], 123))
-    data = Dataset(records, np.ones((200, 2), dtype=np.float32), ("x", "y"))
+    public = PublicData(np.ones((200, 2), dtype=np.float32), ("x", "y"))
     with pytest.raises(ConfigError, match="too small to learn from"):
-        pipeline.run(config, tmp_path / "run", data=data)
+        pipeline.run(config, tmp_path / "run", public=public, private=records)
     assert capfd.readouterr() == ("", "")
     with pytest.raises(ConfigError, match="too small to learn from"):
-        pipeline.run(config, tmp_path / "run", data=replace(data, benchmark=True))
+        pipeline.run(config, tmp_path / "run", public=replace(public, benchmark=True), private=records)
     assert "about 1 private records per teacher" in capfd.readouterr().err  # public data that plays private
 
 

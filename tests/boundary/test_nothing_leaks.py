@@ -221,7 +221,7 @@ def test_what_ray_keeps_of_the_aggregators_error_quotes_nothing(tmp_path: Path) 
         open_ledger=lambda: Ledger(tmp_path / "ledger.db", key, tmp_path / "head", "run", limits),
         private=tmp_path,
         key=key,
-        n_teachers=20,
+        n_parts=20,
     )
 
     def voters(_: Any) -> Any:

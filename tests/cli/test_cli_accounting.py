@@ -165,15 +165,15 @@ def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
     ],
 )
 def test_plan_finds_the_least_noise_for_a_target(options: list, free: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = plan(capsys, *options, "--target-epsilon", 3, "--queries", 100)
+    shown = plan(capsys, *options, "--target-epsilon", 3, "--max-queries", 100)
     assert 2.9 < shown["epsilon"] <= 3
     assert 0 < shown["one_more_query"] < 0.2
-    again = plan(capsys, *options, f"--{free}", shown["mechanism"][free], "--queries", 100)
+    again = plan(capsys, *options, f"--{free}", shown["mechanism"][free], "--max-queries", 100)
     assert again["epsilon"] == pytest.approx(shown["epsilon"])
 
 
 def test_plan_says_what_can_ever_be_answered(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--mechanism", "msvec", "--epsilon", 1, "--unstable", 10, "--max-queries", 1000, "--queries", 1000]
+    options = ["--mechanism", "msvec", "--epsilon", 1, "--unstable", 10, "--max-queries", 1000]
     shown = plan(capsys, *options, "--teachers", 250)
     assert shown["unanimous"]["probability"] < 0.02
     assert 440 < shown["unanimous"]["teachers_for_half"] < 460
@@ -184,7 +184,18 @@ def test_plan_says_what_can_ever_be_answered(capsys: pytest.CaptureFixture[str])
     shown = plan(capsys, "--mechanism", "lecture-msvec", *options[2:], "--teachers", 250)
     assert 4700 < shown["unanimous"]["teachers_for_half"] < 4900
     assert shown["epsilon"] < 0.315 < shown["epsilon_by_method"]["simple composition"] < 1
-    options = ["--mechanism", "msamp", "--epsilon", 1, "--query-delta", 1e-7, "--sampling-rate", 0.05, "--queries", 5]
+    options = [
+        "--mechanism",
+        "msamp",
+        "--epsilon",
+        1,
+        "--query-delta",
+        1e-7,
+        "--sampling-rate",
+        0.05,
+        "--max-queries",
+        5,
+    ]
     shown = plan(capsys, *options, "--teachers", 250)
     assert shown["unanimous"]["probability"] < 0.01
     assert shown["unanimous"]["teachers_for_half"] is None
@@ -193,7 +204,7 @@ def test_plan_says_what_can_ever_be_answered(capsys: pytest.CaptureFixture[str])
 def test_plan_expects_answers_for_votes_and_for_assumed_gaps(
     small_votes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--mechanism", "confident-gnmax", "--threshold", 60, "--sigma1", 5, "--sigma2", 5, "--queries", 40]
+    options = ["--mechanism", "confident-gnmax", "--threshold", 60, "--sigma1", 5, "--sigma2", 5, "--max-queries", 40]
     shown = plan(capsys, *options, "--votes", small_votes)
     assert shown["expected_is_private"]
     assert shown["expected"]["answered"] == pytest.approx(20, abs=2)  # two of four histograms are above 60

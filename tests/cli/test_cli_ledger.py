@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.command_line import in_process, pate
-from support.small_data import LOGISTIC, VOTES, digits_with_votes, own_data
+from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes, own_data
 
 from pate import pipeline
 from pate.config import default_config_path, parse_config
@@ -47,7 +47,7 @@ def test_a_run_shows_and_verifies_its_ledger_and_finds_a_change(
 
 
 def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
-    data = digits_with_votes(20)
+    public, votes = digits_with_votes(20)
     made = in_process("ledger", "create", str(tmp_path / "configs" / "shared"), "--epsilon", "3.2")
     assert made.returncode == 0, made.stderr
     named = yaml.safe_load(made.stdout)["budget"]["ledger"]
@@ -56,9 +56,9 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
     def run(name: str, seed: int, **ledger: object) -> int:
         shared = {"ledger": {"path": "shared", "id": named["id"]} | ledger, "max_queries": 100}
         content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "seed": seed, "budget": shared}
-        config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
+        config = parse_config(content | STORED_VOTES | {"student": LOGISTIC})
         out = name if "://" in name else tmp_path / name
-        outcome = pipeline.run(config, out, data=data, config_dir=tmp_path / "configs", pages=False)
+        outcome = pipeline.run(config, out, public=public, private=votes, config_dir=tmp_path / "configs", pages=False)
         return outcome.report.queries.asked
 
     assert run("one", 0) == 100
@@ -97,8 +97,9 @@ def test_runs_on_the_same_data_share_a_budget(tmp_path: Path) -> None:
 )
 def test_a_run_by_stability(mechanism: dict[str, object], tmp_path: Path) -> None:
     content = {"n_teachers": 220, "mechanism": mechanism, "budget": {"max_queries": 30}}
-    config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
-    report = pipeline.run(config, tmp_path / "run", data=digits_with_votes(220), pages=False).report
+    config = parse_config(content | STORED_VOTES | {"student": LOGISTIC})
+    public, votes = digits_with_votes(220)
+    report = pipeline.run(config, tmp_path / "run", public=public, private=votes, pages=False).report
     assert report.queries.asked == report.queries.answered == 30
     assert report.benchmark is not None
     assert report.benchmark.label_accuracy == 1.0

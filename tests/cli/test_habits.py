@@ -123,3 +123,13 @@ baseline: {name: dp_erm, params: {regularisation: 0.01}}
 budget: {epsilon: 1}
 records: 300
 """
+
+
+@pytest.mark.parametrize("arguments", [[], ["ledger"]])
+def test_help_lists_commands_by_group_with_whole_sentences(arguments: list[str]) -> None:
+    shown = in_process(*arguments, "--help").stdout
+    assert "..." not in shown.replace("[ARGS]...", "")
+    if not arguments:
+        places = [shown.index(f"\n{group}:\n") for group in ("Plan", "Run", "Look", "Cluster")]
+        assert places == sorted(places)
+        assert shown.index("\n  ledger ") < places[3] < shown.index("\n  doctor ")

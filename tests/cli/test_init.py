@@ -16,13 +16,15 @@ from support.command_line import Ended, in_process
 
 from pate.config import load_config
 from pate.data.column_inference import guess_dialect, read, seen
+from pate.data.private import is_per_person, records_of
 from pate.data.sources import load
 from pate.errors import DataError
 from pate.ledger import Charge, SharedLedger
-from pate.planning.budget import ledger_opener, publishable_epsilon
 from pate.planning.config_wizard import LOUD, start
 from pate.runs.run import Run
 from pate.teachers import recipes
+from pate.voters import voters_of
+from pate.voters.ledgers import ledger_opener
 
 N_PRIVATE, N_PUBLIC = 900, 240
 
@@ -82,10 +84,10 @@ def test_a_config_that_runs(club: Path) -> None:
     for guess in ("separated by ';'", "'member' says whose record it is"):
         assert guess in ended.stdout
     config = load_config(club / "club.yaml")
-    data = load(config.data, None, club, keep_missing=True)
-    assert len(data.records) == N_PRIVATE
+    _, private = load(config.data, None, club, keep_missing=True)
+    assert len(records_of(private)) == N_PRIVATE
     assert config.budget.epsilon is not None
-    assert publishable_epsilon(config, config.build_mechanism(), 2) <= config.budget.epsilon <= 2
+    assert voters_of(config).publishable_epsilon(2) <= config.budget.epsilon <= 2
 
 
 def test_nothing_private_is_told_unsaid(club: Path) -> None:
@@ -141,7 +143,8 @@ def test_cells_with_line_breaks_hide_no_delimiter(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     config = load_config(tmp_path / "club.yaml")
     assert config.data.delimiter == ";"  # type: ignore[union-attr]
-    assert len(load(config.data, None, tmp_path, keep_missing=True).records) == N_PRIVATE
+    _, private = load(config.data, None, tmp_path, keep_missing=True)
+    assert len(records_of(private)) == N_PRIVATE
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -152,7 +155,7 @@ def test_any_usual_delimiter_is_guessed(tmp_path: Path, delimiter: str) -> None:
     assert ended.returncode == 0, ended.stderr
     config = load_config(tmp_path / "club.yaml")
     assert config.data.delimiter == delimiter  # type: ignore[union-attr]
-    assert load(config.data, None, tmp_path, keep_missing=True).X_public.shape[0] == N_PUBLIC
+    assert load(config.data, None, tmp_path, keep_missing=True)[0].X_public.shape[0] == N_PUBLIC
 
 
 @pytest.mark.parametrize("other", ["members.csv", "test.csv"])
@@ -170,7 +173,7 @@ def test_classes_come_from_a_public_test_file_where_there_is_one(club: Path) -> 
     ended = init(club, "--test", club / "test.csv")
     assert "classes ja, nein are those of the test file" in ended.stdout
     config = load_config(club / "club.yaml")
-    data = load(config.data, None, club, keep_missing=True)
+    data, _ = load(config.data, None, club, keep_missing=True)
     assert data.y_test is not None
     assert data.features is not None
     assert "age missing" in data.features
@@ -203,6 +206,7 @@ def test_teachers_for_a_table_so_wide_that_nothing_is_near(tmp_path: Path) -> No
     options = ["--label", "y", "--id", "who", "--classes", "a,b", "--records", 20000, "--target-epsilon", 4]
     assert init(tmp_path, *options).returncode == 0
     config = load_config(tmp_path / "club.yaml")
+    assert config.voters == "teachers"
     assert config.n_teachers > 20
     assert config.budget.max_queries <= 40
     for recipe in recipes(config.teachers):
@@ -356,9 +360,10 @@ def test_markers_of_missing_values_are_found_in_the_public_file(tmp_path: Path, 
     assert f"{marker!r} stands for a missing value, in every column" in ended.stdout
     assert "'Stufe'" in ended.stdout  # '<5' says something, so the column is left out aloud
     assert "'<5'" in ended.stdout
-    loaded = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
-    assert np.isfinite(loaded.records.X).all()
-    assert loaded.records.notes == ()
+    loaded, private = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
+    records = records_of(private)
+    assert np.isfinite(records.X).all()
+    assert not records.unlisted
     assert loaded.features is not None
     assert {"Natrium missing", "Aufnahme missing"} <= set(loaded.features)
 
@@ -407,7 +412,7 @@ def test_without_one_every_column_that_only_private_records_have_is_offered_with
     by_hand = written.replace("  # id: Akte ", "  id: Akte   ")
     by_hand = "\n".join(line for line in by_hand.splitlines() if not line.strip().startswith("- Akte"))
     out.write_text(by_hand, encoding="utf-8")
-    assert load(load_config(out).data, None, tmp_path, keep_missing=True).per_person
+    assert is_per_person(load(load_config(out).data, None, tmp_path, keep_missing=True)[1])
     assert init(tmp_path, *options, "--id", "Akte", "--force").returncode == 0
     assert yaml.safe_load(out.read_text(encoding="utf-8"))["data"]["id"] == "Akte"
 
@@ -419,8 +424,8 @@ def test_text_that_is_not_used_is_named(tmp_path: Path) -> None:
     assert "'Notiz'" in line
     assert "'Rh'" not in line
     assert "text of its own" in next(line for line in ended.stdout.splitlines() if line.strip().startswith("Notiz "))
-    data = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
-    (note,) = [note for note in data.unused if "not used" in note]
+    _, private = load(load_config(tmp_path / "club.yaml").data, None, tmp_path, keep_missing=True)
+    (note,) = [note for note in records_of(private).unused if "not used" in note]
     assert "'Notiz'" in note
     assert "data.ignore" in note
 
@@ -441,10 +446,10 @@ def test_a_shared_ledger_is_suggested_that_has_room_for_two_runs(records: int, t
     config = load_config(club / "club.yaml")
     joint = SharedLedger.at(club / "club-ledger", id)
     assert joint.budget().epsilon <= 2.5 * target + 0.1, "two runs cost about two times as much, or less"
-    mechanism, ledgers = config.build_mechanism(), []
+    ledgers = []
     for number in range(3):
         with Run.create(club / f"run{number}", config) as run:
-            ledger = ledger_opener(config, mechanism, run, club)()
+            ledger = ledger_opener(voters_of(config), run, club)()
             ledgers.append(ledger.room() >= ledger.limits.max_answers)
             if ledgers[-1]:
                 with ledger.batch(ledger.limits.max_answers):

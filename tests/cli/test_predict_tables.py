@@ -88,7 +88,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """What the run's own student says of the test file as the run has read it."""
     with Run.load(folder / "run") as run:
-        data = load(run.config.data, None, folder)
+        data, _ = load(run.config.data, None, folder)
     student = load_student(folder / "run" / "student")
     names = np.array(data.classes)
     return names[student.predict(data.X_test)], student.predict_proba(data.X_test)
@@ -280,7 +280,7 @@ def test_a_range_that_makes_no_sense_is_refused(range: Any, hospital: Path, tmp_
 def test_arrays_are_taken_in_python_too(hospital: Path) -> None:
     names, _ = answers(hospital)
     with Run.load(hospital / "run") as run:
-        X = load(run.config.data, None, hospital).X_test
+        X = load(run.config.data, None, hospital)[0].X_test
     model = pate.load(hospital / "run")
     assert model.predict(X).tolist() == names.tolist()
     with pytest.raises(DataError, match="this student takes"):

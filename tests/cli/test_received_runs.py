@@ -21,7 +21,7 @@ from support.small_data import own_data
 from pate.cli import app
 from pate.components.registry import import_dotted, import_folders, importing_only, make_importable
 from pate.config import load_config
-from pate.followup.extra_students import further_student
+from pate.followup.extra_students import train_extra_student
 from pate.runs.run import Run
 from pate.runs.signatures import is_own
 from pate.voters.teachers.checkpoints import TeacherFiles
@@ -246,7 +246,7 @@ def test_a_run_of_ones_own_imports_from_beside_its_config(received: Path, tmp_pa
     sys.path.remove(str(received.resolve()))
     sys.modules.pop(module)
     assert is_own(Run.load(tmp_path / "mine"))
-    assert len(further_student(tmp_path / "mine").students) == 1
+    assert len(train_extra_student(tmp_path / "mine").students) == 1
     for file in (tmp_path / "mine" / "config.yaml", tmp_path / "mine" / "private" / "places.json"):
         written = file.read_text()
         file.write_text(written + "\n")

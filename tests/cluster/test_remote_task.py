@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from pate import pipeline
+from pate.baselines import nonprivate
 from pate.baselines.run import run_baseline
 from pate.boundary.guard import Failed
 from pate.cluster import remote_task
 from pate.cluster.remote_task import RemoteTask
 from pate.config import BaselineConfig, parse_config
 from pate.errors import ConfigError, RunError
-from pate.report import nonprivate
 from pate.runs.console import Quiet
 from pate.students import stage
 

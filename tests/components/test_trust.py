@@ -21,14 +21,16 @@ from pate.cli import app
 from pate.cli.options import as_option
 from pate.components.registry import import_dotted, importing_only
 from pate.config import default_config_path, parse_config, read_yaml
-from pate.data.dataset import Dataset, Records
+from pate.data.public import PublicData
 from pate.errors import ConfigError, NotTrusted
-from pate.ledger import Pin
+from pate.ledger import Charge, Pin
 from pate.runs.console import Console
+from pate.runs.context import RunContext, RunOptions
 from pate.runs.run import Run
 from pate.students import build_student
 from pate.students.saving import load_student, save_student
 from pate.students.stage import train_student
+from pate.voters.base import Release
 
 OWN = """
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -124,14 +126,13 @@ def test_a_size_that_the_file_does_not_hold_is_refused_before_memory_is_taken(tm
 def test_a_stored_student_that_cannot_be_read_back_is_trained_again(tmp_path: Path) -> None:
     """skops does not take trees on trust; the labels are there, and paid for."""
     X, y = examples()
-    config = read_yaml(default_config_path()) | {
-        "student": {"name": "supervised", "params": {"estimator": "sklearn.tree.DecisionTreeClassifier"}}
-    }
-    data = Dataset(private=Records(X, y), X_public=X, classes=("a", "b", "c"))
-    directory = Run(tmp_path / "run")
+    tree = {"name": "supervised", "params": {"estimator": "sklearn.tree.DecisionTreeClassifier"}}
+    config = parse_config(read_yaml(default_config_path()) | {"student": tree})
+    context = RunContext(config, tmp_path / "run", RunOptions(), Console(), PublicData(X, ("a", "b", "c")), epsilon=1.0)
+    context.run = directory = Run(tmp_path / "run")
     (directory.path / "private").mkdir(parents=True)
-    pin = Pin(1, b"m" * 32)
-    students = [train_student(parse_config(config), data, y, directory, 1.0, pin, Console()) for _ in range(2)]
+    release = Release(np.arange(len(y)), y, Charge(len(y), len(y)), len(y), len(y), Pin(1, b"m" * 32))
+    students = [train_student(context, release) for _ in range(2)]
     np.testing.assert_array_equal(students[0].predict(X), students[1].predict(X))
     with pytest.raises(NotTrusted, match=r"trust=\['sklearn\.tree\._tree\.Tree'"):
         load_student(directory.student_folder)

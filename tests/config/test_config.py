@@ -77,7 +77,7 @@ def test_a_wrong_override_is_one_clear_line(override: str, words: list[str]) -> 
         ("a: [1", ["line", "not valid YAML"]),
         ("- 1", ["list"]),
         ("seed: 1\nseed: 2", ["'seed'", "twice"]),
-        ("seed: 1", ["data, mechanism, student: missing; add them"]),
+        ("seed: 1", ["data, mechanism, student, n_teachers, teachers: missing; add them"]),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(tmp_path: Path, text: str, words: list[str]) -> None:

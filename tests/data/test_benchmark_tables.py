@@ -29,38 +29,39 @@ def write_adult(folder: Path, n_test: int = 10_002) -> Path:
 
 
 def test_adult_columns_follow_their_rules(tmp_path: Path) -> None:
-    data = load(TableData(source="adult"), write_adult(tmp_path), Path())
-    assert data.records.X.shape == (2, 104)
-    assert len(data.features or ()) == 104
-    assert (len(data.X_public), len(data.X_test)) == (10_000, 2)
-    np.testing.assert_array_equal(data.records.y, [0, 1])
-    np.testing.assert_array_equal(data.y_test, [0, 1])
-    row = dict(zip(data.features, data.records.X[1], strict=True))
+    public, private = load(TableData(source="adult"), write_adult(tmp_path), Path())
+    assert private.X.shape == (2, 104)
+    assert len(public.features or ()) == 104
+    assert (len(public.X_public), len(public.X_test)) == (10_000, 2)
+    np.testing.assert_array_equal(private.y, [0, 1])
+    np.testing.assert_array_equal(public.y_test, [0, 1])
+    row = dict(zip(public.features, private.X[1], strict=True))
     assert row["age"] == 0.5
     assert row["hours-per-week"] == 1.0  # beyond its bound
     assert 0.99 < row["capital-gain"] <= 1
     assert row["sex=Female"] == 1
     assert not any(value for name, value in row.items() if name.startswith("workclass"))  # '?' is nothing
-    assert data.records.X.min() >= 0
-    assert data.records.X.max() <= 1
-    assert data.benchmark
+    assert private.X.min() >= 0
+    assert private.X.max() <= 1
+    assert public.benchmark
 
 
 def test_one_row_does_not_change_another(tmp_path: Path) -> None:
     folder = write_adult(tmp_path)
-    before = load_table("adult", [folder]).records.X
+    _, before = load_table("adult", [folder])
     with (folder / "adult" / "adult.data").open("a") as file:
         file.write(ADULT_ROWS.splitlines()[0].replace("39,", "99,").replace("2174", "77777") + "\n")
-    np.testing.assert_array_equal(load_table("adult", [folder]).records.X[:2], before)
+    _, after = load_table("adult", [folder])
+    np.testing.assert_array_equal(after.X[:2], before.X)
 
 
 def test_public_and_test_rows_follow_the_private_ones() -> None:
     X, y = np.arange(10)[:, None], np.arange(10) % 2
-    data = benchmark_tables._split(X, y, 5, 3, ("a", "b"), None)
-    assert data.records.X.ravel().tolist() == [0, 1, 2, 3, 4]
-    assert data.X_public.ravel().tolist() == [5, 6, 7]
-    assert data.X_test.ravel().tolist() == [8, 9]
-    assert [data.y_public.tolist(), data.y_test.tolist()] == [[1, 0, 1], [0, 1]]
+    public, private = benchmark_tables._split(X, y, 5, 3, ("a", "b"), None)
+    assert private.X.ravel().tolist() == [0, 1, 2, 3, 4]
+    assert public.X_public.ravel().tolist() == [5, 6, 7]
+    assert public.X_test.ravel().tolist() == [8, 9]
+    assert [public.y_public.tolist(), public.y_test.tolist()] == [[1, 0, 1], [0, 1]]
 
 
 def test_kdd_columns_are_all_used_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,11 +77,11 @@ def test_kdd_columns_are_all_used_and_bounded(tmp_path: Path, monkeypatch: pytes
     row += ",255,255" + ",0.50" * 8
     with gzip.open(tmp_path / "kddcup99" / "kddcup.data_10_percent.gz", "wt") as file:
         file.writelines(f"{row},{label}\n" for label in ["normal.", "smurf.", "satan."] * 33_334)
-    data = load_table("kddcup99", [tmp_path])
-    assert data.records.X.shape == (2, 118)
-    assert data.records.X.max() == 1
-    assert data.records.X.min() == 0
-    assert 0.3 < data.y_test.mean() < 0.36  # smurf is a denial of service, satan is not
+    public, private = load_table("kddcup99", [tmp_path])
+    assert private.X.shape == (2, 118)
+    assert private.X.max() == 1
+    assert private.X.min() == 0
+    assert 0.3 < public.y_test.mean() < 0.36  # smurf is a denial of service, satan is not
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -91,6 +92,6 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 def test_the_real_files(real_data: Path) -> None:
     if not (real_data / "adult").is_dir():
         pytest.skip("no Adult data below the data folder")
-    data = load_table("adult", [real_data])
-    assert [len(data.records.X), len(data.X_public), len(data.X_test)] == [32_561, 10_000, 6_281]
-    assert abs(data.records.y.mean() - 0.2408) < 1e-4
+    public, private = load_table("adult", [real_data])
+    assert [len(private.X), len(public.X_public), len(public.X_test)] == [32_561, 10_000, 6_281]
+    assert abs(private.y.mean() - 0.2408) < 1e-4

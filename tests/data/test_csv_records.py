@@ -12,7 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pate.data.csv_records import Flaw, OpenQuote, records_of_file, records_of_lines
-from pate.data.dataset import Shards
+from pate.data.private import Shards, records_of
 from pate.data.settings import CsvData
 from pate.data.shards import ShardReader
 from pate.data.sources import load
@@ -158,7 +158,7 @@ def in_files(folder: Path, rows: list[Row], n_files: int, encoding: str = "utf-8
 
 
 def by_id(about: CsvData, folder: Path, keep: bool) -> dict[str, tuple[float, int]]:
-    records = load(about, None, folder, keep_missing=keep).records
+    records = records_of(load(about, None, folder, keep_missing=keep)[1])
     assert records.ids is not None
     assert len(set(records.ids)) == len(records)
     return {who: (float(x[0]), int(y)) for who, x, y in zip(records.ids, records.X, records.y, strict=True)}
@@ -167,7 +167,7 @@ def by_id(about: CsvData, folder: Path, keep: bool) -> dict[str, tuple[float, in
 def by_reader(about: CsvData, folder: Path, keep: bool) -> int:
     """How many records the readers of a cluster find."""
     left = about.model_copy(update={"read_by": "workers"})
-    private = load(left, None, folder, by_workers=True, keep_missing=keep).private
+    _, private = load(left, None, folder, by_workers=True, keep_missing=keep)
     assert isinstance(private, Shards)
     answer = ShardReader(private, b"k" * 32, Split(3)).load()
     if isinstance(answer, str):

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pate.data.columns import years_of
-from pate.data.dataset import Dataset
 from pate.data.dates import PARTS, features_of_date, names_of, offered
 from pate.data.groups import category_columns
 from pate.data.model_input import describe_columns, format_from_card, table_in
+from pate.data.private import Records, records_of
+from pate.data.public import PublicData
 from pate.data.records import Format, Table, features_of
 from pate.data.settings import CsvData
 from pate.data.sources import load
@@ -74,10 +75,11 @@ def test_a_missing_date_is_missing_and_what_is_none_is_no_gap_whatever_the_other
     assert np.isinf(found[[3, 4, 6], :6]).all()
 
 
-def loaded(folder: Path, private: list[str], public: list[str], **changes: Any) -> Dataset:
+def loaded(folder: Path, private: list[str], public: list[str], **changes: Any) -> tuple[PublicData, Records]:
     for name, lines in (("private", private), ("public", public)):
         (folder / f"{name}.csv").write_text("\n".join([*COLUMNS, *lines]) + "\n")
-    return load(CsvData.model_validate(SETTINGS | changes), None, folder)
+    data, read = load(CsvData.model_validate(SETTINGS | changes), None, folder)
+    return data, records_of(read)
 
 
 PUBLIC = ["1990-05-01,2022-01-03 08:00,f,no", "1960-05-01,2022-07-01 20:30,m,yes", "1930-05-01,2022-12-31 00:10,f,no"]
@@ -86,13 +88,13 @@ PUBLIC = ["1990-05-01,2022-01-03 08:00,f,no", "1960-05-01,2022-07-01 20:30,m,yes
 def test_a_table_of_another_year_is_like_the_public_one(tmp_path: Path) -> None:
     """The same lines 28 years later, when weekdays and leap years come again."""
     later = [f"{int(line[:4]) + 28}{line[4:]}".replace(",2022-", ",2050-") for line in PUBLIC]
-    data = loaded(tmp_path, later, PUBLIC)
+    data, records = loaded(tmp_path, later, PUBLIC)
     assert data.features == (
         *("seen: month (sin)", "seen: month (cos)", "seen: weekday (sin)", "seen: weekday (cos)"),
         *("seen: hour (sin)", "seen: hour (cos)", "seen: years since born", "sex=f", "sex=m"),
     )
-    np.testing.assert_allclose(data.records.X[:, :6], data.X_public[:, :6], atol=1e-6)
-    np.testing.assert_allclose(data.records.X[:, 6], data.X_public[:, 6], atol=1e-3)
+    np.testing.assert_allclose(records.X[:, :6], data.X_public[:, :6], atol=1e-6)
+    np.testing.assert_allclose(records.X[:, 6], data.X_public[:, 6], atol=1e-3)
     assert category_columns(data) == {"sex": {"f": 7, "m": 8}}
     assert data.y_public is not None
     assert data.y_public.tolist() == [0, 1, 0]
@@ -100,12 +102,12 @@ def test_a_table_of_another_year_is_like_the_public_one(tmp_path: Path) -> None:
 
 def test_gaps_of_dates_are_filled_feature_by_feature_and_marked_column_by_column(tmp_path: Path) -> None:
     gaps = [*PUBLIC, ",2022-03-01 10:00,f,no", "1960-05-01,,f,no"]
-    data = loaded(tmp_path, [",,f,yes"], gaps, missing_values={"treatment": "indicator"})
+    data, records = loaded(tmp_path, [",,f,yes"], gaps, missing_values={"treatment": "indicator"})
     assert data.features is not None
     assert data.features[-2:] == ("born missing", "seen missing")
-    assert data.records.X[0, -2:].tolist() == [1, 1]
+    assert records.X[0, -2:].tolist() == [1, 1]
     medians = np.median(data.X_public[[0, 1, 2, 3], :6], axis=0)
-    np.testing.assert_allclose(data.records.X[0, :6], medians, atol=1e-6)
+    np.testing.assert_allclose(records.X[0, :6], medians, atol=1e-6)
     with pytest.raises(DataError, match=r"public.csv: column 'born', row 3"):
         loaded(tmp_path, PUBLIC, gaps)
     with pytest.raises(
@@ -115,7 +117,7 @@ def test_gaps_of_dates_are_filled_feature_by_feature_and_marked_column_by_column
 
 
 def test_the_card_says_what_dates_become(tmp_path: Path) -> None:
-    data = loaded(tmp_path, PUBLIC, [*PUBLIC, ",,m,no"], missing_values={"treatment": "indicator"})
+    data, _ = loaded(tmp_path, PUBLIC, [*PUBLIC, ",,m,no"], missing_values={"treatment": "indicator"})
     card = {"columns": dict(data.columns or {}), "shape": [data.X_public.shape[1]], "classes": ["no", "yes"]}
     format = format_from_card(card)
     assert isinstance(format, Format)

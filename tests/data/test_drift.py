@@ -30,8 +30,8 @@ def warnings(folder: Path, test: list[str], settings: type[Any] = CsvData, **cha
     for name, lines, ill in (("public", rows(300, 1), ""), ("private", rows(50, 2, 2024), ",no"), ("test", test, "")):
         header = "seen,height,weight,ward" + (",ill" if ill else "")
         (folder / f"{name}.csv").write_text("\n".join([header, *(line + ill for line in lines)]) + "\n")
-    found = load(settings.model_validate(SETTINGS | changes), None, folder)
-    sharded = load(settings.model_validate(SETTINGS | changes | {"private": ["private.csv"]}), None, folder)
+    found, _ = load(settings.model_validate(SETTINGS | changes), None, folder)
+    sharded, _ = load(settings.model_validate(SETTINGS | changes | {"private": ["private.csv"]}), None, folder)
     assert found.warnings == sharded.warnings
     return found.warnings
 
@@ -79,6 +79,6 @@ def test_arrays_are_compared_by_their_place(tmp_path: Path) -> None:
         X = rng.normal(size=(100, 30)) + far * (np.arange(30) > 10)
         np.savez(tmp_path / f"{name}.npz", X=X, y=np.zeros(100, dtype=int))
     given = {"source": "npz", "classes": [0, 1], **{part: f"{part}.npz" for part in ("private", "public", "test")}}
-    found = load(NpzData.model_validate(given), None, tmp_path).warnings
-    assert found[0].startswith("feature 11: ")
-    assert found[-1] == "7 more columns of the test file are unlike public ones"
+    public, _ = load(NpzData.model_validate(given), None, tmp_path)
+    assert public.warnings[0].startswith("feature 11: ")
+    assert public.warnings[-1] == "7 more columns of the test file are unlike public ones"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pate.data.private import Shards, records_of
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader
 from pate.data.sources import load
@@ -26,8 +27,8 @@ def refusals(folder: Path, settings: Any) -> list[str]:
     with pytest.raises(DataError) as caught:
         load(settings, None, folder)
     said = [str(caught.value)]
-    left = load(settings.model_copy(update={"read_by": "workers"}), None, folder, by_workers=True).private
-    assert left is not None
+    _, left = load(settings.model_copy(update={"read_by": "workers"}), None, folder, by_workers=True)
+    assert isinstance(left, Shards)
     answer = ShardReader(left, b"k" * 32, Split(3)).load()
     assert isinstance(answer, str)
     return [text.replace(str(folder), "") for text in (*said, answer)]
@@ -137,5 +138,5 @@ def test_a_header_without_records_is_a_shard_like_others(tmp_path: Path) -> None
     (tmp_path / "public.csv").write_text("age,sex\n33,m\n")
     for i, text in enumerate((GOOD, GOOD.splitlines()[0] + "\n")):
         (tmp_path / f"shard-{i}.csv").write_text(text)
-    data = load(CsvData.model_validate(CSV | {"private": "shard-*.csv"}), None, tmp_path)
-    assert len(data.records.X) == 1
+    _, records = load(CsvData.model_validate(CSV | {"private": "shard-*.csv"}), None, tmp_path)
+    assert len(records_of(records)) == 1

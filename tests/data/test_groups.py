@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pate.config import Config, default_config_path, load_config, parse_config
-from pate.data.dataset import Dataset, Records
 from pate.data.groups import category_columns, groupings
+from pate.data.public import PublicData
 from pate.data.sources import load
 from pate.errors import ConfigError
 
@@ -18,12 +18,12 @@ X = np.array([[30, 1, 0, 0, 1, 0.5], [40, 0, 1, 1, 0, 2.0], [50, 0, 0, 0, 0, 0.0
 Y = np.array([0, 1, 0])
 
 
-def data(X: np.ndarray = X, features: tuple[str, ...] | None = FEATURES, tested: bool = True) -> Dataset:
+def data(X: np.ndarray = X, features: tuple[str, ...] | None = FEATURES, tested: bool = True) -> PublicData:
     test = {"X_test": X, "y_test": Y[: len(X)]} if tested else {}
-    return Dataset(Records(X, Y[: len(X)]), X, ("no", "yes"), features=features, **test)  # type: ignore[arg-type]
+    return PublicData(X, ("no", "yes"), features=features, **test)  # type: ignore[arg-type]
 
 
-def members(data: Dataset, column: str) -> list[str]:
+def members(data: PublicData, column: str) -> list[str]:
     (found,) = groupings(data, [column])
     assert found.column == column
     return [found.values[place] for place in found.members]
@@ -43,14 +43,14 @@ def test_a_sign_in_a_name_makes_no_category() -> None:
 @pytest.mark.parametrize(
     ("given", "column", "words"),
     [
-        (data(), "age", "groups: 'age' is not a column of categories; there are sex, race"),
+        (data(), "age", "report.groups: 'age' is not a column of categories; there are sex, race"),
         (data(), "rate", "there are sex, race"),
         (data(), "sex=f", "there are sex, race"),
-        (data(features=None), "sex", "this data has none, so leave groups out"),
+        (data(features=None), "sex", "this data has none, so leave report.groups out"),
         (data(tested=False), "sex", "there are no test examples with labels"),
     ],
 )
-def test_a_column_that_has_no_groups_is_refused_in_one_line(given: Dataset, column: str, words: str) -> None:
+def test_a_column_that_has_no_groups_is_refused_in_one_line(given: PublicData, column: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         groupings(given, [column])
     assert "\n" not in str(caught.value)
@@ -77,13 +77,13 @@ def test_of_files_the_configured_columns_count_and_not_how_features_are_called(t
         {
             "data": section,
             "n_teachers": 2,
-            "groups": ["ward"],
+            "report": {"groups": ["ward"]},
             "teachers": [{"name": "sklearn.svm.SVC"}],
             "mechanism": {"name": "gnmax", "sigma": 5},
             "student": {"name": "supervised"},
         }
     )
-    found = load(config.data, tmp_path, tmp_path)
+    found, _ = load(config.data, tmp_path, tmp_path)
     assert list(category_columns(found)) == ["a", "ward"]
     assert members(found, "a") == ["x", "y=z", "other"]
     assert members(found, "ward") == ["1", "2", "other"]
@@ -92,7 +92,7 @@ def test_of_files_the_configured_columns_count_and_not_how_features_are_called(t
 def test_groups_of_adult_are_those_of_its_file(real_data: Path) -> None:
     if not (real_data / "adult").is_dir():
         pytest.skip("no Adult data below the data folder")
-    adult = load(load_config(default_config_path("adult")).data, real_data, Path())
+    adult, _ = load(load_config(default_config_path("adult")).data, real_data, Path())
     lines = [line.split(", ") for line in (real_data / "adult" / "adult.test").read_text().splitlines()]
     rows = [line for line in lines if len(line) == 15][10_000:]
     for column, place in (("race", 8), ("sex", 9)):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate.data.columns import canonical_id
-from pate.data.dataset import Dataset, Records
 from pate.data.partition import identities
+from pate.data.private import Records, Shards, records_of
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader, Summary
 from pate.data.sources import load
@@ -37,7 +37,7 @@ def save(path: Path, ids: Any, n: int = 3) -> None:
         parquet.write_table(pyarrow.table({"who": ids, "x": x, "kind": y}), path)
 
 
-def read(folder: Path, source: str, id_type: str | None, files: list[Any]) -> Dataset:
+def read(folder: Path, source: str, id_type: str | None, files: list[Any]) -> Records:
     for i, ids in enumerate(files):
         save(folder / f"shard-{i}.{source}", ids)
     data: dict[str, Any] = {"source": source, "private": f"shard-*.{source}", "public": f"public.{source}"}
@@ -51,13 +51,14 @@ def read(folder: Path, source: str, id_type: str | None, files: list[Any]) -> Da
         parquet.write_table(pyarrow.table({"x": [1.0]}), folder / "public.parquet")
     if id_type is not None:
         data["id_type"] = id_type
-    return load(KINDS[source].model_validate(data), None, folder)
+    _, private = load(KINDS[source].model_validate(data), None, folder)
+    return records_of(private)
 
 
 @pytest.mark.parametrize("source", ["npz", "parquet"])
 def test_a_person_is_one_in_files_of_different_width(source: str, tmp_path: Path) -> None:
     files = [np.array([1, 2, 3], dtype=kind) for kind in ("int64", "int32", "uint64", "int8", "uint16")]
-    assert read(tmp_path, source, "integer", files).records.ids == ["1", "2", "3"] * 5
+    assert read(tmp_path, source, "integer", files).ids == ["1", "2", "3"] * 5
 
 
 @pytest.mark.parametrize(
@@ -75,10 +76,10 @@ def test_a_person_is_one_in_files_of_different_width(source: str, tmp_path: Path
 def test_csv_ids_are_compared_by_their_canonical_form(
     id_type: str, cells: list[str], ids: list[str], tmp_path: Path
 ) -> None:
-    data = read(tmp_path, "csv", id_type, [cells])
-    assert data.records.ids == ids
-    assert data.records.left_out == len(cells) - len(ids)
-    assert len(data.records.X) == len(data.records.y) == len(ids)
+    records = read(tmp_path, "csv", id_type, [cells])
+    assert records.ids == ids
+    assert records.left_out == len(cells) - len(ids)
+    assert len(records.X) == len(records.y) == len(ids)
 
 
 @pytest.mark.parametrize("source", ["npz", "parquet"])
@@ -105,7 +106,7 @@ def test_ids_of_another_type_are_refused_by_file_and_type(
 
 def test_a_missing_id_leaves_the_others_as_they_are(tmp_path: Path) -> None:
     """NULL is nobody, not person 0; and it makes no floats of ids that no float can hold."""
-    records = read(tmp_path, "parquet", "integer", [[2**53 + 1, None, 0]]).records
+    records = read(tmp_path, "parquet", "integer", [[2**53 + 1, None, 0]])
     assert records.ids == ["9007199254740993", "0"]
     assert records.left_out == 1
 
@@ -148,18 +149,18 @@ def test_readers_count_what_they_leave_out(tmp_path: Path) -> None:
     read(tmp_path, "csv", "text", [["ann", "", "cy"], ["", " ", "ann"]])
     data = {"source": "csv", "private": "shard-*.csv", "public": "public.csv", "label": "kind", "id": "who"}
     settings_ = CsvData.model_validate(data | {"classes": [0, 1], "read_by": "workers"})
-    shards = load(settings_, None, tmp_path, by_workers=True).private
-    assert shards is not None
+    _, shards = load(settings_, None, tmp_path, by_workers=True)
+    assert isinstance(shards, Shards)
     summary = ShardReader(shards, b"k" * 32, Split(4)).load()
     assert isinstance(summary, Summary)
     assert (summary.records, summary.left_out) == (3, 3)
 
 
 def test_forgetting_finds_an_id_however_it_is_written(tmp_path: Path) -> None:
-    data = read(tmp_path, "csv", "integer", [["17", "18", "017"]])
-    assert _chosen(data, [" +17 "], [], "integer") == [0, 2]
+    records = read(tmp_path, "csv", "integer", [["17", "18", "017"]])
+    assert _chosen(records, [" +17 "], [], "integer") == [0, 2]
     with pytest.raises(DataError, match="no record has that id"):
-        _chosen(data, ["17.0"], [], "integer")
+        _chosen(records, ["17.0"], [], "integer")
 
 
 @given(st.text())

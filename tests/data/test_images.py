@@ -17,51 +17,51 @@ from pate.errors import DataError
 
 
 def test_digits_need_no_files() -> None:
-    data = load(DigitsData(source="digits"), None, Path())
-    assert (len(data.records.X), len(data.X_public), len(data.X_test)) == (1197, 400, 200)
-    assert data.records.X.min() == 0
-    assert data.records.X.max() == 1
-    assert data.benchmark
+    public, private = load(DigitsData(source="digits"), None, Path())
+    assert (len(private.X), len(public.X_public), len(public.X_test)) == (1197, 400, 200)
+    assert private.X.min() == 0
+    assert private.X.max() == 1
+    assert public.benchmark
 
 
 def test_mnist_has_the_papers_split(real_data: Path) -> None:
-    data = load(ImageData(source="mnist"), real_data, Path())
-    assert data.records.X.shape == (60_000, 28, 28)
-    assert data.X_public.shape == (9_000, 28, 28)
-    assert data.X_test.shape == (1_000, 28, 28)
-    assert data.records.X.dtype == np.float32
-    assert np.bincount(data.records.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    public, private = load(ImageData(source="mnist"), real_data, Path())
+    assert private.X.shape == (60_000, 28, 28)
+    assert public.X_public.shape == (9_000, 28, 28)
+    assert public.X_test.shape == (1_000, 28, 28)
+    assert private.X.dtype == np.float32
+    assert np.bincount(private.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
 @pytest.mark.slow
 def test_svhn_has_the_papers_split(real_svhn: Path) -> None:
-    data = load(ImageData(source="svhn"), real_svhn, Path())
-    assert data.records.X.shape == (73_257, 32, 32, 3)
-    assert data.X_public.shape == (10_000, 32, 32, 3)
-    assert data.X_test.shape == (16_032, 32, 32, 3)
-    assert np.bincount(data.records.y)[[0, 1, 9]].tolist() == [4948, 13861, 4659]
+    public, private = load(ImageData(source="svhn"), real_svhn, Path())
+    assert private.X.shape == (73_257, 32, 32, 3)
+    assert public.X_public.shape == (10_000, 32, 32, 3)
+    assert public.X_test.shape == (16_032, 32, 32, 3)
+    assert np.bincount(private.y)[[0, 1, 9]].tolist() == [4948, 13861, 4659]
 
 
 def test_svhns_label_ten_is_the_digit_zero_and_another_checksum_is_remarked_on(tmp_path: Path) -> None:
     for split in ("train", "test"):
         images = np.arange(32 * 32 * 3 * 2, dtype=np.int64).reshape(32, 32, 3, 2) % 256
         savemat(tmp_path / f"{split}_32x32.mat", {"X": images.astype(np.uint8), "y": np.array([[10], [3]])})
-    data = load_images("svhn", [tmp_path])
-    assert data.records.y.tolist() == [0, 3]
-    assert data.records.X[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
-    assert len(data.notes) == 2
-    assert "train_32x32.mat is not the official file" in data.notes[0]
+    public, private = load_images("svhn", [tmp_path])
+    assert private.y.tolist() == [0, 3]
+    assert private.X[1, 0, 0].tolist() == pytest.approx([1 / 255, 3 / 255, 5 / 255])
+    assert len(public.notes) == 2
+    assert "train_32x32.mat is not the official file" in public.notes[0]
 
 
 def test_svhns_extra_images_are_private_records_too(tmp_path: Path) -> None:
     for split, labels in (("train", [10, 3]), ("test", [4, 5]), ("extra", [7, 10, 9])):
         pixels = np.full((32, 32, 3, len(labels)), len(split), dtype=np.uint8)
         savemat(tmp_path / f"{split}_32x32.mat", {"X": pixels, "y": np.array(labels)[:, None]})
-    data = load_images("svhn", [tmp_path])
-    assert data.records.y.tolist() == [0, 3, 7, 0, 9]
-    assert data.records.X.shape == (5, 32, 32, 3)
-    assert data.y_public.tolist() == [4, 5]
-    assert len(data.notes) == 3
+    public, private = load_images("svhn", [tmp_path])
+    assert private.y.tolist() == [0, 3, 7, 0, 9]
+    assert private.X.shape == (5, 32, 32, 3)
+    assert public.y_public.tolist() == [4, 5]
+    assert len(public.notes) == 3
 
 
 def test_fashion_mnist_is_found_where_debian_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +71,10 @@ def test_fashion_mnist_is_found_where_debian_installs_it(tmp_path: Path, monkeyp
         for kind, array in (("images-idx3", np.full((n, 28, 28), n)), ("labels-idx1", np.arange(n))):
             (debian / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
     monkeypatch.setattr(images, "_DEBIAN_FASHION_MNIST", debian)
-    data = load_images("fashion_mnist", [tmp_path / "elsewhere"])
-    assert data.records.X.shape == (4, 28, 28)
-    assert data.records.X.max() == pytest.approx(4 / 255)
-    assert data.y_public.tolist() == [0, 1, 2]
+    public, private = load_images("fashion_mnist", [tmp_path / "elsewhere"])
+    assert private.X.shape == (4, 28, 28)
+    assert private.X.max() == pytest.approx(4 / 255)
+    assert public.y_public.tolist() == [0, 1, 2]
     (debian / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"no such thing"))
     with pytest.raises(DataError, match=r"fashion_mnist below .*: train-labels-idx1-ubyte\.gz is no file of bytes"):
         load_images("fashion_mnist", [tmp_path / "elsewhere"])
@@ -92,11 +92,11 @@ def test_fashion_mnist_from_unpacked_files(tmp_path: Path) -> None:
     for split, n in (("train", 5), ("t10k", 3)):
         (raw / f"{split}-images-idx3-ubyte").write_bytes(idx(np.full((n, 28, 28), 51)))
         (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx(np.arange(n)))
-    data = load_images("fashion_mnist", [tmp_path])
-    assert data.records.X.shape == (5, 28, 28)
-    assert (len(data.X_public), len(data.X_test)) == (3, 0)  # what was public is not for tests
-    assert float(data.records.X[0, 0, 0]) == pytest.approx(0.2)
-    assert data.classes[9] == "ankle boot"
+    public, private = load_images("fashion_mnist", [tmp_path])
+    assert private.X.shape == (5, 28, 28)
+    assert (len(public.X_public), len(public.X_test)) == (3, 0)  # what was public is not for tests
+    assert float(private.X[0, 0, 0]) == pytest.approx(0.2)
+    assert public.classes[9] == "ankle boot"
 
 
 def test_cifar10_from_its_binary_files(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_cifar10_from_its_binary_files(tmp_path: Path) -> None:
     record[:, 1:1025], record[:, 1025:2049], record[:, 2049:] = 255, 51, 0
     for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
         (home / name).write_bytes(record.tobytes())
-    data = load_images("cifar10", [tmp_path])
-    assert data.records.X.shape == (10, 32, 32, 3)
-    assert data.records.X[0, 5, 7].tolist() == pytest.approx([1, 0.2, 0])
-    assert data.records.y[:2].tolist() == [3, 9]
+    _, private = load_images("cifar10", [tmp_path])
+    assert private.X.shape == (10, 32, 32, 3)
+    assert private.X[0, 5, 7].tolist() == pytest.approx([1, 0.2, 0])
+    assert private.y[:2].tolist() == [3, 9]
 
 
 @pytest.mark.parametrize("source", ["mnist", "svhn", "cifar10"])

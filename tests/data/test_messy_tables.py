@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pate.config import parse_config
-from pate.data.dataset import Dataset
+from pate.data.private import Records, records_of
+from pate.data.public import PublicData
 from pate.data.settings import CsvData, ParquetData
 from pate.data.sources import load
 from pate.errors import ConfigError, DataError
@@ -29,11 +30,18 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def loaded(folder: Path, private: list[str] = PRIVATE, public: list[str] = PUBLIC, **changes: Any) -> Dataset:
+def loaded(
+    folder: Path, private: list[str] = PRIVATE, public: list[str] = PUBLIC, **changes: Any
+) -> tuple[PublicData, Records]:
     encoding = changes.get("encoding", "utf-8")
     (folder / "private.csv").write_text("\n".join(private) + "\n", encoding=encoding)
     (folder / "public.csv").write_text("\n".join(public) + "\n", encoding=encoding)
-    return load(CsvData.model_validate(SETTINGS | changes), None, folder)
+    return of_files(CsvData.model_validate(SETTINGS | changes), folder)
+
+
+def of_files(settings: Any, folder: Path, keep_missing: bool = False) -> tuple[PublicData, Records]:
+    public, private = load(settings, None, folder, keep_missing=keep_missing)
+    return public, records_of(private)
 
 
 def refused(folder: Path, *arguments: Any, **changes: Any) -> str:
@@ -44,7 +52,7 @@ def refused(folder: Path, *arguments: Any, **changes: Any) -> str:
     return said
 
 
-def as_parquet(folder: Path, typed_dates: bool) -> Dataset:
+def as_parquet(folder: Path, typed_dates: bool) -> tuple[PublicData, Records]:
     """The same files as parquet: numbers as numbers, dates as dates or as text."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     from pyarrow import csv
@@ -56,29 +64,30 @@ def as_parquet(folder: Path, typed_dates: bool) -> Dataset:
         table = csv.read_csv(folder / f"{name}.csv", convert_options=options)
         parquet.write_table(table, folder / f"{name}.parquet")
     files = {"source": "parquet", "private": "private.parquet", "public": "public.parquet"}
-    return load(
-        ParquetData.model_validate(SETTINGS | files | {"missing_values": {"treatment": "indicator"}}), None, folder
+    return of_files(
+        ParquetData.model_validate(SETTINGS | files | {"missing_values": {"treatment": "indicator"}}), folder
     )
 
 
 def test_dates_are_years_since_2000(tmp_path: Path) -> None:
-    data = loaded(tmp_path, public=[*PUBLIC, "2001-01-01,60,f"])
+    data, records = loaded(tmp_path, public=[*PUBLIC, "2001-01-01,60,f"])
     assert data.features == ("born", "age", "sex=f", "sex=m")
-    np.testing.assert_allclose(data.records.X[:, 0], [-9.840, -14.001, 0], atol=1e-3)
+    np.testing.assert_allclose(records.X[:, 0], [-9.840, -14.001, 0], atol=1e-3)
     german = [*PRIVATE[:1], "ann,28.02.1990,30,f,no", "bob,31.12.1985,41.5,m,yes", "cy,01.01.2000,52,f,no"]
     public = ["born,age,sex", "01.01.1990,10,m", "01.01.1980,20,f", "01.01.2001,60,f"]
-    again = loaded(tmp_path, german, public, dates={"born": "%d.%m.%Y"})
-    np.testing.assert_array_equal(again.records.X, data.records.X)
+    _, again = loaded(tmp_path, german, public, dates={"born": "%d.%m.%Y"})
+    np.testing.assert_array_equal(again.X, records.X)
 
 
 def test_semicolons_decimal_commas_and_other_encodings(tmp_path: Path) -> None:
-    plain = loaded(tmp_path)
+    _, plain = loaded(tmp_path)
     other = {"delimiter": ";", "decimal": ",", "encoding": "cp1252"}
     format_rate = [[line.replace(",", ";").replace(".", ",") for line in lines] for lines in (PRIVATE, PUBLIC)]
-    data = loaded(tmp_path, *format_rate, **other)
-    np.testing.assert_array_equal(data.records.X, plain.records.X)
+    _, records = loaded(tmp_path, *format_rate, **other)
+    np.testing.assert_array_equal(records.X, plain.X)
     umlaut = [line.replace("ann", "Zoë").replace(",", ";").replace(".", ",") for line in PRIVATE]
-    assert loaded(tmp_path, umlaut, format_rate[1], **other).records.ids == ["Zoë", "bob", "cy"]
+    _, records = loaded(tmp_path, umlaut, format_rate[1], **other)
+    assert records.ids == ["Zoë", "bob", "cy"]
     assert "not a finite number" in refused(
         tmp_path, [*format_rate[0][:1], "a;1990-01-01;1.5;f;no"], format_rate[1], **other
     )
@@ -87,30 +96,30 @@ def test_semicolons_decimal_commas_and_other_encodings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("typed_dates", [True, False])
 def test_csv_and_parquet_are_alike(tmp_path: Path, typed_dates: bool) -> None:
     gaps = [*PRIVATE, "di,,NA,,yes"], [*PUBLIC, ",,m"]
-    csv = loaded(tmp_path, *gaps, missing_values={"treatment": "indicator"})
-    parquet = as_parquet(tmp_path, typed_dates)
-    np.testing.assert_array_equal(csv.records.X, parquet.records.X)
+    csv, of_csv = loaded(tmp_path, *gaps, missing_values={"treatment": "indicator"})
+    parquet, of_parquet = as_parquet(tmp_path, typed_dates)
+    np.testing.assert_array_equal(of_csv.X, of_parquet.X)
     np.testing.assert_array_equal(csv.X_public, parquet.X_public)
     assert csv.features == parquet.features == ("born", "age", "sex=f", "sex=m", "born missing", "age missing")
-    assert list(csv.records.ids or ()) == list(parquet.records.ids or ())
+    assert list(of_csv.ids or ()) == list(of_parquet.ids or ())
 
 
 def test_gaps_are_filled_from_public_data_alone(tmp_path: Path) -> None:
     private = [*PRIVATE, "di,1990-01-01,,f,yes", "ed,1990-01-01,1e9,f,yes"]
-    data = loaded(tmp_path, private, missing_values={"treatment": "public_median"})
-    assert data.records.X[3, 1] == 20  # the public median, whatever the private one is
+    _, records = loaded(tmp_path, private, missing_values={"treatment": "public_median"})
+    assert records.X[3, 1] == 20  # the public median, whatever the private one is
     public = [*PUBLIC, "1990-01-01,?,f"]
-    marked = loaded(tmp_path, private, public, missing_values={"treatment": "indicator"})
+    marked, records = loaded(tmp_path, private, public, missing_values={"treatment": "indicator"})
     assert marked.features is not None and marked.features[-1] == "age missing"  # noqa: PT018
-    assert marked.records.X[:, -1].tolist() == [0, 0, 0, 1, 0]
+    assert records.X[:, -1].tolist() == [0, 0, 0, 1, 0]
     assert marked.X_public[:, -1].tolist() == [0, 0, 0, 1]
-    unmarked = loaded(
+    unmarked, _ = loaded(
         tmp_path, private, PUBLIC, missing_values={"treatment": "indicator"}
     )  # whether there is a mark is public too
     assert unmarked.features == ("born", "age", "sex=f", "sex=m")
-    kept = loaded(tmp_path, private, public, missing_values={"treatment": "keep"})
-    assert kept.gaps
-    assert np.isnan(kept.records.X[3, 1]) and np.isnan(kept.X_public[3, 1])  # noqa: PT018
+    kept, records = loaded(tmp_path, private, public, missing_values={"treatment": "keep"})
+    assert kept.has_missing_values
+    assert np.isnan(records.X[3, 1]) and np.isnan(kept.X_public[3, 1])  # noqa: PT018
 
 
 MARKED = {"markers": ["k.A.", "-", "-9"], "treatment": "indicator"}
@@ -120,24 +129,24 @@ def test_a_marker_means_missing_in_every_column_of_features(tmp_path: Path) -> N
     """As an empty cell does: in numbers, dates and categories, in private and public files, in capitals or not."""
     private = [*PRIVATE, "di,{0},{0},{0},yes", "ed,1990-01-01,-9,f,yes"]
     public = [*PUBLIC, "{0},{0},{0}"]
-    plain = loaded(
+    plain, plain_records = loaded(
         tmp_path,
         [line.format("").replace("-9,", ",") for line in private],
         [line.format("") for line in public],
         missing_values={"treatment": "indicator"},
     )
     for written in ("k.A.", "K.A.", " k.a. ", "-"):
-        data = loaded(
+        data, records = loaded(
             tmp_path,
             [line.format(written) for line in private],
             [line.format(written) for line in public],
             missing_values=MARKED,
         )
-        np.testing.assert_array_equal(data.records.X, plain.records.X)
+        np.testing.assert_array_equal(records.X, plain_records.X)
         np.testing.assert_array_equal(data.X_public, plain.X_public)
         assert data.features == plain.features
         assert data.notes == plain.notes == ()  # none of them is a category that is not listed
-        assert data.records.notes == ()
+        assert records.notes == ()
 
 
 @pytest.mark.parametrize("treatment", ["refuse", "public_median", "indicator", "keep"])
@@ -150,7 +159,8 @@ def test_markers_go_with_every_treatment(tmp_path: Path, treatment: str) -> None
         assert "missing, not a finite number" in said
         assert "k.A." not in said
         return
-    age = loaded(tmp_path, private, public, missing_values=missing).records.X[3, 1]
+    _, records = loaded(tmp_path, private, public, missing_values=missing)
+    age = records.X[3, 1]
     assert np.isnan(age) if treatment == "keep" else age == 20
 
 
@@ -159,7 +169,7 @@ def test_markers_in_parquet_are_those_of_csv(tmp_path: Path, typed: bool) -> Non
     """In columns of text as written, in columns of numbers by value."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     private, public = [*PRIVATE, "k.A.,-,-9,k.A.,yes", "ed,1990-01-01,7,f,no"], [*PUBLIC, "k.A.,-9,m"]
-    csv = loaded(tmp_path, private, public, missing_values=MARKED)
+    csv, of_csv = loaded(tmp_path, private, public, missing_values=MARKED)
     for name, lines in (("private", private), ("public", public)):
         header, *rows = [line.split(",") for line in lines]
         columns: dict[str, Any] = {key: [row[i] for row in rows] for i, key in enumerate(header)}
@@ -167,25 +177,25 @@ def test_markers_in_parquet_are_those_of_csv(tmp_path: Path, typed: bool) -> Non
             columns["age"] = [float(age) for age in columns["age"]]
         parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
     files = {"source": "parquet", "private": "private.parquet", "public": "public.parquet"}
-    data = load(ParquetData.model_validate(SETTINGS | files | {"missing_values": MARKED}), None, tmp_path)
-    np.testing.assert_array_equal(data.records.X, csv.records.X)
+    data, records = of_files(ParquetData.model_validate(SETTINGS | files | {"missing_values": MARKED}), tmp_path)
+    np.testing.assert_array_equal(records.X, of_csv.X)
     np.testing.assert_array_equal(data.X_public, csv.X_public)
-    assert list(data.records.ids or ()) == list(csv.records.ids or ()) == ["ann", "bob", "cy", "ed"]
-    assert data.records.left_out == csv.records.left_out == 1  # 'k.A.' is nobody's id
+    assert list(records.ids or ()) == list(of_csv.ids or ()) == ["ann", "bob", "cy", "ed"]
+    assert records.left_out == of_csv.left_out == 1  # 'k.A.' is nobody's id
 
 
 def test_a_number_that_marks_missing_values_may_be_somebodys_id(tmp_path: Path) -> None:
     private = [HEADER, "1,1990-02-28,30,f,no", "-9,1985-12-31,-9,m,yes"]
-    data = loaded(tmp_path, private, [*PUBLIC, "1990-01-01,-9,f"], missing_values=MARKED, id_type="integer")
-    assert data.records.ids == ["1", "-9"]
-    assert data.records.X[1, 1] == 20
+    _, records = loaded(tmp_path, private, [*PUBLIC, "1990-01-01,-9,f"], missing_values=MARKED, id_type="integer")
+    assert records.ids == ["1", "-9"]
+    assert records.X[1, 1] == 20
 
 
 def test_columns_that_become_no_feature_are_named(tmp_path: Path) -> None:
     private = [f"{line},{note}" for line, note in zip(PRIVATE, ["note", "a", "b", "c"], strict=True)]
     (tmp_path / "test.csv").write_text("born,age,sex,sick,ward\n1990-01-01,10,m,no,x\n")
-    data = loaded(tmp_path, private, PUBLIC, ignore=["note"], test="test.csv")
-    ignored, extra = data.unused
+    _, records = loaded(tmp_path, private, PUBLIC, ignore=["note"], test="test.csv")
+    ignored, extra = records.notes
     assert "'note' (data.ignore)" in ignored
     assert "'ward', which only" in extra
 
@@ -209,13 +219,9 @@ def test_a_record_with_gaps_votes_near_itself_once_they_are_filled(tmp_path: Pat
     for missing, kept in (("refuse", [True, True, True, False]), ("public_median", [True] * 4)):
         (tmp_path / "private.csv").write_text("\n".join([*PRIVATE, "di,1990-01-01,,f,yes"]) + "\n")
         (tmp_path / "public.csv").write_text("\n".join(PUBLIC) + "\n")
-        data = load(
-            CsvData.model_validate(SETTINGS | {"missing_values": {"treatment": missing}}),
-            None,
-            tmp_path,
-            keep_missing=True,
-        )
-        assert np.isfinite(data.records.X).all(axis=1).tolist() == kept
+        about = CsvData.model_validate(SETTINGS | {"missing_values": {"treatment": missing}})
+        _, records = of_files(about, tmp_path, keep_missing=True)
+        assert np.isfinite(records.X).all(axis=1).tolist() == kept
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
@@ -258,7 +264,8 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_what_would_match_nothing_is_refused_by_name(tmp_path: Path, changes: dict, words: list[str] | None) -> None:
     if words is None:
         note = "data.categories.sex: 'w' never occurs in the public file"
-        assert note in loaded(tmp_path, **changes).notes
+        data, _ = loaded(tmp_path, **changes)
+        assert note in data.notes
         return
     said = refused(tmp_path, **changes)
     for word in words:
@@ -267,13 +274,13 @@ def test_what_would_match_nothing_is_refused_by_name(tmp_path: Path, changes: di
 
 def test_a_category_is_one_whatever_blanks_and_unicode_form_it_is_written_in(tmp_path: Path) -> None:
     public = ["born,age,sex", "1990-01-01,1, caf\u00e9 ", "1990-01-01,2,cafe\u0301"]
-    data = loaded(tmp_path, PRIVATE, public, categories={"sex": ["caf\u00e9", "f", "m"]})
+    data, _ = loaded(tmp_path, PRIVATE, public, categories={"sex": ["caf\u00e9", "f", "m"]})
     assert data.X_public[:, 2].tolist() == [1, 1]
 
 
 def test_private_categories_that_are_not_listed_are_counted_for_the_holder(tmp_path: Path) -> None:
-    data = loaded(tmp_path, [*PRIVATE, "di,1990-01-01,1,x,no", "ed,1990-01-01,1,,no"])
-    (note,) = data.records.notes
+    data, records = loaded(tmp_path, [*PRIVATE, "di,1990-01-01,1,x,no", "ed,1990-01-01,1,,no"])
+    (note,) = records.notes
     assert "column 'sex' of 1 records" in note
     assert "'x'" not in note
     assert data.notes == ()  # those are public
@@ -282,7 +289,8 @@ def test_private_categories_that_are_not_listed_are_counted_for_the_holder(tmp_p
 def test_an_index_without_a_name_is_no_feature(tmp_path: Path) -> None:
     private, public = ([f"{i if i else ''},{line}" for i, line in enumerate(lines)] for lines in (PRIVATE, PUBLIC))
     assert "column 0 (counted from 0) has no name" in refused(tmp_path, private, public)
-    assert loaded(tmp_path, private, public, ignore=[""]).features == ("born", "age", "sex=f", "sex=m")
+    data, _ = loaded(tmp_path, private, public, ignore=[""])
+    assert data.features == ("born", "age", "sex=f", "sex=m")
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate.data.dataset import Dataset
 from pate.data.partition import split_into_parts
+from pate.data.private import Shards, records_of
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader
 from pate.data.sources import load
@@ -164,10 +164,11 @@ def section(source: str, id_type: str | None, n_files: int, missing: str = "refu
 
 def by_driver(data: dict[str, Any], folder: Path, keep: bool = False) -> Placed:
     """How often a part has a record with these features and this label."""
-    read: Dataset = load(KINDS[data["source"]].model_validate(data), None, folder, keep_missing=keep)
-    parts = split_into_parts(read.records.X, read.records.y, read.records.ids, KEY, N_PARTS)
+    _, private = load(KINDS[data["source"]].model_validate(data), None, folder, keep_missing=keep)
+    read = records_of(private)
+    parts = split_into_parts(read.X, read.y, read.ids, KEY, N_PARTS)
     rows = [(part, row) for part, members in enumerate(parts) for row in members]
-    return Counter((part, read.records.X[row].tobytes(), int(read.records.y[row])) for part, row in rows)
+    return Counter((part, read.X[row].tobytes(), int(read.y[row])) for part, row in rows)
 
 
 def by_workers(data: dict[str, Any], folder: Path, keep: bool = False) -> Placed:
@@ -175,8 +176,8 @@ def by_workers(data: dict[str, Any], folder: Path, keep: bool = False) -> Placed
     if "public" not in data:
         return by_driver(data, folder, keep)
     settings_ = KINDS[data["source"]].model_validate(data | {"read_by": "workers"})
-    shards = load(settings_, None, folder, by_workers=True, keep_missing=keep).private
-    assert shards is not None
+    _, shards = load(settings_, None, folder, by_workers=True, keep_missing=keep)
+    assert isinstance(shards, Shards)
     found: Placed = Counter()
     for path in shards.paths:
         reader = ShardReader(replace(shards, paths=(path,)), KEY, Split(N_PARTS))

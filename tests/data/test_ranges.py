@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from voters.neighbours.test_bad_input import TEACHERS
-from voters.neighbours.test_neighbours_run import config, data
+from voters.neighbours.test_neighbours_run import config, data, run
 
 from pate import load as load_predictor
-from pate import pipeline
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records, Shards, records_of
+from pate.data.public import PublicData
 from pate.data.ranges import PublicRange
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader
@@ -85,15 +85,17 @@ def test_every_source_clips_private_and_test_records_to_the_public_file(
         else {k: given[k] for k in given if k in NpzData.model_fields}
     )
     settings = KINDS[source].model_validate(given)
-    loaded = load(settings, None, tmp_path, keep_missing=True)
-    assert loaded.records.X[:, 0].tolist() == [20, 30, 60, 60]
+    loaded, private = load(settings, None, tmp_path, keep_missing=True)
+    records = records_of(private)
+    assert records.X[:, 0].tolist() == [20, 30, 60, 60]
     assert loaded.X_test is not None
     assert loaded.X_test[:, 0].tolist() == [20, 50, 60]
     assert loaded.X_public[:3, 0].tolist() == [20, 40, 60]
     if source != "npz":
-        np.testing.assert_array_equal(loaded.records.X[:, 1], [1, 0, 1, 0])  # categories stay
-        sharded = load(KINDS[source].model_validate(given | {"private": [given["private"]]}), None, tmp_path, True)
-        reader = ShardReader(sharded.private, b"k" * 32, Split(1))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(records.X[:, 1], [1, 0, 1, 0])  # categories stay
+        _, shards = load(KINDS[source].model_validate(given | {"private": [given["private"]]}), None, tmp_path, True)
+        assert isinstance(shards, Shards)
+        reader = ShardReader(shards, b"k" * 32, Split(1))
         reader.load()
         assert sorted(reader.part(0).X[:, 0].tolist()) == [20, 30, 60, 60]
 
@@ -115,25 +117,25 @@ FAR: dict[str, Any] = {
 }
 
 
-def far() -> Dataset:
+def far() -> tuple[PublicData, Records]:
     """Half of the private and test records have numbers a million times too large."""
-    given = data()
-    assert given.X_test is not None
-    X, X_test = given.records.X.copy(), given.X_test.copy()
+    public, private = data()
+    assert public.X_test is not None
+    X, X_test = private.X.copy(), public.X_test.copy()
     X[::2] *= 1e6
     X_test[::2] *= 1e6
-    return replace(given, private=Records(X, given.records.y), X_test=X_test, benchmark=False)
+    return replace(public, X_test=X_test, benchmark=False), Records(X, private.y)
 
 
 @pytest.mark.parametrize("voters", FAR)
 def test_no_voter_and_no_student_is_shown_anything_beyond_what_is_public(voters: str, tmp_path: Path) -> None:
     Beholds.largest = 0.0
-    given = far()
-    pipeline.run(config(**FAR[voters]), tmp_path / "run", data=given, console=Quiet(), pages=False)
-    assert 0 < Beholds.largest <= given.X_public.max()
+    public, private = far()
+    run(tmp_path / "run", config(**FAR[voters]), given=(public, private))
+    assert 0 < Beholds.largest <= public.X_public.max()
     predictor = load_predictor(tmp_path / "run", trust=[SEEN[0]["name"]])
     beyond = np.array([[1e9, -1e9]], dtype=np.float32)
-    end = PublicRange.of(given.X_public).clip(beyond)
+    end = PublicRange.of(public.X_public).clip(beyond)
     assert abs(end).max() < 100
     np.testing.assert_array_equal(predictor.predict_proba(beyond), predictor.predict_proba(end))
 
@@ -141,7 +143,7 @@ def test_no_voter_and_no_student_is_shown_anything_beyond_what_is_public(voters:
 def test_no_probe_is_shown_anything_beyond_what_is_public(tmp_path: Path) -> None:
     """A baseline: DP-SGD on features."""
     Beholds.largest = 0.0
-    given = far()
+    public, private = far()
     params = {"model": "linear", "lot_size": 50, "epochs": 1, "preprocessing": SEEN}
     content = {
         "name": "probe",
@@ -150,9 +152,11 @@ def test_no_probe_is_shown_anything_beyond_what_is_public(tmp_path: Path) -> Non
         "budget": {"epsilon": 4, "delta": 1e-5},
         "records": 600,
     }
-    run_baseline(BaselineConfig.model_validate(content), tmp_path / "run", data=given, console=Quiet())
-    assert 0 < Beholds.largest <= given.X_public.max()
+    run_baseline(
+        BaselineConfig.model_validate(content), tmp_path / "run", public=public, private=private, console=Quiet()
+    )
+    assert 0 < Beholds.largest <= public.X_public.max()
     predictor = load_predictor(tmp_path / "run", trust=[SEEN[0]["name"]])
     beyond = np.array([[1e9, -1e9]], dtype=np.float32)
-    end = PublicRange.of(given.X_public).clip(beyond)
+    end = PublicRange.of(public.X_public).clip(beyond)
     np.testing.assert_array_equal(predictor.predict_proba(beyond), predictor.predict_proba(end))

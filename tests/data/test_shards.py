@@ -13,13 +13,14 @@ import pytest
 from pate.boundary.counts import sum_counts
 from pate.config import Config, RaySettings, parse_config
 from pate.data import shards
-from pate.data.dataset import Dataset, Shards
 from pate.data.disk_buffer import Block
 from pate.data.partition import split_into_parts, subsample_parts
+from pate.data.private import Records, Shards, is_per_person, records_of
+from pate.data.public import PublicData
 from pate.data.shards import ShardReader, Summary
 from pate.data.sources import load, read_by_workers
 from pate.errors import ConfigError, DataError
-from pate.followup.unlearning import forget, remembered
+from pate.followup.unlearning import drop_forgotten, forget
 from pate.mechanisms.base import Split
 from pate.runs.run import Run
 from pate.teachers import Recipe
@@ -85,44 +86,45 @@ def config(data: dict, **changes: object) -> Config:
     )
 
 
-def both(folder: Path, data: dict) -> tuple[Dataset, Dataset]:
-    """What the driver reads, and what it leaves to the workers."""
+def both(folder: Path, data: dict) -> tuple[PublicData, Records, Shards]:
+    """The public data, the private records that the driver reads, and the shards that it leaves to the workers."""
     settings = config(data).data
-    return load(settings, None, folder), load(settings, None, folder, by_workers=True)
+    (public, read), (beside_shards, left) = load(settings, None, folder), load(settings, None, folder, by_workers=True)
+    np.testing.assert_array_equal(public.X_public, beside_shards.X_public)
+    assert isinstance(left, Shards)
+    assert public.per_person == beside_shards.per_person == is_per_person(read) == is_per_person(left)
+    return public, records_of(read), left
 
 
 @pytest.mark.parametrize("source", ["csv", "npz", "parquet"])
 def test_parts_are_the_same_whoever_reads_them(source: str, tmp_path: Path) -> None:
-    read, left = both(tmp_path, write(tmp_path, source))
-    assert len(read.records.X) == 30 + 31 + 32 + 33
-    assert read.records.X.shape[1:] == (3,)
-    assert isinstance(left.private, Shards)
-    assert left.per_person
+    _, read, left = both(tmp_path, write(tmp_path, source))
+    assert len(read.X) == 30 + 31 + 32 + 33
+    assert read.X.shape[1:] == (3,)
+    assert is_per_person(left)
     with pytest.raises(DataError, match="not here"):
-        _ = left.records
-    np.testing.assert_array_equal(read.X_public, left.X_public)
+        records_of(left)
     for split in (Split(N_PARTS), Split(N_PARTS, rate=0.3, max_parts=4)):
-        records = (read.records.X, read.records.y, read.records.ids, KEY, N_PARTS)
+        records = (read.X, read.y, read.ids, KEY, N_PARTS)
         whole = (
             split_into_parts(*records) if split.rate is None else subsample_parts(*records, split.rate, split.max_parts)
         )
-        paths = left.private.paths
+        paths = left.paths
         for spread in ([paths], [paths[:1], paths[1:]], [paths[1::2], paths[::2]]):
-            readers = [ShardReader(replace(left.private, paths=some), KEY, split) for some in spread]
+            readers = [ShardReader(replace(left, paths=some), KEY, split) for some in spread]
             for part, rows in enumerate(whole):
                 X, y = Block.merged([reader.part(part) for reader in readers])
-                np.testing.assert_array_equal(X, read.records.X[rows])
-                np.testing.assert_array_equal(y, read.records.y[rows])
+                np.testing.assert_array_equal(X, read.X[rows])
+                np.testing.assert_array_equal(y, read.y[rows])
 
 
 def test_the_sources_agree_and_the_digest_knows_the_records_only(tmp_path: Path) -> None:
     digests = set()
     for number, source in enumerate(["csv", "npz", "csv"]):
         folder = tmp_path / str(number)
-        _, left = both(folder, write(folder, source))
-        assert isinstance(left.private, Shards)
-        paths = left.private.paths[::-1] if number else left.private.paths
-        readers = [ShardReader(replace(left.private, paths=some), KEY, Split(3)) for some in (paths[:1], paths[1:])]
+        *_, left = both(folder, write(folder, source))
+        paths = left.paths[::-1] if number else left.paths
+        readers = [ShardReader(replace(left, paths=some), KEY, Split(3)) for some in (paths[:1], paths[1:])]
         summaries = [summary for reader in readers if isinstance(summary := reader.load(), Summary)]
         assert sum(summary.records for summary in summaries) == 126
         digests.add(sum(summaries, Summary()).text)
@@ -133,9 +135,8 @@ def test_the_digest_knows_what_stands_under_an_id_and_the_key(tmp_path: Path) ->
     """Else a run could go on with a record that changed under its id, or who guesses the records could check that."""
 
     def digest(key: bytes = KEY) -> str:
-        _, left = both(tmp_path, data)
-        assert isinstance(left.private, Shards)
-        summary = ShardReader(left.private, key, Split(3)).load()
+        *_, left = both(tmp_path, data)
+        summary = ShardReader(left, key, Split(3)).load()
         assert isinstance(summary, Summary)
         return summary.text
 
@@ -165,9 +166,8 @@ def test_the_digest_knows_what_is_under_an_id(tmp_path: Path) -> None:
             cells = dict(zip(header.split(","), first.split(","), strict=True))
             first = ",".join((cells | {"age": "999"}).values())
             path.write_text("\n".join([header, first, *rest]) + "\n")
-        _, left = both(tmp_path, data)
-        assert isinstance(left.private, Shards)
-        readers = [ShardReader(replace(left.private, paths=(path,)), KEY, Split(3)) for path in left.private.paths]
+        *_, left = both(tmp_path, data)
+        readers = [ShardReader(replace(left, paths=(path,)), KEY, Split(3)) for path in left.paths]
         summaries = [summary for reader in readers if isinstance(summary := reader.load(), Summary)]
         digests.append(sum(summaries, Summary()).text)
     assert len(set(digests)) == 3
@@ -190,10 +190,9 @@ def test_the_digest_knows_what_is_under_an_id(tmp_path: Path) -> None:
 )
 def test_mistakes_name_their_shard(shard: str | None, says: str, tmp_path: Path) -> None:
     data = write(tmp_path, "csv") | {"private": [f"shard-{i}.csv" for i in range(3)]}
-    _, left = both(tmp_path, data)
+    *_, left = both(tmp_path, data)
     (tmp_path / "shard-1.csv").unlink() if shard is None else (tmp_path / "shard-1.csv").write_text(shard)
-    assert isinstance(left.private, Shards)
-    answer = ShardReader(left.private, KEY, Split(3)).load()
+    answer = ShardReader(left, KEY, Split(3)).load()
     assert isinstance(answer, str)
     with pytest.raises(DataError, match=says):
         raise DataError(answer)
@@ -222,9 +221,8 @@ def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> No
 def test_batches_change_nothing(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records, their number, and the row that an error names, with one batch or many, however an archive is saved."""
     data = write(tmp_path, source)
-    read, left = both(tmp_path, data)
-    assert isinstance(left.private, Shards)
-    whole = ShardReader(left.private, KEY, Split(N_PARTS))
+    _, read, left = both(tmp_path, data)
+    whole = ShardReader(left, KEY, Split(N_PARTS))
     found = whole.load()
     monkeypatch.setattr(shards, "_MAX_ROWS_AT_ONCE", 7)
     if source == "npz":
@@ -232,12 +230,12 @@ def test_batches_change_nothing(source: str, tmp_path: Path, monkeypatch: pytest
             with np.load(tmp_path / f"shard-{number}.npz") as arrays:
                 X = np.asfortranarray(arrays["X"]) if by_columns else arrays["X"]
                 np.savez_compressed(tmp_path / f"shard-{number}.npz", X=X, y=arrays["y"], id=arrays["id"])
-    in_batches = ShardReader(left.private, KEY, Split(N_PARTS))
+    in_batches = ShardReader(left, KEY, Split(N_PARTS))
     assert in_batches.load() == found
     for part in range(N_PARTS):
         for one, other in zip(*(Block.merged([some.part(part)]) for some in (whole, in_batches)), strict=True):
             np.testing.assert_array_equal(one, other)
-    assert (load(config(data).data, None, tmp_path).records.X == read.records.X).all()
+    assert (records_of(load(config(data).data, None, tmp_path)[1]).X == read.X).all()
     columns = table(30, 0)
     save(
         tmp_path / f"shard-0.{source}",
@@ -254,16 +252,16 @@ def test_batches_change_nothing(source: str, tmp_path: Path, monkeypatch: pytest
 def test_readers_leave_out_what_was_forgotten(tmp_path: Path) -> None:
     """A run that forgot where its driver read goes on where workers do."""
     settings = config(write(tmp_path, "csv"), backend="local")
-    read, left = both(tmp_path, settings.data.model_dump(exclude_unset=True))
+    public, read, left = both(tmp_path, settings.data.model_dump(exclude_unset=True))
     with Run.create(tmp_path / "run", settings) as run:
-        remembered(read, run)
-        forget(settings, read, run, ["p7"], [])
-        kept = remembered(left, run).private
+        drop_forgotten(public, read, run)
+        forget(settings, public, read, run, ["p7"], [])
+        kept = drop_forgotten(public, left, run)
         assert isinstance(kept, Shards)
         found = ShardReader(kept, run.key, Split(N_PARTS)).load()
         assert isinstance(found, Summary)
         assert found.text == (run.private / "records_digest").read_text()
-        assert 0 < found.records == len(remembered(read, run).records) < len(read.records)
+        assert 0 < found.records == len(records_of(drop_forgotten(public, read, run))) < len(read)
 
 
 def test_who_reads_is_no_part_of_a_run(tmp_path: Path) -> None:
@@ -281,16 +279,15 @@ def test_who_reads_is_no_part_of_a_run(tmp_path: Path) -> None:
 def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path) -> None:
     import ray
 
-    read, left = both(tmp_path, write(tmp_path, "csv"))
+    public, read, left = both(tmp_path, write(tmp_path, "csv"))
     kinds, assignment = [Recipe("sklearn.naive_bayes.GaussianNB", {})], [0] * N_PARTS
-    parts = split_into_parts(read.records.X, read.records.y, read.records.ids, KEY, N_PARTS)
+    parts = split_into_parts(read.X, read.y, read.ids, KEY, N_PARTS)
     teaching = Teaching(kinds, 2, 0, assignment)
     alone = Worker(teaching)
     for job in teaching.jobs():
-        alone.train(job, {p: (read.records.X[parts[p]], read.records.y[parts[p]]) for p in job.parts})
-    assert isinstance(left.private, Shards)
-    readers = Readers(left.private, KEY, Split(N_PARTS))
-    assert readers.records == len(read.records.X)
+        alone.train(job, {p: (read.X[parts[p]], read.y[parts[p]]) for p in job.parts})
+    readers = Readers(left, KEY, Split(N_PARTS))
+    assert readers.records == len(read.X)
     pool = Pool(teaching, InMemory(), RaySettings(workers=2))
     pid = ray.get(readers.actors[0].__ray_call__.remote(lambda self: os.getpid()))
     killed = []
@@ -302,13 +299,13 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
 
     pool.train(readers.part, done)
     assert killed
-    counts = sum_counts(pool.voters(read.X_public), N_PARTS)
-    np.testing.assert_array_equal(counts, alone.count(read.X_public).counts)
+    counts = sum_counts(pool.voters(public.X_public), N_PARTS)
+    np.testing.assert_array_equal(counts, alone.count(public.X_public).counts)
     pool.close()
     readers.close()
     (tmp_path / "shard-2.csv").unlink()
     with pytest.raises(DataError, match=r"shard-2\.csv: no such file on .*data.read_by: driver"):
-        Readers(left.private, KEY, Split(N_PARTS))
+        Readers(left, KEY, Split(N_PARTS))
 
 
 @pytest.mark.parametrize("part", ["public", "test"])

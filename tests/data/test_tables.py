@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from pate.data.arrays import npy_array, npz_arrays
+from pate.data.private import Records, records_of
+from pate.data.public import PublicData
 from pate.data.settings import CsvData, NpzData
 from pate.data.sources import load
 from pate.errors import DataError
@@ -33,36 +35,38 @@ def write_csv(
     (folder / "test.csv").write_text(test)
 
 
-def load_csv(folder: Path, **changes: object) -> object:
-    return load(CsvData.model_validate({**SETTINGS, **changes}), None, folder)
+def load_csv(folder: Path, **changes: object) -> tuple[PublicData, Records]:
+    public, private = load(CsvData.model_validate({**SETTINGS, **changes}), None, folder)
+    return public, records_of(private)
 
 
 def test_csv_with_ids_categories_and_class_names(tmp_path: Path) -> None:
     write_csv(tmp_path)
-    data = load_csv(tmp_path)
-    np.testing.assert_array_equal(data.records.X, [[30, 1, 0], [41, 0, 1], [52, 1, 0]])
-    assert data.records.y.tolist() == [0, 1, 0]
-    assert list(data.records.ids) == ["ann", "bob", "cy"]
-    assert data.classes == ("no", "yes")
-    assert data.y_test.tolist() == [0]
-    assert data.y_public is None
-    assert not data.benchmark
+    public, private = load_csv(tmp_path)
+    np.testing.assert_array_equal(private.X, [[30, 1, 0], [41, 0, 1], [52, 1, 0]])
+    assert private.y.tolist() == [0, 1, 0]
+    assert list(private.ids) == ["ann", "bob", "cy"]
+    assert public.classes == ("no", "yes")
+    assert public.y_test.tolist() == [0]
+    assert public.y_public is None
+    assert not public.benchmark
 
 
 def test_csv_test_labels_are_optional(tmp_path: Path) -> None:
     write_csv(tmp_path, test="age,sex\n1,f\n")
-    assert load_csv(tmp_path).y_test is None
+    public, _ = load_csv(tmp_path)
+    assert public.y_test is None
 
 
 def test_csv_in_one_file_with_a_split_column(tmp_path: Path) -> None:
     text = "age,sick,part\n1,no,private\n2,yes,private\n3,,public\n1,,public\n4,yes,test\n"
     (tmp_path / "all.csv").write_text(text)
     settings = {"source": "csv", "private": "all.csv", "split": "part", "label": "sick", "classes": ["no", "yes"]}
-    data = load(CsvData.model_validate(settings), None, tmp_path)
-    assert data.records.X.tolist() == [[1], [2]]
-    assert data.X_public.tolist() == [[3], [1]]
-    assert data.X_test.tolist() == [[3]], "beyond the public range is its end"
-    assert data.y_test.tolist() == [1]
+    public, private = load(CsvData.model_validate(settings), None, tmp_path)
+    assert private.X.tolist() == [[1], [2]]
+    assert public.X_public.tolist() == [[3], [1]]
+    assert public.X_test.tolist() == [[3]], "beyond the public range is its end"
+    assert public.y_test.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -93,14 +97,16 @@ def test_npz_in_one_file_and_in_several(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", X_private=X, y_private=y, X_public=X[:2], X_test=X[2:], y_test=y[2:])
     np.savez(tmp_path / "private.npz", X=X, y=y, id=np.array(list("abcdef")))
     np.savez(tmp_path / "public.npz", X=X[:2])
-    one = load(NpzData.model_validate({"source": "npz", "file": "all.npz", "classes": [3, 7]}), None, tmp_path)
+    public, private = load(
+        NpzData.model_validate({"source": "npz", "file": "all.npz", "classes": [3, 7]}), None, tmp_path
+    )
     settings = {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": [3, 7]}
-    several = load(NpzData.model_validate(settings), None, tmp_path)
-    np.testing.assert_array_equal(one.records.X, several.records.X)
-    assert one.records.y.tolist() == several.records.y.tolist() == [0, 1, 0, 1, 0, 0]
-    assert one.y_test.tolist() == [0, 1, 0, 0]
-    assert list(several.records.ids) == list("abcdef")
-    assert several.X_test is None
+    public_of_several, private_of_several = load(NpzData.model_validate(settings), None, tmp_path)
+    np.testing.assert_array_equal(private.X, private_of_several.X)
+    assert private.y.tolist() == private_of_several.y.tolist() == [0, 1, 0, 1, 0, 0]
+    assert public.y_test.tolist() == [0, 1, 0, 0]
+    assert list(private_of_several.ids) == list("abcdef")
+    assert public_of_several.X_test is None
 
 
 def test_npz_is_never_unpickled(tmp_path: Path) -> None:

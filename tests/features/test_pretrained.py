@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pate.components.registry import found_file, importing_only, make_importable
-from pate.config.neighbours import NeighbourSettings
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
 from pate.features.pretrained import Pretrained
 from pate.networks.folding import folded
 from pate.voters.neighbours.feature_cache import FeatureCache, _digest
 from pate.voters.neighbours.features import transformed
+from pate.voters.neighbours.settings import NeighbourSettings
 from pate.voters.neighbours.stage import Rounds
 
 MODULE = "somebodys_small_network"
@@ -222,7 +222,7 @@ def test_who_counts_elsewhere_is_told_the_full_path(tmp_path: Path, monkeypatch:
     relative = step(tmp_path, weights="weights.safetensors")
     settings = NeighbourSettings.model_validate({"cells": 3, "features": [relative]})
     rounds = Rounds(settings, (), 0, tmp_path, tmp_path / "kept")
-    found = rounds._features(None)
+    found = rounds.features(None)
     assert isinstance(found, FeatureCache)
     assert found.features.steps[0]["params"]["weights"] == str(tmp_path / "weights.safetensors")
     before = _digest([relative], images(2, 12, 12, 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ import pytest
 
 from pate import pipeline
 from pate.config import BaselineConfig, Config, parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError
 from pate.features import build_features, build_steps, learned_steps
 from pate.features.self_supervised import SelfSupervised
-from pate.preflight.learned_features import with_learned_features, with_learned_preparation
+from pate.preflight.features import with_learned_features, with_learned_preparation
 from pate.runs.console import Quiet
 from pate.voters.neighbours.features import RecordFeatures
 
@@ -170,42 +170,41 @@ def config(folder: Path, **changes: Any) -> Config:
         "student": {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}},
         "backend": "local",
     }
-    return parse_config(content | changes)
+    return parse_config({key: value for key, value in (content | changes).items() if value is not None})
 
 
-def data() -> Dataset:
-    (X, y), (X_public, y_public) = stripes(300, 2), stripes(60, 3)
-    return Dataset(Records(X, y, None), X_public, ("across", "down"), y_public, X_public, y_public, benchmark=True)
+def data() -> PublicData:
+    X_public, y_public = stripes(60, 3)
+    return PublicData(X_public, ("across", "down"), y_public, X_public, y_public, benchmark=True)
 
 
-def run(place: Path, chosen: Config, given: Dataset | None = None, **further: Any) -> pipeline.Outcome:
-    return pipeline.run(chosen, place, data=given or data(), console=Quiet(), pages=False, **further)
+def run(place: Path, chosen: Config, private: Records | None = None, **further: Any) -> pipeline.Outcome:
+    private = private or Records(*stripes(300, 2))
+    return pipeline.run(chosen, place, public=data(), private=private, console=Quiet(), pages=False, **further)
 
 
 def test_a_run_learns_from_public_examples_alone_and_goes_on_with_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, learn, learned_from = data(), SelfSupervised.learn, []
+    learn, learned_from = SelfSupervised.learn, []
 
     def told(self: SelfSupervised, X_public: np.ndarray) -> dict[str, Any]:
         learned_from.append(X_public)
         return learn(self, X_public)
 
     monkeypatch.setattr(SelfSupervised, "learn", told)
-    outcome = run(tmp_path / "run", config(tmp_path / "learned"), given)
+    outcome = run(tmp_path / "run", config(tmp_path / "learned"))
     assert outcome.report.student.accuracy is not None
     assert len(list((tmp_path / "learned").iterdir())) == 1
     assert "learned:" not in (tmp_path / "run" / "config.yaml").read_text()
-    run(tmp_path / "run", config(tmp_path / "learned"), given, resume=True)
+    run(tmp_path / "run", config(tmp_path / "learned"), resume=True)
     assert len(learned_from) == 2
     for X in learned_from:
-        np.testing.assert_array_equal(X, given.X_public)
+        np.testing.assert_array_equal(X, data().X_public)
 
 
 def test_other_private_records_are_seen_through_the_same_features(tmp_path: Path) -> None:
-    given = data()
-    other = replace(given, private=Records(*stripes(200, 9), None))
-    for number, one in enumerate((given, other)):
+    for number, one in enumerate((Records(*stripes(300, 2)), Records(*stripes(200, 9)))):
         run(tmp_path / f"run{number}", config(tmp_path / "learned"), one)
     assert len(list((tmp_path / "learned").iterdir())) == 1
 

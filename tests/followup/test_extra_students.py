@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,43 +14,54 @@ from support.command_line import in_process
 
 from pate import pipeline
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Votes
+from pate.data.private import Votes
+from pate.data.public import PublicData
 from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
-from pate.followup.extra_students import Trials, further_student, with_student
+from pate.followup.extra_students import Trials, train_extra_student, with_student
 from pate.runs.console import Quiet
 from pate.runs.run import Run
 from pate.students.held_out import HeldOut
 
 TEACHERS, ASKED = 40, 90
+Data = tuple[PublicData, Votes]
 SVC = {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC"}}
 BAYES = {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}}
 
 
-def config_of(student: dict, **changes: object) -> Config:
+STORED = {"voters": "stored", "stored": {"file": "given.npy"}}
+TRAINED = {"teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}]}
+
+
+def config_of(student: dict, voters: dict = STORED, **changes: object) -> Config:
     content = {
         "name": "further",
         "n_teachers": TEACHERS,
         "data": {"source": "digits"},
-        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
         "mechanism": {"name": "gnmax", "sigma": 3},
         "budget": {"max_queries": ASKED},
         "student": student,
         "backend": "local",
     }
-    return parse_config(content | changes)
+    return parse_config(content | voters | changes)
 
 
 @pytest.fixture(scope="module")
-def digits() -> Dataset:
-    data = load(config_of(SVC).data, None, Path())
-    votes = np.zeros((len(data.X_public), 10), dtype=np.int64)
-    votes[np.arange(len(votes)), data.y_public] = TEACHERS
-    return replace(data, private=Votes(votes))
+def digits() -> Data:
+    public, _ = load(config_of(SVC).data, None, Path())
+    votes = np.zeros((len(public.X_public), 10), dtype=np.int64)
+    votes[np.arange(len(votes)), public.y_public] = TEACHERS
+    return public, Votes(votes)
 
 
-def run(config: Config, out: Path, data: Dataset, **options: object) -> pipeline.Outcome:
-    return pipeline.run(config, out, data=data, pages=False, console=Quiet(), **options)  # type: ignore[arg-type]
+def run(config: Config, out: Path, data: Data, **options: object) -> pipeline.Outcome:
+    public, private = data
+    return pipeline.run(config, out, public=public, private=private, pages=False, console=Quiet(), **options)
+
+
+def further(out: Path, data: Data, overrides: Sequence[str] = ()) -> Trials:
+    public, private = data
+    return train_extra_student(out, overrides, public=public, private=private, console=Quiet())
 
 
 def state(out: Path) -> dict[str, bytes]:
@@ -58,12 +70,12 @@ def state(out: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def finished(digits: Dataset, tmp_path: Path) -> Path:
+def finished(digits: Data, tmp_path: Path) -> Path:
     run(config_of(SVC), tmp_path / "run", digits)
     return tmp_path / "run"
 
 
-def test_a_run_goes_on_with_another_student_and_pays_nothing(finished: Path, digits: Dataset) -> None:
+def test_a_run_goes_on_with_another_student_and_pays_nothing(finished: Path, digits: Data) -> None:
     before = state(finished)
     outcome = run(config_of(BAYES), finished, digits, resume=True)
     assert state(finished) == before
@@ -74,16 +86,20 @@ def test_a_run_goes_on_with_another_student_and_pays_nothing(finished: Path, dig
     assert outcome.report.config_digest == config_of(BAYES).digest()
 
 
-def test_and_with_another_model_without_privacy_while_the_student_stays(finished: Path, digits: Dataset) -> None:
-    card = (finished / "student" / "student.json").stat().st_mtime_ns
-    run(config_of(SVC, nonprivate={"name": "sklearn.naive_bayes.GaussianNB"}), finished, digits, resume=True)
-    assert (finished / "student" / "student.json").stat().st_mtime_ns == card
+def test_and_with_another_model_without_privacy_while_the_student_stays(tmp_path: Path) -> None:
+    first = partial(pipeline.run, out=tmp_path / "run", pages=False, console=Quiet(), force=True)
+    first(config_of(SVC, TRAINED))
+    card = (tmp_path / "run" / "student" / "student.json").stat().st_mtime_ns
+    nonprivate = {"name": "sklearn.naive_bayes.GaussianNB"}
+    benchmark = first(config_of(SVC, TRAINED, nonprivate=nonprivate), resume=True).report.benchmark
+    assert benchmark.nonprivate_accuracy is not None
+    assert (tmp_path / "run" / "student" / "student.json").stat().st_mtime_ns == card
 
 
 @pytest.mark.parametrize(
     "changes", [{"seed": 1}, {"mechanism": {"name": "gnmax", "sigma": 4}}, {"budget": {"max_queries": 91}}]
 )
-def test_what_decides_on_releases_stays(changes: dict, finished: Path, digits: Dataset) -> None:
+def test_what_decides_on_releases_stays(changes: dict, finished: Path, digits: Data) -> None:
     with pytest.raises(RunError, match=f"belongs to another config .{next(iter(changes))}"):
         run(config_of(SVC, **changes), finished, digits, resume=True)
 
@@ -96,8 +112,8 @@ def test_what_decides_on_releases_stays(changes: dict, finished: Path, digits: D
     ],
     ids=["uncertainty", "seen by a student"],
 )
-def test_a_student_that_has_a_say_in_what_is_asked_stays(changes: dict, digits: Dataset, tmp_path: Path) -> None:
-    first, second = config_of({"name": "mixmatch"}, **changes), config_of({"name": "gan"}, **changes)
+def test_a_student_that_has_a_say_in_what_is_asked_stays(changes: dict, digits: Data, tmp_path: Path) -> None:
+    first, second = (config_of({"name": name}, TRAINED, **changes) for name in ("mixmatch", "gan"))
     with Run.create(tmp_path / "run", first):
         pass
     with (
@@ -123,7 +139,7 @@ def test_nor_where_cells_are_made_by_what_it_sees() -> None:
     assert by_student("gan").release_digest() != by_student("mixmatch").release_digest()
 
 
-def test_a_mended_student_finds_the_run_again(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mended_student_finds_the_run_again(digits: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pate run --resume` without a place takes the newest run that differs in nothing but what releases nothing."""
     from pate.cli.run import _place
 
@@ -141,12 +157,12 @@ def test_a_mended_student_finds_the_run_again(digits: Dataset, tmp_path: Path, m
 
 
 @pytest.fixture
-def tried(finished: Path, digits: Dataset) -> Trials:
+def tried(finished: Path, digits: Data) -> Trials:
     estimator = "student.params.estimator=sklearn.naive_bayes.GaussianNB"
-    return further_student(finished, [estimator], data=digits, console=Quiet())
+    return further(finished, digits, [estimator])
 
 
-def test_further_students_are_stored_and_compared(tried: Trials, finished: Path, digits: Dataset) -> None:
+def test_further_students_are_stored_and_compared(tried: Trials, finished: Path, digits: Data) -> None:
     best, other = tried.students
     assert [one.name.partition("-")[0] for one in (best, other)] == ["SVC", "GaussianNB"]
     assert (best.own, other.own) == (True, False)
@@ -163,52 +179,53 @@ def test_further_students_are_stored_and_compared(tried: Trials, finished: Path,
         assert predictor.folder.name == other.name
         with pytest.raises(RunError, match="no further student 'no'"):
             found.predictor(student="no")
-    again = further_student(finished, data=digits, console=Quiet())
+    again = further(finished, digits)
     assert [one.name for one in again.students] == [best.name, other.name]
 
 
-def test_each_is_scored_on_test_examples_where_there_are_any(tried: Trials, finished: Path, digits: Dataset) -> None:
+def test_each_is_scored_on_test_examples_where_there_are_any(tried: Trials, finished: Path, digits: Data) -> None:
     with Run.load(finished) as found:
         for one in tried.students:
             predictor = found.predictor(student=None if one.own else one.folder.name)
             assert one.test is not None
             assert one.test.test_examples == 200
-            assert one.test.accuracy == (predictor.positions(digits.X_test) == digits.y_test).mean()
+            assert one.test.accuracy == (predictor.positions(digits[0].X_test) == digits[0].y_test).mean()
         own = next(one for one in tried.students if one.own).test
         assert own is not None
         assert own.balanced_accuracy == found.report.student.balanced_accuracy, "as in the run's own report"
-    without = further_student(finished, data=replace(digits, X_test=None, y_test=None), console=Quiet())
+    without = further(finished, (replace(digits[0], X_test=None, y_test=None), digits[1]))
     assert [one.test for one in without.students] == [None, None]
     assert [one.name for one in without.students] == [one.name for one in tried.students], "they do not choose"
 
 
 def test_a_student_that_the_run_did_not_write_is_listed_and_not_loaded(
-    tried: Trials, finished: Path, digits: Dataset
+    tried: Trials, finished: Path, digits: Data
 ) -> None:
     (other,) = (one for one in tried.students if not one.own)
     card = other.folder / "student.json"
     card.write_text(card.read_text().replace('"supervised"', '"os.system"', 1))
-    found = {one.own: one.test for one in further_student(finished, data=digits, console=Quiet()).students}
+    found = {one.own: one.test for one in further(finished, digits).students}
     assert found[True] is not None
     assert found[False] is None
 
 
-def test_and_nothing_is_charged_for_them(finished: Path, digits: Dataset) -> None:
+def test_and_nothing_is_charged_for_them(finished: Path, digits: Data) -> None:
     before = state(finished)
-    further_student(finished, ["student.name=supervised", "student.params.threshold=0.5"], data=digits, console=Quiet())
+    further(finished, digits, ["student.name=supervised", "student.params.threshold=0.5"])
     assert state(finished) == before
 
 
-def test_no_student_is_taught_the_labels_it_is_tried_on(digits: Dataset, tmp_path: Path) -> None:
+def test_no_student_is_taught_the_labels_it_is_tried_on(digits: Data, tmp_path: Path) -> None:
     """A nearest neighbour agrees with all labels that it knows; with those of pure chance, with a tenth of others."""
     rng = np.random.default_rng(0)
-    votes = np.zeros((len(digits.X_public), 10), dtype=np.int64)
+    public, _ = digits
+    votes = np.zeros((len(public.X_public), 10), dtype=np.int64)
     votes[np.arange(len(votes)), rng.integers(0, 10, len(votes))] = TEACHERS
     nearest = {"name": "supervised", "params": {"estimator": "sklearn.neighbors.KNeighborsClassifier"}}
     nearest["params"]["params"] = {"n_neighbors": 1}  # type: ignore[index]
     config = config_of(nearest, budget={"max_queries": 300}, mechanism={"name": "gnmax", "sigma": 6})
-    run(config, tmp_path / "run", replace(digits, private=Votes(votes)))
-    (one,) = further_student(tmp_path / "run", data=replace(digits, private=Votes(votes)), console=Quiet()).students
+    run(config, tmp_path / "run", (public, Votes(votes)))
+    (one,) = further(tmp_path / "run", (public, Votes(votes))).students
     assert one.agreement is not None
     assert len(one.agreement.labels) == 300
     assert one.agreement.share < 0.25  # of 300 at a chance of a tenth: beyond that once in 10¹²
@@ -248,9 +265,9 @@ def test_a_lead_within_chance_is_no_lead() -> None:
         ("student.params.estimator=sklearn.svm.SVCC", "has no SVCC"),
     ],
 )
-def test_only_the_student_may_differ(override: str, words: str, finished: Path, digits: Dataset) -> None:
+def test_only_the_student_may_differ(override: str, words: str, finished: Path, digits: Data) -> None:
     with pytest.raises(ConfigError, match=words):
-        further_student(finished, [override], data=digits, console=Quiet())
+        further(finished, digits, [override])
 
 
 def test_another_kind_has_parameters_of_its_own() -> None:
@@ -258,15 +275,15 @@ def test_another_kind_has_parameters_of_its_own() -> None:
     assert changed.student.params == {"steps": 5}
 
 
-def test_a_run_without_labels_has_nothing_to_learn_from(digits: Dataset, tmp_path: Path) -> None:
+def test_a_run_without_labels_has_nothing_to_learn_from(digits: Data, tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", config_of(SVC)):
         pass
     with pytest.raises(PateError, match="has released no labels yet"):
-        further_student(tmp_path / "run", data=digits, console=Quiet())
+        further(tmp_path / "run", digits)
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
-    pipeline.run(config_of(BAYES), tmp_path / "run", pages=False, console=Quiet(), force=True)
+    pipeline.run(config_of(BAYES, TRAINED), tmp_path / "run", pages=False, console=Quiet(), force=True)
     (tmp_path / "other.yaml").write_text("student: {name: supervised, params: {estimator: sklearn.svm.SVC}}\n")
     shown = in_process("student", tmp_path / "run", "--config", tmp_path / "other.yaml", "--json")
     assert shown.returncode == 0, shown.stderr
@@ -283,7 +300,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stdout) == (2, "")
 
 
-def test_in_storage_too(digits: Dataset, tmp_path: Path) -> None:
+def test_in_storage_too(digits: Data, tmp_path: Path) -> None:
     place = f"file://{tmp_path}/store"
     run(config_of(SVC), place, digits)  # type: ignore[arg-type]
     run(config_of(BAYES), place, digits, resume=True)  # type: ignore[arg-type]

@@ -14,9 +14,10 @@ from support.command_line import in_process
 
 from pate import pipeline
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Records, Votes
+from pate.data.private import PrivateData, Records, Votes, records_of
+from pate.data.public import PublicData
 from pate.errors import DataError
-from pate.followup.unlearning import forget, remembered
+from pate.followup.unlearning import drop_forgotten, forget
 from pate.runs import files
 from pate.runs.console import Quiet
 from pate.runs.run import Run
@@ -38,20 +39,22 @@ CONFIG = {
     "student": {"name": "supervised"},
     "backend": "local",
 }
+Data = tuple[PublicData, Records]
 MADE = (files.VOTES, files.EVALUATION, files.EPSILON, files.FAILURES, files.PAGE)
 
 
-def arrays(ids: bool = False) -> Dataset:
+def arrays(ids: bool = False) -> Data:
     rng = np.random.default_rng(0)
     y = np.resize([0, 1], 60)
     X = (rng.normal(size=(60, 2)) + 3 * y[:, None]).astype(np.float32)
     persons = [f"p{i // 3}" for i in range(60)] if ids else None
-    return Dataset(Records(X, y.astype(np.int64), persons), rng.normal(size=(20, 2)).astype(np.float32), ("a", "b"))
+    public = PublicData(rng.normal(size=(20, 2)).astype(np.float32), ("a", "b"), per_person=ids)
+    return public, Records(X, y.astype(np.int64), persons)
 
 
-def train(config: Config, data: Dataset, run: Run) -> None:
+def train(config: Config, private: PrivateData, run: Run) -> None:
     teaching, store = Teaching.of(config, 2), TeacherFiles(run.private, run.key, trusted=True)
-    with Ensemble(teaching, private_records(config, data, run), store) as ensemble:
+    with Ensemble(teaching, private_records(config, private, run), store) as ensemble:
         ensemble.train()
     for name in MADE:
         (run.private / name).write_text("made from all teachers")
@@ -62,7 +65,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     """A run whose teachers are trained, on records without ids."""
     config = parse_config(CONFIG)
     with Run.create(tmp_path / "run", config) as run:
-        train(config, remembered(arrays(), run), run)
+        train(config, drop_forgotten(*arrays(), run), run)
         yield run
 
 
@@ -73,40 +76,39 @@ def payloads(run: Run) -> list[bytes | None]:
 # Which data a run goes on with.
 
 
-def changed(name: str) -> Dataset:
-    data = arrays(ids=True)
-    records = data.records
+def changed(name: str) -> Data:
+    public, records = arrays(ids=True)
     X, y = records.X.copy(), records.y.copy()
     X[7, 0] += 1
     y[7] = 1 - y[7]
-    X_public = data.X_public.copy()
+    X_public = public.X_public.copy()
     X_public[3, 0] += 1
     ids = [*records.ids[:7], "somebody else", *records.ids[8:]]  # type: ignore[index]
     return {
-        "a record": replace(data, private=replace(records, X=X)),
-        "a label": replace(data, private=replace(records, y=y)),
-        "an id": replace(data, private=replace(records, ids=ids)),
-        "a record less": replace(data, private=records.only(np.arange(60) != 7)),
-        "a public example": replace(data, X_public=X_public),
+        "a record": (public, replace(records, X=X)),
+        "a label": (public, replace(records, y=y)),
+        "an id": (public, replace(records, ids=ids)),
+        "a record less": (public, records.only(np.arange(60) != 7)),
+        "a public example": (replace(public, X_public=X_public), records),
     }[name]
 
 
 @pytest.mark.parametrize("what", ["a record", "a label", "an id", "a record less", "a public example"])
 def test_a_run_goes_on_with_the_data_it_began_with(what: str, tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", parse_config(CONFIG)) as run:
-        remembered(arrays(ids=True), run)
-        remembered(arrays(ids=True), run)
+        drop_forgotten(*arrays(ids=True), run)
+        drop_forgotten(*arrays(ids=True), run)
         with pytest.raises(DataError, match="was begun with other data"):
-            remembered(changed(what), run)
+            drop_forgotten(*changed(what), run)
 
 
 def test_and_with_the_votes_it_began_with(tmp_path: Path) -> None:
     counts = np.tile([4, 2], (20, 1))
-    data = replace(arrays(), private=Votes(counts))
+    public, _ = arrays()
     with Run.create(tmp_path / "run", parse_config(CONFIG)) as run:
-        remembered(data, run)
+        drop_forgotten(public, Votes(counts), run)
         with pytest.raises(DataError, match="was begun with other data"):
-            remembered(replace(data, private=Votes(counts[:, ::-1])), run)
+            drop_forgotten(public, Votes(counts[:, ::-1]), run)
 
 
 # What goes.
@@ -114,59 +116,60 @@ def test_and_with_the_votes_it_began_with(tmp_path: Path) -> None:
 
 def test_the_record_its_teacher_and_what_was_made_from_it_go(run: Run) -> None:
     before = payloads(run)
-    assert forget(parse_config(CONFIG), arrays(), run, [], [7]) == 1
+    assert forget(parse_config(CONFIG), *arrays(), run, [], [7]) == 1
     after = payloads(run)
     assert None not in after
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
     assert not [name for name in MADE if (run.private / name).exists()]
     assert Version.of(run).version == 2
-    left = remembered(arrays(), run).records
-    np.testing.assert_array_equal(left.X, np.delete(arrays().records.X, 7, axis=0))
-    np.testing.assert_array_equal(left.X, remembered(changed_source(7), run).records.X)
+    left = records_of(drop_forgotten(*arrays(), run))
+    np.testing.assert_array_equal(left.X, np.delete(arrays()[1].X, 7, axis=0))
+    np.testing.assert_array_equal(left.X, records_of(drop_forgotten(*changed_source(7), run)).X)
 
 
-def changed_source(row: int) -> Dataset:
+def changed_source(row: int) -> Data:
     """The source without the record: a run that forgot it goes on all the same."""
-    return replace(arrays(), private=arrays().records.only(np.arange(60) != row))
+    public, records = arrays()
+    return public, records.only(np.arange(60) != row)
 
 
 def test_what_was_forgotten_stays_forgotten(run: Run) -> None:
     config = parse_config(CONFIG)
-    forget(config, arrays(), run, [], [7])
-    forget(config, arrays(), run, [], [8])
+    forget(config, *arrays(), run, [], [7])
+    forget(config, *arrays(), run, [], [8])
     assert Version.of(run).version == 3
-    assert len(remembered(arrays(), run).records) == 58
+    assert len(records_of(drop_forgotten(*arrays(), run))) == 58
     for row in (7, 8):
         with pytest.raises(DataError, match="forgotten already"):
-            forget(config, arrays(), run, [], [row])
+            forget(config, *arrays(), run, [], [row])
     with pytest.raises(DataError, match="was begun with other data"):
-        remembered(changed_source(9), run)
+        drop_forgotten(*changed_source(9), run)
 
 
 def test_forgetting_brings_in_no_other_data(run: Run) -> None:
     """Cut off before anything was erased, and gone on with another record changed."""
     Version(version=2, pending=(0,), data_digest="of the rest").store(run)
     with pytest.raises(DataError, match="was begun with other data"):
-        remembered(arrays(), run)
+        drop_forgotten(*arrays(), run)
     assert None not in payloads(run)
 
 
 def test_a_persons_records_go_together(tmp_path: Path) -> None:
-    config, data = parse_config(CONFIG), arrays(ids=True)
+    config, (public, records) = parse_config(CONFIG), arrays(ids=True)
     with Run.create(tmp_path / "run", config) as run:
-        train(config, remembered(data, run), run)
-        forget(config, data, run, ["p4"], [])
-        left = remembered(data, run).records
-    assert left.ids == [who for who in data.records.ids or () if who != "p4"]
+        train(config, drop_forgotten(public, records, run), run)
+        forget(config, public, records, run, ["p4"], [])
+        left = records_of(drop_forgotten(public, records, run))
+    assert left.ids == [who for who in records.ids or () if who != "p4"]
 
 
 def test_digests_of_what_was_forgotten_are_the_runs_own(run: Run, tmp_path: Path) -> None:
     """Else whoever guesses a record could look it up."""
     config = parse_config(CONFIG)
-    forget(config, arrays(), run, [], [7])
+    forget(config, *arrays(), run, [], [7])
     with Run.create(tmp_path / "other", config) as other:
-        train(config, remembered(arrays(), other), other)
-        forget(config, arrays(), other, [], [7])
+        train(config, drop_forgotten(*arrays(), other), other)
+        forget(config, *arrays(), other, [], [7])
         assert not set(Version.of(run).forgotten) & set(Version.of(other).forgotten)
 
 
@@ -175,15 +178,14 @@ def test_digests_of_what_was_forgotten_are_the_runs_own(run: Run, tmp_path: Path
 
 def write_source(folder: Path, source: str) -> tuple[dict, list[str]]:
     """Files with 60 records, of persons where there can be ids, and what names the one to forget."""
-    data = arrays(ids=True)
-    records, names = data.records, ("no", "yes")
+    (given, records), names = arrays(ids=True), ("no", "yes")
     ids = [who[1:] for who in records.ids or ()]
     if source == "npz":
         np.savez(folder / "private.npz", X=records.X, y=records.y)
-        np.savez(folder / "public.npz", X=data.X_public)
+        np.savez(folder / "public.npz", X=given.X_public)
         return {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": [0, 1]}, ["--rows", "7"]
     rows = [f"{i},{a},{b},{names[k]}\n" for i, (a, b), k in zip(ids, records.X, records.y, strict=True)]
-    public = [f"{a},{b}\n" for a, b in data.X_public]
+    public = [f"{a},{b}\n" for a, b in given.X_public]
     settings = {"label": "back", "id": "patient", "classes": list(names), "public": "public.csv"}
     if source == "parquet":
         import pyarrow

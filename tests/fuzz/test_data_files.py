@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pate.data.dataset import Dataset, Shards
+from pate.data.private import Shards
 from pate.data.settings import CsvData, ImageData, NpzData, ParquetData, TableData
 from pate.data.shards import ShardReader
 from pate.data.sources import load
@@ -114,9 +114,9 @@ def svhn_files(folder: Path) -> Callable[[], object]:
 
 def by_worker(data: Any, folder: Path) -> object:
     """What the driver reads, and then what a reader does, in one process."""
-    read: Dataset = load(data, None, folder, by_workers=True)
-    assert isinstance(read.private, Shards)
-    answer = ShardReader(read.private, b"k" * 32, Split(3)).load()
+    _, private = load(data, None, folder, by_workers=True)
+    assert isinstance(private, Shards)
+    answer = ShardReader(private, b"k" * 32, Split(3)).load()
     if isinstance(answer, str):
         raise DataError(answer)
     return answer

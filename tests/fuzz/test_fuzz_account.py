@@ -244,8 +244,8 @@ def test_each_file_by_itself(name: str, tmp_path: Path) -> None:
     [
         ["plan", "--mechanism=gnmax", "--sigma=40", "--max-answers=-1000"],
         ["plan", "--mechanism=confident-gnmax", "--threshold=30", "--sigma1=20", "--sigma2=10", "--max-answers=-1000"],
-        ["plan", "--mechanism=gnmax", "--sigma=40", "--queries=-5"],
-        ["plan", "--mechanism=gnmax", "--sigma=40", "--queries=0"],
+        ["plan", "--mechanism=gnmax", "--sigma=40", "--max-queries=-5"],
+        ["plan", "--mechanism=gnmax", "--sigma=40", "--max-queries=0"],
         ["plan", "--mechanism=gnmax", "--sigma=40", "--delta=2"],
         ["plan", "--mechanism=gnmax", "--sigma=40", "--delta=0"],
         ["plan", "--mechanism=gnmax", "--sigma=40", "--delta=nan"],

@@ -18,7 +18,7 @@ from support.fuzzing import MEGABYTE, command_survives, fuzz, no_traceback
 
 from pate.config import Config, RunConfig, load_baseline_config, load_config, parse_config, read_yaml
 from pate.config.yaml_loader import dump_yaml
-from pate.teachers import recipes
+from pate.voters import voters_of
 
 _MOST = 16 * MEGABYTE
 
@@ -134,7 +134,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _loading_survives(path: Path) -> None:
-    """As either kind of run; settings that were accepted name their teachers, and are read back as they were stored."""
+    """As either kind of run; settings that were accepted name their voters, and are read back as they were stored."""
     for load in (load_config, load_baseline_config):
         accepted: list[RunConfig] = []
         no_traceback(lambda load=load, accepted=accepted: accepted.append(load(path)), _MOST)
@@ -143,7 +143,7 @@ def _loading_survives(path: Path) -> None:
             stored.write_text(config.to_yaml(), encoding="utf-8")
             assert load(stored).digest() == config.digest()
             if isinstance(config, Config):
-                no_traceback(lambda families=config.teachers: recipes(families), _MOST)
+                no_traceback(lambda config=config: voters_of(config).estimators(), _MOST)
 
 
 @fuzz(30)

@@ -25,10 +25,11 @@ from pate.config import load_config
 from pate.errors import PateError
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import read_head
-from pate.planning.budget import ledger_opener
 from pate.runs.files import LABELS, STUDENT, STUDENT_CARD
 from pate.runs.published import Labels, pin_to_json, write_labels
 from pate.runs.run import Run
+from pate.voters import voters_of
+from pate.voters.ledgers import ledger_opener
 
 EXAMPLES = int(os.environ.get("PATE_FUZZ", "70"))
 DB, HEAD, KEY = "ledger.db", "private/ledger.head", "private/key"
@@ -57,8 +58,7 @@ def make_run(out: Path) -> None:
 
 
 def opened(directory: Run) -> Ledger:
-    config = load_config()
-    return ledger_opener(config, config.build_mechanism(), directory)()
+    return ledger_opener(voters_of(load_config()), directory)()
 
 
 def content(path: Path) -> list[Any]:

@@ -14,10 +14,11 @@ from pate.config import parse_config
 from pate.errors import RunError
 from pate.ledger import Pin
 from pate.ledger.stored import FOLDER
-from pate.planning.budget import anchor_of, ledger_opener
 from pate.runs.published import Labels, write_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
+from pate.voters import voters_of
+from pate.voters.ledgers import anchor_of, ledger_opener
 
 CONFIG = parse_config(
     {
@@ -28,6 +29,7 @@ CONFIG = parse_config(
         "student": {"name": "supervised"},
     }
 )
+VOTERS = voters_of(CONFIG)
 REFUSED = r"is not the ledger that labels\.npz was released from"
 
 
@@ -38,10 +40,10 @@ def publish(path: Path, pin: Pin) -> None:
 def test_an_older_ledger_with_its_own_head_neither_goes_on_nor_verifies(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", CONFIG) as run:
         kept = (run.ledger_file, run.ledger_head)
-        ledger_opener(CONFIG, CONFIG.build_mechanism(), run)().close()
+        ledger_opener(VOTERS, run)().close()
         for path in kept:
             shutil.copy(path, tmp_path / path.name)
-        ledger = ledger_opener(CONFIG, CONFIG.build_mechanism(), run)()
+        ledger = ledger_opener(VOTERS, run)()
         ledgers.pay(ledger, [b"a"], [1])
         publish(run.labels_file, ledger.head())
         ledger.close()
@@ -49,7 +51,7 @@ def test_an_older_ledger_with_its_own_head_neither_goes_on_nor_verifies(tmp_path
         for path in kept:
             shutil.copy(tmp_path / path.name, path)
         with pytest.raises(RunError, match=REFUSED):
-            ledger_opener(CONFIG, CONFIG.build_mechanism(), run)()
+            ledger_opener(VOTERS, run)()
     with pytest.raises(RunError, match=REFUSED):
         verify(str(tmp_path / "run"))
 
@@ -71,11 +73,11 @@ def test_links_that_are_gone_from_storage_are_missed_by_verify(tmp_path: Path) -
 def test_the_anchor_that_a_run_was_begun_with_is_asked_without_being_named(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", CONFIG) as run:
         anchor = anchor_of(CONFIG, run, Path(), str(tmp_path / "anchor"), print)
-        ledger_opener(CONFIG, CONFIG.build_mechanism(), run, anchor=anchor)().close()
+        ledger_opener(VOTERS, run, anchor=anchor)().close()
         verify(str(run.path))
         for path in (run.ledger_file, run.ledger_head):
             shutil.copy(path, tmp_path / path.name)
-        ledger = ledger_opener(CONFIG, CONFIG.build_mechanism(), run, anchor=anchor)()
+        ledger = ledger_opener(VOTERS, run, anchor=anchor)()
         ledgers.pay(ledger, [b"a"], [1])
         ledger.close()
         for path in (run.ledger_file, run.ledger_head):
@@ -86,4 +88,4 @@ def test_the_anchor_that_a_run_was_begun_with_is_asked_without_being_named(tmp_p
         Run.create(tmp_path / "run", CONFIG, resume=True) as run,
         pytest.raises(RunError, match="rolled back, or another copy"),
     ):
-        ledger_opener(CONFIG, CONFIG.build_mechanism(), run, anchor=anchor_of(CONFIG, run, Path(), None, print))()
+        ledger_opener(VOTERS, run, anchor=anchor_of(CONFIG, run, Path(), None, print))()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.ledgers import KEY, LIMITS, check, opened, pay, tampered
-from support.small_data import LOGISTIC, VOTES, digits_with_votes
+from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 
 from pate import pipeline
 from pate.cli.ledger import verify as verify_command
@@ -21,23 +21,25 @@ from pate.errors import RunError
 from pate.ledger import Charge, Ledger
 from pate.ledger.chain import identity
 from pate.ledger.stored import FOLDER
-from pate.planning.budget import anchor_of, ledger_opener
 from pate.runs.published import published_pins, read_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
+from pate.voters import voters_of
+from pate.voters.ledgers import anchor_of, ledger_opener
 
 data = cache(partial(digits_with_votes, 20))
 
 
 def config() -> Config:
     content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 20}, "budget": {"max_queries": 60}}
-    return parse_config(content | {"data": VOTES, "student": LOGISTIC})
+    return parse_config(content | STORED_VOTES | {"student": LOGISTIC})
 
 
 def run(out: Path | str, resume: bool = False, anchor: Path | str | None = None) -> list[int]:
     """The labels that a run published."""
     anchor = None if anchor is None else str(anchor)
-    pipeline.run(config(), out, data=data(), resume=resume, anchor=anchor, pages=False)
+    public, private = data()
+    pipeline.run(config(), out, public=public, private=private, resume=resume, anchor=anchor, pages=False)
     published = read_labels(Path(str(out).removeprefix("file://")) / "labels.npz")
     assert published is not None
     return published.labels.tolist()
@@ -49,7 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rollback")
     with Run.create(folder / "before", config(), resume=False) as directory:
         anchor = anchor_of(config(), directory, Path(), str(folder / "anchor"), print)
-        ledger_opener(config(), config().build_mechanism(), directory, anchor=anchor)().close()
+        ledger_opener(voters_of(config()), directory, anchor=anchor)().close()
     shutil.copytree(folder / "before", folder / "after")
     run(folder / "after", resume=True)
     return folder

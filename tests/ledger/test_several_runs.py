@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 from support.ledgers import KEY, LIMITS, opened, pay
-from support.small_data import digits_with_votes
 
 from pate import pipeline
 from pate.config import Config, parse_config
+from pate.data.sources import load
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
 from pate.ledger.shared import SharedLedger, create
-from pate.planning.budget import ledger_opener, shared_ledger
 from pate.runs.run import Run
 from pate.runs.version import Version
+from pate.voters import voters_of
+from pate.voters.ledgers import ledger_opener, shared_ledger
 
 BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
 
@@ -95,6 +96,7 @@ def config(ledger: dict[str, str] | None = None) -> Config:
         "mechanism": {"name": "confident_gnmax", "threshold": 12, "sigma1": 40, "sigma2": 20},
         "budget": {"max_queries": 10, "ledger": ledger},
         "student": {"name": "supervised"},
+        "backend": "local",
     }
     return parse_config(content)
 
@@ -103,7 +105,7 @@ def test_a_run_pays_for_tests_and_answers(shared: SharedLedger, tmp_path: Path) 
     sharing = config({"path": "shared", "id": shared.id})
     mechanism = sharing.build_mechanism()
     with Run.create(tmp_path / "run", sharing) as directory:
-        ledger = ledger_opener(sharing, mechanism, directory, tmp_path)()
+        ledger = ledger_opener(voters_of(sharing), directory, tmp_path)()
     assert (ledger.limits.rdp_asked, ledger.limits.rdp_answered) == mechanism.rdp_per_query(BUDGET.order)
     assert ledger.limits.rdp_asked > 0
     with pytest.raises(RunError, match=f"is the ledger {shared.id}, not ledger-00"):
@@ -113,9 +115,9 @@ def test_a_run_pays_for_tests_and_answers(shared: SharedLedger, tmp_path: Path) 
 def test_new_answers_come_from_the_ensemble_there_is(tmp_path: Path) -> None:
     own = config()
     with Run.create(tmp_path / "run", own) as directory:
-        ledger_opener(own, own.build_mechanism(), directory)().close()
+        ledger_opener(voters_of(own), directory)().close()
         Version(version=3).store(directory)
-        assert ledger_opener(own, own.build_mechanism(), directory)().ensemble == 3
+        assert ledger_opener(voters_of(own), directory)().ensemble == 3
 
 
 def test_a_joint_ledger_that_is_not_there_is_missed_before_anything_is_made(tmp_path: Path) -> None:
@@ -123,8 +125,9 @@ def test_a_joint_ledger_that_is_not_there_is_missed_before_anything_is_made(tmp_
     untrainable = {"estimator": "sklearn.linear_model.LogisticRegression", "params": {"penalty": "l1"}}
     # what is tried later would be told first
     sharing = sharing.model_copy(update={"student": sharing.student.model_copy(update={"params": untrainable})})
+    public, records = load(sharing.data, None, tmp_path)
     with pytest.raises(RunError, match="there is no shared ledger"):
-        pipeline.run(sharing, tmp_path / "run", data=digits_with_votes(20), config_dir=tmp_path)
+        pipeline.run(sharing, tmp_path / "run", public=public, private=records, config_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,6 +136,8 @@ def test_where_nothing_fits_nobody_is_trained(shared: SharedLedger, tmp_path: Pa
     other = entered(shared, "other", Limits(1, 1, "m", 0.0, BUDGET.rdp))
     pay(other, [b"a"], [1])
     sharing = config({"path": "shared", "id": shared.id})
+    public, records = load(sharing.data, None, tmp_path)
     with pytest.raises(BudgetExceeded, match="other runs on the same data have used it up"):
-        pipeline.run(sharing, tmp_path / "run", data=digits_with_votes(20), config_dir=tmp_path, pages=False)
+        pipeline.run(sharing, tmp_path / "run", public=public, private=records, config_dir=tmp_path, pages=False)
     assert not (tmp_path / "run" / "private" / "votes.npz").exists()
+    assert not (tmp_path / "run" / "private" / "teachers").exists()

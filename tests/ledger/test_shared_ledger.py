@@ -189,8 +189,9 @@ def test_a_budget_that_is_none_makes_nothing(
 def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     """Both resumed: in a shared ledger they have the same answers, and the second of two writers is refused."""
     from pate.config import parse_config
-    from pate.planning.budget import ledger_opener
     from pate.runs.run import Run
+    from pate.voters import voters_of
+    from pate.voters.ledgers import ledger_opener
 
     shared = create(tmp_path / "shared", BUDGET)
     content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 40}, "data": {"source": "digits"}}
@@ -198,10 +199,10 @@ def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     content |= {"budget": {"max_queries": 10, "ledger": {"path": "shared", "id": shared.id}}}
     config = parse_config(content)
     with Run.create(tmp_path / "one", config, resume=False) as directory:
-        first = ledger_opener(config, config.build_mechanism(), directory, tmp_path)()
+        first = ledger_opener(voters_of(config), directory, tmp_path)()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     with Run.create(tmp_path / "two", config, resume=True) as directory:
-        second = ledger_opener(config, config.build_mechanism(), directory, tmp_path)()
+        second = ledger_opener(voters_of(config), directory, tmp_path)()
     with first.batch(1):
         first.charge_and_store([b"a"], [1], Charge(1, 1))
     assert second.stored([b"a"]) == {b"a": 1}

@@ -78,7 +78,8 @@ import pate
 from pate import pipeline
 from pate.cli import app
 from pate.config import load_config
-from pate.data.dataset import Dataset, Votes
+from pate.data.private import Votes
+from pate.data.public import PublicData
 
 here, name, alone = Path(sys.argv[1]), sys.argv[2], "ray" not in sys.modules
 rng = np.random.default_rng(0)
@@ -86,21 +87,22 @@ y = rng.integers(3, size=60)
 X = (np.eye(3)[y] + 0.1 * rng.random((60, 3))).astype(np.float32)
 votes = (np.eye(3, dtype=np.int64) * 20)[y[:40]]
 np.save(here / "votes.npy", votes)
-data = Dataset(Votes(votes), X[:40], ("a", "b", "c"), y[:40], X[40:], y[40:])
+public = PublicData(X[:40], ("a", "b", "c"), y[:40], X[40:], y[40:])
 
 content = {
-    "name": "coin", "n_teachers": 20, "data": {"source": "votes", "images": "mnist", "votes": "votes.npy"},
+    "name": "coin", "n_teachers": 20, "data": {"source": "arrays"}, "voters": "stored", "stored": {"file": "votes.npy"},
     "mechanism": {"name": name, "honesty": 0.2, "options": 3}, "budget": {"max_queries": 40},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.neighbors.KNeighborsClassifier"}},
 }
 (here / "config.yaml").write_text(json.dumps(content))
-outcome = pipeline.run(load_config(here / "config.yaml"), here / "out", data=data, config_dir=here, pages=False)
+given = {"public": public, "private": Votes(votes), "config_dir": here}
+outcome = pipeline.run(load_config(here / "config.yaml"), here / "out", **given, pages=False)
 assert outcome.report.queries.answered == 40
 assert not {"ray", "torch"} & (sys.modules.keys() - before), "nothing needs them, and they take seconds to import"
 app(["report", str(here / "out")], standalone_mode=False)
 options = ["--mechanism", name, "--honesty", "0.2", "--options", "3", "--delta", "1e-5", "--json"]
 app(["account", str(here / "votes.npy"), *options], standalone_mode=False)
-app(["plan", *options, "--teachers", "20", "--queries", "40"], standalone_mode=False)
+app(["plan", *options, "--teachers", "20", "--max-queries", "40"], standalone_mode=False)
 print(pate.__file__)
 """
 

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def plan(name: str, *options: str) -> Ended:
-    return in_process("plan", "--mechanism", name, *options, "--teachers", "20", "--queries", "9")
+    return in_process("plan", "--mechanism", name, *options, "--teachers", "20", "--max-queries", "9")
 
 
 def test_the_documented_mechanism_is_short_works_and_costs_what_it_claims(folder: Path) -> None:

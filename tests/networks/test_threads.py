@@ -132,20 +132,17 @@ def test_cpus_are_those_that_may_be_used(
 
 def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time that is told would be that of other threads."""
+    from pate.config import load_config
     from pate.networks import threads
-    from pate.preflight import trials
+    from pate.preflight import student
 
     within: list[bool] = []
-    monkeypatch.setattr(trials, "try_teachers", lambda *_: None)
-    monkeypatch.setattr(trials, "try_student", lambda *_: within.append(bool(threads._held)))
-    monkeypatch.setattr(trials, "student_seconds", lambda *_: within.append(bool(threads._held)) or 1.0)
-    config, data, mechanism = (
-        SimpleNamespace(nonprivate=None, voters="neighbours"),
-        None,
-        SimpleNamespace(may_decline=True),
-    )
-    assert trials.try_everything(config, data, mechanism, 1.0, pages=False) == 1.0  # type: ignore[arg-type]
-    assert within == [True, True]
+    monkeypatch.setattr(student, "try_student", lambda *_: within.append(bool(threads._held)))
+    monkeypatch.setattr(student, "student_seconds", lambda *_: within.append(bool(threads._held)) or 1.0)
+    context = SimpleNamespace(config=load_config(), public=None, student_seconds=0.0)
+    student.check(context)  # type: ignore[arg-type]
+    assert context.student_seconds == student.estimate_student_seconds(context.config, None, True) == 1.0  # type: ignore[arg-type]
+    assert within == [True] * 4
 
 
 _LIBRARY = """
@@ -170,7 +167,7 @@ MixMatch._train = look
 X = np.random.default_rng(0).normal(size=(60, 3))
 student = {"name": "mixmatch", "params": {"steps": 2, "batch_size": 4, "hidden": 4}}
 def fit():
-    PATEClassifier(n_teachers=3, epsilon=50, queries=8, classes=[0, 1], student=student).fit(
+    PATEClassifier(n_teachers=3, epsilon=50, max_queries=8, classes=[0, 1], student=student).fit(
         X[:40], (X[:40, 0] > 0).astype(int), X_public=X[40:]
     )
 def environment():

@@ -14,9 +14,10 @@ from pate.config import Config, parse_config
 from pate.errors import ConfigError
 from pate.ledger import SharedBudget
 from pate.ledger.shared import create
-from pate.planning.budget import epsilon_curves, ledger_opener, publishable_epsilon
 from pate.planning.costs import worst_case_epsilon
 from pate.runs.run import Run
+from pate.voters import voters_of
+from pate.voters.ledgers import ledger_opener
 
 _MECHANISMS: list[dict[str, Any]] = [
     {"name": "lnmax", "scale": 8},
@@ -43,10 +44,10 @@ def config_of(mechanism: dict[str, Any], **budget: Any) -> Config:
 
 @pytest.mark.parametrize("settings", _MECHANISMS, ids=lambda settings: settings["name"])
 def test_curves_end_at_the_publishable_epsilon(settings: dict[str, Any]) -> None:
-    config = config_of(settings)
-    mechanism = config.build_mechanism()
-    curves = epsilon_curves(config, mechanism, 10)
-    epsilon = publishable_epsilon(config, mechanism, 10)
+    voters = voters_of(config_of(settings))
+    curves = voters.epsilon_curves(10)
+    assert curves is not None
+    epsilon = voters.publishable_epsilon(10)
     first, *others = curves.values()
     assert next(iter(first)) == 1
     assert list(first)[-1] == 40
@@ -61,13 +62,14 @@ def test_the_samplers_error_is_part_of_what_is_published(settings: dict[str, Any
     config = config_of(settings)
     mechanism, delta = config.build_mechanism(), config.budget.delta
     at_what_is_left = mechanism.worst_case(40, 30).epsilon(delta * (1 - SAMPLER_SHARES[0]))
-    assert publishable_epsilon(config, mechanism, 10) == at_what_is_left >= mechanism.worst_case(40, 30).epsilon(delta)
+    assert voters_of(config).publishable_epsilon(10) == at_what_is_left >= mechanism.worst_case(40, 30).epsilon(delta)
 
 
 @pytest.mark.parametrize("settings", [{"name": "gnmax", "sigma": 20}, {"name": "lnmax", "scale": 10}], ids=str)
 def test_curves_of_a_run_with_a_sanitised_figure_are_renyis_at_its_order(settings: dict[str, Any]) -> None:
     config = config_of(settings, max_answers=40, sanitise={"order": 10, "beta": 0.01, "sigma_ss": 10})
-    curves = epsilon_curves(config, config.build_mechanism(), 10)
+    curves = voters_of(config).epsilon_curves(10)
+    assert curves is not None
     at_one_order = curves["for every data set, as counted here"]
     assert at_one_order[40] <= curves["for every data set, closed form"][40]
     assert at_one_order[40] > worst_case_epsilon(config.build_mechanism(), 40, None, config.budget.delta)
@@ -78,19 +80,21 @@ def test_a_sanitised_figure_is_part_of_what_is_published() -> None:
     config = config_of(gnmax, sanitise=figure)
     mechanism, delta = config.build_mechanism(), config.budget.delta
     together = WithRelease.of(mechanism.worst_case(40, 30), 8.0, 0.02, 4.0, delta)  # type: ignore[arg-type]
-    assert publishable_epsilon(config, mechanism, 10) == together.epsilon(delta * (1 - SAMPLER_SHARES[0]))
-    assert publishable_epsilon(config, mechanism, 10) > publishable_epsilon(config_of(gnmax), mechanism, 10)
+    epsilon = voters_of(config).publishable_epsilon(10)
+    assert epsilon == together.epsilon(delta * (1 - SAMPLER_SHARES[0]))
+    assert epsilon > voters_of(config_of(gnmax)).publishable_epsilon(10)
 
 
 def test_a_budget_is_kept_and_says_how_many_queries_fit() -> None:
-    settings = _MECHANISMS[1]
-    mechanism = config_of(settings).build_mechanism()
-    of_17, of_18, of_20 = (publishable_epsilon(config_of(settings, max_queries=n), mechanism, 10) for n in (17, 18, 20))
+    def cost(**budget: Any) -> float:
+        return voters_of(config_of(_MECHANISMS[1], **budget)).publishable_epsilon(10)
+
+    of_17, of_18, of_20 = (cost(max_queries=n) for n in (17, 18, 20))
     with pytest.raises(ConfigError, match=" 17 would fit"):
-        publishable_epsilon(config_of(settings, max_queries=20, epsilon=(of_17 + of_18) / 2), mechanism, 10)
+        cost(max_queries=20, epsilon=(of_17 + of_18) / 2)
     with pytest.raises(ConfigError, match="would fit"):
-        publishable_epsilon(config_of(settings, max_queries=20, epsilon=0.999 * of_20), mechanism, 10)
-    assert publishable_epsilon(config_of(settings, max_queries=20, epsilon=1.001 * of_20), mechanism, 10) == of_20
+        cost(max_queries=20, epsilon=0.999 * of_20)
+    assert cost(max_queries=20, epsilon=1.001 * of_20) == of_20
 
 
 def test_a_shared_ledger_charges_tests_and_answers(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_a_shared_ledger_charges_tests_and_answers(tmp_path: Path) -> None:
     config = config_of(_MECHANISMS[2], ledger={"path": "joint", "id": shared.id})
     mechanism = config.build_mechanism()
     with Run.create(tmp_path / "run", config, resume=False) as directory:
-        ledger = ledger_opener(config, mechanism, directory, tmp_path)()
+        ledger = ledger_opener(voters_of(config), directory, tmp_path)()
         assert (ledger.limits.rdp_asked, ledger.limits.rdp_answered) == mechanism.rdp_per_query(8.0, 40, 30)
         assert ledger.limits.rdp_asked > 0
         ledger.close()
@@ -107,7 +111,6 @@ def test_a_shared_ledger_charges_tests_and_answers(tmp_path: Path) -> None:
 def test_a_shared_ledger_has_set_delta_aside_for_so_much_noise_only(tmp_path: Path) -> None:
     shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
     config = config_of({"name": "gnmax", "sigma": 9}, ledger={"path": "joint", "id": shared.id})
-    mechanism = config.build_mechanism()
-    assert publishable_epsilon(config, mechanism, 10) > 0
+    assert voters_of(config).publishable_epsilon(10) > 0
     with pytest.raises(ConfigError, match=r"budget\.ledger: this run draws noise"):
-        publishable_epsilon(config, mechanism, 2**40 // 40)
+        voters_of(config).publishable_epsilon(2**40 // 40)

@@ -10,10 +10,10 @@ from support.command_line import in_process
 
 from pate.config import parse_config
 from pate.errors import ConfigError
-from pate.mechanisms import build
-from pate.planning.budget import publishable_epsilon
 from pate.planning.plan import Workload, epsilon_of, solve_queries
-from pate.planning.recommend import chances, recommend, usual_delta
+from pate.planning.recommend import recommend, usual_delta
+from pate.voters import voters_of
+from pate.voters.teachers.choice import TeachersChoice
 
 DATA = {"source": "csv", "private": "a.csv", "public": "b.csv", "label": "kind", "classes": ["cat", "dog"]}
 
@@ -28,16 +28,14 @@ def test_every_choice_keeps_to_the_target_as_a_run_would_count_it(records: int, 
         content |= choice.settings(1e-6)
         if choice.voters == "teachers":
             content["teachers"] = [{"name": "sklearn.naive_bayes.GaussianNB"}]
-        config = parse_config(content)
-        mechanism = config.build_mechanism()
-        published = publishable_epsilon(config, mechanism, 2)
+        published = voters_of(parse_config(content)).publishable_epsilon(2)
         assert 0.9 * choice.epsilon < published <= choice.epsilon * (1 + 1e-9) <= 2.0 * (1 + 1e-9)
 
 
 def test_noise_is_chosen_so_that_four_of_five_teachers_win() -> None:
     choice = recommend(20_000, 2, 2.0, 1e-6).choice
-    assert choice.n_teachers is not None
-    by_share = chances(build(choice.mechanism, choice.n_teachers), choice.n_teachers, 2)
+    assert isinstance(choice, TeachersChoice)
+    by_share = choice.chances(2)
     assert by_share[0.8][1] == pytest.approx(0.95, abs=0.01)
     assert by_share[1.0][1] > 0.99
     assert choice.records_each >= 80
@@ -70,7 +68,7 @@ def test_on_the_command_line() -> None:
     assert "62 teachers" in rest
     solved = in_process("plan", "--mechanism", "gnmax", "--sigma", 30, "--target-epsilon", 1.5, "--json")
     assert json.loads(solved.stdout)["mechanism"]["sigma"] == 30
-    assert json.loads(solved.stdout)["queries"] > 50
+    assert json.loads(solved.stdout)["max_queries"] > 50
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,10 @@ def test_on_the_command_line() -> None:
         (["--records", 100, "--target-epsilon", 1, "--sigma", 5], "leave out --sigma, or --records"),
         (["--records", 0, "--target-epsilon", 1], "--records 0: must be a whole number"),
         (["--records", 100, "--target-epsilon", -1], "--target-epsilon -1"),
-        (["--mechanism", "gnmax", "--sigma", 5, "--target-epsilon", 1, "--queries", 9], "leave out one of the three"),
+        (
+            ["--mechanism", "gnmax", "--sigma", 5, "--target-epsilon", 1, "--max-queries", 9],
+            "leave out one of the three",
+        ),
     ],
 )
 def test_mistakes(arguments: list[object], words: str) -> None:

@@ -15,7 +15,7 @@ from support.emergencies import write_emergencies
 
 from pate import pipeline
 from pate.config import Config, load_config, parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.public import PublicData
 from pate.data.sources import load
 from pate.preflight.rehearsal import rehearse
 from pate.runs.console import Quiet
@@ -42,14 +42,14 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def changed(folder: Path, in_data: dict[str, Any] | None = None, **changes: Any) -> tuple[Config, Dataset]:
+def changed(folder: Path, in_data: dict[str, Any] | None = None, **changes: Any) -> tuple[Config, PublicData]:
     content = yaml.safe_load((folder / "config.yaml").read_text()) | changes
     content["data"] |= in_data or {}
     config = parse_config({key: value for key, value in content.items() if value is not None})
-    return config, load(config.data, None, folder, keep_missing=True)
+    return config, load(config.data, None, folder, keep_missing=True)[0]
 
 
-def with_labels(data: Dataset, seed: int) -> Dataset:
+def with_labels(data: PublicData, seed: int) -> PublicData:
     """The test labels of anybody but the row's own."""
     assert data.y_test is not None
     return replace(data, y_test=np.random.default_rng(seed).permutation(data.y_test))
@@ -103,11 +103,15 @@ def test_a_rehearsal_tells_what_can_be_told_apart_from_what_cannot(voters: dict[
 
 
 @pytest.mark.parametrize("voters", [{}, TEACHERS], ids=["neighbours", "teachers"])
-def test_a_rehearsal_looks_at_nothing_private(voters: dict[str, Any], clinic: Path) -> None:
-    config, data = changed(clinic, **voters)
-    records = data.records
-    others = Records(np.full_like(records.X[:7], np.nan), -1 + 0 * records.y[:7])
-    assert rehearse(config, data) == rehearse(config, replace(data, private=others))
+def test_a_rehearsal_looks_at_nothing_private(voters: dict[str, Any], clinic: Path, tmp_path: Path) -> None:
+    """Seven other private records, of which nothing can be read, change nothing."""
+    for name in ("config.yaml", "public.csv", "test.csv"):
+        os.link(clinic / name, tmp_path / name)
+    header = (clinic / "private.csv").read_text().splitlines()[0]
+    (tmp_path / "private.csv").write_text(f"{header}\n" + ("?" + ",?" * header.count(",") + "\n") * 7)
+    found = rehearse(*changed(clinic, **voters))
+    assert found is not None
+    assert found == rehearse(*changed(tmp_path, **voters))
 
 
 def test_labelled_public_examples_do_as_well_as_a_test_file(clinic: Path) -> None:

@@ -12,11 +12,14 @@ import pytest
 
 from pate import pipeline
 from pate.cli import app
+from pate.components.attempts import dummy_labels
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Votes
+from pate.data.private import Votes
+from pate.data.public import PublicData
+from pate.data.settings import DigitsData
 from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
-from pate.preflight.trials import dummy_labels, try_student
+from pate.preflight.student import student_seconds, try_student
 from pate.report.plots import plain
 from pate.students import own_students
 
@@ -27,27 +30,35 @@ ASKED = 60
 def config_of(student: dict, **changes: object) -> Config:
     content = {
         "name": "tried",
+        "voters": "stored",
+        "stored": {"file": "given.npy"},
         "n_teachers": TEACHERS,
         "data": {"source": "digits"},
-        "teachers": [{"name": "sklearn.svm.SVC"}],
         "mechanism": {"name": "confident_gnmax", "threshold": 20, "sigma1": 6, "sigma2": 6},
         "budget": {"max_queries": ASKED},
         "student": student,
-        "nonprivate": {"name": "sklearn.svm.SVC"},
     }
-    return parse_config(content | changes)
+    return parse_config({key: value for key, value in (content | changes).items() if value is not None})
 
 
 SVC = {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC"}}
+BY_TEACHERS = {
+    "voters": "teachers",
+    "stored": None,
+    "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+    "backend": "local",
+}
 
 
 @pytest.fixture(scope="module")
-def digits() -> Dataset:
-    """The digits with votes that were counted already: a run without teachers and without Ray."""
-    data = load(config_of(SVC).data, None, Path())
-    votes = np.zeros((len(data.X_public), 10), dtype=np.int64)
-    votes[np.arange(len(votes)), data.y_public] = TEACHERS
-    return replace(data, private=Votes(votes))
+def digits() -> PublicData:
+    return load(DigitsData(source="digits"), None, Path())[0]
+
+
+@pytest.fixture(scope="module")
+def votes(digits: PublicData) -> Votes:
+    """Votes on the digits that were counted already: a run without teachers and without Ray."""
+    return Votes(TEACHERS * np.eye(10, dtype=np.int64)[digits.y_public])
 
 
 @pytest.fixture
@@ -130,57 +141,63 @@ class WantsMany(Fails):
     ids=lambda value: str(value.get("params", value["name"])) if isinstance(value, dict) else "",
 )
 def test_a_student_that_would_fail_is_refused_before_anything_is_charged(
-    student: dict, words: str, digits: Dataset, tmp_path: Path, own_students_folder: Path
+    student: dict, words: str, digits: PublicData, votes: Votes, tmp_path: Path, own_students_folder: Path
 ) -> None:
     out = tmp_path / "run"
     with pytest.raises(ConfigError, match=words) as caught:
-        pipeline.run(config_of(student), out, data=digits, config_dir=own_students_folder)
+        pipeline.run(config_of(student), out, public=digits, private=votes, config_dir=own_students_folder)
     assert "\n" not in str(caught.value)
     assert not out.exists()
 
 
-def test_the_same_directory_serves_once_the_student_is_mended(digits: Dataset, tmp_path: Path) -> None:
+def test_the_same_directory_serves_once_the_student_is_mended(digits: PublicData, votes: Votes, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        pipeline.run(config_of({"name": "mixmatch", "params": {"class_prior": "evn"}}), tmp_path / "run", data=digits)
-    outcome = pipeline.run(config_of(SVC), tmp_path / "run", data=digits, pages=False)
+        pipeline.run(
+            config_of({"name": "mixmatch", "params": {"class_prior": "evn"}}),
+            tmp_path / "run",
+            public=digits,
+            private=votes,
+        )
+    outcome = pipeline.run(config_of(SVC), tmp_path / "run", public=digits, private=votes, pages=False)
     assert outcome.report.queries.asked == ASKED
     assert outcome.seconds["try"] > 0
 
 
-def test_a_mistyped_model_without_privacy_is_refused_too(digits: Dataset, tmp_path: Path) -> None:
+def test_a_mistyped_model_without_privacy_is_refused_too(tmp_path: Path) -> None:
     model = {"name": "sklearn.svm.SVC", "params": {"kernel": "linaer"}}
+    config = config_of(SVC, nonprivate=model, **BY_TEACHERS)
     with pytest.raises(ConfigError, match=r"nonprivate\.name.*kernel"):
-        pipeline.run(config_of(SVC, nonprivate=model), tmp_path / "run", data=digits)
+        pipeline.run(config, tmp_path / "run", config_dir=tmp_path)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_doubting_order_needs_a_student_that_can_doubt(
-    digits: Dataset, tmp_path: Path, own_students_folder: Path
+    digits: PublicData, votes: Votes, tmp_path: Path, own_students_folder: Path
 ) -> None:
     config = config_of(
         {"name": "some_students_of_mine.WantsMany"}, budget={"max_queries": 100, "query_selection": "uncertainty"}
     )
     with pytest.raises(ConfigError, match="predict_proba"):
-        pipeline.run(config, tmp_path / "run", data=digits, config_dir=own_students_folder)
+        pipeline.run(config, tmp_path / "run", public=digits, private=votes, config_dir=own_students_folder)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_student_that_wants_more_than_a_few_labels_is_not_refused(
-    digits: Dataset, tmp_path: Path, own_students_folder: Path
+    digits: PublicData, votes: Votes, tmp_path: Path, own_students_folder: Path
 ) -> None:
     config = config_of({"name": "some_students_of_mine.WantsMany"}, budget={"max_queries": 100})
-    pipeline.run(config, tmp_path / "run", data=digits, config_dir=own_students_folder, pages=False)
+    pipeline.run(config, tmp_path / "run", public=digits, private=votes, config_dir=own_students_folder, pages=False)
 
 
 @pytest.mark.parametrize("name", sorted(own_students()))
-def test_every_student_of_ours_is_tried_in_no_time(name: str, digits: Dataset) -> None:
+def test_every_student_of_ours_is_tried_in_no_time(name: str, digits: PublicData) -> None:
     params: dict = {} if name == "supervised" else {"steps": 10**9}
     began = time.process_time()
     try_student(config_of({"name": name, "params": params}), digits, True)
     assert time.process_time() - began < 20  # with the import of torch; the steps would take years
 
 
-def test_a_student_around_a_network_is_tried_in_no_time(digits: Dataset) -> None:
+def test_a_student_around_a_network_is_tried_in_no_time(digits: PublicData) -> None:
     network = {"estimator": "network", "params": {"architecture": "mlp", "steps": 10**9}}
     try_student(config_of({"name": "supervised", "params": network}), digits, True)
 
@@ -192,8 +209,8 @@ def test_seeds_that_no_library_takes_are_refused(seed: object, tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
-def test_the_largest_seed_does(digits: Dataset, tmp_path: Path) -> None:
-    pipeline.run(config_of(SVC, seed=2**32 - 1), tmp_path / "run", data=digits, pages=False)
+def test_the_largest_seed_does(digits: PublicData, votes: Votes, tmp_path: Path) -> None:
+    pipeline.run(config_of(SVC, seed=2**32 - 1), tmp_path / "run", public=digits, private=votes, pages=False)
     try_student(config_of({"name": "mixmatch"}, seed=2**32 - 1), digits, True)
 
 
@@ -201,9 +218,11 @@ NAMES = ["$10_$20", "<b>", "x" * 5000, "数字 ٣ é 👩‍🔬", "a\nb\x00\x1b
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_a_run_whose_classes_have_any_name_ends_in_a_report(digits: Dataset, tmp_path: Path) -> None:
+def test_a_run_whose_classes_have_any_name_ends_in_a_report(digits: PublicData, votes: Votes, tmp_path: Path) -> None:
     """Dollars used to be taken for formulas, and broke the plots once the labels were paid for."""
-    outcome = pipeline.run(config_of(SVC), tmp_path / "run", data=replace(digits, classes=tuple(NAMES)))
+    outcome = pipeline.run(
+        config_of(SVC), tmp_path / "run", public=replace(digits, classes=tuple(NAMES)), private=votes
+    )
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;" in page
     assert "<b><b>" not in page
@@ -215,10 +234,12 @@ def test_a_run_whose_classes_have_any_name_ends_in_a_report(digits: Dataset, tmp
     assert r"\$5" in drawn
 
 
-def test_a_name_that_no_file_can_hold_is_refused_before_anything_is_charged(digits: Dataset, tmp_path: Path) -> None:
+def test_a_name_that_no_file_can_hold_is_refused_before_anything_is_charged(
+    digits: PublicData, votes: Votes, tmp_path: Path
+) -> None:
     classes = ("\ud800", *digits.classes[1:])
     with pytest.raises(ConfigError, match="class") as caught:
-        pipeline.run(config_of(SVC), tmp_path / "run", data=replace(digits, classes=classes))
+        pipeline.run(config_of(SVC), tmp_path / "run", public=replace(digits, classes=classes), private=votes)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -231,7 +252,7 @@ def test_plain_text_is_no_formula() -> None:
 
 
 def test_what_was_paid_for_is_kept_when_the_student_fails_all_the_same(
-    digits: Dataset, tmp_path: Path, own_students_folder: Path, monkeypatch: pytest.MonkeyPatch
+    digits: PublicData, votes: Votes, tmp_path: Path, own_students_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sqlite3
     from contextlib import closing
@@ -239,7 +260,7 @@ def test_what_was_paid_for_is_kept_when_the_student_fails_all_the_same(
     config, out = config_of({"name": "some_students_of_mine.FailsOnAll"}), tmp_path / "run"
     monkeypatch.setenv("PATE_TEST_FAIL", "1")
     with pytest.raises(RunError, match=r"the student failed \(MemoryError: no room\).*labels are paid for and kept"):
-        pipeline.run(config, out, data=digits, config_dir=own_students_folder, pages=False)
+        pipeline.run(config, out, public=digits, private=votes, config_dir=own_students_folder, pages=False)
     with np.load(out / "labels.npz") as archive:
         labels = archive["labels"]
 
@@ -249,7 +270,7 @@ def test_what_was_paid_for_is_kept_when_the_student_fails_all_the_same(
 
     assert charged() == ASKED
     monkeypatch.delenv("PATE_TEST_FAIL")
-    pipeline.run(config, out, data=digits, config_dir=own_students_folder, resume=True, pages=False)
+    pipeline.run(config, out, public=digits, private=votes, config_dir=own_students_folder, resume=True, pages=False)
     assert charged() == ASKED
     with np.load(out / "labels.npz") as archive:
         np.testing.assert_array_equal(archive["labels"], labels)
@@ -262,9 +283,8 @@ def test_made_up_labels_hold_every_class() -> None:
     assert dummy_labels(3, 10, may_decline=True).tolist() == [0, 1, 2]
 
 
-def test_time_estimates_include_the_student(digits: Dataset, own_students_folder: Path) -> None:
+def test_time_estimates_include_the_student(digits: PublicData, own_students_folder: Path) -> None:
     from pate.components.registry import make_importable
-    from pate.preflight.trials import student_seconds
 
     make_importable(own_students_folder)
     slow = config_of({"name": "some_students_of_mine.Slow"})
@@ -276,10 +296,8 @@ def test_time_estimates_include_the_student(digits: Dataset, own_students_folder
 
 
 def test_what_a_transform_takes_to_load_is_not_counted_for_every_example(
-    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits: PublicData, votes: Votes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pate.preflight.trials import student_seconds
-
     (tmp_path / "slow_to_load.py").write_text(
         "import time\n"
         "class SlowToLoad:\n"

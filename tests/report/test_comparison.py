@@ -6,19 +6,37 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from pate.cli import app
+from pate.config import parse_config
+from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.report.comparison import as_object, compare_runs, draw, render_comparison, table_rows
+from pate.report.schema import Queries
+from pate.voters import voters_of
+
+
+def facts(**voters: Any) -> dict[str, Any]:
+    """What the voters of a config say of themselves in a report."""
+    mechanism = {"name": "gnmax", "sigma": 4}
+    content = {"data": {"source": "arrays"}, "student": {"name": "supervised"}, "mechanism": mechanism}
+    queries = Queries(asked=10, answered=10, max_queries=10, max_answers=10)
+    found = voters_of(parse_config(content | voters)).facts(PublicData(np.zeros((200, 2)), ("a", "b")), queries, 10)
+    return found.model_dump(mode="json")
+
+
+TEACHERS = facts(n_teachers=9, teachers=[{"name": "sklearn.svm.SVC"}])
+NEIGHBOURS = facts(voters="neighbours", neighbours={"rounds": [{"cells": 60}, {"cells": 40}]})
 
 
 def finished(folder: Path, config: str = "student: {name: supervised}", **student: Any) -> Path:
     """What `pate compare` reads of a run."""
     report = {
         "name": "p",
-        "n_teachers": 9,
+        "voters": TEACHERS,
         "classes": ["a", "b"],
         "mechanism": {"name": "gnmax"},
         "privacy": {"epsilon": 3.0, "delta": 1e-5, "sanitised": {"epsilon": 1.5, "delta": 1e-5}},
@@ -79,9 +97,7 @@ def of_other_kind(folder: Path, config: str, epsilon: float, half: float | None 
 
 def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_protects(tmp_path: Path) -> None:
     """A record that votes itself has twice the ε where it may be changed: both are shown, in table, notes and plot."""
-    near = of_other_kind(
-        tmp_path / "near", "a: 1", 0.1, 0.05, voters="neighbours", neighbours={"votes_per_record": 1, "cells": [60, 40]}
-    )
+    near = of_other_kind(tmp_path / "near", "a: 1", 0.1, 0.05, voters=NEIGHBOURS)
     steps = {"name": "dp_sgd", "model": "linear", "preprocessing": ["upright", "hog"], "features": "pca"}
     probe = of_other_kind(tmp_path / "probe", "a: 2", 0.1, kind="baseline", method=steps)
     network = of_other_kind(tmp_path / "network", "a: 3", 8, kind="baseline", method=steps | {"model": "mlp"})
@@ -104,8 +120,7 @@ def test_runs_with_rounds_are_compared_by_them(tmp_path: Path) -> None:
     def near(name: str, second: int) -> Path:
         rounds = f"[{{cells: 60, scale: 4, features: null}}, {{cells: {second}, scale: 4, features: student}}]"
         config = f"neighbours: {{rounds: {rounds}}}"
-        shown = {"voters": "neighbours", "neighbours": {"votes_per_record": 1, "cells": [50, 50]}}
-        return of_other_kind(tmp_path / name, config, 0.1, 0.05, **shown)
+        return of_other_kind(tmp_path / name, config, 0.1, 0.05, voters=NEIGHBOURS)
 
     first, second = (row[0] for row in table_rows(compare_runs([near("a", 40), near("b", 70)]))[1:3])
     assert "cells 60 scale 4 + cells 40 scale 4 features student" in first
@@ -207,7 +222,7 @@ def grouped(folder: Path, rights: list[float], config: str = "a: 1", recall: flo
 def test_worst_group_gap_and_rarest_class_stand_side_by_side(tmp_path: Path) -> None:
     """Of means over seeds; a group of too few test examples is never the worst."""
     first = grouped(tmp_path / "1", [0.9, 0.7, 0.8, 0.1], "name: n1", recall=0.4)
-    second = grouped(tmp_path / "2", [0.8, 0.6, 0.9, 0.1], "name: n2\ngroups: [sex]", recall=0.6)
+    second = grouped(tmp_path / "2", [0.8, 0.6, 0.9, 0.1], "name: n2\nreport: {groups: [sex]}", recall=0.6)
     plain = of_other_kind(tmp_path / "plain", "a: 2", 1.0)  # of an earlier version
     compared = compare_runs([first, second, plain])
     header, *rows = table_rows(compared)

@@ -11,15 +11,21 @@ import pytest
 from markupsafe import Markup
 from pydantic import ValidationError
 
-from pate.report.explanations import guarantee, headline, how_sure, privacy_statement
+from pate.config import parse_config
+from pate.data.public import PublicData
+from pate.report.explanations import described, guarantee, headline, how_sure, privacy_statement
 from pate.report.figures import confusion_of
 from pate.report.html import HtmlTable, Plot, render
 from pate.report.page import curves_table, draw, render_page
 from pate.report.plots import as_svg, class_accuracies
 from pate.report.private_page import WARNING
-from pate.report.schema import EpsilonCurves, Report
+from pate.report.schema import EpsilonCurves, Queries, Report
 from pate.report.statement import render_statement
 from pate.reproduce.figures import vote_figures
+from pate.voters import voters_of
+
+QUERIES = Queries(asked=30, answered=20, max_queries=77, max_answers=55)
+MECHANISM = {"name": "gnmax", "sigma": 4}
 
 
 def report(classes: tuple[str, ...] = ("a", "b"), **privacy: Any) -> Report:
@@ -27,15 +33,23 @@ def report(classes: tuple[str, ...] = ("a", "b"), **privacy: Any) -> Report:
     privacy["statement"] = privacy_statement(
         privacy["epsilon"], privacy["delta"], privacy["unit"], changed=privacy["unit"] == "id"
     )
+    content = {
+        "data": {"source": "arrays"},
+        "n_teachers": 10,
+        "mechanism": MECHANISM,
+        "student": {"name": "supervised"},
+    }
+    voters = voters_of(parse_config(content | {"teachers": [{"name": "sklearn.svm.SVC"}]}))
     return Report.model_validate(
         {
             "name": "r",
             "pate_version": "1",
             "config_digest": "d",
-            "n_teachers": 10,
+            "voters": voters.facts(PublicData(np.zeros((90, 2)), classes), QUERIES, QUERIES.answered),
             "classes": classes,
-            "mechanism": {"name": "gnmax", "sigma": 4},
-            "queries": {"asked": 30, "answered": 20, "max_queries": 77, "max_answers": 55},
+            "mechanism": MECHANISM,
+            "description": described(voters.mechanism, voters.n_parts),
+            "queries": QUERIES,
             "privacy": privacy,
             "student": {"name": "supervised", "test_examples": 50, "accuracy": 0.9, "confusion": ((20, 5), (0, 25))},
             "benchmark": None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from hypothesis import strategies as st
 from pate import pipeline
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, Config, parse_config
-from pate.data.dataset import Dataset, Records
 from pate.data.groups import Grouping, groupings
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.data.sources import load
 from pate.errors import ConfigError, RunError
 from pate.report.fairness import FEWEST, group_figures, without_privacy
@@ -114,12 +114,11 @@ def table(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X.astype(np.float32), y
 
 
-def made_up(seed: int = 0, benchmark: bool = True) -> Dataset:
+def made_up(seed: int = 0, benchmark: bool = True) -> tuple[PublicData, Records]:
     """Private records by `seed`; public and test examples are always the same."""
     X_public, y_public = table(300, 1000)
     X_test, y_test = table(600, 1001)
-    return Dataset(
-        Records(*table(2000, seed)),
+    public = PublicData(
         X_public,
         ("no", "yes"),
         y_public=y_public,
@@ -128,6 +127,7 @@ def made_up(seed: int = 0, benchmark: bool = True) -> Dataset:
         benchmark=benchmark,
         features=FEATURES,
     )
+    return public, Records(*table(2000, seed))
 
 
 def config(**changes: Any) -> Config:
@@ -136,7 +136,7 @@ def config(**changes: Any) -> Config:
         "name": "fair",
         "n_teachers": 40,
         "data": {"source": "arrays"},
-        "groups": GROUPS,
+        "report": {"groups": GROUPS},
         "teachers": [{"name": logistic}],
         "mechanism": {"name": "gnmax", "sigma": 4},
         "budget": {"max_queries": 150},
@@ -147,8 +147,9 @@ def config(**changes: Any) -> Config:
     return parse_config(content | changes)
 
 
-def run(out: Path, data: Dataset, settings: Config | None = None, **options: Any) -> Report:
-    return pipeline.run(settings or config(), out, data=data, console=Quiet(), **options).report
+def run(out: Path, data: tuple[PublicData, Records], settings: Config | None = None, **options: Any) -> Report:
+    public, private = data
+    return pipeline.run(settings or config(), out, public=public, private=private, console=Quiet(), **options).report
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_report_and_page_and_terminal_have_classes_and_groups(finished: Path) -> None:
     report = read_report(finished)
     assert isinstance(report, Report)
-    data = made_up()
+    data, _ = made_up()
     with Run.load(finished) as found:
         predicted = found.student().predict(data.X_test)
     assert report.student.groups == group_figures(groupings(data, GROUPS), predicted, data.y_test, 2)  # type: ignore[arg-type]
@@ -210,25 +211,23 @@ def test_of_private_data_there_is_no_model_without_privacy(tmp_path: Path) -> No
 
 
 def test_private_records_have_no_say_but_through_the_model() -> None:
-    """One model, two sets of private records, and none at all: the same figures, of test examples alone."""
+    """One model, beside two sets of private records: the same figures, of test examples alone."""
 
     class Model:
         def predict(self, X: np.ndarray) -> np.ndarray:
             return (X[:, 0] > 0).astype(np.int64)
 
-    first, second = made_up(0), made_up(1)
-    assert not np.array_equal(first.records.X, second.records.X)
-    nobody = replace(first, private=Records(first.records.X[:0], first.records.y[:0]))
-    (found, answers), *others = (measured("m", Model(), data, groups=GROUPS) for data in (first, second, nobody))
+    (first, records), (second, other_records) = made_up(0), made_up(1)
+    assert not np.array_equal(records.X, other_records.X)
+    (found, answers), (other, its_answers) = (measured("m", Model(), data, groups=GROUPS) for data in (first, second))
     assert len(found.groups) == 6
-    for other, its_answers in others:
-        assert other == found
-        assert np.array_equal(answers, its_answers)  # type: ignore[arg-type]
+    assert other == found
+    assert np.array_equal(answers, its_answers)  # type: ignore[arg-type]
 
 
 def test_another_grouping_on_resuming_costs_nothing(tmp_path: Path) -> None:
     data, out = made_up(), tmp_path / "run"
-    before_groups = run(out, data, config(groups=[]))
+    before_groups = run(out, data, config(report={"groups": []}))
     assert before_groups.student.groups == ()
     paid = {name: (out / name).read_bytes() for name in ("ledger.db", "labels.npz", "student/student.json")}
     report = run(out, data, resume=True)
@@ -236,23 +235,23 @@ def test_another_grouping_on_resuming_costs_nothing(tmp_path: Path) -> None:
     assert {one.column for one in report.student.groups} == set(GROUPS)
     assert report.student.confusion == before_groups.student.confusion
     with Run.load(out) as found:
-        assert found.config.groups == tuple(GROUPS)
+        assert found.config.report.groups == tuple(GROUPS)
 
 
 def test_a_run_without_groups_is_the_one_it_was() -> None:
-    plain, grouped = config(groups=[]), config()
-    assert "groups" not in plain.to_yaml()
+    plain, grouped = config(report={"groups": []}), config()
+    assert "report" not in plain.to_yaml()
     assert plain.digest() != grouped.digest()
     assert plain.release_digest() == grouped.release_digest()
-    with pytest.raises(ConfigError, match=r"groups = .*names repeat"):
-        config(groups=["sex", "sex"])
+    with pytest.raises(ConfigError, match=r"report\.groups = .*names repeat"):
+        config(report={"groups": ["sex", "sex"]})
 
 
 @pytest.mark.parametrize("column", ["x", "size"])
 def test_a_column_without_categories_is_refused_before_anything_is_made(tmp_path: Path, column: str) -> None:
-    words = f"groups: '{column}' is not a column of categories; there are sex, ward"
+    words = f"report.groups: '{column}' is not a column of categories; there are sex, ward"
     with pytest.raises(ConfigError, match=words):
-        run(tmp_path / "run", made_up(), config(groups=[column]))
+        run(tmp_path / "run", made_up(), config(report={"groups": [column]}))
     assert not (tmp_path / "run").exists()
 
 
@@ -277,7 +276,7 @@ def files(folder: Path, private_seed: int = 0) -> dict[str, Any]:
             "classes": [0, 1],
             "categories": {"sex": ["f", "m"], "ward": ["a", "b", "rare"]},
         },
-        "groups": GROUPS,
+        "report": {"groups": GROUPS},
         "records": 800,
         "baseline": {"name": "dp_erm"},
         "budget": {"epsilon": 5},
@@ -291,7 +290,7 @@ def baseline(folder: Path, content: dict[str, Any], name: str = "run", **options
 
 def test_a_baseline_has_groups_and_may_get_others_later(tmp_path: Path) -> None:
     content = files(tmp_path)
-    report = baseline(tmp_path, content | {"groups": ["sex"]})
+    report = baseline(tmp_path, content | {"report": {"groups": ["sex"]}})
     assert [one.value for one in report.student.groups] == ["f", "m"]
     assert "right by sex" in dict(baseline_rows(report))
     model = tmp_path / "run" / "model" / "model.safetensors"
@@ -311,8 +310,8 @@ def test_a_baseline_has_groups_and_may_get_others_later(tmp_path: Path) -> None:
 
 
 def test_a_baseline_refuses_a_column_before_it_trains(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="groups: 'z' is not a column of categories; there are sex, ward"):
-        baseline(tmp_path, files(tmp_path) | {"groups": ["sex", "z"]})
+    with pytest.raises(ConfigError, match=r"report\.groups: 'z' is not a column of categories; there are sex, ward"):
+        baseline(tmp_path, files(tmp_path) | {"report": {"groups": ["sex", "z"]}})
     assert not (tmp_path / "run").exists()
 
 
@@ -320,7 +319,7 @@ def test_reports_of_two_private_sets_differ_by_their_models_alone(tmp_path: Path
     for seed in (0, 1):
         content = files(tmp_path, seed)
         report = baseline(tmp_path, content, f"run{seed}")
-        data = load(parse_config(content, BaselineConfig).data, tmp_path, tmp_path)
+        data, _ = load(parse_config(content, BaselineConfig).data, tmp_path, tmp_path)
         with Run.load(tmp_path / f"run{seed}") as found:
             predicted = found.model().predict(data.X_test)
         assert report.student.groups == group_figures(groupings(data, GROUPS), predicted, data.y_test, 2)  # type: ignore[arg-type]

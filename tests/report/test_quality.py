@@ -12,7 +12,8 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from pate import pipeline
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Votes
+from pate.data.private import Votes
+from pate.data.public import PublicData
 from pate.report.explanations import headline, is_majority_class_model, skewed
 from pate.report.figures import confusion_of
 from pate.report.formats import percent
@@ -69,9 +70,10 @@ def config(**changes: Any) -> Config:
     student = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
     content = {
         "name": "quality",
+        "voters": "stored",
+        "stored": {"file": "given.npy"},
         "n_teachers": TEACHERS,
         "data": {"source": "arrays"},
-        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
         "mechanism": {"name": "gnmax", "sigma": 6},
         "budget": {"max_queries": 200},
         "student": student,
@@ -83,10 +85,10 @@ def config(**changes: Any) -> Config:
 def report_of(out: Path, said: np.ndarray, X: np.ndarray, test: tuple[np.ndarray, np.ndarray] | None) -> Report:
     """A run in which every teacher says `said` of the public examples `X`."""
     counts = TEACHERS * np.eye(2, dtype=np.int64)[said]
-    data = Dataset(Votes(counts), X, ("no", "yes"))
+    public = PublicData(X, ("no", "yes"))
     if test is not None:
-        data = replace(data, X_test=test[0], y_test=test[1])
-    return pipeline.run(config(), out, data=data, console=Quiet()).report
+        public = replace(public, X_test=test[0], y_test=test[1])
+    return pipeline.run(config(), out, public=public, private=Votes(counts), console=Quiet()).report
 
 
 def test_a_good_student_has_no_warning(tmp_path: Path) -> None:
@@ -186,7 +188,8 @@ def test_the_owner_is_told_what_teachers_think_of_rare_classes(tmp_path: Path) -
     """Of every example two fifths of the teachers say yes: it has 40 % of the votes, and never wins."""
     X, _ = table(0.5)
     counts = np.tile([30, 20], (len(X), 1))
-    pipeline.run(config(), tmp_path / "run", data=Dataset(Votes(counts), X, ("no", "yes")), console=Quiet())
+    public = PublicData(X, ("no", "yes"))
+    pipeline.run(config(), tmp_path / "run", public=public, private=Votes(counts), console=Quiet())
     page = RunFiles(tmp_path / "run").private_page.read_text()
     assert "What teachers think of each class" in page
     assert "40.0 %" in page

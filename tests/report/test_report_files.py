@@ -115,7 +115,7 @@ def test_report_says_what_the_run_did(finished_run: Path) -> None:
     confusion = np.array(report.student.confusion)
     assert confusion.sum() == report.student.test_examples
     assert np.trace(confusion) / confusion.sum() == pytest.approx(report.student.accuracy)
-    assert [kind.teachers for kind in report.teachers] == [27, 13]
+    assert [kind.teachers for kind in report.voters.teachers] == [27, 13]
     assert report.curves is not None
     tight, closed_form = (np.array(values) for values in report.curves.epsilon.values())
     assert tight[-1] == pytest.approx(report.privacy.epsilon, rel=1e-6)
@@ -187,9 +187,9 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_report_of_an_earlier_version_still_makes_a_page(copied: Path) -> None:
     content = json.loads((copied / "report.json").read_text())
-    for key in ("data", "public_examples", "teachers", "curves", "versions"):
+    for key in ("data", "public_examples", "curves", "versions"):
         del content[key]
-    del content["student"]["confusion"]
+    del content["voters"]["teachers"], content["student"]["confusion"]
     (copied / "report.json").write_text(json.dumps(content))
     shutil.rmtree(copied / "plots")
     write_pages(copied)
@@ -222,7 +222,7 @@ def test_names_are_text_in_every_page(copied: Path) -> None:
     report = json.loads((copied / "report.json").read_text())
     report["name"] = name
     report["classes"] = [f"{name}{i}" for i in range(len(report["classes"]))]
-    for kind in report["teachers"]:
+    for kind in report["voters"]["teachers"]:
         kind["name"] = name
     (copied / "report.json").write_text(json.dumps(report))
     seconds = json.loads((copied / "private" / "seconds.json").read_text())

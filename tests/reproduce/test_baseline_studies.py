@@ -135,7 +135,7 @@ def test_every_row_that_comes_with_it_is_a_config(name: str) -> None:
 
 
 def test_votes_are_for_teachers(tmp_path: Path) -> None:
-    shown = in_process("reproduce", "abadi", "--votes", "--run-dir", tmp_path / "out")
+    shown = in_process("reproduce", "abadi", "--votes", "--out", tmp_path / "out")
     assert (shown.returncode, "without teachers" in shown.stderr) == (2, True)
-    shown = in_process("reproduce", "abadi", "--rows", "paper-9", "--run-dir", tmp_path / "out")
+    shown = in_process("reproduce", "abadi", "--rows", "paper-9", "--out", tmp_path / "out")
     assert (shown.returncode, "did you mean 'paper-" in shown.stderr) == (2, True)

@@ -17,20 +17,22 @@ from pate.errors import PateError, RunError
 from pate.ledger import SharedBudget
 from pate.ledger.chain import identity
 from pate.ledger.shared import create
-from pate.planning.budget import anchor_of, ledger_opener
 from pate.runs.anchoring import NONE, choose_anchor, known_anchor
 from pate.runs.cleanup import remove_empty_run
 from pate.runs.console import Quiet
 from pate.runs.run import Run
+from pate.voters import voters_of
+from pate.voters.ledgers import anchor_of, ledger_opener
 
-DATA = digits_with_votes(20)
+PUBLIC, VOTES = digits_with_votes(20)
 
 
 def config(**changes: object) -> Config:
     content = {
+        "voters": "stored",
+        "stored": {"file": "given.npy"},
         "n_teachers": 20,
         "data": {"source": "digits"},
-        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
         "mechanism": {"name": "gnmax", "sigma": 4},
         "budget": {"max_queries": 30},
         "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
@@ -55,7 +57,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(out: Path | str, resume: bool = False, **options: object) -> pipeline.Outcome:
-    return pipeline.run(config(), out, data=DATA, resume=resume, pages=False, **options)  # type: ignore[arg-type]
+    return pipeline.run(config(), out, public=PUBLIC, private=VOTES, resume=resume, pages=False, **options)  # type: ignore[arg-type]
 
 
 def stripped(run: Path, to: Path, *more: str) -> Path:
@@ -69,7 +71,7 @@ def stripped(run: Path, to: Path, *more: str) -> Path:
 
 def test_a_copy_whose_charges_were_stripped_is_found(tmp_path: Path) -> None:
     assert run(tmp_path / "run").report.anchored is True
-    for number, more in enumerate([(), ("private/anchor",), ("private/anchor", "private/seals.json")]):
+    for number, more in enumerate([(), ("private/anchor",), ("private/anchor", "private/signatures.json")]):
         copy = stripped(tmp_path / "run", tmp_path / f"copy-{number}", *more)
         for options in ({}, {"anchor": "none"}, {"anchor": "new"}, {"anchor": str(tmp_path / "another")}):
             with pytest.raises(RunError, match=r"rolled back, or another copy|begun with your own anchor"):
@@ -84,7 +86,7 @@ def test_a_copy_whose_charges_were_stripped_is_found(tmp_path: Path) -> None:
 def test_of_two_copies_that_go_on_one_is_refused(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", config()) as begun:
         chosen = anchor_of(config(), begun, Path(), None, print)
-        ledger_opener(config(), config().build_mechanism(), begun, anchor=chosen)().close()
+        ledger_opener(voters_of(config()), begun, anchor=chosen)().close()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     run(tmp_path / "run", resume=True)
     with pytest.raises(RunError, match="rolled back, or another copy"):
@@ -188,7 +190,8 @@ def test_a_copy_of_a_shared_ledger_is_found(tmp_path: Path) -> None:
     def charge(out: str, place: str) -> bool | None:
         named = budget | {"ledger": {"path": place, "id": shared.id}}
         given = config(budget=named)
-        return pipeline.run(given, tmp_path / out, data=DATA, config_dir=tmp_path, pages=False).report.anchored
+        outcome = pipeline.run(given, tmp_path / out, public=PUBLIC, private=VOTES, config_dir=tmp_path, pages=False)
+        return outcome.report.anchored
 
     assert charge("one", "shared") is True
     assert charge("two", "shared") is True
@@ -198,9 +201,7 @@ def test_a_copy_of_a_shared_ledger_is_found(tmp_path: Path) -> None:
 
 def test_a_run_that_never_began_leaves_nothing(tmp_path: Path, state: Path) -> None:
     with pytest.raises(PateError), Run.create(tmp_path / "run", config()) as begun, remove_empty_run(begun):
-        ledger_opener(
-            config(), config().build_mechanism(), begun, anchor=anchor_of(config(), begun, Path(), None, print)
-        )()
+        ledger_opener(voters_of(config()), begun, anchor=anchor_of(config(), begun, Path(), None, print))()
         raise PateError("a mistake")
     assert not (tmp_path / "run").exists()
     assert list((state / "anchors").iterdir()) == []

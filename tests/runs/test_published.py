@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.data.dataset import Dataset, Records
+from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.ledger import Pin
 from pate.runs.published import Labels, pin_to_json, published_pins, read_labels, write_labels
 
 FIRST, LATER = Pin(4, bytes(range(32))), Pin(7, bytes(range(32, 64)))
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
-DATA = Dataset(Records(X, np.zeros(6, dtype=np.int64)), X, ("a", "b"), public_rows=np.array([5, 0, 3, 1, 2, 4]))
+DATA = PublicData(X, ("a", "b"), public_rows=np.array([5, 0, 3, 1, 2, 4]))
 LABELS = Labels(np.array([1, 0, 1]), np.array([3, 5, 1]), FIRST)
 
 

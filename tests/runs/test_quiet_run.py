@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from sklearn.naive_bayes import GaussianNB
 
 from pate import pipeline
 from pate.config import parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import UNANSWERED
 from pate.pipeline import Outcome
@@ -52,7 +54,7 @@ class Fails(GaussianNB):
         return np.where(X[:, 0] > 50, self.odd_, super().predict(X))
 
 
-def private_data() -> Dataset:
+def private_data() -> tuple[PublicData, Records]:
     """Two classes far apart; every fifth public example is one on which teachers do not agree."""
     rng = np.random.default_rng(0)
     y = np.resize([0, 1], 720)
@@ -62,7 +64,13 @@ def private_data() -> Dataset:
     X_public = (rng.normal(size=(50, 2)) / 4 + 4 * truth[:, None]).astype(np.float32)
     X_public[::5] = 100 + np.arange(10)[:, None]
     ids = [f"p{i}" for i in range(720)]
-    return Dataset(Records(X, y, ids, left_out=37), X_public, ("no", "yes"), truth, X_test=X_public, y_test=truth)
+    public = PublicData(X_public, ("no", "yes"), truth, X_test=X_public, y_test=truth)
+    return public, Records(X, y, ids, left_out=37)
+
+
+def run(out: Path, data: tuple[PublicData, Records], **options: Any) -> Outcome:
+    public, private = data
+    return pipeline.run(parse_config(CONFIG), out, public=public, private=private, pages=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +80,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, s
     with pytest.MonkeyPatch.context() as patch, (out.parent / "said").open("w") as said:
         patch.setattr("sys.stderr", said)
         patch.setattr("sys.stdout", said)
-        outcome = pipeline.run(parse_config(CONFIG), out, data=private_data(), pages=False)
+        outcome = run(out, private_data())
     return out, outcome, (out.parent / "said").read_text()
 
 
@@ -88,7 +96,7 @@ def test_what_is_private_is_measured_for_nobody(finished: tuple[Path, Outcome, s
     assert outcome.private_figures == {}
     assert not (out / "private" / "evaluation.json").exists()
     with pytest.raises(ConfigError, match="evaluate_teachers=True: is for teachers on a benchmark"):
-        pipeline.run(parse_config(CONFIG), out, data=private_data(), pages=False, resume=True, evaluate_teachers=True)
+        run(out, private_data(), resume=True, evaluate_teachers=True)
     failures = json.loads((out / "private" / "failures.json").read_text())["teachers"]
     assert list(failures.values()) == ["ValueError"]  # one part holds that record
     assert json.loads((out / "private" / "left_out.json").read_text()) == {"records_without_valid_id": 37}
@@ -111,12 +119,12 @@ def test_labels_are_those_of_the_examples_asked_about(finished: tuple[Path, Outc
     assert published is not None
     assert published.rows.tolist() == list(range(ASKED))
     sure = [row for row in range(ASKED) if row % 5]
-    labels, truth = published.labels[sure], private_data().y_public[sure]  # type: ignore[index]
+    labels, truth = published.labels[sure], private_data()[0].y_public[sure]  # type: ignore[index]
     assert ((labels == truth) | (labels == UNANSWERED)).all()  # the plurality, or nothing
 
 
 def test_it_does_not_go_on_with_other_data(finished: tuple[Path, Outcome, str]) -> None:
-    data = private_data()
-    other = replace(data.records, y=np.roll(data.records.y, 1))
+    public, records = private_data()
+    other = replace(records, y=np.roll(records.y, 1))
     with pytest.raises(DataError, match="was begun with other data"):
-        pipeline.run(parse_config(CONFIG), finished[0], data=replace(data, private=other), resume=True, pages=False)
+        run(finished[0], (public, other), resume=True)

@@ -20,6 +20,7 @@ from pate import pipeline
 from pate.baselines.run import run_baseline
 from pate.cli import app
 from pate.config import BaselineConfig, Config, parse_config
+from pate.data.private import records_of
 from pate.data.sources import load
 from pate.errors import PateError, RunError
 from pate.report.schema import BaselineReport, Report
@@ -105,7 +106,7 @@ def test_what_a_run_holds_is_read_by_type(stores: dict[str, Path]) -> None:
             assert run.labels is not None
             assert len(run.labels.labels) == 60
             assert run.key == (stores["run"] / "private" / "key").read_bytes()
-            X = load(run.config.data, None, Path()).X_test
+            X = load(run.config.data, None, Path())[0].X_test
             names = np.array(run.report.classes)
             np.testing.assert_array_equal(names[run.student().predict(X)], run.predictor().predict(X))
     with Run.load(url(stores["erm"])) as run:
@@ -171,7 +172,7 @@ def test_report_of_a_url(copied: dict[str, Path]) -> None:
 
 
 def test_predict_with_a_url_a_student_folder_and_a_baseline(copied: dict[str, Path], tmp_path: Path) -> None:
-    X = load(parse_config(CONFIG).data, None, Path()).X_test
+    X = load(parse_config(CONFIG).data, None, Path())[0].X_test
     np.savez(tmp_path / "in.npz", X=X)
     student = {
         invoke("predict", place, "--input", tmp_path / "in.npz")
@@ -186,7 +187,7 @@ def test_predict_with_a_url_a_student_folder_and_a_baseline(copied: dict[str, Pa
     assert shown[0]["baseline"]["name"] == "dp_erm"
     assert (shown[0]["epsilon"], shown[0]["probabilities"]) == (50, None)
     report = json.loads((copied["erm"] / "report.json").read_text())
-    truth = load(parse_config(CONFIG).data, None, Path()).y_test
+    truth = load(parse_config(CONFIG).data, None, Path())[0].y_test
     right = np.array(shown[0]["labels"]) == np.array(report["classes"])[truth]
     assert right.mean() == report["student"]["accuracy"]
     np.savez(tmp_path / "in.npz", X=X[:, 1:])
@@ -285,14 +286,15 @@ class Crashing:
 @pytest.mark.parametrize("changes", range(12))
 def test_wherever_a_forgetting_is_cut_off_it_can_be_repeated(changes: int, copied: dict[str, Path]) -> None:
     """And votes of the old teachers are never there beside a run that says the record is forgotten."""
-    from pate.followup.unlearning import forget, remembered
+    from pate.followup.unlearning import drop_forgotten, forget
     from pate.runs.version import Version
 
     store, config = copied["run"], parse_config(CONFIG)
-    data = load(config.data, None, Path())
+    public, private = load(config.data, None, Path())
+    records = records_of(private)
     with pytest.raises(KeyboardInterrupt), Run.create(url(store), config, resume=True) as run:
         run.storage = Crashing(run.storage, changes)
-        forget(config, data, run, [], [3])
+        forget(config, public, records, run, [], [3])
         run.sync()
         raise KeyboardInterrupt  # whole already
     left = Version.of(Run(store))
@@ -300,8 +302,8 @@ def test_wherever_a_forgetting_is_cut_off_it_can_be_repeated(changes: int, copie
         assert not (store / "private" / "votes.npz").exists()
     with Run.create(url(store), config, resume=True) as run:
         if not left.forgotten:
-            forget(config, data, run, [], [3])
-        assert len(remembered(data, run).records.X) == len(data.records.X) - 1
+            forget(config, public, records, run, [], [3])
+        assert len(records_of(drop_forgotten(public, records, run))) == len(records) - 1
         run.sync()
     assert (Version.of(Run(store)).version, Version.of(Run(store)).pending) == (2, None)
     assert not (store / "private" / "votes.npz").exists()

@@ -11,17 +11,19 @@ import pytest
 from support.command_line import in_process
 
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.public import PublicData
 from pate.errors import NotTrusted
-from pate.ledger import Pin
+from pate.ledger import Charge, Pin
 from pate.runs.console import Quiet
+from pate.runs.context import RunContext, RunOptions
 from pate.runs.run import Run
 from pate.runs.signatures import user_key
 from pate.students.stage import train_student
+from pate.voters.base import Release
 
 X = np.random.default_rng(0).normal(size=(90, 4)).astype(np.float32)
 LABELS = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] > 1)
-DATA = Dataset(Records(X, LABELS), X, ("a", "b", "c"))
+DATA = PublicData(X, ("a", "b", "c"))
 FOREST = "sklearn.ensemble.RandomForestClassifier"
 
 
@@ -40,7 +42,11 @@ def config_of(estimator: str, params: dict | None = None) -> Config:
 def trained(out: Path, estimator: str, params: dict | None = None) -> np.ndarray:
     config = config_of(estimator, params)
     with Run.create(out, config) as run:
-        student = train_student(config, DATA, LABELS, run, 1.0, Pin(5, b"m" * 32), Quiet())
+        context = RunContext(config, out, RunOptions(), Quiet(), DATA, epsilon=1.0)
+        context.run, asked = run, len(LABELS)
+        spent = Charge(asked, asked)
+        released = Release(np.arange(asked), LABELS, spent, asked, asked, Pin(5, b"m" * 32))
+        student = train_student(context, released)
     return student.predict(X)
 
 
@@ -82,7 +88,7 @@ def test_a_student_that_somebody_put_there_is_refused(tmp_path: Path) -> None:
         run.student(trust=["sklearn.tree._tree.Tree"])
 
 
-def test_so_is_one_whose_seal_is_of_another_folder(tmp_path: Path) -> None:
+def test_so_is_one_whose_signature_is_of_another_folder(tmp_path: Path) -> None:
     trained(tmp_path / "run", FOREST, {"n_estimators": 5})
     shutil.copytree(tmp_path / "run" / "student", tmp_path / "run" / "students" / "x")
     with Run.load(tmp_path / "run") as run, pytest.raises(NotTrusted):
@@ -90,7 +96,7 @@ def test_so_is_one_whose_seal_is_of_another_folder(tmp_path: Path) -> None:
 
 
 def test_a_whole_run_that_somebody_sent_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its key and seals: they are theirs."""
+    """With its key and signatures: they are theirs."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "theirs"))
     trained(tmp_path / "run", FOREST, {"n_estimators": 5})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
@@ -108,11 +114,11 @@ def test_so_is_a_student_folder_by_itself(tmp_path: Path) -> None:
         run.predictor()
 
 
-def test_without_a_place_for_a_key_nothing_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_a_key_nothing_is_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     trained(tmp_path / "run", FOREST, {"n_estimators": 5})
-    assert not (tmp_path / "run" / "private" / "seals.json").exists()
+    assert not (tmp_path / "run" / "private" / "signatures.json").exists()
 
 
 def test_the_users_key_is_for_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,5 +141,5 @@ def test_a_classifier_takes_any_student() -> None:
     from pate import PATEClassifier
 
     forest = RandomForestClassifier(n_estimators=3)
-    model = PATEClassifier(n_teachers=10, epsilon=8, queries=30, student=forest, classes=[0, 1, 2])
+    model = PATEClassifier(n_teachers=10, epsilon=8, max_queries=30, student=forest, classes=[0, 1, 2])
     assert set(model.fit(X, LABELS, X_public=X[:40]).predict(X)) <= {0, 1, 2}

@@ -15,7 +15,7 @@ from support.small_run import make_run
 
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.followup.extra_students import further_student
+from pate.followup.extra_students import train_extra_student
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_others_cannot_write_to_a_run_or_to_what_is_made_of_it(tmp_path: Path, m
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = tmp_path / "runs" / "digits"
     make_run(run)
-    further_student(run, ["student.params.estimator=sklearn.linear_model.LogisticRegression"])
+    train_extra_student(run, ["student.params.estimator=sklearn.linear_model.LogisticRegression"])
     config = {
         "data": {"source": "digits"},
         "baseline": {"name": "dp_erm", "params": {"regularisation": 0.01}},

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.public import PublicData
 from pate.errors import RunError
-from pate.ledger import Pin
+from pate.ledger import Charge, Pin
 from pate.runs.console import Quiet
+from pate.runs.context import RunContext, RunOptions
 from pate.runs.run import Run
 from pate.students.stage import train_student
+from pate.voters.base import Release
 
 HEAD = Pin(5, b"m" * 32)
 ROWS = np.array([9, 2, 7, 0, 5, 4, 3, 6, 8, 1])
@@ -32,14 +35,21 @@ def config(estimator: str = "sklearn.naive_bayes.GaussianNB") -> Config:
     return parse_config(content)
 
 
-def data() -> Dataset:
+def data() -> PublicData:
     X = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
-    return Dataset(Records(X, np.zeros(10, dtype=np.int64)), X, ("a", "b"), public_rows=ROWS)
+    return PublicData(X, ("a", "b"), public_rows=ROWS)
+
+
+def train(run: Run, labels: np.ndarray, epsilon: float = 1.0) -> Any:
+    """The student of these released labels, in the directory of the run."""
+    context = RunContext(config(), run.path, RunOptions(), Quiet(), data(), epsilon=epsilon)
+    context.run = run
+    return train_student(context, Release(np.arange(6), labels, Charge(6, 6), 6, 6, HEAD))
 
 
 def test_labels_are_published_with_the_rows_of_the_source(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", config()) as run:
-        train_student(config(), data(), LABELS, run, 1.0, HEAD, Quiet())
+        train(run, LABELS)
         published = run.labels
     assert published is not None
     assert (published.labels.tolist(), published.rows.tolist()) == (LABELS.tolist(), ROWS[:6].tolist())
@@ -49,16 +59,16 @@ def test_labels_are_published_with_the_rows_of_the_source(tmp_path: Path) -> Non
 def test_labels_are_there_for_people_where_nothing_can_be_learned_from_them(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", config()) as run:
         with pytest.raises(RunError, match="none of the 6 queries was answered"):
-            train_student(config(), data(), np.full(6, -1), run, 1.0, HEAD, Quiet())
+            train(run, np.full(6, -1))
         assert run.labels is not None
 
 
 def test_a_finished_student_is_not_trained_again(tmp_path: Path) -> None:
     """With the same labels it would be the same: so the second time they are others."""
     with Run.create(tmp_path / "run", config()) as run:
-        first = train_student(config(), data(), LABELS, run, 1.0, HEAD, Quiet())
+        first = train(run, LABELS)
         card = run.student_card.read_bytes()
-        again = train_student(config(), data(), 1 - LABELS, run, 2.0, HEAD, Quiet())
+        again = train(run, 1 - LABELS, epsilon=2.0)
         assert run.student_card.read_bytes() == card
     X = data().X_public
     np.testing.assert_array_equal(again.predict(X), first.predict(X))

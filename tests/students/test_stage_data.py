@@ -12,13 +12,16 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from pate.config import parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.public import PublicData
+from pate.ledger import Charge
 from pate.ledger.chain import MAC_BYTES, Pin
 from pate.mechanisms import UNANSWERED
 from pate.runs.console import Quiet
+from pate.runs.context import RunContext, RunOptions
 from pate.runs.published import published_pins
 from pate.runs.run import Run
 from pate.students.stage import train_student
+from pate.voters.base import Release
 
 HEAD = Pin(7, b"m" * MAC_BYTES)
 SEEN: list[tuple[str, tuple[np.ndarray, ...]]] = []
@@ -39,13 +42,12 @@ class Watched(LogisticRegression):
 
 
 @pytest.fixture
-def data() -> Dataset:
+def data() -> PublicData:
     """Where labels that are not released differ from those that are."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2)).astype(np.float32)
     zeros = np.zeros(60, dtype=np.int64)
-    return Dataset(
-        Records(X[:10], zeros[:10]),
+    return PublicData(
         X_public=X[10:40],
         y_public=zeros[10:40],
         X_test=X[40:],
@@ -56,7 +58,7 @@ def data() -> Dataset:
 
 
 @pytest.fixture
-def trained(data: Dataset, tmp_path: Path) -> Callable[..., Path]:
+def trained(data: PublicData, tmp_path: Path) -> Callable[..., Path]:
     """Trains the student that a config names on 12 released labels; the run's directory."""
 
     def train(student: dict[str, Any]) -> Path:
@@ -71,7 +73,9 @@ def trained(data: Dataset, tmp_path: Path) -> Callable[..., Path]:
             }
         )
         with Run.create(tmp_path / "run", config) as directory:
-            train_student(config, data, LABELS, directory, 1.25, HEAD, Quiet())
+            context = RunContext(config, directory.path, RunOptions(), Quiet(), data, epsilon=1.25)
+            context.run = directory
+            train_student(context, Release(np.arange(12), LABELS, Charge(12, 11), 12, 11, HEAD))
         return tmp_path / "run"
 
     return train
@@ -81,7 +85,7 @@ LABELS = np.array([1, 2, UNANSWERED, 1, 2, 1, 2, 0, 1, 2, 1, 2])
 
 
 def test_a_student_is_given_public_examples_and_released_labels_alone(
-    trained: Callable[..., Path], data: Dataset
+    trained: Callable[..., Path], data: PublicData
 ) -> None:
     """Once, and it is asked nothing: neither test examples nor true labels have a part in it."""
     SEEN.clear()

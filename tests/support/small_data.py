@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from pate.data.dataset import Dataset, Votes
+from pate.data.private import Votes
+from pate.data.public import PublicData
 from pate.data.settings import DigitsData
 from pate.data.sources import load
 
@@ -20,7 +20,8 @@ mechanism: {name: lnmax, scale: 3}
 budget: {max_queries: 30}
 student: {name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}
 """
-VOTES = {"source": "votes", "images": "mnist", "votes": "given.npy"}
+STORED_VOTES = {"voters": "stored", "stored": {"file": "given.npy"}, "data": {"source": "mnist"}}
+"""Sections of a config for votes that were counted before, such as those of `digits_with_votes`."""
 LOGISTIC = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
 
 
@@ -38,8 +39,8 @@ def own_data(folder: Path, n_private: int = 300) -> None:
     (folder / "own.yaml").write_text(CSV_CONFIG)
 
 
-def digits_with_votes(n_teachers: int) -> Dataset:
+def digits_with_votes(n_teachers: int) -> tuple[PublicData, Votes]:
     """Votes that were counted before, so that no run has to train teachers: all teachers are right."""
-    data = load(DigitsData(source="digits"), None, Path())
-    assert data.y_public is not None
-    return replace(data, private=Votes(n_teachers * np.eye(10, dtype=np.int64)[data.y_public]))
+    public, _ = load(DigitsData(source="digits"), None, Path())
+    assert public.y_public is not None
+    return public, Votes(n_teachers * np.eye(10, dtype=np.int64)[public.y_public])

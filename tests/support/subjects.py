@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pate.audit.learners import NonprivateTrainer
 from pate.audit.target import Subject, TargetExamples
 from pate.config import parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
+from pate.data.public import PublicData
 from support.small_run import CONFIG
 
 OVERFITTING = NonprivateTrainer("sklearn.linear_model.LogisticRegression", 2, {"C": 100.0, "max_iter": 300})
@@ -49,8 +50,7 @@ def made_subject(
 ) -> Subject:
     """A model under attack with these members and outsiders."""
     shaped = random_examples(50, members.X[0].size, n_classes, 99).X.reshape(50, *members.X.shape[1:])
-    data = Dataset(
-        private=Records(members.X, members.y),
+    data = PublicData(
         X_public=shaped,
         X_test=outsiders.X,
         y_test=outsiders.y,
@@ -67,4 +67,6 @@ def made_subject(
         "epsilon": None,
         "delta": 1e-5,
     }
-    return Subject(model=model, members=members, outsiders=outsiders, data=data, **{**known, **others})
+    records = Records(members.X, members.y)
+    made = {"model": model, "members": members, "outsiders": outsiders, "data": data, "records": records}
+    return Subject(**{**known, **made, **others})

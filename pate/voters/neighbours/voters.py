@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,22 @@ from pate.data.private import PrivateData, Shards
 from pate.data.public import PublicData
 from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger import Limits
-from pate.mechanisms import Mechanism
+from pate.mechanisms import Histogram, Mechanism
 from pate.mechanisms.cell_rounds import Round, RoundsCost, cost_of, guarantee
-from pate.planning.neighbours import check_cells
-from pate.voters.base import Cost, RehearsedVotes, Release, Voters
+from pate.planning.neighbours import check_cells, describe_plan, plan_of_rounds, with_target
+from pate.voters.base import Cost, Plan, RehearsedVotes, Release, Voters
 from pate.voters.neighbours.settings import NeighboursConfig
 
 if TYPE_CHECKING:
     from pate.audit.interface import CountVotes, OneRunAudit
     from pate.boundary.aggregator import Aggregator
-    from pate.report.schema import VotersFacts
+    from pate.planning.recommend import Choice, Situation
+    from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.students.posterior import Labelled
     from pate.voters.neighbours.cell_vote import CellVote
+
+_CELLS, _EXAMPLES_PER_CELL = 100, 4  # of a PATEClassifier, where nothing says otherwise
 
 
 class Neighbours(Voters[NeighboursConfig]):
@@ -75,6 +78,11 @@ class Neighbours(Voters[NeighboursConfig]):
             "neighbours.votes_per_record"
         )
 
+    @property
+    def query_limits(self) -> tuple[int, int]:
+        cells = sum(one.cells for one in self.rounds)
+        return cells, cells
+
     def limits(self, order: float | None = None) -> Limits:
         """What the ledger keeps to. A round is one charge, whatever its number of cells.
 
@@ -84,12 +92,24 @@ class Neighbours(Voters[NeighboursConfig]):
         dearest = 0.0 if order is None else max(guarantee([one], votes).rdp_at(order) for one in self.rounds)
         return Limits(n, n, f"{votes} votes in {self.rounds!r}", rdp_answered=dearest)
 
+    def plan(self, public: PublicData, target_epsilon: float | None, student_seconds: float | None) -> Plan:
+        votes, delta, rounds = self.config.neighbours.votes_per_record, self.config.budget.delta, self.rounds
+        if target_epsilon is None:
+            self.publishable_epsilon(public.n_classes)  # refused where it is above budget.epsilon
+        else:
+            rounds = tuple(with_target(rounds, votes, target_epsilon, delta, public.n_classes))
+        found = plan_of_rounds(rounds, votes, delta, public.n_classes) | {"public_examples": len(public.X_public)}
+        found["unit"] = getattr(self.config.data, "id", None) or "record"
+        found["seconds_of_student"] = student_seconds
+        return Plan(found, describe_plan(found))
+
     # Before anything is charged
 
-    def build_components(self) -> None:
+    def build_components(self, each: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         from pate.features import build_features
 
-        build_features([step.model_dump() for step in self.config.neighbours.features], "neighbours.features")
+        with each():
+            build_features([step.model_dump() for step in self.config.neighbours.features], "neighbours.features")
 
     def features(self) -> Mapping[str, tuple[Component, ...]]:
         return {"neighbours.features": self.config.neighbours.features}
@@ -175,12 +195,46 @@ class Neighbours(Voters[NeighboursConfig]):
         n_cells = sum(one.cells for one in self.rounds)
         return Release(labelled.rows, labelled.labels, spent, n_cells, n_cells, head, labelled=labelled)
 
+    # Recommended by `pate plan --records` and behind PATEClassifier
+
+    @classmethod
+    def choices(cls, situation: Situation) -> Sequence[Choice]:
+        from pate.voters.neighbours.choice import cells_choices
+
+        return cells_choices(situation)
+
+    classifier_parameters = ("features", "votes_per_record")
+
+    @classmethod
+    def suits(cls, mechanism: Mechanism) -> bool:
+        return mechanism.releases_counts
+
+    @classmethod
+    def is_decided(cls, given: Mapping[str, Any]) -> bool:
+        return given["max_queries"] is not None
+
+    @classmethod
+    def for_classifier(
+        cls, given: Mapping[str, Any], choice: Choice | None, n_public: int, n_classes: int
+    ) -> tuple[dict[str, Any], Mechanism]:
+        from pate.voters.classifier_config import target_of
+
+        cells, votes = given["max_queries"], given["votes_per_record"]
+        if cells is None:
+            cells = max(1, min(_CELLS, n_public // _EXAMPLES_PER_CELL)) if choice is None else choice.asked
+        features, mechanism = given["features"] or [], given["mechanism"]
+        if mechanism is None:
+            rounds = with_target([Round(cells, Histogram(1.0))], votes, target_of(given), given["delta"], n_classes)
+            mechanism = rounds[0].mechanism
+        near = {"features": features, "votes_per_record": votes, "standardise": not features, "cells": cells}
+        return {"neighbours": near}, mechanism
+
     # What is said of it
 
-    def facts(self, public: PublicData, labelled: int | None = None) -> VotersFacts:
+    def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
         from pate.voters.neighbours.facts import neighbours_facts
 
-        return neighbours_facts(self.config, public, labelled)
+        return neighbours_facts(self.config, self.rounds, public, labelled)
 
     @property
     def described(self) -> str:

@@ -68,8 +68,8 @@ def find_number(
     """Try `numbers` of teachers as `config` has them, for `records` private records, by GNMax at `target_epsilon`.
 
     All of `data` and its `known` records are public; teachers are asked about its public examples if those have labels,
-    else about its test set. Numbers for which it has too few records (five teachers' worth) or that leave a private teacher fewer than
-    two are left out.
+    else about its test set. Numbers for which it has too few records (five teachers' worth) or that leave a private
+    teacher fewer than two are left out.
     """
     from pate.data.private import Records
     from pate.voters.teachers.local import count_votes

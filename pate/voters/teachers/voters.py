@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,17 @@ from pate.voters.teachers.settings import TeachersConfig
 if TYPE_CHECKING:
     from pate.audit.interface import CountVotes, OneRunAudit
     from pate.boundary.aggregator import Aggregator
-    from pate.report.schema import VotersFacts
+    from pate.mechanisms import Mechanism
+    from pate.planning.plan import Workload
+    from pate.planning.recommend import Choice, Situation
+    from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.runs.run import Run
     from pate.students.feature_extractor import StudentFeatures
+    from pate.voters.teachers.stand_in import StandIn
 
 _SECONDS_BETWEEN_COPIES = 10.0
+_TEACHERS, _QUERIES = 250, 200  # of a PATEClassifier, where nothing says otherwise
 
 
 class Teachers(QueryVoters[TeachersConfig]):
@@ -51,10 +56,33 @@ class Teachers(QueryVoters[TeachersConfig]):
     def estimators(self) -> Sequence[Estimator]:
         return [Estimator(one.key, one.estimator(self.config.seed), bool(one.features)) for one in self._recipes()]
 
-    def build_components(self) -> None:
+    def build_components(self, each: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         for recipe in self._recipes():
-            recipe.estimator(self.config.seed)
-            recipe.build_features()
+            for build in (partial(recipe.estimator, self.config.seed), recipe.build_features):
+                with each():
+                    build()
+
+    def training_seconds(self, public: PublicData, n_records: int) -> float:
+        from pate.voters.teachers.local import expected_seconds
+
+        first = teacher_rounds(self.config)[0].config
+        return expected_seconds(first, public.X_public, n_records // first.n_teachers, public.n_classes)
+
+    def find_number(
+        self,
+        public: PublicData,
+        known: PrivateData,
+        records: int,
+        target_epsilon: float,
+        workload: Workload,
+        progress: Callable[[str], None],
+    ) -> StandIn:
+        from pate.voters.teachers.stand_in import find_number
+
+        return find_number(self.config, public, known, records, target_epsilon, workload, progress=progress)
+
+    def rounds_planned(self) -> list[dict[str, Any]]:
+        return [{"queries": one.queries, "features": one.features or "public"} for one in self.config.teacher_rounds]
 
     def features(self) -> Mapping[str, tuple[Component, ...]]:
         return {f"teachers.{i}.features": family.features for i, family in enumerate(self.config.teachers)}
@@ -230,7 +258,7 @@ class Teachers(QueryVoters[TeachersConfig]):
     def retrain(
         self, public: PublicData, private: PrivateData, run: Run, config_dir: Path, parts: Sequence[int]
     ) -> None:
-        """Train teachers of these parts again; one that hangs or takes its process down becomes a constant, as in a run.
+        """Train teachers of these parts again; one that hangs or kills its process becomes a constant, as in a run.
 
         Teachers of later rounds are erased, and trained again only if their round is still to vote.
         """
@@ -251,12 +279,55 @@ class Teachers(QueryVoters[TeachersConfig]):
             settings = config.ray if config.backend == "ray" else None
             stack.enter_context(Ensemble(teaching, records, store, settings)).train(parts=parts)
 
+    # Recommended by `pate plan --records` and behind PATEClassifier
+
+    @classmethod
+    def choices(cls, situation: Situation) -> Sequence[Choice]:
+        from pate.voters.teachers.choice import teachers_choices
+
+        return teachers_choices(situation)
+
+    classifier_parameters = ("teachers", "n_teachers")
+    needs_recommendation = True
+
+    @classmethod
+    def suits(cls, mechanism: Mechanism) -> bool:
+        return not mechanism.releases_counts
+
+    @classmethod
+    def is_decided(cls, given: Mapping[str, Any]) -> bool:
+        return given["max_queries"] is not None and given["n_teachers"] is not None
+
+    @classmethod
+    def for_classifier(
+        cls, given: Mapping[str, Any], choice: Choice | None, n_public: int, n_classes: int
+    ) -> tuple[dict[str, Any], Mechanism]:
+        from pate.planning.plan import Workload, solve_noise
+        from pate.voters.classifier_config import listed_teachers, target_of, teacher_family
+
+        asked, n_teachers, mechanism = given["max_queries"], given["n_teachers"], given["mechanism"]
+        if asked is None:
+            asked = choice.asked if choice is not None and n_teachers is None and mechanism is None else _QUERIES
+        if n_teachers is None:
+            n_teachers = _TEACHERS if choice is None else choice.n_teachers
+        asked = min(n_public, asked)
+        if mechanism is None:
+            mechanism = solve_noise(
+                {"name": "gnmax"}, target_of(given), Workload(asked, None, given["delta"], n_classes)
+            )
+        families = [teacher_family(one) for one in listed_teachers(given["teachers"])]
+        return {"n_teachers": n_teachers, "teachers": families, "budget": {"max_queries": asked}}, mechanism
+
     # What is said of it
 
-    def facts(self, public: PublicData, labelled: int | None = None) -> VotersFacts:
-        from pate.voters.teachers.facts import teachers_facts
+    @property
+    def queries_by_round(self) -> tuple[int, ...]:
+        return tuple(one.queries for one in self.config.teacher_rounds)
 
-        return teachers_facts(self.config, public)
+    def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
+        from pate.voters.teachers.facts import query_facts, teacher_kinds
+
+        return query_facts(self.config, self.mechanism, public, queries, teacher_kinds(self.config))
 
     @property
     def described(self) -> str:
@@ -266,8 +337,9 @@ class Teachers(QueryVoters[TeachersConfig]):
         which = "1 teacher was" if n_parts == 1 else f"{n_parts} teachers were"
         return (
             f"forgotten: {which} trained again without it; old checkpoints and all stored votes are erased.",
-            f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be taken",
-            "back: what they tell about any record stays within the published ε. Remove the record from its source too.",
+            f"The ensemble is now version {version}. Labels released so far, and a student made of them, cannot be",
+            "taken back: what they tell about any record stays within the published ε. Remove the record from its",
+            "source too.",
         )
 
     # What an audit may do

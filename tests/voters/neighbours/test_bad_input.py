@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from voters.neighbours.test_neighbours_run import config, data, run, stored
+from voters.neighbours.test_neighbours_run import Data, config, data, run, stored
 
 from pate.boundary.counts import PartialVotes
 from pate.cli import app
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records
 from pate.errors import DataError
 from pate.voters.neighbours.cell_vote import CellVote
 from pate.voters.neighbours.features import RecordFeatures
@@ -55,26 +55,27 @@ def votes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def with_missing() -> Dataset:
+def with_missing() -> Data:
     """Three of 600 records have no place."""
-    given = data()
-    X = given.records.X.copy()
+    public, records = data()
+    X = records.X.copy()
     X[3, 0], X[5, 1], X[7] = np.nan, np.inf, -np.inf
-    return replace(given, private=Records(X, given.records.y))
+    return public, Records(X, records.y)
 
 
-def write(folder: Path, source: str, given: Dataset) -> None:
-    X, y, names = given.records.X, given.records.y, "abc"
+def write(folder: Path, source: str, given: Data) -> None:
+    public, records = given
+    X, y, names = records.X, records.y, "abc"
     if source == "npz":
         np.savez(folder / "private.npz", X=X, y=y)
-        np.savez(folder / "public.npz", X=given.X_public)
+        np.savez(folder / "public.npz", X=public.X_public)
         return
     cells = [["" if np.isnan(x) else str(x) for x in row] for row in X]
     cells[11][0] = "word"
     (folder / "private.csv").write_text(
         "p,q,y\n" + "".join(f"{p},{q},{names[label]}\n" for (p, q), label in zip(cells, y, strict=True))
     )
-    (folder / "public.csv").write_text("p,q\n" + "".join(f"{p},{q}\n" for p, q in given.X_public))
+    (folder / "public.csv").write_text("p,q\n" + "".join(f"{p},{q}\n" for p, q in public.X_public))
 
 
 @pytest.mark.parametrize(("source", "missing"), [("arrays", 3), ("npz", 3), ("csv", 4)])
@@ -91,9 +92,10 @@ def test_a_private_record_that_is_no_number_casts_no_vote(
         write(tmp_path, source, given)
 
     def held(place: str, **changes: Any) -> None:
-        data = given if source == "arrays" else None
+        public, private = given if source == "arrays" else (None, None)
         chosen = config(data=about, **changes)
-        pipeline.run(chosen, tmp_path / place, data_dir=tmp_path, data=data, console=Quiet(), pages=False)
+        out = tmp_path / place
+        pipeline.run(chosen, out, data_dir=tmp_path, public=public, private=private, console=Quiet(), pages=False)
 
     held("run")
     assert votes == [600 - missing]
@@ -116,17 +118,23 @@ def test_a_person_with_very_many_records_is_normal(tmp_path: Path, votes: list[i
     assert votes == [3]  # of 40 cells, most have none
 
 
-def public_of(given: Dataset, X: np.ndarray) -> Dataset:
-    return replace(given, X_public=X, y_public=None)
+def with_public(given: Data, X: np.ndarray) -> Data:
+    public, records = given
+    return replace(public, X_public=X, y_public=None), records
+
+
+def with_one_class(given: Data) -> Data:
+    public, records = given
+    return replace(public, classes=("a",)), records
 
 
 @pytest.mark.parametrize(
     ("make", "changes", "words"),
     [
-        (lambda d: public_of(d, d.X_public[:1]), {"neighbours": {"cells": 1}}, "only 1 public example"),
-        (lambda d: public_of(d, d.X_public[:5]), {}, "neighbours.cells = 6: there are only 5 public examples"),
-        (lambda d: public_of(d, np.where(d.X_public > 6, np.nan, d.X_public)), {}, "public data: NaN"),
-        (lambda d: replace(d, classes=("a",)), {}, "at least two classes"),
+        (lambda d: with_public(d, d[0].X_public[:1]), {"neighbours": {"cells": 1}}, "only 1 public example"),
+        (lambda d: with_public(d, d[0].X_public[:5]), {}, "neighbours.cells = 6: there are only 5 public examples"),
+        (lambda d: with_public(d, np.where(d[0].X_public > 6, np.nan, d[0].X_public)), {}, "public data: NaN"),
+        (with_one_class, {}, "at least two classes"),
         (lambda d: d, {"neighbours": {"cells": 6, "features": [f"{__name__}.NanForLarge"]}}, "NaN or infinite"),
     ],
     ids=["one public example", "more cells", "NaN in public", "one class", "NaN in public features"],

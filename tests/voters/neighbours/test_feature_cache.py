@@ -112,11 +112,11 @@ def test_rounds_and_a_resumed_run_share_features_and_a_finished_run_keeps_none(
 def test_forgetting_erases_kept_features(tmp_path: Path) -> None:
     from pate.followup.unlearning import forget
 
-    place, chosen, given = tmp_path / "run", config(), data()
-    run(place, chosen, given)
+    place, chosen, (public, records) = tmp_path / "run", config(), data()
+    run(place, chosen, (public, records))
     with Run.create(place, chosen, resume=True) as directory:
-        FeatureCache(RecordFeatures([{"name": f"{__name__}.Doubled"}]), directory.features_folder)(given.records.X)
-        forget(chosen, given, directory, ids=(), rows=[3])
+        FeatureCache(RecordFeatures([{"name": f"{__name__}.Doubled"}]), directory.features_folder)(records.X)
+        forget(chosen, public, records, directory, ids=(), rows=[3])
         assert not directory.features_folder.exists()
 
 

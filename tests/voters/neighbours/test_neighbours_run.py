@@ -12,7 +12,8 @@ import pytest
 from pate import pipeline
 from pate.boundary.counts import PartialVotes
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Records
+from pate.data.private import Records, records_of
+from pate.data.public import PublicData
 from pate.errors import BudgetExceeded, ConfigError, DataError, RunError
 from pate.ledger.chain import reading
 from pate.runs.console import Quiet
@@ -24,7 +25,10 @@ from pate.voters.neighbours.vote_counting import LocalVoteCounter
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
 
-def data(n: int = 600, ids: list[str] | None = None) -> Dataset:
+Data = tuple[PublicData, Records]
+
+
+def data(n: int = 600, ids: list[str] | None = None) -> Data:
     """Three clusters, one per class, of private records and of public and test examples."""
     rng = np.random.default_rng(0)
 
@@ -35,7 +39,7 @@ def data(n: int = 600, ids: list[str] | None = None) -> Dataset:
     X, y = drawn(n)
     X_public, y_public = drawn(80)
     X_test, y_test = drawn(60)
-    return Dataset(Records(X, y, ids), X_public, ("a", "b", "c"), y_public, X_test, y_test, benchmark=True)
+    return PublicData(X_public, ("a", "b", "c"), y_public, X_test, y_test, benchmark=True), Records(X, y, ids)
 
 
 def config(**changes: Any) -> Config:
@@ -48,13 +52,13 @@ def config(**changes: Any) -> Config:
         "student": {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}},
         "backend": "local",
     }
-    return parse_config(content | changes)
+    return parse_config({key: value for key, value in (content | changes).items() if value is not None})
 
 
-def run(place: Path, chosen: Config | None = None, given: Dataset | None = None, **further: Any) -> pipeline.Outcome:
-    return pipeline.run(
-        chosen or config(), place, data=given or data(), console=Quiet(), **({"pages": False} | further)
-    )
+def run(place: Path, chosen: Config | None = None, given: Data | None = None, **further: Any) -> pipeline.Outcome:
+    public, private = given or data()
+    options = {"pages": False} | further
+    return pipeline.run(chosen or config(), place, public=public, private=private, console=Quiet(), **options)
 
 
 def stored(place: Path) -> tuple[int, int, int]:
@@ -69,9 +73,8 @@ def test_a_run_is_good_and_its_report_says_what_was_done(tmp_path: Path) -> None
     assert report.privacy.epsilon == pytest.approx(1.0, rel=1e-3)
     assert report.privacy.epsilon_added_or_removed == pytest.approx(0.5, rel=1e-3)
     assert "Adding, removing or changing one record" in report.privacy.statement
-    assert report.voters == "neighbours"
-    assert report.neighbours is not None
-    assert report.neighbours.cells == (6,)
+    assert report.voters.kind == "neighbours"
+    assert report.voters.settings["cells"] == [6]
     assert report.student.accuracy is not None
     assert report.student.accuracy > 0.9
     assert stored(tmp_path / "run") == (1, 1, 18)  # one charge for all counts of all cells
@@ -86,7 +89,7 @@ def test_refined_soft_labels_are_learned_from_and_the_released_ones_published(tm
     which half. Its transform sees the public examples once, not once for each student."""
     line = np.linspace(0, 1, 300, dtype=np.float32)[:, None]
     y = (line[:, 0] > 0.5).astype(np.int64)
-    given = Dataset(Records(line, y), line[::3], ("left", "right"), benchmark=False)
+    given = PublicData(line[::3], ("left", "right"), benchmark=False), Records(line, y)
     params = {"estimator": "sklearn.linear_model.LogisticRegression", "params": {"C": 100}}
     params["preprocessing"] = [{"name": "weighted", "params": {"columns": [0], "by": 10}}]
     sure = {}
@@ -220,17 +223,17 @@ def test_a_person_with_many_records_has_one_vote(tmp_path: Path, monkeypatch: py
 
 
 def test_forgetting_leaves_what_was_released_and_votes_no_more(tmp_path: Path) -> None:
-    from pate.followup.unlearning import forget, remembered
+    from pate.followup.unlearning import drop_forgotten, forget
 
-    place, chosen, given = tmp_path / "run", config(), data()
-    run(place, chosen, given)
+    place, chosen, (public, records) = tmp_path / "run", config(), data()
+    run(place, chosen, (public, records))
     before = (place / "labels.npz").read_bytes()
     with Run.create(place, chosen, resume=True) as directory:
-        assert forget(chosen, given, directory, ids=(), rows=[3]) == 0
-        left = remembered(given, directory)
-        assert len(left.records) == len(given.records) - 1
-        assert not (given.records.X[3] == left.records.X).all(axis=1).any()
-    run(place, chosen, given, resume=True)
+        assert forget(chosen, public, records, directory, ids=(), rows=[3]) == 0
+        left = records_of(drop_forgotten(public, records, directory))
+        assert len(left) == len(records) - 1
+        assert not (records.X[3] == left.X).all(axis=1).any()
+    run(place, chosen, (public, records), resume=True)
     assert (place / "labels.npz").read_bytes() == before
     assert stored(place) == (1, 1, 18)
 

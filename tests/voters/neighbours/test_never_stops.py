@@ -16,14 +16,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from voters.neighbours.test_cell_vote import CENTRES, KEY, counted
-from voters.neighbours.test_neighbours_run import config, data, run, stored
+from voters.neighbours.test_neighbours_run import Data, config, data, run, stored
 
 from pate import PATEClassifier, pipeline
 from pate.boundary.counts import PartialVotes, sum_votes
 from pate.config import parse_config
-from pate.data.dataset import Dataset, Records, Shards
 from pate.data.formats import Wanted, csv_columns
 from pate.data.partition import ranks
+from pate.data.private import Records, Shards, check_private, is_per_person, records_of
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.sources import load
 from pate.errors import DataError
@@ -95,18 +95,19 @@ def section(folder: Path, source: str, case: str, n_files: int) -> dict[str, Any
 def test_what_records_hold_decides_only_their_own_votes(tmp_path: Path, source: str, n_files: int, case: str) -> None:
     """One vote for each person who has a usable record; teachers refuse the same files."""
     about = KINDS[source].model_validate(section(tmp_path, source, case, n_files))
-    read = load(about, None, tmp_path, keep_missing=True)
-    seen = RecordFeatures(())(read.X_public)
+    public, private = load(about, None, tmp_path, keep_missing=True)
+    records = records_of(private)
+    seen = RecordFeatures(())(public.X_public)
     cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), 1, 2)
-    (votes,) = LocalVoteCounter(read.records, KEY).count(cell_vote)
+    (votes,) = LocalVoteCounter(records, KEY).count(cell_vote)
     assert votes.counts.sum() == (6 if case == "one label unknown" else 0)
     if case == "one label unknown":
-        usual = load(KINDS[source].model_validate(section(tmp_path, source, "", n_files)), None, tmp_path)
-        without = usual.records.only(np.array([i != list(read.records.y).index(-1) for i in range(12)]))
+        _, usual = load(KINDS[source].model_validate(section(tmp_path, source, "", n_files)), None, tmp_path)
+        without = records_of(usual).only(np.array([i != list(records.y).index(-1) for i in range(12)]))
         np.testing.assert_array_equal(votes.counts, LocalVoteCounter(without, KEY).count(cell_vote)[0].counts)
         section(tmp_path, source, case, n_files)
     with pytest.raises(DataError):
-        load(about, None, tmp_path).refuse_missing()
+        check_private(*load(about, None, tmp_path), keep_missing=False)
 
 
 BAD_LINES = [
@@ -127,15 +128,15 @@ BAD_LINES = [
 def test_a_line_that_is_not_csv_is_one_record_that_casts_no_vote(tmp_path: Path, line: bytes, n_files: int) -> None:
     """And all other lines are the records that they were."""
     about = CsvData.model_validate(section(tmp_path, "csv", "", n_files))
-    before = load(about, None, tmp_path)
+    before = records_of(load(about, None, tmp_path)[1])
     path = tmp_path / "shard-0.csv"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], line, *lines[2:]]))
-    after = load(about, None, tmp_path, keep_missing=True).records
+    after = records_of(load(about, None, tmp_path, keep_missing=True)[1])
     valid = np.isfinite(after.X).all(axis=1) & (after.y >= 0)
-    np.testing.assert_array_equal(after.X[valid], before.records.X)
-    np.testing.assert_array_equal(after.y[valid], before.records.y)
-    assert [i for i, keep in zip(after.ids or (), valid, strict=True) if keep] == before.records.ids
+    np.testing.assert_array_equal(after.X[valid], before.X)
+    np.testing.assert_array_equal(after.y[valid], before.y)
+    assert [i for i, keep in zip(after.ids or (), valid, strict=True) if keep] == before.ids
     with pytest.raises(DataError):
         load(about, None, tmp_path)
 
@@ -191,10 +192,10 @@ def test_a_record_of_any_signs_moves_its_own_votes_alone(
         def votes(content: Sequence[tuple[str, ...]]) -> NDArray:
             with (folder / "private.csv").open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([("who", "p", "note", "y", "more"), *content])
-            read = load(CsvData.model_validate(about), None, folder, keep_missing=True)
-            seen = RecordFeatures(())(read.X_public)
+            public, private = load(CsvData.model_validate(about), None, folder, keep_missing=True)
+            seen = RecordFeatures(())(public.X_public)
             cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 4, seed=0), n_votes, 2)
-            (found,) = LocalVoteCounter(read.records, KEY).count(cell_vote)
+            (found,) = LocalVoteCounter(records_of(private), KEY).count(cell_vote)
             return found.counts
 
         before = votes(rows)
@@ -211,8 +212,8 @@ def test_a_row_that_says_not_where_it_belongs_is_left_out(tmp_path: Path) -> Non
     rows = ["1,2,a,private", "1,2,a,privat", "3,4,,public", "5,6,,public", '"7"x,8,,public', "7,8,,"]
     (tmp_path / "all.csv").write_text("p,q,y,part\n" + "\n".join(rows) + "\n")
     split = {"source": "csv", "private": "all.csv", "split": "part", "label": "y", "classes": ["a", "b"]}
-    found = load(CsvData.model_validate(split), None, tmp_path, keep_missing=True)
-    assert (len(found.records), len(found.X_public)) == (1, 2)
+    public, private = load(CsvData.model_validate(split), None, tmp_path, keep_missing=True)
+    assert (len(records_of(private)), len(public.X_public)) == (1, 2)
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -233,12 +234,13 @@ def test_readers_on_ray_do_the_same(tmp_path: Path, by_person: bool, case: str) 
             np.savez(tmp_path / f"shard-{i}.npz", X=X, y=np.array([row[3] for row in rows], dtype="U1"))
         chosen |= {"ids": False}
     about = NpzData.model_validate(chosen)
-    here, there = (load(about, None, tmp_path, by_workers, keep_missing=True) for by_workers in (False, True))
-    assert isinstance(there.private, Shards)
-    seen = RecordFeatures(())(here.X_public)
-    readers = Readers(there.private, KEY, Split(PARTS_OF_PERSONS))
+    public, here = load(about, None, tmp_path, by_workers=False, keep_missing=True)
+    _, there = load(about, None, tmp_path, by_workers=True, keep_missing=True)
+    assert isinstance(there, Shards)
+    seen = RecordFeatures(())(public.X_public)
+    readers = Readers(there, KEY, Split(PARTS_OF_PERSONS))
     try:
-        remote, local = RemoteVoteCounter(readers.actors, there.per_person), LocalVoteCounter(here.records, KEY)
+        remote, local = RemoteVoteCounter(readers.actors, is_per_person(there)), LocalVoteCounter(records_of(here), KEY)
         cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), 2, 2)
         expected = sum_votes(local.count(cell_vote), local.sources)
         np.testing.assert_array_equal(sum_votes(remote.count(cell_vote), remote.sources), expected)
@@ -247,14 +249,16 @@ def test_readers_on_ray_do_the_same(tmp_path: Path, by_person: bool, case: str) 
         readers.close()
 
 
-def emptied(given: Dataset) -> Dataset:
-    return replace(given, private=given.records.only(np.zeros(len(given.records), dtype=bool)))
+def emptied(given: Data) -> Data:
+    public, records = given
+    return public, records.only(np.zeros(len(records), dtype=bool))
 
 
-def unlabelled(given: Dataset) -> Dataset:
+def unlabelled(given: Data) -> Data:
     """No label is a class: too large, and below zero."""
-    y = np.where(np.arange(len(given.records)) % 2 == 0, 3, -7).astype(np.int64)
-    return replace(given, private=Records(given.records.X, y, given.records.ids))
+    public, records = given
+    y = np.where(np.arange(len(records)) % 2 == 0, 3, -7).astype(np.int64)
+    return public, Records(records.X, y, records.ids)
 
 
 @pytest.mark.parametrize("make", [emptied, unlabelled])
@@ -280,17 +284,18 @@ def test_the_operator_alone_is_told_who_casts_no_vote(tmp_path: Path) -> None:
         def info(self, text: str) -> None:
             self.said.append(text)
 
-    console, given = Told(), unlabelled(data())
-    pipeline.run(config(), tmp_path / "none", data=given, console=console)
-    n = len(given.records)
+    console, (public, records) = Told(), unlabelled(data())
+    pipeline.run(config(), tmp_path / "none", public=public, private=records, console=console)
+    n = len(records)
     assert console.privately[0].startswith(f"{n} of {n} private records cast no vote: 0 have no valid id, {n} no label")
     assert console.privately[1].startswith("labels would be noise alone")
     assert any(text.startswith("warning: what was released is no more than noise") for text in console.said)
     assert not any(str(n) in text for text in console.said)
-    console, y = Told(), data().records.y.copy()
+    console, (public, records) = Told(), data()
+    y = records.y.copy()
     y[:3] = -1
-    some = replace(data(), private=replace(data().records, y=y, left_out=2))
-    pipeline.run(config(), tmp_path / "some", data=some, console=console)
+    some = replace(records, y=y, left_out=2)
+    pipeline.run(config(), tmp_path / "some", public=public, private=some, console=console)
     assert console.privately == [
         f"5 of {n + 2} private records cast no vote: 2 have no valid id, 3 no label or no numbers"
     ]
@@ -306,8 +311,8 @@ def test_a_whole_run_on_empty_files_with_pages(tmp_path: Path) -> None:
     rows = "".join(f"{p},{q},,{part}\n" for p, q, part in [(0.5, 1, "public"), (1, 1, "public"), (2, 3, "public")])
     (tmp_path / "all.csv").write_text("p,q,y,part\n" + rows)
     split = {"source": "csv", "private": "all.csv", "split": "part", "label": "y", "classes": ["a", "b"]}
-    found = load(CsvData.model_validate(split), None, tmp_path, keep_missing=True)
-    assert len(found.records) == 0
+    _, found = load(CsvData.model_validate(split), None, tmp_path, keep_missing=True)
+    assert len(records_of(found)) == 0
     with pytest.raises(DataError, match=r"data\.private: no rows"):
         load(CsvData.model_validate(split), None, tmp_path)
 
@@ -363,7 +368,7 @@ def test_the_classifier_takes_labels_that_are_no_class() -> None:
     rng = np.random.default_rng(0)
     X, public = rng.normal(size=(60, 2)), rng.normal(size=(30, 2))
     y = np.array(["left", "right"] * 29 + ["other", "left"], dtype=object)
-    settings: dict[str, Any] = {"classes": ["left", "right"], "queries": 5, "epsilon": 5.0}
+    settings: dict[str, Any] = {"classes": ["left", "right"], "max_queries": 5, "epsilon": 5.0}
     PATEClassifier(voters="neighbours", **settings).fit(X, y, X_public=public)
     with pytest.raises(ValueError, match="not among classes"):
         PATEClassifier(n_teachers=5, **settings).fit(X, y, X_public=public)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pate.boundary.counts import sum_votes
-from pate.data.dataset import Records, Shards
+from pate.data.private import Records, Shards, is_per_person
 from pate.data.settings import NpzData
 from pate.data.shards import load_sharded
 from pate.mechanisms.base import Split
@@ -37,14 +37,15 @@ def write(folder: Path, ids: bool) -> NpzData:
 @pytest.mark.parametrize("ids", [False, True], ids=["records", "persons"])
 def test_readers_count_what_one_process_counts(tmp_path: Path, ids: bool) -> None:
     settings = write(tmp_path, ids)
-    here, there = (load_sharded(settings, tmp_path, by_workers) for by_workers in (False, True))
-    assert isinstance(here.private, Records)
-    assert isinstance(there.private, Shards)
-    seen = RecordFeatures(())(here.X_public)
-    local = LocalVoteCounter(here.private, KEY)
-    readers = Readers(there.private, KEY, Split(PARTS_OF_PERSONS))
+    public, here = load_sharded(settings, tmp_path, by_workers=False)
+    _, there = load_sharded(settings, tmp_path, by_workers=True)
+    assert isinstance(here, Records)
+    assert isinstance(there, Shards)
+    seen = RecordFeatures(())(public.X_public)
+    local = LocalVoteCounter(here, KEY)
+    readers = Readers(there, KEY, Split(PARTS_OF_PERSONS))
     try:
-        remote = RemoteVoteCounter(readers.actors, there.per_person)
+        remote = RemoteVoteCounter(readers.actors, is_per_person(there))
         for votes in (1, 2):
             cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), votes, 2)
             expected = sum_votes(local.count(cell_vote), local.sources)

@@ -11,8 +11,8 @@ from sklearn.base import BaseEstimator
 from support.teachers import KEY, KINDS, private_data
 
 from pate.config import Config, TeacherFamily, parse_config
-from pate.data.dataset import Dataset, Records
 from pate.data.partition import split_into_parts
+from pate.data.private import Records
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers.ensemble import Ensemble
@@ -50,8 +50,7 @@ def small_config() -> Config:
 
 def test_every_record_is_in_one_part() -> None:
     X, y = private_data()
-    data = Dataset(Records(X, y), X[:3], ("a", "b", "c"))
-    records = split_records(small_config(), data, KEY)
+    records = split_records(small_config(), Records(X, y), KEY)
     found = [row.tobytes() for part in range(N_PARTS) for row in records.of_part(part)[0]]
     assert sorted(found) == sorted(row.tobytes() for row in X)
 
@@ -62,8 +61,7 @@ def test_each_teacher_is_trained_on_its_own_part() -> None:
     parts = split_into_parts(X, y, None, KEY, N_PARTS)
     teaching = Teaching(KINDS, 3, 0, assign_recipes(KINDS, N_PARTS))
     store = InMemory()
-    data = Dataset(Records(X, y), X[:3], ("a", "b", "c"))
-    with Ensemble(teaching, split_records(small_config(), data, KEY), store) as ensemble:
+    with Ensemble(teaching, split_records(small_config(), Records(X, y), KEY), store) as ensemble:
         ensemble.train()
         counts = ensemble.count(X)
     worker = Worker(teaching)

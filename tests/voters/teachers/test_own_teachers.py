@@ -18,13 +18,15 @@ from support.command_line import in_process
 from support.small_data import own_data
 
 from pate.config import load_config
+from pate.data.private import records_of
 from pate.data.sources import load
 from pate.errors import DataError, RunError
-from pate.followup.unlearning import forget, parts_of, remembered
+from pate.followup.unlearning import drop_forgotten, forget
 from pate.runs.run import Run
 from pate.runs.version import Version
 from pate.teachers import assign_recipes, recipes
 from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers.readers import parts_of
 
 CENTROID = '''"""A teacher of one's own: only fit and predict, no probabilities, no parameters."""
 
@@ -144,7 +146,7 @@ def test_forgetting_retrains_one_teacher_and_leaves_answers_as_they_are(
     labels = np.load(run / "labels.npz")["labels"]
     shown = in_process("forget", str(run), "--id", "p17")
     assert shown.returncode == 0, shown.stderr
-    assert "cannot be taken" in shown.stdout
+    assert "cannot be taken back" in " ".join(shown.stdout.split())
     assert "version 2" in shown.stdout
     after = {part: store.load(part) for part in range(14)}
     assert None not in after.values()
@@ -173,52 +175,58 @@ SMALL = ["backend=local", "n_teachers=6", "teachers=[{name: sklearn.naive_bayes.
 def test_only_parts_that_held_the_record_are_touched(mechanism: str, tmp_path: Path) -> None:
     own_data(tmp_path)
     config = load_config(tmp_path / "own.yaml", [*SMALL, *([mechanism] if mechanism else [])])
-    data = load(config.data, None, tmp_path)
+    public, private = load(config.data, None, tmp_path)
+    records = records_of(private)
     with Run.create(tmp_path / "run", config, resume=False) as directory:
-        remembered(data, directory)
-        parts = parts_of(config, data, directory.key)
+        drop_forgotten(public, records, directory)
+        parts = parts_of(config, records, directory.key)
         record = int(parts[0][0])  # one that some part holds: with msamp, others may be in none
         held = [part for part, rows in enumerate(parts) if record in rows]
         assert len(held) == 1 or mechanism
-        assert forget(config, data, directory, [f"p{record}"], []) == len(held)
+        assert forget(config, public, records, directory, [f"p{record}"], []) == len(held)
         written = {int(path.name) for path in (directory.private / "teachers").glob("0*")}
         assert written == set(held)
-        rest = remembered(data, directory)
-        assert len(rest.records.X) == len(data.records.X) - 1
-        assert f"p{record}" not in rest.records.ids
+        rest = records_of(drop_forgotten(public, records, directory))
+        assert len(rest.X) == len(records.X) - 1
+        assert f"p{record}" not in rest.ids
         with pytest.raises(DataError, match="forgotten already"):
-            forget(config, data, directory, [f"p{record}"], [])
-        other = record + 1 if record + 1 < len(data.records.X) else 0
-        forget(config, data, directory, [], [other])  # rows are those of the source, whatever was forgotten before
+            forget(config, public, records, directory, [f"p{record}"], [])
+        other = record + 1 if record + 1 < len(records.X) else 0
+        forget(
+            config, public, records, directory, [], [other]
+        )  # rows are those of the source, whatever was forgotten before
         assert Version.of(directory).version == 3
-        assert f"p{other}" not in remembered(data, directory).records.ids
-        assert len(remembered(data, directory).records.X) == len(data.records.X) - 2
+        rest = records_of(drop_forgotten(public, records, directory))
+        assert f"p{other}" not in rest.ids
+        assert len(rest.X) == len(records.X) - 2
         with pytest.raises(DataError, match="no such row"):
-            forget(config, data, directory, [], [10_000])
+            forget(config, public, records, directory, [], [10_000])
         with pytest.raises(RunError, match="nothing to forget"):
-            forget(config, data, directory, [], [])
+            forget(config, public, records, directory, [], [])
 
 
 def test_a_record_in_no_part_can_be_forgotten_too(tmp_path: Path) -> None:
     own_data(tmp_path)
     mechanism = "mechanism={name: msamp, epsilon: 1, query_delta: 1e-6, sampling_rate: 0.1}"
     config = load_config(tmp_path / "own.yaml", [*SMALL, mechanism])
-    data = load(config.data, None, tmp_path)
+    public, private = load(config.data, None, tmp_path)
+    records = records_of(private)
     with Run.create(tmp_path / "run", config, resume=False) as directory:
-        remembered(data, directory)
-        held = set(np.concatenate(parts_of(config, data, directory.key)).tolist())
-        outside = next(row for row in range(len(data.records.X)) if row not in held)
-        assert forget(config, data, directory, [], [outside]) == 0
-        assert len(remembered(data, directory).records.X) == len(data.records.X) - 1
+        drop_forgotten(public, records, directory)
+        held = set(np.concatenate(parts_of(config, records, directory.key)).tolist())
+        outside = next(row for row in range(len(records.X)) if row not in held)
+        assert forget(config, public, records, directory, [], [outside]) == 0
+        assert len(records_of(drop_forgotten(public, records, directory))) == len(records) - 1
 
 
 def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
     own_data(tmp_path)
     config = load_config(tmp_path / "own.yaml", SMALL)
-    data = load(config.data, None, tmp_path)
+    public, private = load(config.data, None, tmp_path)
+    records = records_of(private)
     with Run.create(tmp_path / "run", config, resume=False) as directory:
-        remembered(data, directory)
-        forget(config, data, directory, ["p5"], [])
+        drop_forgotten(public, records, directory)
+        forget(config, public, records, directory, ["p5"], [])
         done = Version.of(directory)
         store = TeacherFiles(directory.private, directory.key)
         digest = (directory.private / "records_digest").read_text()
@@ -228,8 +236,8 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
         (directory.private / "votes.npz").write_bytes(b"")
         (directory.private / "records_digest").write_text("of the data before")
         with pytest.raises(DataError, match="other data"):
-            remembered(replace(data, private=replace(data.records, X=data.records.X + 1)), directory)
-        remembered(data, directory)
+            drop_forgotten(public, replace(records, X=records.X + 1), directory)
+        drop_forgotten(public, records, directory)
         assert Version.of(directory) == done
         assert store.load(4) is None
         assert not (directory.private / "votes.npz").exists()

@@ -14,8 +14,8 @@ from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, ConfidentGNMax
 from pate.runs.console import Quiet
 from pate.runs.run import Run
-from pate.voters.teachers import query_loop
-from pate.voters.teachers.query_loop import ask, ask_actively
+from pate.voters import query_loop
+from pate.voters.query_loop import ask, ask_actively
 
 CONFIDENT = ConfidentGNMax(threshold=10, sigma1=0.05, sigma2=0.05)  # answers whatever fifteen of twenty agree on
 

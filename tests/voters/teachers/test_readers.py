@@ -19,7 +19,7 @@ import pytest
 
 from pate import pipeline
 from pate.data import formats
-from pate.data.dataset import Shards
+from pate.data.private import Shards
 from pate.data.records import Format
 from pate.data.settings import CsvData
 from pate.data.sources import load
@@ -113,7 +113,7 @@ def test_files_that_only_readers_see_may_be_named_by_a_pattern(tmp_path: Path) -
     settings = CsvData.model_validate(content)
     with pytest.raises(DataError, match="no file here matches"):
         load(settings, None, tmp_path)
-    left = load(settings, None, tmp_path, by_workers=True).private
+    _, left = load(settings, None, tmp_path, by_workers=True)
     assert isinstance(left, Shards)
     with pytest.raises(DataError, match="no file here matches"):
         Readers(left, KEY, Split(1))
@@ -128,7 +128,7 @@ def test_files_that_only_readers_see_may_be_named_by_a_pattern(tmp_path: Path) -
 MEASURED = """
 import sys
 from pathlib import Path
-from pate.data.dataset import Shards
+from pate.data.private import Shards
 from pate.data.records import Format
 from pate.data.shards import ShardReader
 from pate.mechanisms.base import Split

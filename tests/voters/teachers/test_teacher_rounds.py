@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from pate import pipeline
 from pate.cli import app
 from pate.config import Config, parse_config
-from pate.data.dataset import Dataset, Records
 from pate.data.partition import parts_of
+from pate.data.private import Records, clip_to_public_range, records_of
+from pate.data.public import PublicData
 from pate.errors import ConfigError
 from pate.followup.unlearning import forget
 from pate.report.published_config import LEFT_OUT, published_config
@@ -23,10 +24,12 @@ from pate.runs.run import Run
 from pate.students import build_student
 from pate.students.feature_extractor import StudentFeatures
 from pate.students.saving import save_student
+from pate.voters import voters_of
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers.ensemble import Ensemble
 from pate.voters.teachers.readers import split_of
 from pate.voters.teachers.rounds import teacher_rounds
+from pate.voters.teachers.voters import Teachers
 from pate.voters.teachers.worker import Teaching
 
 NETWORK = {"name": "mixmatch", "params": {"steps": 20, "hidden": 8, "batch_size": 8, "ema": 0.9}}
@@ -48,20 +51,21 @@ CONTENT: dict[str, Any] = {
 
 
 def config(**changes: Any) -> Config:
-    return parse_config(CONTENT | changes)
+    return parse_config({key: value for key, value in (CONTENT | changes).items() if value is not None})
 
 
-def data() -> Dataset:
+def data() -> tuple[PublicData, Records]:
     rng = np.random.default_rng(0)
     truth = np.arange(160) % 2
     X = (truth[:, None] * 3 + rng.normal(size=(160, 4))).astype(np.float32)
-    return Dataset(Records(X[:120], truth[:120]), X[120:], ("a", "b"), X_test=X[:20], y_test=truth[:20])
+    public = PublicData(X[120:], ("a", "b"), X_test=X[:20], y_test=truth[:20])
+    return public, Records(X[:120], truth[:120])
 
 
 def student_features(folder: Path) -> StudentFeatures:
-    given = data()
+    public, _ = data()
     student = build_student("mixmatch", NETWORK["params"], 0)
-    student.fit(given.X_public[:9], np.arange(9) % 2, given.X_public[9:])
+    student.fit(public.X_public[:9], np.arange(9) % 2, public.X_public[9:])
     save_student(student, folder / "student", {})
     return StudentFeatures.of(folder / "student")
 
@@ -69,31 +73,32 @@ def student_features(folder: Path) -> StudentFeatures:
 def test_a_run_in_rounds_costs_what_all_its_queries_cost_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, trained, seen = data().within_public_range(), list[int](), list[Any]()
-    original = pipeline._train_and_vote
+    public, private = clip_to_public_range(*data())
+    records, trained, seen = records_of(private), list[int](), list[Any]()
+    original = Teachers._train_and_vote
 
-    def noted(inside: Any, round_: Any, queries: Any, first: Any = None, **further: Any) -> None:
+    def noted(
+        self: Teachers, context: Any, private: Any, aggregator: Any, round_: Any, queries: Any, first: Any = None
+    ) -> None:
         trained.append(round_.number)
         seen.append(first)
         if round_.number == 2 and len(trained) == 2:
             raise KeyboardInterrupt
-        original(inside, round_, queries, first, **further)
+        original(self, context, private, aggregator, round_, queries, first)
 
-    monkeypatch.setattr(pipeline, "_train_and_vote", noted)
+    monkeypatch.setattr(Teachers, "_train_and_vote", noted)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.run(config(), tmp_path / "run", data=given, pages=False)
+        pipeline.run(config(), tmp_path / "run", public=public, private=records, pages=False)
     student = (tmp_path / "run/private/round-1/student/model.safetensors").read_bytes()
-    outcome = pipeline.run(config(), tmp_path / "run", data=given, resume=True)
+    outcome = pipeline.run(config(), tmp_path / "run", public=public, private=records, resume=True)
     assert trained == [1, 2, 2]
     assert (seen[0], seen[1].tensors, seen[2].tensors) == (None, student, student)
     flat = {key: value for key, value in CONTENT.items() if key != "teacher_rounds"} | {"budget": {"max_queries": 21}}
     alone = parse_config(flat)
-    from pate.planning.budget import publishable_epsilon
-
-    assert outcome.report.privacy.epsilon == publishable_epsilon(alone, alone.build_mechanism(), 2)
+    assert outcome.report.privacy.epsilon == voters_of(alone).publishable_epsilon(2)
     queries = outcome.report.queries
     assert (queries.asked, queries.max_queries, queries.rounds, queries.adaptive) == (21, 21, (9, 12), True)
-    assert [kind.features for kind in outcome.report.teachers] == [(), ("student",)]
+    assert [kind.features for kind in outcome.report.voters.teachers] == [(), ("student",)]
     private = json.loads((tmp_path / "run/private/epsilon.json").read_text())
     assert private["epsilon_data_dependent"] is None
     with Run.create(tmp_path / "run", config(), resume=True) as run:
@@ -102,14 +107,14 @@ def test_a_run_in_rounds_costs_what_all_its_queries_cost_and_resumes(
         assert TeacherFiles(run.teachers_of_round(2), run.key, trusted=True).load(3) is None, (
             "sealed as one of the second round"
         )
-        gone = parts_of(given.records.X, given.records.y, None, run.key, split_of(config()))[3][0]
-        assert forget(config(), given, run, [], [int(gone)]) == 1
+        gone = parts_of(records.X, records.y, None, run.key, split_of(config()))[3][0]
+        assert forget(config(), public, records, run, [], [int(gone)]) == 1
         assert TeacherFiles(run.teachers_of_round(1), run.key, 1, trusted=True).load(3) is not None
         assert TeacherFiles(run.teachers_of_round(2), run.key, 2, trusted=True).load(3) is None
 
 
 def test_a_record_touches_the_same_single_part_in_every_round(tmp_path: Path) -> None:
-    given, key, first = data().records, b"k" * 32, student_features(tmp_path)
+    (_, given), key, first = data(), b"k" * 32, student_features(tmp_path)
     changed = Records(given.X.copy(), given.y.copy(), ids=tuple(map(str, range(len(given.y)))))
     before = Records(given.X, given.y, ids=changed.ids)
     changed.X[7] += 5
@@ -139,7 +144,7 @@ class Parts:
 
 
 def test_a_student_travels_as_its_files(tmp_path: Path) -> None:
-    X, first = data().X_public, student_features(tmp_path)
+    X, first = data()[0].X_public, student_features(tmp_path)
     seen = first.transform(X)
     sent = pickle.dumps(first)
     assert b"torch" not in sent.replace(first.tensors, b"").replace(first.card, b"")
@@ -151,7 +156,8 @@ def test_teachers_see_by_the_student_and_nothing_else(tmp_path: Path) -> None:
     """Votes of a linear head on the features are those of the same head fitted by hand."""
     from sklearn.linear_model import LogisticRegression
 
-    records, first, X = data().records, student_features(tmp_path), data().X_public
+    (public, records), first = data(), student_features(tmp_path)
+    X = public.X_public
     members = list(np.arange(120).reshape(8, 15))
     teaching = Teaching.of(teacher_rounds(config())[1].config, 2, first=first)
     with Ensemble(teaching, Parts(records, members)) as ensemble:
@@ -169,7 +175,7 @@ def test_teachers_see_by_the_student_and_nothing_else(tmp_path: Path) -> None:
         ({"budget": {"max_queries": 20}}, r"budget\.max_queries = 20: the rounds ask 21"),
         ({"budget": {"query_selection": "uncertainty"}}, "has rounds of its own"),
         ({"budget": {"sanitise": {"order": 5, "beta": 0.1}}}, r"budget\.sanitise"),
-        ({"data": {"source": "votes", "images": "mnist", "votes": "x.npy"}, "teachers": []}, "stored votes"),
+        ({"voters": "stored", "stored": {"file": "x.npy"}, "teachers": None}, "teacher_rounds: "),
         ({"teacher_rounds": [{"queries": 0}]}, r"teacher_rounds\.0\.queries"),
     ],
 )
@@ -197,8 +203,9 @@ def test_rounds_that_cannot_be_held_are_one_line(changes: dict[str, Any], told: 
 def test_what_later_rounds_need_is_tried_before_anything_is_charged(
     changes: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
+    public, private = data()
     with pytest.raises(ConfigError, match=told):
-        pipeline.run(config(**changes), tmp_path / "run", data=data(), pages=False)
+        pipeline.run(config(**changes), tmp_path / "run", public=public, private=private, pages=False)
     assert not (tmp_path / "run").exists()
 
 

@@ -50,7 +50,7 @@ def as_argument(option: Literal["yes", "auto"] | None) -> Resume:
     return "auto" if option == "auto" else option is not None
 
 
-def how_to_go_on(directory: Path | str) -> str:
+def resume_hint(directory: Path | str) -> str:
     """What the command of this process, interrupted now, says: only what has begun can be resumed."""
     runs = sys.modules.get("pate.runs.run")  # no time to load it
     if runs is None or str(directory) not in runs.BEGUN:

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_data import LOGISTIC, VOTES, digits_with_votes
+from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 
 from pate import pipeline
-from pate.boundary.aggregator import StoredVotes
 from pate.cluster import session as ray_session
 from pate.config import parse_config
 from pate.data import images
-from pate.data.dataset import Dataset, Records, Votes
+from pate.data.private import Records, Votes, records_of
+from pate.data.public import PublicData
 from pate.data.query_clusters import by_clusters
-from pate.data.sources import load
-from pate.data.votes import with_votes
 from pate.errors import ConfigError, DataError, RunError
 from pate.runs.console import Console
 from pate.runs.run import Run
-from pate.voters.teachers.query_loop import ask_actively
+from pate.voters import voters_of
+from pate.voters.query_loop import ask_actively
+from pate.voters.stored import StoredCount, stored_votes
 
 CONTENT = {
     "name": "stored",
     "n_teachers": 30,
-    "data": {"source": "votes", "images": "mnist", "votes": "votes.npy"},
+    "voters": "stored",
+    "stored": {"file": "votes.npy"},
+    "data": {"source": "mnist"},
     "mechanism": {"name": "lnmax", "scale": 2},
     "budget": {"max_queries": 60},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.neighbors.KNeighborsClassifier"}},
 }
 
 
-def benchmark_images() -> Dataset:
+def benchmark_images() -> tuple[PublicData, Records]:
     """A stand-in for MNIST: ten kinds of 8×8 images."""
     rng = np.random.default_rng(0)
     patterns = rng.random((10, 8, 8))
@@ -45,19 +46,19 @@ def benchmark_images() -> Dataset:
 
     (X, y), (X_public, y_public), (X_test, y_test) = some(20), some(200), some(50)
     names = tuple(str(digit) for digit in range(10))
-    return Dataset(Records(X, y), X_public, names, y_public, X_test, y_test, benchmark=True)
+    return PublicData(X_public, names, y_public, X_test, y_test, benchmark=True), Records(X, y)
 
 
-def stored(data: Dataset, folder: Path, n_teachers: int = 30, rows: int = 250) -> None:
+def stored(data: PublicData, folder: Path, n_teachers: int = 30, rows: int = 250) -> None:
     votes = np.zeros((rows, 10), dtype=np.int64)
     votes[np.arange(rows), np.resize(data.y_public, rows)] = n_teachers  # type: ignore[arg-type]
     np.save(folder / "votes.npy", votes)
 
 
 def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = benchmark_images()
+    both = data, _ = benchmark_images()
     stored(data, tmp_path)
-    monkeypatch.setattr(images, "load_images", lambda source, folders: data)
+    monkeypatch.setattr(images, "load_images", lambda source, folders: both)
     monkeypatch.setattr(ray_session, "ray_session", None)
     for order in ("given", "clusters", "uncertainty"):
         config = parse_config(CONTENT | {"budget": {"max_queries": 60, "query_selection": order}})
@@ -80,14 +81,17 @@ def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: p
 
 def test_votes_go_with_the_examples_they_were_counted_on(tmp_path: Path) -> None:
     """False alarm: noise of ten standard deviations."""
-    content = {"n_teachers": 60, "mechanism": {"name": "gnmax", "sigma": 4}, "budget": {"max_queries": 40}}
-    data = digits_with_votes(60)
-    config = parse_config(content | {"data": VOTES, "student": LOGISTIC})
-    pipeline.run(config, tmp_path / "run", data=data, pages=False)
-    published = Run.load(tmp_path / "run").labels
-    assert published is not None
-    assert data.y_public is not None
-    assert published.labels.tolist() == data.y_public[:40].tolist()
+    content = {"n_teachers": 60, "mechanism": {"name": "gnmax", "sigma": 4}}
+    public, private = digits_with_votes(60)
+    assert public.y_public is not None
+    for order in ("given", "clusters"):
+        budget = {"max_queries": 40, "query_selection": order}
+        config = parse_config(content | STORED_VOTES | {"budget": budget, "student": LOGISTIC})
+        pipeline.run(config, tmp_path / order, public=public, private=private, pages=False)
+        published = Run.load(tmp_path / order).labels
+        assert published is not None
+        assert (published.rows.tolist() == list(range(40))) == (order == "given")
+        assert published.labels.tolist() == public.y_public[published.rows].tolist()
 
 
 def test_rounds_ask_what_a_student_doubts_and_a_resumed_run_asks_the_same(tmp_path: Path) -> None:
@@ -125,16 +129,18 @@ def test_rounds_without_any_answer_go_on_by_clusters(tmp_path: Path) -> None:
     assert (labels == -1).all()
 
 
-def test_rows_beyond_the_public_images_are_left_out_and_private_data_is_empty(tmp_path: Path) -> None:
-    data = benchmark_images()
+def test_rows_beyond_the_public_images_are_left_out_and_there_are_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = data, _ = benchmark_images()
     stored(data, tmp_path)
-    with_them = with_votes(data, "votes.npy", tmp_path)
-    assert isinstance(with_them.private, Votes)
-    assert with_them.private.counts.shape == (200, 10)
+    monkeypatch.setattr(images, "load_images", lambda source, folders: both)
+    public, private = voters_of(parse_config(CONTENT)).load(tmp_path, Path(), by_workers=False)
+    assert public is data
+    assert isinstance(private, Votes)
+    assert private.counts.shape == (200, 10)
     with pytest.raises(DataError, match="not here"):
-        _ = with_them.records
-    with pytest.raises(DataError, match="private data is empty"):
-        replace(with_them, private=data.records.only(np.zeros(len(data.records), dtype=bool))).refuse_missing()
+        records_of(private)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +156,13 @@ def test_votes_that_do_not_fit_the_images(votes: np.ndarray | None, words: str, 
     if votes is not None:
         np.save(tmp_path / "votes.npy", votes)
     with pytest.raises(DataError, match=words):
-        with_votes(benchmark_images(), "votes.npy", tmp_path)
+        stored_votes("votes.npy", tmp_path, benchmark_images()[0])
 
 
 def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = benchmark_images()
+    both = data, _ = benchmark_images()
     stored(data, tmp_path)
-    monkeypatch.setattr(images, "load_images", lambda source, folders: data)
+    monkeypatch.setattr(images, "load_images", lambda source, folders: both)
     for n in (20, 40):
         with pytest.raises(ConfigError, match=f"n_teachers = {n}: the stored votes are those of 30"):
             pipeline.run(parse_config(CONTENT | {"n_teachers": n}), tmp_path / "run", data_dir=tmp_path)
@@ -165,11 +171,12 @@ def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"teachers": [{"name": "network"}]}, "leave out teachers"),
-        ({"nonprivate": {"name": "network"}}, "leave out teachers and nonprivate"),
-        ({"data": {"source": "digits"}}, "teachers: missing"),
-        ({"data": {"source": "votes", "images": "mnits", "votes": "v.npy"}}, "data.images = 'mnits'"),
-        ({"data": {"source": "votes", "images": "mnist"}}, "data.votes: missing"),
+        ({"teachers": [{"name": "network"}]}, "teachers: unknown key"),
+        ({"nonprivate": {"name": "network"}}, "nonprivate: stored votes come without private records; leave it out"),
+        ({"voters": "teachers"}, "teachers: missing"),
+        ({"voters": "storde"}, "voters = 'storde': no such kind; did you mean 'stored'"),
+        ({"data": {"source": "mnits"}}, "data.source = 'mnits'"),
+        ({"stored": {}}, "stored.file: missing"),
         (
             {"budget": {"query_selection": "uncertainty", "sanitise": {"order": 5, "beta": 0.04}}},
             "query_selection 'uncertainty'",
@@ -186,7 +193,7 @@ def test_config_mistakes(change: dict, words: str) -> None:
 
 def test_stored_votes_are_for_the_examples_they_were_counted_on() -> None:
     with pytest.raises(RunError, match="3 examples"):
-        StoredVotes(np.ones((3, 2), dtype=np.int64), 2)(np.zeros((4, 1)))
+        StoredCount(np.ones((3, 2), dtype=np.int64), 2)(np.zeros((4, 1)))
 
 
 def test_clusters_come_first_and_every_row_once() -> None:
@@ -200,10 +207,8 @@ def test_clusters_come_first_and_every_row_once() -> None:
 
 
 def test_authors_votes_follow_the_images(real_data: Path) -> None:
-    from pate.data.settings import VotesData
-
-    settings = VotesData(source="votes", images="mnist", votes="votes/mnist_250_teachers.npy")
-    data = load(settings, real_data, Path())
-    assert isinstance(data.private, Votes)
-    assert data.y_public is not None
-    assert abs((data.private.counts.argmax(1) == data.y_public).mean() - 0.9437) < 0.001
+    config = parse_config(CONTENT | {"stored": {"file": "votes/mnist_250_teachers.npy"}})
+    public, private = voters_of(config).load(real_data, Path(), by_workers=False)
+    assert isinstance(private, Votes)
+    assert public.y_public is not None
+    assert abs((private.counts.argmax(1) == public.y_public).mean() - 0.9437) < 0.001

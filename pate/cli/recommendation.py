@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from pate.cli.tables import in_a_line
+from pate.planning.recommend import describe_parameters
 from pate.runs.console import Console
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _as_object(found: Recommendation, classes: int, delta: float) -> dict[str, A
         "config": found.choice.settings(delta),
         "chances": [
             {"agree": share, "answered": answered, "plurality": right}
-            for share, (answered, right) in _chances(found.choice, classes).items()
+            for share, (answered, right) in found.choice.chances(classes).items()
         ],
         "alternatives": [dataclasses.asdict(choice) for choice in found.others],
         "delta": delta,
@@ -46,18 +46,9 @@ def _print(found: Recommendation, classes: int, delta: float) -> None:
     from pate.config.yaml_loader import dump_yaml
 
     choice = found.choice
-    print(f"recommended: {described(choice)}, because {found.why}")
+    print(f"recommended: {choice.described}, because {found.why}")
     print(f"  ε to publish       at most {choice.epsilon:.4g} at δ = {delta:g}")
-    if choice.voters == "teachers":
-        print("  where so many teachers agree, the label released is theirs")
-        for share, (answered, right) in _chances(choice, classes).items():
-            also = "" if choice.answered is None else f", and there is one in {100 * answered:.0f} %"
-            print(f"    {100 * share:>3.0f} %            in {100 * right:.0f} % of the queries{also}")
-    else:
-        print(f"  every record       has one vote in one of {choice.asked:,} cells, which have about")
-        print(f"                     {choice.records_each:,} votes each")
-        print("  it suits           features in which near means alike, such as a table's numbers and categories, or")
-        print("                     images' pre-trained ones; where they are not, take the first alternative")
+    print("\n".join(choice.explained(classes)))
     print("\npaste into the config:\n")
     for line in dump_yaml(choice.settings(delta)).splitlines():
         print(f"  {line}")
@@ -69,15 +60,6 @@ def _print(found: Recommendation, classes: int, delta: float) -> None:
     )
 
 
-def described(choice: Choice) -> str:
-    """A choice in a few words."""
-    parameters = in_a_line(choice.mechanism)
-    if choice.voters == "neighbours":
-        return f"neighbours in {choice.asked:,} cells, {choice.mechanism['name']} ({parameters})"
-    limit = "" if choice.answered is None else f", {choice.answered:,} answered"
-    return f"{choice.n_teachers:,} teachers, {choice.asked:,} queries{limit}, {choice.mechanism['name']} ({parameters})"
-
-
 def print_table(header: tuple[str, ...], rows: list[tuple[str, ...]], marked: int | None = None) -> None:
     """Columns as wide as they must be; a marked row begins with an arrow."""
     widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
@@ -87,18 +69,6 @@ def print_table(header: tuple[str, ...], rows: list[tuple[str, ...]], marked: in
 
 
 def _row(choice: Choice) -> tuple[str, ...]:
-    parameters = in_a_line(choice.mechanism)
-    voters = "neighbours" if choice.n_teachers is None else f"{choice.n_teachers:,} teachers"
-    asked = f"{choice.asked:,}" + (" cells" if choice.n_teachers is None else "")
-    mechanism = f"{choice.mechanism['name']} ({parameters})"
-    labels = f"{choice.labels:,}" + (" shares" if choice.n_teachers is None else "")
+    voters, asked, labels = choice.row()
+    mechanism = f"{choice.mechanism['name']} ({describe_parameters(choice.mechanism)})"
     return voters, mechanism, asked, labels, f"{choice.records_each:,}", f"{choice.epsilon:.3g}"
-
-
-def _chances(choice: Choice, classes: int) -> dict[float, tuple[float, float]]:
-    from pate.mechanisms import build
-    from pate.planning.recommend import chances
-
-    if choice.n_teachers is None:
-        return {}
-    return chances(build(choice.mechanism, choice.n_teachers), choice.n_teachers, classes)

@@ -10,8 +10,8 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,25 +21,21 @@ from pate.config.components import Component, TeacherFamily, is_estimator
 from pate.config.settings import MAX_TEACHERS
 from pate.config.validation import check_delta
 from pate.errors import ConfigError, DataError, PateError
-from pate.mechanisms import Histogram, Mechanism
+from pate.mechanisms import Mechanism
+from pate.voters import DEFAULT, kind_names, kind_of
+from pate.voters.base import Voters
 
 if TYPE_CHECKING:
     from pate.planning.recommend import Choice
 
-Kind = Literal["teachers", "neighbours"]
+Kind = type[Voters[Any]]
 
-TEACHERS, QUERIES = 250, 200
-"""How many teachers and queries there are where nothing says otherwise."""
-
-_CELLS, _EXAMPLES_PER_CELL = 100, 4
 _EPSILON = 2.0
 _MAX_RECORDS = 10**12
-_ONLY_FOR: dict[Kind, tuple[str, ...]] = {"teachers": ("teachers", "n_teachers"), "neighbours": ("features", "votes")}
 _IN_ITS_WORDS = (
     (r"\bbudget\.(epsilon|delta)\b", r"\1"),
-    (r"\bbudget\.max_queries\b|\bneighbours\.cells\b", "queries"),
-    (r"\bneighbours(\.|: )votes_per_record\b|\bvotes_per_record\b", "votes"),
-    (r"\bneighbours(\.|: )features\b", "features"),
+    (r"\bbudget\.max_queries\b|\bneighbours\.cells\b", "max_queries"),
+    (r"\bneighbours(\.|: )(votes_per_record|features)\b", r"\2"),
     (r"\bteachers\.(\d+)\.(name|params|weight)\b", r"teachers[\1]"),
     (r"\bstudent\.params\.estimator\b|\bstudent\.name\b", "student"),
     (r"\btarget_epsilon\b", "epsilon"),
@@ -59,13 +55,15 @@ class InvalidParameter(ConfigError, ValueError):
     """A parameter or an argument of `PATEClassifier` that it cannot work with."""
 
 
-@dataclass(frozen=True)
-class Voters:
-    """Who votes, on how many queries (cells, of neighbours)."""
+class Chosen(NamedTuple):
+    """Who votes, and the recommendation that is followed, if any is."""
 
     kind: Kind
-    queries: int
-    n_teachers: int | None = None
+    choice: Choice | None = None
+
+    def name(self, given: Mapping[str, Any]) -> str:
+        """What a config calls the kind."""
+        return str(given["voters"]) if "." in str(given["voters"]) else self.kind.name
 
 
 @contextmanager
@@ -95,7 +93,7 @@ def check_parameters(given: Mapping[str, Any]) -> None:
         raise InvalidParameter(f"classes = {parameters.shown(classes)}: must hold at least two labels")
     for name, least, most in (
         ("n_teachers", 2, MAX_TEACHERS),
-        ("queries", 1, parameters.MAX_QUERIES),
+        ("max_queries", 1, parameters.MAX_QUERIES),
         ("public_record_count", 1, _MAX_RECORDS),
     ):
         if given[name] is not None:
@@ -104,13 +102,15 @@ def check_parameters(given: Mapping[str, Any]) -> None:
         parameters.epsilon(given["epsilon"])
     parameters.delta(given["delta"])
     parameters.number(given["public_fraction"], "public_fraction", above=0, below=1)
-    parameters.whole(given["votes"], "votes", least=1)
+    parameters.whole(given["votes_per_record"], "votes_per_record", least=1)
     if given["n_jobs"] is not None and (parameters.whole(given["n_jobs"], "n_jobs", least=-(2**15)) == 0):
         raise InvalidParameter("n_jobs = 0: must be None, a number of processes, or negative (-1: one per core)")
-    for name, known in (("voters", ("auto", "teachers", "neighbours")), ("backend", ("local", "ray"))):
+    named = "." in str(given["voters"])  # a kind of the user's, by the dotted path of its class
+    known_kinds = (given["voters"],) if named else ("auto", *kind_names())
+    for name, known in (("voters", known_kinds), ("backend", ("local", "ray"))):
         if given[name] not in known:
             raise InvalidParameter(f"{name} = {parameters.shown(given[name])}: must be {_one_of(known)}")
-    _kind_said(given)
+    _kind_named(given)
     _check_random_state(given["random_state"])
 
 
@@ -123,123 +123,84 @@ def seed_of(random_state: Any) -> int:
     return parameters.seed(random_state, "random_state")
 
 
-def choose_voters(given: Mapping[str, Any], n_public: int, n_classes: int) -> Voters:
-    """Who votes: as parameters say; else as `pate plan` recommends for `public_record_count`; else a fixed default."""
-    kind, queries, n_teachers = _kind_said(given), given["queries"], given["n_teachers"]
-    count = given["public_record_count"]
+def choose_voters(given: Mapping[str, Any], n_public: int, n_classes: int) -> Chosen:
+    """Who votes: as parameters say; else as `pate plan` recommends for `public_record_count`; else the usual kind."""
+    kind, count = _kind_named(given), given["public_record_count"]
     if count is not None:
         check_delta(given["delta"], count, key="delta")
-    open_questions = kind is None or queries is None or (kind == "teachers" and n_teachers is None)
-    found = _recommended(given, kind, n_public, n_classes) if count is not None and open_questions else None
-    kind = kind or (found.voters if found is not None else "teachers")  # type: ignore[assignment]
-    if kind == "neighbours":
-        if queries is None:
-            queries = max(1, min(_CELLS, n_public // _EXAMPLES_PER_CELL)) if found is None else found.asked
-        return Voters("neighbours", queries)
-    if queries is None:
-        as_recommended = found is not None and n_teachers is None and given["mechanism"] is None
-        queries = found.asked if as_recommended and found is not None else QUERIES
-    if n_teachers is None:
-        n_teachers = TEACHERS if found is None else found.n_teachers
-    return Voters("teachers", min(n_public, queries), n_teachers)
+    is_open = kind is None or not kind.is_decided(given)
+    found = _recommended(given, kind, n_public, n_classes) if count is not None and is_open else None
+    return Chosen(kind or kind_of(DEFAULT if found is None else found.voters), found)
 
 
-def config_of(given: Mapping[str, Any], voters: Voters, seed: int, n_classes: int) -> Config:
+def config_of(given: Mapping[str, Any], chosen: Chosen, seed: int, n_public: int, n_classes: int) -> Config:
     """What the pipeline is run with."""
+    sections, mechanism = chosen.kind.for_classifier(given, chosen.choice, n_public, n_classes)
     content: dict[str, Any] = {
         "name": "classifier",
+        "voters": chosen.name(given),
         "seed": seed,
         "data": {"source": "arrays"},
-        "budget": {"delta": given["delta"], "epsilon": given["epsilon"]},
         "student": _student(given["student"]),
         "backend": given["backend"],
+        **sections,
+        "budget": {"delta": given["delta"], "epsilon": given["epsilon"], **sections.get("budget", {})},
     }
     if given["n_jobs"] is not None and given["n_jobs"] > 0:
         content["ray"] = {"workers": {"max": given["n_jobs"]}}
-    if voters.kind == "neighbours":
-        features = given["features"] or []
-        near = {
-            "features": features,
-            "votes_per_record": given["votes"],
-            "standardise": not features,
-            "cells": voters.queries,
-        }
-        content |= {"voters": "neighbours", "neighbours": near}
-        mechanism = _mechanism_for_cells(given, voters.queries, n_classes)
-    else:
-        content |= {"n_teachers": voters.n_teachers, "teachers": [_family(one) for one in _listed(given["teachers"])]}
-        content["budget"]["max_queries"] = voters.queries
-        mechanism = _mechanism(given, voters.queries, n_classes)
     settings = asdict(mechanism)  # type: ignore[call-overload]
     content["mechanism"] = {"name": mechanism.name} | {k: v for k, v in settings.items() if v is not None}
     return parse_config(content)
 
 
-def _kind_said(given: Mapping[str, Any]) -> Kind | None:
+def _kind_named(given: Mapping[str, Any]) -> Kind | None:
     """The voters that parameters name or are for; None where they leave it open."""
-    said = {kind: [n for n in names if not _is_usual(n, given[n])] for kind, names in _ONLY_FOR.items()}
+    kinds = {name: kind_of(name) for name in kind_names()}
+    own = {name: [n for n in cls.classifier_parameters if not _is_usual(n, given[n])] for name, cls in kinds.items()}
     kind: Kind | None = None
     if given["voters"] != "auto":
-        kind = given["voters"]
-    elif said["teachers"] or given["mechanism"] is not None:
-        kind = "neighbours" if getattr(given["mechanism"], "releases_counts", False) else "teachers"
-    elif said["neighbours"]:
-        kind = "neighbours"
-    for other in _ONLY_FOR:
-        if kind is not None and other != kind and said[other]:
-            raise InvalidParameter(f"{said[other][0]}: is for voters = {other!r}; leave it out, or say so")
+        kind = kind_of(given["voters"])
+    elif given["mechanism"] is not None or any(own.values()):
+        suited = [name for name, cls in kinds.items() if given["mechanism"] is None or cls.suits(given["mechanism"])]
+        named = [name for name in suited if own[name]] or [name for name in (DEFAULT, *suited) if name in suited]
+        kind = kinds[named[0]] if named else None
+    for name, cls in kinds.items():
+        if kind is not None and cls is not kind and own[name]:
+            raise InvalidParameter(f"{own[name][0]}: is for voters = {name!r}; leave it out, or say so")
     return kind
 
 
 def _is_usual(name: str, value: Any) -> bool:
-    return value is None or (name == "votes" and value == 1)
+    return value is None or (name == "votes_per_record" and value == 1)
 
 
 def _recommended(given: Mapping[str, Any], kind: Kind | None, n_public: int, n_classes: int) -> Choice | None:
-    """The first recommendation of that kind; None where neighbours were asked for and none is recommended."""
+    """The first recommendation of that kind; None where it is used whether it is recommended or not."""
     from pate.planning.recommend import recommend
 
-    count, target = given["public_record_count"], _target(given)
+    count, target = given["public_record_count"], target_of(given)
     try:
         found = recommend(count, n_classes, target, given["delta"], n_public)
     except ConfigError:
-        if kind == "neighbours":  # who ask for them want them; whatever comes costs the same
+        if kind is not None and not kind.needs_recommendation:
             return None
         raise
-    choices = [one for one in (found.choice, *found.others) if kind in (None, one.voters) and one.answered is None]
-    if not choices and kind == "teachers":
+    choices = [one for one in (found.choice, *found.others) if one.answered is None]
+    choices = [one for one in choices if kind is None or one.voters == kind.name]
+    if not choices and kind is not None and kind.needs_recommendation:
         raise InvalidParameter(
-            f"public_record_count = {count}: too few for voters = 'teachers' within epsilon = {target:g}, whose noise "
-            "would drown every vote; use voters = 'neighbours', or allow more"
+            f"public_record_count = {count}: too few for voters = {kind.name!r} within epsilon = {target:g}, whose "
+            "noise would drown every vote; use other voters, or allow more"
         )
     return choices[0] if choices else None
 
 
-def _mechanism(given: Mapping[str, Any], asked: int, n_classes: int) -> Mechanism:
-    from pate.planning.plan import Workload, solve_noise
-
-    if given["mechanism"] is not None:
-        found: Mechanism = given["mechanism"]
-        return found
-    return solve_noise({"name": "gnmax"}, _target(given), Workload(asked, None, given["delta"], n_classes))
-
-
-def _mechanism_for_cells(given: Mapping[str, Any], cells: int, n_classes: int) -> Mechanism:
-    from pate.mechanisms.cell_rounds import Round
-    from pate.planning.neighbours import with_target
-
-    if given["mechanism"] is not None:
-        found: Mechanism = given["mechanism"]
-        return found
-    rounds = [Round(cells, Histogram(1.0))]
-    return with_target(rounds, given["votes"], _target(given), given["delta"], n_classes)[0].mechanism
-
-
-def _target(given: Mapping[str, Any]) -> float:
+def target_of(given: Mapping[str, Any]) -> float:
+    """The ε that the estimator's parameters allow."""
     return _EPSILON if given["epsilon"] is None else float(given["epsilon"])
 
 
-def _listed(teachers: Any) -> list[Any]:
+def listed_teachers(teachers: Any) -> list[Any]:
     if teachers is None:
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
@@ -249,7 +210,7 @@ def _listed(teachers: Any) -> list[Any]:
     return list(teachers) if isinstance(teachers, list | tuple) else [teachers]
 
 
-def _family(entry: Any) -> TeacherFamily:
+def teacher_family(entry: Any) -> TeacherFamily:
     estimator, weight = entry if isinstance(entry, tuple) else (entry, 1.0)
     return TeacherFamily.model_validate({"estimator": estimator, "weight": weight})
 
@@ -272,7 +233,7 @@ def _student(student: Any) -> Component | Mapping[str, Any]:
 def _check_teachers(teachers: Any) -> None:
     if isinstance(teachers, list | tuple) and not teachers:
         raise InvalidParameter("teachers = []: must hold at least one classifier; None is logistic regression")
-    for number, entry in enumerate([] if teachers is None else _listed(teachers)):
+    for number, entry in enumerate([] if teachers is None else listed_teachers(teachers)):
         name = f"teachers[{number}]" if isinstance(teachers, list | tuple) else "teachers"
         estimator, weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 1.0)
         _check_estimator(name, estimator, "a classifier, or (classifier, weight) in a list")
