@@ -21,8 +21,16 @@ from scipy.stats import binom
 
 from pate.audit.interface import OneRunAudit
 from pate.audit.mechanism import audit_mechanism
-from pate.audit.one_run_baselines import audit_erm, audit_gradients, audit_inputs, audit_sampling, spikes
-from pate.audit.one_run_pate import OneRun, alone, audit_pipeline
+from pate.audit.one_run import (
+    OneRun,
+    alone,
+    audit_erm,
+    audit_gradients,
+    audit_inputs,
+    audit_pipeline,
+    audit_sampling,
+    spikes,
+)
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import Config

@@ -6,7 +6,7 @@ python examples/compare_mechanisms.py
 import numpy as np
 
 from pate import GNMax, LNMax
-from pate.audit.samples import audit, sample_answers
+from pate.audit.mechanism import audit, sample_answers
 from pate.planning.costs import worst_case_epsilon
 from pate.planning.plan import Workload, solve_noise
 

@@ -32,7 +32,7 @@ _LIGHT = [
     "pate.voters.ledgers",
     "pate.accounting.sanitise",
     "pate.audit.bounds",
-    "pate.audit.samples",
+    "pate.audit.mechanism",
     "pate.data.votes",
     "pate.ledger",
     "pate.data.partition",

@@ -26,9 +26,24 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
-from pate.accounting.normal import log_ndtr
+
+
+def log_ndtr(x: ArrayLike) -> NDArray[np.float64]:
+    """log P(Z ≤ x)."""
+    from scipy.special import log_ndtr
+
+    return np.asarray(log_ndtr(x), dtype=np.float64)
+
+
+def ndtri(probability: float) -> float:
+    """The x with P(Z ≤ x) = `probability`."""
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
 
 __all__ = [
     "DEFAULT_ORDERS",

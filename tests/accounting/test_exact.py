@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
-from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon
+from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon, renyi_divergences
 from pate.accounting.loss_distribution import Curves, _fast_length, connect_the_dots, losses_epsilon, pld_epsilon
 from pate.accounting.neighbours_of_histogram import distinct_moves, neighbour_outcomes
-from pate.accounting.renyi import renyi_divergences
 from pate.errors import ConfigError, DataError, PateError
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from pate.audit.bounds import clopper_pearson_lower, clopper_pearson_upper
-from pate.audit.samples import audit, encode_outcomes, sample_answers
+from pate.audit.mechanism import audit, encode_outcomes, sample_answers
 from pate.mechanisms import (
     ConfidentGNMax,
     GaussianMSamp,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pate.audit.samples import audit
+from pate.audit.mechanism import audit
 from pate.mechanisms import Histogram
 from pate.mechanisms.cell_rounds import Round, cost_of
 from pate.voters.neighbours.cell_vote import CellVote

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from pate.audit.canaries import Canaries, fair_coins, guess
-from pate.audit.one_run import plan
-from pate.audit.one_run_baselines import audit_erm, audit_gradients, spikes
-from pate.audit.one_run_pate import alone
+from pate.audit.interface import Canaries, fair_coins, guess
+from pate.audit.one_run import alone, audit_erm, audit_gradients, plan, spikes
 from pate.audit.results import Options
 from pate.audit.runner import audit
 from pate.audit.sensitivity import audit_sensitivity

@@ -17,15 +17,17 @@ import torch
 import pate.baselines.dp_sgd as sgd
 from pate.audit import sensitivity
 from pate.audit.mechanism import FEW_DRAWS, audit_mechanism
-from pate.audit.one_run_baselines import (
+from pate.audit.one_run import (
+    OneRun,
+    alone,
     audit_clipping,
     audit_erm,
     audit_gradients,
     audit_inputs,
+    audit_pipeline,
     audit_sampling,
     spikes,
 )
-from pate.audit.one_run_pate import OneRun, alone, audit_pipeline
 from pate.audit.sensitivity import audit_sensitivity
 from pate.baselines import clipping_selfcheck, sampling
 from pate.baselines.dp_erm import DPLinearClassifier

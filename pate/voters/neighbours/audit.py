@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.canaries import Canaries, fair_coins
-from pate.audit.interface import OneRunAudit, Scores, scratch_run, student_scores, with_quick_student
+from pate.audit.interface import (
+    Canaries,
+    OneRunAudit,
+    Scores,
+    fair_coins,
+    scratch_run,
+    student_scores,
+    with_quick_student,
+)
 from pate.audit.scratch import scratch_folder
 from pate.boundary.aggregator import Aggregator
 from pate.boundary.counts import sum_votes

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.canaries import Canaries, fair_coins
-from pate.audit.interface import OneRunAudit, Scores, fewer_records, scratch_run, student_scores, with_quick_student
+from pate.audit.interface import (
+    Canaries,
+    OneRunAudit,
+    Scores,
+    fair_coins,
+    fewer_records,
+    scratch_run,
+    student_scores,
+    with_quick_student,
+)
 from pate.audit.scratch import scratch_folder
 from pate.audit.worst_pair import worst_pair
 from pate.boundary.aggregator import Aggregator, query_ids
