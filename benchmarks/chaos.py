@@ -43,7 +43,7 @@ def driver(folder: Path, seed: int) -> None:
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
     from pate.teachers import Recipe
-    from pate.voters.teachers.remote_votes import AskWorkers
+    from pate.voters.teachers.pool import AskWorkers
     from pate.voters.teachers.worker import Teaching, TrainingJob, Worker
 
     ray.init(address="auto", namespace="chaos", log_to_driver=False, logging_level="ERROR")

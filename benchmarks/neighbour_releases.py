@@ -19,10 +19,9 @@ from pate.config.components import listed
 from pate.data.images import load_images
 from pate.mechanisms import GNMax, Histogram, LNMax, PermuteAndFlip
 from pate.mechanisms.cell_rounds import Round
-from pate.planning.neighbours import with_target
 from pate.students import posterior
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.cells import Cells, CellVote, Space
+from pate.voters.neighbours.choice import with_target
 from pate.voters.neighbours.features import RecordFeatures
 
 _WAYS = {"histogram": Histogram(4), "lnmax": LNMax(4), "permute_and_flip": PermuteAndFlip(4), "gnmax": GNMax(8)}

@@ -29,7 +29,7 @@ from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.networks.threads import one_thread
 from pate.teachers import Recipe, assign_recipes, recipes
-from pate.teachers.stacked import _Batches, _move
+from pate.teachers.network import _Batches, _move
 from pate.voters.teachers.checkpoints import TeacherFiles
 from pate.voters.teachers.pool import Pool
 from pate.voters.teachers.worker import Teaching, Worker

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from pate.config import Config
-from pate.data.groups import groupings
+from pate.data.public import groupings
 from pate.data.sources import load
 from pate.mechanisms import UNANSWERED
 from pate.runs.run import Run

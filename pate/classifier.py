@@ -17,8 +17,8 @@ from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from pate.data.frames import Encoder, is_frame, person_ids, split_off_public, with_columns_of
-from pate.runs.notebook import labels_table
+from pate.data.model_input import Encoder, is_frame, person_ids, split_off_public, with_columns_of
+from pate.runs.console import labels_table
 from pate.voters.classifier_config import (
     InvalidParameter,
     check_parameters,

@@ -33,7 +33,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from pate.classifier import PATEClassifier, PrivacyWarning
 from pate.config import TeacherFamily
-from pate.data.frames import Encoder, person_ids, split_off_public
+from pate.data.model_input import Encoder, person_ids, split_off_public
 from pate.data.private import Records, is_per_person
 from pate.errors import ConfigError, RunError
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram
@@ -787,7 +787,7 @@ def test_a_protected_record_decides_nothing_about_columns_of_records_split_off(c
     """Types of a frame's columns are those of all its rows, protected ones too."""
     import pandas as pd
 
-    from pate.data.frames import Encoder, split_off_public
+    from pate.data.model_input import Encoder, split_off_public
 
     frame = pd.DataFrame({"age": [float(20 + i % 12) for i in range(60)], "c": ["a", "b"] * 30})
     public = split_off_public(frame, None, 0.3, 0)

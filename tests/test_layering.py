@@ -33,7 +33,7 @@ _LIGHT = [
     "pate.accounting.sanitise",
     "pate.audit.bounds",
     "pate.audit.mechanism",
-    "pate.data.votes",
+    "pate.data.arrays",
     "pate.ledger",
     "pate.data.partition",
     "pate.config",

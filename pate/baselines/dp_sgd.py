@@ -26,7 +26,9 @@ from pate.baselines.frozen_layers import (
     features_of_nobody,
     held,
     inputs_of,
+    private_components,
     public_channels,
+    public_components,
     refuse_memory_of_frozen,
     shares_right,
     through_frozen,
@@ -36,10 +38,17 @@ from pate.baselines.frozen_layers import (
 from pate.baselines.image_views import Seen, Views, by_turns
 from pate.baselines.networks import build_network
 from pate.baselines.optimisers import optimiser_for
-from pate.baselines.pca import private_components, public_components
 from pate.baselines.per_example import clipped_sum, never_stopping
-from pate.baselines.sampling import LotSampler, draws_for
-from pate.baselines.sgd_accounting import History, append_step, epsilon_of, noise_for, steps_within, too_large_delta
+from pate.baselines.sgd_accounting import (
+    History,
+    LotSampler,
+    append_step,
+    draws_for,
+    epsilon_of,
+    noise_for,
+    steps_within,
+    too_large_delta,
+)
 from pate.baselines.sgd_files import Noted, load_checkpoint, load_state, save_state
 from pate.boundary.guard import raised_by_pate
 from pate.components.registry import counted
@@ -86,7 +95,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     `views` are shifted and mirrored images to train on, a view a step (see `pate.baselines.image_views`).
     `state` in `fit` is a file that an interrupted run goes on from, with the accountant's history in it. `optimiser` is
     momentum or adam. `device` is auto (a GPU where there is one), cpu or cuda: all of a step is done there, and `draws`
-    says where lots and noise come from (see `pate.baselines.sampling`).
+    says where lots and noise come from (see `pate.baselines.sgd_accounting`).
     """
 
     accepts_images = True

@@ -25,10 +25,9 @@ from pate.cluster.remote_task import Progress, RemoteTask, gpu_on_cluster, here,
 from pate.cluster.session import joined
 from pate.components.registry import dotted_names
 from pate.config import BaselineConfig, RaySettings
-from pate.data.groups import groupings
 from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, check_private, clip_to_public_range, is_per_person, records_of
-from pate.data.public import PublicData
+from pate.data.public import PublicData, groupings
 from pate.data.sources import data_root, load
 from pate.errors import ConfigError
 from pate.networks.threads import waiting_threads

@@ -16,8 +16,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammainccinv
 
 from pate.accounting import parameters
-from pate.baselines.dp_erm import GRID, SOLVER_SHARE, min_strength, objective_parameters, tolerance_of
-from pate.baselines.erm_solver import build_loss
+from pate.baselines.dp_erm import GRID, SOLVER_SHARE, build_loss, min_strength, objective_parameters, tolerance_of
 from pate.errors import ConfigError
 
 MAX_RECORDS = 10**15

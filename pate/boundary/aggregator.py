@@ -40,7 +40,7 @@ from pate.storage.files import write_atomically
 if TYPE_CHECKING:
     from pate.runs.context import RunContext
     from pate.voters.base import Voters
-    from pate.voters.neighbours.cell_vote import CellVote
+    from pate.voters.neighbours.cells import CellVote
     from pate.voters.neighbours.vote_counting import VoteCounter
 
 

@@ -24,11 +24,10 @@ from pate.cli.forget import forget
 from pate.cli.init import init
 from pate.cli.jobs import fetch, jobs, logs, stop
 from pate.cli.mechanism_options import MechanismCommand
-from pate.cli.options import CommandGroup, as_option
+from pate.cli.options import CommandGroup, CommandWithResume, as_option
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce
-from pate.cli.resume_option import CommandWithResume
 from pate.cli.run import run
 from pate.cli.student import student
 from pate.cluster.interrupts import interruptible, received, speaking, was_told

@@ -98,7 +98,7 @@ def account(
 ) -> None:
     """Compute what answering the queries of a votes file costs, by every method."""
     from pate.accounting import parameters
-    from pate.data.votes import load_votes
+    from pate.data.arrays import load_votes
     from pate.mechanisms import build
     from pate.planning.costs import summarise
 
@@ -292,7 +292,7 @@ def _histograms(
     votes: Path | None, gaps: str | None, teachers: int | None, n_classes: int
 ) -> tuple[Counts | None, np.ndarray | None]:
     if votes is not None:
-        from pate.data.votes import load_votes
+        from pate.data.arrays import load_votes
 
         return load_votes(votes), None
     if gaps is None:

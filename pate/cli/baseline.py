@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pate.cli.resume_option import ResumeOption, as_argument, resume_hint
+from pate.cli.options import ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pate.cli.tables import print_table
+from pate.cli.options import print_table
 from pate.storage.files import make_folder, write_atomically
 
 

@@ -105,7 +105,7 @@ def _check(found: Start, out: Path, console: Console) -> None:
     """Raise DataError with all that is wrong with the data as the config reads it."""
     from pate.config import load_config
     from pate.data.private import check_private, records_of
-    from pate.planning.private_inspection import private_errors
+    from pate.planning.config_wizard import private_errors
     from pate.preflight.rehearsal import rehearse
     from pate.runs.context import RunContext, RunOptions
     from pate.voters import voters_of

@@ -35,7 +35,7 @@ def reproduce(
 ) -> None:
     """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
     from pate.reproduce import run, table
-    from pate.reproduce.baseline_rows import baseline_studies
+    from pate.reproduce.baseline_runs import baseline_studies
     from pate.reproduce.rows import figures_alone, study
     from pate.runs.console import console_for, in_a_job
 
@@ -85,8 +85,7 @@ def _reproduce_baselines(
     log_json: bool,
 ) -> None:
     """A paper about a baseline, which has no teachers."""
-    from pate.reproduce.baseline_rows import baseline_study
-    from pate.reproduce.baseline_runs import FIGURE, reproduce_baselines, table_lines
+    from pate.reproduce.baseline_runs import FIGURE, baseline_study, reproduce_baselines, table_lines
     from pate.runs.console import console_for
 
     if votes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.resume_option import ResumeOption, as_argument, resume_hint
+from pate.cli.options import ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising, held_back
 from pate.errors import RunError
 from pate.runs.console import Console, in_a_job

@@ -50,7 +50,7 @@ def student(
 
 
 def _print(trials: Trials, run: str) -> None:
-    from pate.cli.tables import print_table
+    from pate.cli.options import print_table
 
     tested = any(one.test is not None for one in trials.students)
     test_header = ("right on test examples", "mean over classes", "AUC") if tested else ()

@@ -11,8 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from pate.cli.jobs import Address, AsJson, Pack, connect, fetch_run, follow_job, print_fetched, say
-from pate.cli.options import Trust
-from pate.cli.resume_option import CommandWithResume, ResumeOption, as_argument
+from pate.cli.options import CommandWithResume, ResumeOption, Trust, as_argument
 from pate.errors import RunError
 from pate.runs.console import Console
 from pate.storage import is_url

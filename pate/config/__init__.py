@@ -1,6 +1,6 @@
 """YAML → typed, frozen settings. Every mistake is one line that names the key, the value and what would do."""
 
-from pate.config.components import TeacherFamily
+from pate.config.components import RaySettings, TeacherFamily
 from pate.config.loading import default_config_path, load_baseline_config, load_config, parse_config, stored_config
 from pate.config.settings import (
     BaselineBudget,
@@ -12,7 +12,6 @@ from pate.config.settings import (
     RunConfig,
     Sanitise,
 )
-from pate.config.workers import RaySettings
 from pate.config.yaml_loader import read_yaml
 
 __all__ = [

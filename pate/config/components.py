@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Self
+import re
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     PrivateAttr,
     SerializerFunctionWrapHandler,
@@ -16,8 +18,109 @@ from pydantic import (
     model_validator,
 )
 
-from pate.config.workers import Resources
 from pate.data.settings import Settings, Several
+
+MAX_WORKERS = 100_000
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
+
+Gpus = Literal["auto"] | float
+
+
+def _in_bytes(value: Any) -> Any:
+    """`2GB` is 2 · 10⁹ bytes, `2GiB` 2 · 2³⁰."""
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.fullmatch(value)
+    if found is None:
+        raise ValueError("must be a number of bytes, or a size such as 2GB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+Bytes = Annotated[int, BeforeValidator(_in_bytes)]
+
+
+class Workers(Settings):
+    """How many workers: a run begins with `min`, and has up to `max`, or as many as it has jobs."""
+
+    min: int = Field(default=1, ge=1, le=MAX_WORKERS)
+    max: int | None = Field(default=None, ge=1, le=MAX_WORKERS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_is_the_most(cls, content: Any) -> Any:
+        if content is None:
+            return {}
+        return {"max": content} if isinstance(content, int | float) and not isinstance(content, bool) else content
+
+    @model_validator(mode="after")
+    def _min_is_not_more(self) -> Workers:
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"min = {self.min}: more than max = {self.max}")
+        return self
+
+
+class Resources(Settings):
+    """What a worker of one family has. What is left out comes from `ray`; `gpus: auto` from what the family can use.
+
+    `labels` are those of Ray's nodes (a label selector), `custom` resources as nodes were started with.
+    """
+
+    cpus: float | None = Field(default=None, ge=0)
+    gpus: Gpus | None = None
+    memory: Bytes | None = Field(default=None, gt=0)
+    accelerator_type: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
+    labels: dict[str, str] = Field(default_factory=dict)
+    custom: dict[str, float] = Field(default_factory=dict)
+
+    @field_validator("gpus")
+    @classmethod
+    def _as_ray_takes_them(cls, value: Gpus | None) -> Gpus | None:
+        return checked_gpus(value)
+
+    @field_validator("custom")
+    @classmethod
+    def _amounts(cls, value: dict[str, float]) -> dict[str, float]:
+        for name, amount in value.items():
+            if amount <= 0:
+                raise ValueError(f"{name} = {amount:g}: must be more than 0")
+            if name in ("CPU", "GPU", "memory"):
+                raise ValueError(f"{name}: has a key of its own (cpus, gpus, memory)")
+        return value
+
+
+def checked_gpus(value: Gpus | None) -> Gpus | None:
+    """A share of one GPU, or whole ones."""
+    if isinstance(value, float | int):
+        if value < 0:
+            raise ValueError("must be 'auto' or at least 0")
+        if value > 1 and value != int(value):
+            raise ValueError(f"{value:g} GPUs: more than one must be a whole number of them")
+    return value
+
+
+class RaySettings(Settings):
+    """How Ray is used: how many workers, what each has, and how long a run waits for the first of them.
+
+    `workers: 4` is short for `workers: {min: 1, max: 4}`. Families that can use a GPU get `gpus_per_worker`, others
+    none. A run that has no workers, at its beginning or because all were lost, ends after `worker_timeout_seconds` and
+    can go on later. A teacher that takes more than `teacher_timeout_seconds` counts as hanging. Where workers read
+    private shards, each reader is given `memory_per_reader` bytes (or `2GB`): a node has no more readers than its
+    memory is enough for.
+    """
+
+    workers: Workers = Workers()
+    cpus_per_worker: float = Field(default=1.0, gt=0)
+    gpus_per_worker: Gpus = "auto"
+    worker_timeout_seconds: float = Field(default=600.0, ge=1)
+    teacher_timeout_seconds: float | None = Field(default=None, gt=0)
+    memory_per_reader: Bytes = Field(default=500_000_000, gt=0)
+
+    @field_validator("gpus_per_worker")
+    @classmethod
+    def _as_ray_takes_them(cls, value: Gpus) -> Gpus | None:
+        return checked_gpus(value)
+
 
 MAX_KINDS = 1_000
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from pate.accounting import parameters
-from pate.config.components import Columns, Component, Model
+from pate.config.components import Columns, Component, Model, RaySettings
 from pate.config.validation import check_delta, public_record_count
-from pate.config.workers import RaySettings
 from pate.config.yaml_loader import dump_yaml
 from pate.data.settings import DataSettings, Settings
 from pate.errors import ConfigError

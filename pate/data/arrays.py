@@ -11,13 +11,16 @@ import math
 import os
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, BinaryIO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
 from pate.components.registry import dotted
+from pate.data.formats import content_of
 from pate.errors import DataError
 
 MAX_GROWTH = 10
@@ -135,3 +138,16 @@ def _member(archive: ZipFile, info: ZipInfo) -> IO[bytes]:
 
 def _unreadable(where: str, error: Exception) -> DataError:
     return DataError(f"{where}: not a readable npz archive of plain arrays ({type(error).__name__})")
+
+
+_ZIP = b"PK"
+
+
+def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
+    """Vote histograms, int[queries, classes], from a .npy file; every row sums to the number of teachers."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    content = content_of(str(path))
+    if content.startswith(_ZIP):
+        raise DataError(f"{path}: an archive; give a .npy file with one array")
+    return parameters.votes(npy_array(content, str(path)), str(path))[:first]

@@ -19,9 +19,18 @@ from pate.components.registry import nearest
 from pate.data.arrays import npz_batches
 from pate.data.columns import Column, IdType, Treatment, array_features, canonical, is_number, one_hot
 from pate.data.dates import ABSOLUTE, features_of_date, names_of
-from pate.data.formats import USUAL, Columns, Dialect, Wanted, array_column, csv_batches, opened, parquet_batches
+from pate.data.formats import (
+    USUAL,
+    Columns,
+    Dialect,
+    Problems,
+    Wanted,
+    array_column,
+    csv_batches,
+    opened,
+    parquet_batches,
+)
 from pate.data.private import Records
-from pate.data.problems import Problems
 from pate.data.ranges import PublicRange
 from pate.errors import DataError
 

@@ -68,7 +68,7 @@ class ImageData(Settings):
 
 
 class TableData(Settings):
-    """A public table that plays the part of private data; see pate/data/benchmark_tables.py."""
+    """A public table that plays the part of private data; see pate/data/images.py."""
 
     source: Literal["adult", "kddcup99"]
 

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from pate.data.disk_buffer import Block, Spill
 from pate.data.drift import drift_warnings
-from pate.data.formats import USUAL, Wanted
+from pate.data.formats import USUAL, Problems, Wanted
 from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data.private import PrivateData, Records, Shards
-from pate.data.problems import Problems
 from pate.data.public import PublicData
 from pate.data.records import (
     Format,

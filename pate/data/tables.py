@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from pate.components.registry import nearest
 from pate.data.arrays import npz_arrays
 from pate.data.drift import drift_warnings
-from pate.data.formats import USUAL, Wanted, content_of
+from pate.data.formats import USUAL, Problems, Wanted, content_of
 from pate.data.model_input import describe_columns
 from pate.data.private import Records
-from pate.data.problems import Problems
 from pate.data.public import PublicData
 from pate.data.records import (
     Format,

@@ -35,7 +35,7 @@ def guarantee(rounds: Sequence[Round], votes: int, changed: bool = True) -> Sing
 
     Neighbouring relation: a record is added or removed, or `changed` under its id: with ids, all that a person has.
     Sensitivity: in each round at most `votes` counts change by 1; if changed, as many go down and as many go up
-    (see `pate.voters.neighbours.cell_vote`).
+    (see `pate.voters.neighbours.cells`).
     Guarantee: rounds compose adaptively; a later round's cells may depend on what earlier ones released.
     """
     changes = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pate.data.groups import groupings
+from pate.data.public import groupings
 from pate.voters import voters_of
 
 if TYPE_CHECKING:

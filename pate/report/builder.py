@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pate import __version__
-from pate.data.groups import groupings
-from pate.data.public import PublicData
+from pate.data.public import PublicData, groupings
 from pate.mechanisms import UNANSWERED
 from pate.report.explanations import described, privacy_statement
 from pate.report.fairness import without_privacy

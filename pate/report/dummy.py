@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate.data.groups import groupings
+from pate.data.public import groupings
 from pate.report.builder import described_report
 from pate.report.fairness import group_figures, without_privacy
 from pate.report.schema import Agreement, Benchmark, Calibration, EpsilonCurves, ReleasedLabels, Report, Student

@@ -16,7 +16,7 @@ from pate.report.figures import confusion_of
 from pate.report.schema import Group, GroupLost, Lost, NonprivateComparison
 
 if TYPE_CHECKING:
-    from pate.data.groups import Grouping
+    from pate.data.public import Grouping
 
 FEWEST = 30
 """Test examples: a share of fewer has a standard error of up to nine points and more."""

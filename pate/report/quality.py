@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.groups import groupings
+from pate.data.public import groupings
 from pate.mechanisms import UNANSWERED
 from pate.report.explanations import is_majority_class_model
 from pate.report.fairness import group_figures, mean_over_classes, recall_of

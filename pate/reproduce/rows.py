@@ -10,7 +10,7 @@ from typing import Any
 from pate.components.registry import chosen, nearest
 from pate.config import Config, default_config_path, parse_config, read_yaml
 from pate.errors import ConfigError
-from pate.reproduce.baseline_rows import baseline_studies
+from pate.reproduce.baseline_runs import baseline_studies
 
 _SECTIONS = ("neighbours", "mechanism", "budget", "student")
 _ROWS = Path(__file__).with_name("rows.yaml")

@@ -26,7 +26,7 @@ from pate.data.private import PrivateData, Records, Votes, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
-from pate.reproduce import figures, table
+from pate.reproduce import table
 from pate.reproduce.rows import Row, Study
 from pate.reproduce.teaching import votes_of
 from pate.runs.console import Console
@@ -158,9 +158,9 @@ class _Votes:
             return []
         first = min(_FIGURE_EXAMPLES, len(y))
         if isinstance(self._known, Votes):
-            return [figures.vote_figures(self._known.counts[:first], y[:first])] if self._seed == 0 else []
+            return [table.vote_figures(self._known.counts[:first], y[:first])] if self._seed == 0 else []
         return [
-            {"seed": self._seed, **figures.vote_figures(self._count(ensemble)[0][:first], y[:first])}
+            {"seed": self._seed, **table.vote_figures(self._count(ensemble)[0][:first], y[:first])}
             for ensemble in sorted(one for one in self._wanted if one.rate is None)
         ]  # the first rows of the union are the first examples
 
@@ -238,7 +238,7 @@ def _run_on_votes(row: Row, seed: int, known: _Votes, out: Path, session: _Sessi
         "epsilon": epsilon.get("epsilon_data_dependent"),
         "published_bound": published_epsilon(config.build_mechanism(), votes, config.budget.delta),
         "seconds": known.seconds(config) | seconds,
-        "votes": figures.vote_figures(votes, data.y_public[rows]),
+        "votes": table.vote_figures(votes, data.y_public[rows]),
     }
 
 
@@ -314,5 +314,5 @@ def _write(result: Reproduction, out: Path, private: Path, data: str) -> None:
     write_atomically(private / TABLE, lambda path: path.write_text(inside))
     if result.private["ensembles"]:
         shown = [ensemble for ensemble in result.private["ensembles"] if ensemble.get("seed", 0) == 0]
-        plot = figures.draw(shown, data)
+        plot = table.draw(shown, data)
         write_atomically(private / "figures_2_and_3.png", lambda path: path.write_bytes(plot))

@@ -7,9 +7,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from html import escape
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pate.components.registry import counted
 
@@ -273,3 +277,15 @@ def _event(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def labels_table(classes: Iterable[object], labels: NDArray[np.int64]) -> str:
+    """How many labels of each class were released, as HTML.
+
+    >>> labels_table(["cat", "<dog>"], np.array([0, 1, 1, -1]))
+    '<table><tr><th>class</th><th>labels</th></tr><tr><td>cat</td><td>1</td></tr><tr><td>&lt;dog&gt;</td><td>2</td></tr></table>'
+    """
+    names = list(classes)
+    counts = np.bincount(labels[labels >= 0], minlength=len(names))
+    rows = (f"<tr><td>{escape(str(name))}</td><td>{n}</td></tr>" for name, n in zip(names, counts, strict=True))
+    return f"<table><tr><th>class</th><th>labels</th></tr>{''.join(rows)}</table>"

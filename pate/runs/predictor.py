@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.components.registry import nearest
-from pate.data.frames import is_frame
+from pate.data.model_input import is_frame
 from pate.data.ranges import PublicRange
 from pate.errors import DataError, PateError, RunError, first_line
 from pate.runs.files import MODEL_CARD, STUDENT_CARD, RunFiles

@@ -28,8 +28,8 @@ from pate.data.partition import keyed_digest
 from pate.errors import PateError, RunError
 from pate.ledger.stored import FOLDER
 from pate.runs import files
+from pate.runs.console import labels_table
 from pate.runs.files import RunFiles
-from pate.runs.notebook import labels_table
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
 from pate.storage.files import KEY_BYTES, locked, make_folder, read_key, write_atomically
 

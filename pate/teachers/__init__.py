@@ -24,7 +24,7 @@ from pate.features import Features, build_features
 
 if TYPE_CHECKING:
     from pate.config import Model, TeacherFamily
-    from pate.config.workers import Resources
+    from pate.config.components import Resources
 
 
 @dataclass(frozen=True)

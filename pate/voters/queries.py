@@ -135,7 +135,7 @@ class QueryVoters(Voters[Q]):
         budget = self.config.budget
         if budget.query_selection != "clusters":
             return public
-        from pate.data.query_clusters import by_clusters
+        from pate.voters.query_loop import by_clusters
 
         return public.reordered(by_clusters(public.X_public, budget.max_queries, self.config.seed))
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pate.boundary.aggregator import Aggregator
 from pate.cluster.metrics import show
 from pate.config.settings import QueryConfig
-from pate.data.query_clusters import by_clusters
 from pate.errors import ConfigError
 from pate.mechanisms import UNANSWERED
 from pate.runs.console import Console
@@ -131,3 +130,26 @@ def require_confidence(student: Any, order: str = "uncertainty") -> None:
 def _unlike(X: NDArray, rows: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
     """Choose `size` of these rows that are unlike each other."""
     return rows[by_clusters(X[rows], size, seed)[:size]]
+
+
+_COMPONENTS = 50
+
+
+def by_clusters(X: NDArray, asked: int, seed: int) -> NDArray[np.int64]:
+    """Row numbers: first the example nearest to the centre of each of `asked` k-means clusters, then all others.
+
+    Columns of a table count by their spread, so that no unit of measurement outweighs the others. No label and nothing
+    private enters, so the list of queries is fixed before the first vote.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.decomposition import PCA
+
+    flat = X.reshape(len(X), -1)
+    if X.ndim == 2:
+        spread = flat.std(axis=0)
+        flat = flat / np.where(spread > 0, spread, 1)
+    if flat.shape[1] > _COMPONENTS < len(flat):
+        flat = PCA(_COMPONENTS, random_state=seed).fit_transform(flat)
+    distances = MiniBatchKMeans(min(asked, len(X)), n_init=3, random_state=seed).fit_transform(flat)
+    nearest = np.unique(distances.argmin(0))
+    return np.concatenate([nearest, np.setdiff1d(np.arange(len(X)), nearest)])

@@ -107,8 +107,8 @@ def stored_votes(file: str, folder: Path, public: PublicData) -> Votes:
 
     Rows beyond the public examples are left out.
     """
+    from pate.data.arrays import load_votes
     from pate.data.tables import existing
-    from pate.data.votes import load_votes
 
     path = existing(file, folder)
     votes = load_votes(path)

@@ -21,7 +21,7 @@ import pate.mechanisms
 from pate.accounting import bounds, calculators, composition, parameters, sanitise
 from pate.accounting.exact import exact_cost, exact_epsilon
 from pate.accounting.parameters import ParameterError
-from pate.accounting.tight import gap_costs, smooth_sensitivity
+from pate.accounting.tight import smooth_sensitivity
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.config import parse_config
 from pate.errors import PateError
@@ -229,8 +229,8 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
         NONSENSE["threshold"],
     ),
     "tests_cost, order": (lambda x: smooth_sensitivity.tests_cost(VOTES, GAUSSIAN, 9.0, x), NO_ORDER),
-    "rdp_by_gap, order": (lambda x: gap_costs.rdp_by_gap(GAUSSIAN, x, 3, 9), NO_ORDER),
-    "rdp_by_gap, classes": (lambda x: gap_costs.rdp_by_gap(GAUSSIAN, 4.0, x, 9), [*NO_COUNT, 0, 1]),
+    "rdp_by_gap, order": (lambda x: smooth_sensitivity.rdp_by_gap(GAUSSIAN, x, 3, 9), NO_ORDER),
+    "rdp_by_gap, classes": (lambda x: smooth_sensitivity.rdp_by_gap(GAUSSIAN, 4.0, x, 9), [*NO_COUNT, 0, 1]),
     "lnmax_epsilon, scale": (lambda x: bounds.lnmax_epsilon(VOTES, x, 1e-5), NOT_ABOVE_0),
     "lnmax_epsilon, delta": (lambda x: bounds.lnmax_epsilon(VOTES, 20.0, x), NO_DELTA),
     "lnmax_epsilon, lambda": (lambda x: bounds.lnmax_epsilon(VOTES, 20.0, 1e-5, x), [*NO_COUNT, 0]),

@@ -10,8 +10,7 @@ import pytest
 from pate.audit.mechanism import audit
 from pate.mechanisms import Histogram
 from pate.mechanisms.cell_rounds import Round, cost_of
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.cells import Cells, CellVote, Space
 
 RUNS = 40_000
 MECHANISM = Histogram(2.0)

@@ -29,7 +29,7 @@ from pate.audit.one_run import (
     spikes,
 )
 from pate.audit.sensitivity import audit_sensitivity
-from pate.baselines import clipping_selfcheck, sampling
+from pate.baselines import clipping_selfcheck, sgd_accounting
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.boundary import aggregator
@@ -40,7 +40,7 @@ from pate.data.public import PublicData
 from pate.mechanisms import GNMax, Histogram, LNMax
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.voters import voters_of
-from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import CellVote
 from pate.voters.teachers.worker import Worker
 
 SURE = 1 - 1e-6
@@ -296,7 +296,7 @@ class Shuffled:
 
 def test_shuffled_lots_are_found_at_a_large_delta(monkeypatch):
     """At δ = 1e-5 no number of runs that anybody could wait for shows it; at 0.65 a hundred do."""
-    monkeypatch.setattr(sampling, "bernoulli", Shuffled())
+    monkeypatch.setattr(sgd_accounting, "bernoulli", Shuffled())
     found = audit_sampling(model(), runs=120, confidence=0.999)
     assert found.refutes, found
 

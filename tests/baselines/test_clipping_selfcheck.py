@@ -352,13 +352,13 @@ def test_norms_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Any) -> torch.Tensor:
         return self.left.square().sum(1) * self.right.square().sum(1)
 
-    monkeypatch.setattr("pate.baselines.ghost_norms._Outer.squared_norms", forgetful)
+    monkeypatch.setattr("pate.baselines.per_example._Outer.squared_norms", forgetful)
     inputs, targets = made_up((4, 4), 3)
     assert difference("ghost", lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), inputs, targets) is not None
 
 
 def test_a_record_that_is_not_finite_adds_nothing_to_the_private_pca() -> None:
-    from pate.baselines.pca import private_components
+    from pate.baselines.frozen_layers import private_components
     from pate.noise.continuous import seeded_entropy
 
     X = blobs(50)[0].reshape(50, -1)

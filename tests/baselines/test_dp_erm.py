@@ -16,12 +16,15 @@ from pate.baselines.dp_erm import (
     SOLVER_SHARE,
     TOLERANCE,
     DPLinearClassifier,
+    Huber,
+    Logistic,
+    Loss,
     clip_rows,
     min_strength,
+    minimise,
     objective_parameters,
     tolerance_of,
 )
-from pate.baselines.erm_solver import Huber, Logistic, Loss, minimise
 from pate.baselines.private_tuning import PrivatelyTuned
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from pate.baselines import dp_sgd, ghost_norms, per_example
+from pate.baselines import dp_sgd, per_example
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.per_example import WAYS
 from pate.errors import ConfigError
@@ -30,8 +30,7 @@ def classifier(**settings: object) -> DPSGDClassifier:
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "auto"])
 def test_all_of_a_step_is_where_the_network_is(way: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dp_sgd, "way_for", lambda *_: way)
-    for module in (per_example, ghost_norms):
-        monkeypatch.setattr(module, "counted", lambda rows, factors: rows)
+    monkeypatch.setattr(per_example, "counted", lambda rows, factors: rows)
     monkeypatch.setattr(dp_sgd, "never_stopping", lambda total, *_: total)  # which would hide what fails
     steps: list[int] = []
     with warnings.catch_warnings():
@@ -42,8 +41,7 @@ def test_all_of_a_step_is_where_the_network_is(way: str, model: str, monkeypatch
 
 
 def test_a_state_goes_on_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (per_example, ghost_norms):
-        monkeypatch.setattr(module, "counted", lambda rows, factors: rows)
+    monkeypatch.setattr(per_example, "counted", lambda rows, factors: rows)
     monkeypatch.setattr(dp_sgd, "never_stopping", lambda total, *_: total)
     state = tmp_path / "state.safetensors"
     steps: list[int] = []

@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from pate.accounting import parameters
 from pate.accounting.parameters import MIN_CLIP_NORM
-from pate.baselines.ghost_norms import trace_of
 from pate.baselines.networks import build_network
-from pate.baselines.per_example import _factors, clipped_sum, never_stopping, quickest
+from pate.baselines.per_example import _factors, clipped_sum, never_stopping, quickest, trace_of
 from pate.errors import ConfigError
 
 

@@ -12,8 +12,7 @@ from scipy import stats
 from scipy.optimize import minimize
 
 from pate.accounting.parameters import ParameterError
-from pate.baselines.dp_erm import DPLinearClassifier
-from pate.baselines.erm_solver import build_loss
+from pate.baselines.dp_erm import DPLinearClassifier, build_loss
 from pate.baselines.sample_size import ExcessLoss
 from pate.errors import ConfigError
 from pate.noise.continuous import seeded_entropy

@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 from pate.data.columns import years_of
 from pate.data.dates import PARTS, features_of_date, names_of, offered
-from pate.data.groups import category_columns
 from pate.data.model_input import describe_columns, format_from_card, table_in
 from pate.data.private import Records, records_of
-from pate.data.public import PublicData
+from pate.data.public import PublicData, category_columns
 from pate.data.records import Format, Table, features_of
 from pate.data.settings import CsvData
 from pate.data.sources import load

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pate.config import Config, default_config_path, load_config, parse_config
-from pate.data.groups import category_columns, groupings
-from pate.data.public import PublicData
+from pate.data.public import PublicData, category_columns, groupings
 from pate.data.sources import load
 from pate.errors import ConfigError
 

@@ -16,10 +16,8 @@ from torch import nn
 from pate.components.registry import found_file, importing_only, make_importable
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
-from pate.features.pretrained import Pretrained
-from pate.networks.folding import folded
-from pate.voters.neighbours.feature_cache import FeatureCache, _digest
-from pate.voters.neighbours.features import transformed
+from pate.features.pretrained import Pretrained, folded
+from pate.voters.neighbours.features import FeatureCache, _digest, transformed
 from pate.voters.neighbours.settings import NeighbourSettings
 from pate.voters.neighbours.stage import Rounds
 

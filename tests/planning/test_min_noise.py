@@ -14,9 +14,8 @@ from pate.accounting import parameters
 from pate.errors import ConfigError
 from pate.mechanisms import GNMax, Histogram, LNMax, build
 from pate.mechanisms.cell_rounds import Round, cost_of
-from pate.planning.min_noise import min_noise
-from pate.planning.neighbours import with_target
-from pate.planning.plan import Workload, epsilon_of, solve_noise
+from pate.planning.plan import Workload, epsilon_of, min_noise, solve_noise
+from pate.voters.neighbours.choice import with_target
 
 BOUNDS = 1e-3, 1e6
 

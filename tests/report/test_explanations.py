@@ -21,7 +21,7 @@ from pate.report.plots import as_svg, class_accuracies
 from pate.report.private_page import WARNING
 from pate.report.schema import EpsilonCurves, Queries, Report
 from pate.report.statement import render_statement
-from pate.reproduce.figures import vote_figures
+from pate.reproduce.table import vote_figures
 from pate.voters import voters_of
 
 QUERIES = Queries(asked=30, answered=20, max_queries=77, max_answers=55)

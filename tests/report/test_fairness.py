@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from pate import pipeline
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, Config, parse_config
-from pate.data.groups import Grouping, groupings
 from pate.data.private import Records
-from pate.data.public import PublicData
+from pate.data.public import Grouping, PublicData, groupings
 from pate.data.sources import load
 from pate.errors import ConfigError, RunError
 from pate.report.fairness import FEWEST, group_figures, without_privacy

@@ -10,9 +10,14 @@ import pytest
 from support.command_line import in_process
 
 from pate.errors import ConfigError
-from pate.reproduce import baseline_figures, baseline_runs
-from pate.reproduce.baseline_rows import BaselineStudy, baseline_studies, baseline_study
-from pate.reproduce.baseline_runs import reproduce_baselines, table_lines
+from pate.reproduce import baseline_runs
+from pate.reproduce.baseline_runs import (
+    BaselineStudy,
+    baseline_studies,
+    baseline_study,
+    reproduce_baselines,
+    table_lines,
+)
 from pate.runs.console import Quiet
 
 ROWS = """
@@ -92,7 +97,7 @@ def test_a_panel_of_names_shows_lines_side_by_side_and_the_papers_figures() -> N
         {"line": "CNN", "at": 2, "accuracy": 0.7, "deviation": None, "paper": 0.75},
     ]
     figure, axes = plt.subplots()
-    baseline_figures._named(axes, rows, ["digits", "letters"])
+    baseline_runs._named(axes, rows, ["digits", "letters"])
     crosses = [line.get_xydata().tolist() for line in axes.get_lines() if line.get_marker() == "x"]
     assert crosses[0] == [[pytest.approx(0.9), pytest.approx(80)]]
     assert crosses[1][1] == [pytest.approx(2.1), pytest.approx(75)]

@@ -13,7 +13,7 @@ from support.command_line import in_process
 
 from pate.errors import ConfigError
 from pate.mechanisms import LNMax
-from pate.reproduce import figures, table
+from pate.reproduce import table
 from pate.reproduce.rows import Study, figures_alone, study
 from pate.reproduce.run import Reproduction, _ensemble, reproduce
 from pate.reproduce.teaching import _digest
@@ -133,7 +133,7 @@ def test_tables_name_what_is_private(result: Reproduction) -> None:
 
 def test_the_noisy_vote_is_right_as_often_as_drawn() -> None:
     votes, y = np.array([[12, 8, 0]]), np.array([0])
-    exact = figures.noisy_accuracy(votes, y, 5.0)
+    exact = table.noisy_accuracy(votes, y, 5.0)
     entropy = np.random.default_rng(0).bytes
     drawn = LNMax(5.0).release(np.repeat(votes, 20_000, axis=0), entropy)
     assert (drawn == 0).mean() == pytest.approx(exact, abs=0.02)  # five and a half standard errors

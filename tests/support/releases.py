@@ -119,7 +119,7 @@ def baselines() -> dict[str, tuple[Release, int]]:
     """The same for the baselines, which take seconds to import."""
     from pate.baselines.dp_erm import DPLinearClassifier
     from pate.baselines.dp_sgd import DPSGDClassifier
-    from pate.baselines.pca import private_components
+    from pate.baselines.frozen_layers import private_components
     from pate.baselines.private_tuning import PrivatelyTuned
 
     X = np.random.default_rng(0).normal(size=(60, 16))

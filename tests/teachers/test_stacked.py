@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pate.teachers.network import Network
-from pate.teachers.stacked import diverged, fit_stack
+from pate.teachers.network import Network, diverged, fit_stack
 
 PARAMETERS = [
     {"architecture": "mlp", "hidden": 8, "steps": 30},

@@ -15,12 +15,11 @@ from pate.config import parse_config
 from pate.data import images
 from pate.data.private import Records, Votes, records_of
 from pate.data.public import PublicData
-from pate.data.query_clusters import by_clusters
 from pate.errors import ConfigError, DataError, RunError
 from pate.runs.console import Console
 from pate.runs.run import Run
 from pate.voters import voters_of
-from pate.voters.query_loop import ask_actively
+from pate.voters.query_loop import ask_actively, by_clusters
 from pate.voters.stored import StoredCount, stored_votes
 
 CONTENT = {

@@ -33,8 +33,7 @@ from pate.mechanisms import Mechanism
 from pate.mechanisms.cell_rounds import Round, guarantee
 from pate.runs.run import Run
 from pate.voters.ledgers import ledger_opener
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells
+from pate.voters.neighbours.cells import Cells, CellVote
 from pate.voters.neighbours.features import RecordFeatures
 from pate.voters.neighbours.stage import Rounds, digest
 from pate.voters.neighbours.vote_counting import LocalVoteCounter

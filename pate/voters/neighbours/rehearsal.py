@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from pate.data.public import PublicData
 from pate.students.posterior import label_members
 from pate.voters.base import RehearsedVotes
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.cells import Cells, CellVote, Space
 from pate.voters.neighbours.features import RecordFeatures
 
 if TYPE_CHECKING:

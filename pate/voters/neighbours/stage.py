@@ -17,10 +17,8 @@ from pate.mechanisms.cell_rounds import Round
 from pate.storage.files import make_folder, write_atomically
 from pate.students import posterior
 from pate.students.posterior import Labelled
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
-from pate.voters.neighbours.feature_cache import FeatureCache
-from pate.voters.neighbours.features import RecordFeatures
+from pate.voters.neighbours.cells import Cells, CellVote, Space
+from pate.voters.neighbours.features import FeatureCache, RecordFeatures
 from pate.voters.neighbours.settings import NeighbourSettings
 
 Release = Callable[[str, CellVote, Mechanism], NDArray[np.int64]]

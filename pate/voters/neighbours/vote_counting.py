@@ -26,7 +26,7 @@ from pate.mechanisms.base import Split
 from pate.runs.console import Console
 from pate.runs.files import LEFT_OUT
 from pate.runs.run import Run
-from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import CellVote
 
 HERE = "here"
 PARTS_OF_PERSONS = 128

@@ -20,8 +20,8 @@ from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger import Limits
 from pate.mechanisms import Histogram, Mechanism
 from pate.mechanisms.cell_rounds import Round, RoundsCost, cost_of, guarantee
-from pate.planning.neighbours import check_cells, describe_plan, plan_of_rounds, with_target
 from pate.voters.base import Cost, Plan, RehearsedVotes, Release, Voters
+from pate.voters.neighbours.choice import check_cells, describe_plan, plan_of_rounds, with_target
 from pate.voters.neighbours.settings import NeighboursConfig
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.students.posterior import Labelled
-    from pate.voters.neighbours.cell_vote import CellVote
+    from pate.voters.neighbours.cells import CellVote
 
 _CELLS, _EXAMPLES_PER_CELL = 100, 4  # of a PATEClassifier, where nothing says otherwise
 

@@ -11,22 +11,77 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.guard import Failed
+from pate.boundary.counts import PartialCounts
+from pate.boundary.guard import Failed, WorkerLost, error_kind
 from pate.cluster.resources import fits, has_gpus, told
 from pate.cluster.session import started_here
 from pate.config import RaySettings
 from pate.errors import ConfigError, PateError, RunError
 from pate.teachers.payload import constant, pack
 from pate.voters.teachers.checkpoints import Store
-from pate.voters.teachers.remote_votes import AskWorkers
 from pate.voters.teachers.schedule import HANGS, Kind, Schedule, WorkerTask
-from pate.voters.teachers.timeouts import Patience, Say
-from pate.voters.teachers.worker import PartData, Teaching, Unread, WarmUp, Worker
-from pate.voters.teachers.worker_types import WorkerKind, kinds_of_workers
+from pate.voters.teachers.worker import QUERIES_AT_ONCE, PartData, Teaching, Unread, WarmUp, Worker
+from pate.voters.teachers.worker_types import Patience, Say, WorkerKind, kinds_of_workers
+
+_BLOCKS_AT_ONCE = 8  # of queries, whose features are in the object store meanwhile
+
+
+class AskWorkers:
+    """Counts votes by asking worker actors; can be sent to another process.
+
+    The features of queries, which are public, are worked out once for all workers, by all of them in turn. `recipes`
+    are kinds of teachers, one for each chain of features.
+    """
+
+    def __init__(self, workers: Sequence[Any], recipes: Sequence[int] = ()) -> None:
+        self._workers, self._recipes = workers, recipes
+
+    def __call__(self, X: NDArray) -> list[PartialCounts]:
+        from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+
+        lost = "a teacher worker died while it was asked for votes; resume the run"
+        blocks = [X[i : i + QUERIES_AT_ONCE] for i in range(0, max(len(X), 1), QUERIES_AT_ONCE)]
+        found: list[list[PartialCounts]] = []
+        try:
+            for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
+                found += self._ask(blocks[start : start + _BLOCKS_AT_ONCE])
+        except (RayActorError, ObjectLostError):
+            raise WorkerLost(lost) from None
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, (RayActorError, ObjectLostError)):  # of another worker, whose features it waited for
+                raise WorkerLost(lost) from None
+            raise (
+                cause if isinstance(cause, Failed) else Failed(f"a teacher worker failed ({error_kind(cause)})")
+            ) from None
+        return [joined(of_worker) for of_worker in zip(*found, strict=True)]
+
+    def _ask(self, blocks: Sequence[NDArray]) -> list[list[PartialCounts]]:
+        """Of each block, what each worker says."""
+        import ray
+
+        shared, turns = [ray.put(block) for block in blocks], cycle(self._workers)
+        features = [[next(turns).features.remote(recipe, X) for recipe in self._recipes] for X in shared]
+        calls = [
+            [worker.count.remote(X, self._recipes, *seen) for worker in self._workers]
+            for X, seen in zip(shared, features, strict=True)
+        ]
+        partials: list[list[PartialCounts]] = [ray.get(of_block) for of_block in calls]
+        return partials
+
+
+def joined(blocks: Sequence[PartialCounts]) -> PartialCounts:
+    """A worker's votes on all queries; refused unless the same parts voted on each of them."""
+    if len({partial.parts for partial in blocks}) > 1:
+        raise RunError("a worker's teachers changed while their votes were counted: nothing was drawn")
+    return PartialCounts(blocks[0].parts, np.concatenate([partial.counts for partial in blocks]))
+
 
 _MAX_DEATHS = 10  # workers that may die without one teacher getting finished in between
 _MAX_PENDING = 128  # workers asked for and not there yet: demand enough to grow by, and no flood

@@ -287,7 +287,7 @@ class Worker:
 
         A part that cannot take part leaves its slot blank, so that the others come out as they would anyway.
         """
-        from pate.teachers.stacked import diverged
+        from pate.teachers.network import diverged
 
         slots: dict[int, Records] = {}
         for part, (X, y) in data.items():
@@ -318,7 +318,7 @@ class Worker:
         return networks
 
     def _fit_stack(self, job: TrainingJob, data: Mapping[int, Records]) -> dict[int, Any]:
-        from pate.teachers.stacked import fit_stack
+        from pate.teachers.network import fit_stack
 
         networks = {
             part: self._kinds[job.recipe].estimator(seed_of_part(self._seed, part, attempt=0)) for part in job.parts

@@ -15,7 +15,7 @@ from pate.boundary.counts import PartialVotes
 from pate.cli import app
 from pate.data.private import Records
 from pate.errors import DataError
-from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import CellVote
 from pate.voters.neighbours.features import RecordFeatures
 from pate.voters.neighbours.vote_counting import LocalVoteCounter
 

@@ -10,8 +10,7 @@ import pytest
 from pate.boundary.counts import PartialVotes, sum_votes
 from pate.data.partition import ranks
 from pate.errors import RunError
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.cells import Cells, CellVote, Space
 
 KEY = b"k" * 32
 CENTRES = np.array([[0.0], [10.0], [20.0], [30.0]])

@@ -9,10 +9,8 @@ import pytest
 from voters.neighbours.test_neighbours_run import config, data, run
 
 from pate.runs.run import Run
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
-from pate.voters.neighbours.feature_cache import FeatureCache
-from pate.voters.neighbours.features import RecordFeatures
+from pate.voters.neighbours.cells import Cells, CellVote, Space
+from pate.voters.neighbours.features import FeatureCache, RecordFeatures
 
 STEPS = [{"name": "upright", "params": {}}, {"name": "hog", "params": {}}]
 

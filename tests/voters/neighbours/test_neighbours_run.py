@@ -19,7 +19,7 @@ from pate.ledger.chain import reading
 from pate.runs.console import Quiet
 from pate.runs.run import Run
 from pate.students.saving import load_student
-from pate.voters.neighbours.cell_vote import CellVote
+from pate.voters.neighbours.cells import CellVote
 from pate.voters.neighbours.vote_counting import LocalVoteCounter
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])

@@ -29,8 +29,7 @@ from pate.data.sources import load
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 from pate.runs.console import Quiet
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.cells import Cells, CellVote, Space
 from pate.voters.neighbours.features import RecordFeatures
 from pate.voters.neighbours.vote_counting import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
 from pate.voters.teachers.readers import Readers

@@ -12,8 +12,7 @@ from pate.data.private import Records, Shards, is_per_person
 from pate.data.settings import NpzData
 from pate.data.shards import load_sharded
 from pate.mechanisms.base import Split
-from pate.voters.neighbours.cell_vote import CellVote
-from pate.voters.neighbours.cells import Cells, Space
+from pate.voters.neighbours.cells import Cells, CellVote, Space
 from pate.voters.neighbours.features import RecordFeatures
 from pate.voters.neighbours.vote_counting import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
 from pate.voters.teachers.readers import Readers

@@ -9,10 +9,9 @@ import pytest
 from support.teachers import KEY
 
 from pate.config import RaySettings, TeacherFamily
-from pate.config.workers import Resources
-from pate.networks.memory import bytes_to_train
+from pate.config.components import Resources
 from pate.teachers import assign_recipes, recipes
-from pate.teachers.network import Network
+from pate.teachers.network import Network, bytes_to_train
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers.local import Local
 from pate.voters.teachers.worker import STACK, Teaching, Worker
