@@ -427,7 +427,7 @@ def test_voters_follow_from_public_figures_as_a_plan_recommends() -> None:
     assert near._prepared(X, y, X_public[:60], None)[2].neighbours.cells == 15  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("count", [None, 133, 20_000])
+@pytest.mark.parametrize("count", [None, 2_000, 20_000])
 @pytest.mark.parametrize("voters", ["auto", "teachers", "neighbours"])
 def test_one_record_more_changes_neither_voters_nor_their_number(voters: str, count: int | None) -> None:
     X, y = records(400)
@@ -479,9 +479,8 @@ def test_a_person_has_the_votes_of_one_record() -> None:
     copies = (np.repeat(X[:1], 100, axis=0), np.repeat(y[:1], 100), np.repeat(persons[:1], 100))
     X, y, persons = (np.concatenate(pair) for pair in zip((X, y, persons), copies, strict=True))
     model = PATEClassifier(mechanism=Histogram(1.0), max_queries=5, classes=["up", "down"])
-    public, private, _ = model._prepared(X, y, records(30, seed=1)[0], persons)
+    _, private, _ = model._prepared(X, y, records(30, seed=1)[0], persons)
     assert Counter(private.ids) == {"0": 101, **{str(i): 1 for i in range(1, 60)}}
-    assert public.per_person
     assert is_per_person(private)
 
 
@@ -743,7 +742,7 @@ def test_records_vote_themselves_with_the_least_noise_for_epsilon() -> None:
     model.fit(X, y, X_public=frame(80, 1))
     assert 1.98 < model.epsilon_ <= 2
     assert model.delta_ == 1e-5
-    assert model.report_.voters == "neighbours"
+    assert model.report_.voters.kind == "neighbours"
     assert model.report_.privacy.epsilon_added_or_removed == pytest.approx(1.0, rel=0.01)
     assert len(model.labels_) == len(model.public_rows_) == 80
     held_out = frame(200, 2)

@@ -186,6 +186,21 @@ def test_nobody_asks_which_mechanism_it_has() -> None:
             assert not known & {word for test in tests for word in _words(test)}, path
 
 
+def test_nobody_asks_which_kind_of_voters_it_has() -> None:
+    """What differs between kinds is asked of them, so that a new one is a new folder and no edit elsewhere."""
+    from pate.voters import kind_names, kind_of
+
+    names = set(kind_names())
+    classes = {cls.__name__ for name in names for cls in (kind_of(name), kind_of(name).config_class)}
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] == "voters":
+            continue
+        for test in filter(_decides, ast.walk(ast.parse(path.read_text()))):
+            texts = {node.value for node in ast.walk(test) if isinstance(node, ast.Constant)}
+            assert not names & texts, (path, test.lineno)
+            assert not classes & set(_words(test)), (path, test.lineno)
+
+
 def _decides(node: ast.AST) -> bool:
     called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
     return isinstance(node, (ast.Compare, ast.Match)) or called in ("isinstance", "issubclass")

@@ -16,7 +16,6 @@ from pate.boundary.aggregator import Aggregator
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
 from pate.storage.files import KEY_BYTES
-from pate.voters.stored import StoredCount
 
 
 @contextmanager
@@ -42,6 +41,8 @@ def scratch_aggregator(mechanism: Mechanism, asked: int, n_teachers: int) -> Ite
 def answers(mechanism: Mechanism, counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The labels of these histograms [queries, classes], all of as many votes, the whole way: collected, drawn, charged
     and stored in a fresh ledger, and read from there."""
+    from pate.voters.stored import StoredCount
+
     n_teachers, X = int(counts[0].sum()), np.arange(len(counts), dtype=np.float64)[:, None]
     with scratch_aggregator(mechanism, len(counts), n_teachers) as aggregator:
         aggregator.collect(X, StoredCount(counts, n_teachers))

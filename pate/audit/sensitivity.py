@@ -26,7 +26,6 @@ from pate.components.registry import counted
 from pate.config import Config
 from pate.data.private import Records
 from pate.data.public import PublicData
-from pate.preflight.features import with_learned_features
 from pate.storage.files import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -97,6 +96,7 @@ def audit_sensitivity(
     """Count the votes of the records, and of `tries` neighbouring data sets of each kind."""
     from pathlib import Path
 
+    from pate.preflight.features import with_learned_features
     from pate.voters import voters_of
 
     public = replace(public, per_person=records.ids is not None)

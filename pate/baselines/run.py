@@ -31,7 +31,6 @@ from pate.data.public import PublicData, groupings
 from pate.data.sources import data_root, load
 from pate.errors import ConfigError
 from pate.networks.threads import waiting_threads
-from pate.preflight.features import with_learned_preparation
 from pate.report.builder import benchmark_figures, together_of
 from pate.report.explanations import privacy_statement
 from pate.report.figures import data_name, software
@@ -94,6 +93,8 @@ def run_baseline(
     if curve and not data.benchmark:
         raise ConfigError("curve: is for benchmarks; accuracies on private records are private")
     groupings(data, config.report.groups)
+    from pate.preflight.features import with_learned_preparation
+
     config = with_learned_preparation(given, data.X_public)
     n_records = _public_count(config, data, records)
     model = _build(config, data, n_records)

@@ -78,12 +78,15 @@ def settings_from(content: Mapping[str, Any], kind: type[Kind]) -> Kind:
     """Settings from plain values, before anything that they name is built."""
     if "baseline" in content and kind is Config:
         raise ConfigError("baseline: this config is for `pate baseline`, not for `pate run`")
-    if "teachers" in content and kind is BaselineConfig:
-        raise ConfigError("teachers: this config is for `pate run`, not for `pate baseline`")
+    if "mechanism" in content and kind is BaselineConfig:
+        raise ConfigError("mechanism: this config is for `pate run`, not for `pate baseline`")
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(_one_line(error, content, kind)) from None
+        from pate.voters import config_class
+
+        own = config_class(content) if kind is Config else kind
+        raise ConfigError(_one_line(error, content, own)) from None
 
 
 def _override(content: dict[str, Any], text: str) -> None:
@@ -159,6 +162,8 @@ def _about(first: Any, errors: Sequence[Any], content: Any, kind: type[Settings]
     path = _place(first["loc"], content)
     key = dotted(path)
     if first["type"] == "extra_forbidden":
+        if others := _voters_with(first["loc"], kind):
+            return f"{key}: is for voters: {' or '.join(others)}; leave it out, or say so"
         return f"{key}: unknown key; {nearest(str(path[-1]), _known_keys(first['loc'], kind))}"
     if first["type"] == "union_tag_invalid":
         source = first["input"].get("source")
@@ -218,6 +223,20 @@ def _known_keys(location: tuple[int | str, ...], kind: type[Settings]) -> Iterab
         elif part in section.model_fields and part != "data":
             section = _section_in(section.model_fields[str(part)].annotation)
     return section.model_fields
+
+
+def _voters_with(location: tuple[int | str, ...], kind: type[Settings]) -> list[str]:
+    """Other kinds of voters that have the key at `location`."""
+    from pate.voters import kind_names, kind_of
+
+    if not issubclass(kind, Config):
+        return []
+    others = {name: kind_of(name).config_class for name in kind_names()}
+    return [
+        name
+        for name, other in others.items()
+        if location[0] in other.model_fields and str(location[-1]) in _known_keys(location, other)
+    ]
 
 
 def _section_in(annotation: Any) -> type[Settings]:

@@ -30,7 +30,7 @@ def check(context: RunContext) -> None:
         with tempfile.TemporaryDirectory(prefix="pate-") as folder, attempt("report", "drawn"):
             path = Path(folder)
             RunFiles(path).config_file.write_text(config.to_yaml(), encoding="utf-8")
-            store_report(path, dummy_report(config, public, context.epsilon))
+            store_report(path, dummy_report(context.voters, public, context.epsilon))
             save_examples(RunFiles(path).examples_file, public, labels)
             write_pages(path, images=False)
     except AttemptFailed as error:

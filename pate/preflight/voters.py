@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pate.voters import voters_of
-
 if TYPE_CHECKING:
     from pate.runs.context import RunContext
 
 
 def check(context: RunContext) -> None:
     """Raise ConfigError where teachers, or public features, do not work."""
-    voters_of(context.config).try_on_public(context.public)
+    context.voters.try_on_public(context.public)

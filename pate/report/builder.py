@@ -25,12 +25,11 @@ from pate.report.schema import (
     Student,
     Together,
 )
-from pate.voters import voters_of
 
 if TYPE_CHECKING:
     from pate.runs.context import RunContext
     from pate.runs.related import Related
-    from pate.voters.base import Release
+    from pate.voters.base import Release, Voters
 
 
 def report_of_run(context: RunContext, release: Release, student: Any, nonprivate: Any = None) -> Report:
@@ -39,8 +38,9 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
     measures, answers = measured(
         config.student.name, student, data, groups=config.report.groups, agreement=context.agreement
     )
+    voters = context.voters
     found = described_report(
-        config,
+        voters,
         data,
         context.epsilon,
         asked=release.asked,
@@ -54,7 +54,7 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
             if data.benchmark
             else None
         ),
-        curves=publishable_curves(voters_of(config).epsilon_curves(data.n_classes)) if context.options.pages else None,
+        curves=publishable_curves(voters.epsilon_curves(data.n_classes)) if context.options.pages else None,
         together=together_of(context.related),
     )
     return found.model_copy(update={"anchored": context.is_anchored})
@@ -66,7 +66,7 @@ def together_of(related: Related | None) -> Together | None:
 
 
 def described_report(
-    config: Any,
+    voters: Voters[Any],
     data: PublicData,
     epsilon: float,
     *,
@@ -81,7 +81,8 @@ def described_report(
     together: Together | None = None,
 ) -> Report:
     """A report with these figures, and with what config, data and mechanism say of themselves."""
-    voters, delta = voters_of(config), config.budget.delta
+    config = voters.config
+    delta = config.budget.delta
     cost, (max_queries, max_answers) = voters.cost(data.n_classes), voters.query_limits
     queries = Queries(
         asked=asked,

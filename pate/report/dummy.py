@@ -10,16 +10,17 @@ from pate.data.public import groupings
 from pate.report.builder import described_report
 from pate.report.fairness import group_figures, without_privacy
 from pate.report.schema import Agreement, Benchmark, Calibration, EpsilonCurves, ReleasedLabels, Report, Student
-from pate.voters import voters_of
 
 if TYPE_CHECKING:
     from pate.data.public import PublicData
+    from pate.voters.base import Voters
 
 
-def dummy_report(config: Any, data: PublicData, epsilon: float) -> Report:
+def dummy_report(voters: Voters[Any], data: PublicData, epsilon: float) -> Report:
     """A report with the names that the real one will have, and figures that mean nothing."""
+    config = voters.config
     n, groups = len(data.classes), groupings(data, config.report.groups)
-    n_queries, n_answers = voters_of(config).query_limits
+    n_queries, n_answers = voters.query_limits
     curves = EpsilonCurves(queries=(1, n_queries), epsilon={"for every data set": (epsilon / 2, epsilon)})
     confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
     y = np.arange(n) if data.y_test is None or not len(data.y_test) else data.y_test
@@ -30,7 +31,7 @@ def dummy_report(config: Any, data: PublicData, epsilon: float) -> Report:
         without_privacy=without_privacy(groups, y, y, y, n),
     )
     return described_report(
-        config,
+        voters,
         data,
         epsilon,
         asked=n_queries,

@@ -35,7 +35,10 @@ class Row:
 
     def config_on_votes(self, seed: int) -> Config:
         """The config of the row's run on votes that are counted already."""
-        content = {key: value for key, value in self.content.items() if key not in ("teachers", "teacher_rounds")}
+        from pate.voters.stored import StoredConfig
+
+        known = StoredConfig.model_fields
+        content = {key: value for key, value in self.content.items() if key in known}
         return parse_config({"stored": {"file": "counted here"}} | content | {"voters": "stored", "seed": seed})
 
 

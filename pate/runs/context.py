@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pate.cluster.metrics import set_stage
 from pate.runs.console import Console
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from pate.runs.related import Related
     from pate.runs.run import Resume, Run
     from pate.students.held_out import HeldOut
+    from pate.voters.base import Voters
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class StageClock:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Count the time within as that of the stage `name`."""
+        from pate.cluster.metrics import set_stage
+
         started = time.perf_counter()
         set_stage(name)
         yield
@@ -125,6 +127,13 @@ class RunContext:
     def __post_init__(self) -> None:
         if self.config is None:
             self.config = self.given
+
+    @property
+    def voters(self) -> Voters[Any]:
+        """Who votes, by the config."""
+        from pate.voters import voters_of
+
+        return voters_of(self.config)
 
     @property
     def run(self) -> Run:

@@ -106,7 +106,8 @@ def check_parameters(given: Mapping[str, Any]) -> None:
     if given["n_jobs"] is not None and (parameters.whole(given["n_jobs"], "n_jobs", least=-(2**15)) == 0):
         raise InvalidParameter("n_jobs = 0: must be None, a number of processes, or negative (-1: one per core)")
     named = "." in str(given["voters"])  # a kind of the user's, by the dotted path of its class
-    known_kinds = (given["voters"],) if named else ("auto", *kind_names())
+    offered = sorted((n for n in kind_names() if kind_of(n).classifier_parameters), key=lambda n: n != DEFAULT)
+    known_kinds = (given["voters"],) if named else ("auto", *offered)
     for name, known in (("voters", known_kinds), ("backend", ("local", "ray"))):
         if given[name] not in known:
             raise InvalidParameter(f"{name} = {parameters.shown(given[name])}: must be {_one_of(known)}")
@@ -162,11 +163,12 @@ def _kind_named(given: Mapping[str, Any]) -> Kind | None:
         kind = kind_of(given["voters"])
     elif given["mechanism"] is not None or any(own.values()):
         suited = [name for name, cls in kinds.items() if given["mechanism"] is None or cls.suits(given["mechanism"])]
-        named = [name for name in suited if own[name]] or [name for name in (DEFAULT, *suited) if name in suited]
-        kind = kinds[named[0]] if named else None
+        suited.sort(key=lambda name: (not own[name], name != DEFAULT))
+        kind = kinds[suited[0]] if suited else None
     for name, cls in kinds.items():
-        if kind is not None and cls is not kind and own[name]:
-            raise InvalidParameter(f"{own[name][0]}: is for voters = {name!r}; leave it out, or say so")
+        if kind is not None and cls is not kind:
+            for parameter in [n for n in own[name] if n not in kind.classifier_parameters]:
+                raise InvalidParameter(f"{parameter}: is for voters = {name!r}; leave it out, or say so")
     return kind
 
 

@@ -117,7 +117,8 @@ def imitate(folder: Path, **changes: object) -> Path:
     """A PATE run's report, with the fields that compare reads."""
     folder.mkdir()
     report: dict = {
-        "name": "p", "n_teachers": 9, "classes": [str(i) for i in range(10)], "mechanism": {"name": "gnmax"},
+        "name": "p", "voters": {"kind": "teachers", "method": "PATE, gnmax, 9 teachers"},
+        "classes": [str(i) for i in range(10)], "mechanism": {"name": "gnmax"},
         "privacy": {"epsilon": 3.0, "delta": 1e-5, "sanitised": {"epsilon": 1.5, "delta": 1e-5}},
         "student": {"accuracy": 0.8, "test_examples": 200}, "benchmark": None,
     }  # fmt: skip

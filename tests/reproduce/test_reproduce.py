@@ -153,7 +153,7 @@ def test_shipped_rows_are_valid_runs(data: str, votes: bool, quick: bool) -> Non
         assert row.differs
         if row.paper is not None:
             assert row.paper["delta"] in (config.budget.delta, None)
-        assert not (votes and row.by_records)
+        assert not (votes and row.has_own_config)
 
 
 def test_some_rows_alone(small: Study) -> None:

@@ -247,8 +247,8 @@ def test_forgetting_leaves_what_was_released_and_votes_no_more(tmp_path: Path) -
         ({"neighbours": {"rounds": [{"cells": 3, "features": "student"}]}}, "no student before the first"),
         ({"neighbours": {"cells": 3, "rounds": [{"cells": 3}]}}, "each of the rounds says its own"),
         ({"neighbours": None}, "neighbours: missing"),
-        ({"n_teachers": 10}, "n_teachers: is for voters: teachers"),
-        ({"budget": {"max_queries": 10}}, "budget.max_queries: is for voters: teachers"),
+        ({"n_teachers": 10}, "n_teachers: is for voters: stored or teachers"),
+        ({"budget": {"max_queries": 10}}, "budget.max_queries: is for voters: stored or teachers"),
         ({"mechanism": {"name": "mstab", "epsilon": 1, "query_delta": 1e-6}}, "is for teachers"),
         ({"mechanism": {"name": "confident_gnmax", "threshold": 3, "sigma1": 5, "sigma2": 5}}, "is for teachers"),
         ({"mechanism": {"name": "msamp", "epsilon": 1, "query_delta": 1e-7}}, "is for teachers"),
@@ -269,7 +269,7 @@ def test_a_mistake_is_one_line_and_nothing_is_charged(tmp_path: Path, changes: d
 
 
 def test_teachers_do_not_take_the_section(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is for `voters: neighbours`"):
+    with pytest.raises(ConfigError, match="neighbours: is for voters: neighbours"):
         config(voters="teachers", n_teachers=5, teachers=[{"name": "sklearn.svm.SVC"}])
 
 
