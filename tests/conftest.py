@@ -16,8 +16,11 @@ import pytest
 from numpy.typing import NDArray
 from support import REPOSITORY
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is in the background; tests send it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Whoever starts the tests may ignore signals, as a shell does for what is in the background and as nohup does; tests
+# send them, and what they start inherits what is ignored.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 collect_ignore = ["support/releases.py"]  # a program that counts what it takes of `os.urandom`
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"pate-tests-{os.getuid()}")  # not the user's own key
