@@ -97,20 +97,21 @@ def test_a_budget_is_kept_and_says_how_many_queries_fit() -> None:
     assert cost(max_queries=20, epsilon=1.001 * of_20) == of_20
 
 
-def test_a_shared_ledger_charges_tests_and_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mechanism", "charged"), [(_MECHANISMS[2], "rdp_asked"), (_MECHANISMS[1], "rdp_answered")])
+def test_a_shared_ledger_charges_tests_and_answers(mechanism: dict, charged: str, tmp_path: Path) -> None:
+    """A test before each answer pays for both; without one, the answer pays."""
     shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
-    config = config_of(_MECHANISMS[2], ledger={"path": "joint", "id": shared.id})
-    mechanism = config.build_mechanism()
+    config = config_of(mechanism, ledger={"path": "joint", "id": shared.id})
     with Run.create(tmp_path / "run", config, resume=False) as directory:
-        ledger = ledger_opener(voters_of(config), directory, tmp_path)()
-        assert (ledger.limits.rdp_asked, ledger.limits.rdp_answered) == mechanism.rdp_per_query(8.0, 40, 30)
-        assert ledger.limits.rdp_asked > 0
-        ledger.close()
+        limits = ledger_opener(voters_of(config), directory, tmp_path)().limits
+    asked, answered = config.build_mechanism().rdp_per_query(8.0, 40, config.budget.answer_limit)
+    assert (limits.rdp_asked, limits.rdp_answered) == (asked, answered)
+    assert getattr(limits, charged) > 0
 
 
 def test_a_shared_ledger_has_set_delta_aside_for_so_much_noise_only(tmp_path: Path) -> None:
     shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
-    config = config_of({"name": "gnmax", "sigma": 9}, ledger={"path": "joint", "id": shared.id})
+    config = config_of(_MECHANISMS[1], ledger={"path": "joint", "id": shared.id})
     assert voters_of(config).publishable_epsilon(10) > 0
     with pytest.raises(ConfigError, match=r"budget\.ledger: this run draws noise"):
         voters_of(config).publishable_epsilon(2**40 // 40)

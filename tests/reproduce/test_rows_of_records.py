@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from support import REPOSITORY
 
 from pate import pipeline
-from pate.config import read_yaml
-from pate.reproduce import rows, table
+from pate.reproduce import table
 from pate.reproduce.rows import Study, study
 from pate.reproduce.run import Reproduction, reproduce
 from pate.runs.console import Quiet
@@ -117,17 +115,3 @@ def test_a_repeated_call_runs_nothing_again(
 ) -> None:
     monkeypatch.setattr(pipeline, "run", None)
     assert reproduce(near, out, seeds=2, data_dir=None, address=None, console=Quiet()) == result
-
-
-def test_every_config_of_a_row_is_in_the_package() -> None:
-    """A row's config is read from the installed package."""
-    import tomllib
-
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    packaged = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    known = read_yaml(Path(rows.__file__).with_name("rows.yaml")).values()
-    named = {row["config"] for data in known for row in data["rows"] if "config" in row}
-    named |= {data[key] for data in known for key in ("config", "votes") if key in data}
-    assert named
-    assert {f"configs/{name}.yaml": f"pate/configs/{name}.yaml" for name in named}.items() <= packaged.items()
-    assert all((REPOSITORY / place).exists() for place in packaged)
