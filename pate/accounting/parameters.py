@@ -20,10 +20,10 @@ from pate.errors import ConfigError, DataError
 from pate.noise import MAX_NOISE, MIN_NOISE
 
 MAX_QUERIES = 10**9
-MAX_TEACHERS = 10**6
-"""Votes in a histogram; what an accountant tabulates grows with their number."""
+MAX_VOTES = 10**6
+"""Most votes of a histogram: what an accountant tabulates grows with their number."""
 
-MAX_CLASSES = MAX_TEACHERS
+MAX_CLASSES = MAX_VOTES
 MAX_EPSILON = 1e6
 MIN_DELTA = 1e-100  # far below the error of any sampler; what is smaller cannot be divided by
 MIN_CLIP_NORM = 1e-12  # far above what single precision can square: entries whose squares it loses never add up to it
@@ -158,7 +158,7 @@ def clip_norm(value: object, key: str = "clip_norm") -> float:
 
 def threshold(value: object, key: str = "threshold") -> float:
     """A number of votes that a noisy count is compared with."""
-    return number(value, key, least=-MAX_TEACHERS, most=MAX_TEACHERS, what="a number of votes,")
+    return number(value, key, least=-MAX_VOTES, most=MAX_VOTES, what="a number of votes,")
 
 
 def order(value: object, key: str = "order") -> float:
@@ -223,7 +223,7 @@ def histograms(counts: Any, key: str = "counts") -> NDArray[np.int64]:
         (lambda: ~np.isfinite(given), "NaN or infinity"),
         (lambda: given < 0, "a negative count"),
         (lambda: given != np.floor(given), "a count that is not whole"),
-        (lambda: given > MAX_TEACHERS, f"a count of more than {MAX_TEACHERS:,} votes"),
+        (lambda: given > MAX_VOTES, f"a count of more than {MAX_VOTES:,} votes"),
     ):
         where = wrong()
         if where.any():
@@ -242,8 +242,8 @@ def votes(counts: Any, key: str = "votes") -> NDArray[np.int64]:
     if (totals != totals[0]).any():
         row = int(np.argmax(totals != totals[0]))
         raise VotesError(f"{key}: row {row} has another number of votes than row 0; every teacher votes once per row")
-    if not 1 <= totals[0] <= MAX_TEACHERS:
-        raise VotesError(f"{key}: every row must hold the votes of 1 to {MAX_TEACHERS:,} teachers")
+    if not 1 <= totals[0] <= MAX_VOTES:
+        raise VotesError(f"{key}: every row must hold the votes of 1 to {MAX_VOTES:,} teachers")
     return found
 
 

@@ -284,7 +284,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         for name in ("regularisation", "n_records", "gamma"):
             parameters.positive(getattr(self, name), name)
         parameters.number(self.intercept, "intercept", least=0)
-        parameters.whole(self.fourier_features, "fourier_features", least=0, most=parameters.MAX_TEACHERS)
+        parameters.whole(self.fourier_features, "fourier_features", least=0, most=10**6)
         parameters.seed(self.random_state, "random_state")
         if self.method not in ("output", "objective"):
             raise ConfigError(f"method = {self.method!r}: must be 'output' or 'objective'")

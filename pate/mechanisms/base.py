@@ -213,7 +213,7 @@ class Mechanism(ABC):
         high = 1
         while self.answer_probability(high, n_classes) < probability:
             high *= 2
-            if high > parameters.MAX_TEACHERS:
+            if high > parameters.MAX_VOTES:
                 return None
         low = high // 2
         while high - low > 1:

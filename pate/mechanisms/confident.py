@@ -146,7 +146,7 @@ class ConfidentGNMax(Mechanism):
         return float(np.exp(self.log_test(counts.max(axis=1))[0]).sum())
 
     def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
-        largest = np.array([min(n_teachers, 2 * parameters.MAX_TEACHERS)])
+        largest = np.array([min(n_teachers, 2 * parameters.MAX_VOTES)])
         passes = float(np.exp(self.log_test(largest)[0][0]))
         return passes * GNMax(self.sigma2).answer_probability(n_teachers, n_classes)
 

@@ -78,7 +78,7 @@ def moves(question: Question, order: float, answer_rdp: float) -> Moves | None:
     `answer_rdp` is the answer's cost over all histograms, `worst_case_rdp` of its noise at this order.
     """
     plane = Plane(question.answer_noise, order)
-    if question.n_teachers > parameters.MAX_TEACHERS or not plane.representable:
+    if question.n_teachers > parameters.MAX_VOTES or not plane.representable:
         return None
     largest = math.expm1((order - 1) * answer_rdp)
     before, after = _pairs(question.n_teachers)
