@@ -16,9 +16,9 @@ from pate.cluster.connect import check_address, joins
 from pate.cluster.metrics import published_metrics
 from pate.cluster.session import check_workers, joined
 from pate.config import Config, load_config, parse_config
-from pate.data.private import PrivateData, check_private, clip_to_public_range, is_per_person
+from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
-from pate.data.sources import data_root, read_by_workers
+from pate.data.sources import read_by_workers
 from pate.errors import ConfigError
 from pate.followup.unlearning import drop_forgotten
 from pate.networks.threads import waiting_threads
@@ -32,10 +32,8 @@ from pate.report.terminal import summary_rows
 from pate.runs import files
 from pate.runs.cleanup import remove_empty_run
 from pate.runs.console import Console
-from pate.runs.context import RunContext, RunOptions
-from pate.runs.related import related_runs
+from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.runs.run import Run
-from pate.runs.signatures import sign
 from pate.students.held_out import held_out_unless_tested
 from pate.students.stage import mention_stored_labels, train_student
 from pate.voters import voters_of
@@ -43,8 +41,6 @@ from pate.voters.ledgers import anchor_of, ledger_opener, shared_ledger
 
 if TYPE_CHECKING:
     from pate.voters.base import Release
-
-_LONG = 5.0  # seconds: a student that takes longer is announced
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,8 @@ def run(
     """
     console = console or Console()
     context, private = prepare(config, out, public, private, console, RunOptions(**options))
-    with _begun(context) as run:
-        context.run = run
-        private = drop_forgotten(context.public, private, run)
+    with _begin(context) as context.run:
+        private = drop_forgotten(context.public, private, context.run)
         release = release_labels(context, private)
         student = learn(context, release)
         nonprivate = nonprivate_model(context.config.nonprivate, context.public, private, context.config.seed, console)
@@ -127,22 +122,17 @@ def prepare(
     voters, address, on_ray = voters_of(config), options.address, config.backend == "ray"
     Run.check(out, config, options.resume)
     check_components(config, options.config_dir)
-    if address is not None and not on_ray:
-        raise ConfigError("{address}: backend: local trains in this process; leave out one of the two", address=address)
     if on_ray:
         check_address(address)
         check_workers(address, config.ray)
+    elif address is not None:
+        raise ConfigError("{address}: backend: local trains in this process; leave out one of the two", address=address)
     if public is None or private is None:
         by_workers = on_ray and read_by_workers(config.data, joins(address))
         public, private = voters.load(options.data_dir, options.config_dir, by_workers)
-    public, private = clip_to_public_range(public, private)
-    check_private(public, private, voters.keeps_unusable_records)
+    public, private = prepare_data(public, private, voters.keeps_unusable_records)
     voters.check_public(public)  # before the cost of what could never be asked
-    public = voters.order_public(replace(public, per_person=is_per_person(private)))
-    if options.evaluate_teachers and not (public.benchmark and public.y_public is not None):
-        text = "{evaluate_teachers}: is for teachers on a benchmark; how often they are right is private"
-        raise ConfigError(text, evaluate_teachers=True)
-    context = RunContext(config, out, options, console, public)
+    context = RunContext(config, out, options, console, voters.order_public(public))
     try:
         voters.check_private(context, private)
     except ConfigError:
@@ -153,37 +143,25 @@ def prepare(
     context.notes.warnings += public.warnings
     context.epsilon = voters.publishable_epsilon(public.n_classes)
     shared = shared_ledger(config, out, options.config_dir)
-    joint = None if shared is None else shared.budget()
-    where = out, options.data_dir, options.config_dir
-    context.related = related_runs(config, *where, context.epsilon, config.budget.delta, joint)
-    if context.related is not None and context.related.note:
-        context.notes.public.append(context.related.note)
+    context.find_related(context.epsilon, config.budget.delta, None if shared is None else shared.budget())
     with context.clock.stage("try"), console.trying("trying the student and the report on public examples"):
         run_checks(context)
     return context, private
 
 
 @contextmanager
-def _begun(context: RunContext) -> Iterator[Run]:
+def _begin(context: RunContext) -> Iterator[Run]:
     """The run's directory, within its cluster; the operator is informed of what begins."""
-    config, options, voters = context.config, context.options, voters_of(context.config)
-    cluster = joined(options.address, config.ray) if config.backend == "ray" else nullcontext()
-    with Run.create(context.out, context.given, options.resume) as run, remove_empty_run(run), cluster:
-        figures = {"epsilon": context.epsilon, **voters.metrics()}
-        with published_metrics(run.id, config.name, **figures):
-            context.announce()
-            context.console.info(
-                f"{config.name}: {voters.announcement(context.public)}. ε to publish: {context.epsilon:.3g} at "
-                f"δ = {config.budget.delta:g}, fixed now and true for every data set."
-            )
-            if context.student_seconds >= _LONG:
-                seconds = context.student_seconds
-                context.console.info(f"the student will take about {seconds:.0f} s, once there are labels")
-            root = data_root(options.data_dir)
-            places = {"data_dir": root and str(root.resolve()), "config_dir": str(options.config_dir.resolve())}
-            run.note(files.PLACES, places)
-            sign(run, run.config_file, run.places_file)
-            yield run
+    config, figures = context.config, {"epsilon": context.epsilon, **context.voters.metrics()}
+    cluster = joined(context.options.address, config.ray) if config.backend == "ray" else nullcontext()
+    with (
+        begin_run(context.out, context.given, context.options) as run,
+        remove_empty_run(run),
+        cluster,
+        published_metrics(run.id, config.name, **figures),
+    ):
+        context.announce()
+        yield run
 
 
 def release_labels(context: RunContext, private: PrivateData) -> Release:

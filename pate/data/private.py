@@ -110,6 +110,16 @@ def is_per_person(private: PrivateData) -> bool:
     return isinstance(private, Records) and private.ids is not None
 
 
+def prepare_data(public: PublicData, private: PrivateData, keep_missing: bool) -> tuple[PublicData, PrivateData]:
+    """Both sides as a run takes them: within the range of the public examples, checked, and the unit of privacy noted.
+
+    DataError where they do not fit each other; `keep_missing` is that of `check_private`.
+    """
+    public, private = clip_to_public_range(public, private)
+    check_private(public, private, keep_missing)
+    return replace(public, per_person=is_per_person(private)), private
+
+
 def check_private(public: PublicData, private: PrivateData, keep_missing: bool) -> None:
     """Raise DataError where private records do not fit the public examples.
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pate.runs import files
 from pate.runs.console import Console
 
 if TYPE_CHECKING:
     from pate.data.public import PublicData
+    from pate.ledger import SharedBudget
     from pate.runs.related import Related
     from pate.runs.run import Resume, Run
     from pate.students.held_out import HeldOut
@@ -89,6 +91,24 @@ class StageClock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
+@contextmanager
+def begin_run(out: Path | str, given: Any, options: RunOptions) -> Iterator[Run]:
+    """The run directory `out` of the config `given`, new or resumed, and locked; it knows where its data is."""
+    from pate.data.sources import data_root
+    from pate.runs.run import Run
+    from pate.runs.signatures import sign
+
+    with Run.create(out, given, options.resume) as run:
+        root = data_root(options.data_dir)
+        places = {"data_dir": root and str(root.resolve()), "config_dir": str(options.config_dir.resolve())}
+        run.note(files.PLACES, places)
+        sign(run, run.config_file, run.places_file)
+        yield run
+
+
+_LONG = 5.0  # seconds: a student that takes longer is announced
+
+
 @dataclass
 class RunContext:
     """A run on its way: what it is asked for, its public data, where it writes, whom it informs and how long it takes.
@@ -149,13 +169,28 @@ class RunContext:
         """Inform whoever may know the private data; of a benchmark, everybody."""
         (self.console.info if self.public.benchmark else self.console.info_private)(text)
 
+    def find_related(self, epsilon: float, delta: float, joint: SharedBudget | None = None) -> None:
+        """Note other runs on the same private data, and what all of them cost together with this one's (ε, δ)."""
+        from pate.runs.related import related_runs
+
+        where = self.out, self.options.data_dir, self.options.config_dir
+        self.related = related_runs(self.given, *where, epsilon, delta, joint)
+        if self.related is not None and self.related.note:
+            self.notes.public.append(self.related.note)
+
     def announce(self) -> None:
-        """Say what preflight has noted."""
+        """Say what preflight has noted, and what is about to begin."""
         for note in self.notes.public:
             self.console.info(f"note: {note}")
         for warning in self.notes.warnings:
             self.console.info(f"WARNING: {warning}")
         self.announce_private()
+        self.console.info(
+            f"{self.config.name}: {self.voters.announcement(self.public)}. ε to publish: {self.epsilon:.3g} at "
+            f"δ = {self.config.budget.delta:g}, fixed now and true for every data set."
+        )
+        if self.student_seconds >= _LONG:
+            self.console.info(f"the student will take about {self.student_seconds:.0f} s, once there are labels")
 
     def announce_private(self) -> None:
         """Say to the operator alone what preflight has noted about private data."""
