@@ -4,7 +4,7 @@
 
 Three ways of the same formula, in one run:
 
-* vectorised: `pate.accounting.bounds.gnmax_rdp`, on every histogram;
+* vectorised: `pate.accounting.published_bounds.gnmax_rdp`, on every histogram;
 * plain loop: one query and one order at a time with the math module;
 * row loop: one query at a time, numpy over the orders.
 
@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import erfc
 
-from pate.accounting.bounds import gnmax_rdp
+from pate.accounting.published_bounds import gnmax_rdp
 
 MIN_RATIO = 20.0
 SIGMA = 40.0

@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pate.accounting import parameters
-from pate.accounting.bounds import epsilon_from_rdp
 from pate.accounting.composition import RepeatedGuarantee
+from pate.accounting.published_bounds import epsilon_from_rdp
 
 __all__ = [
     "PrivacyParameters",

@@ -197,9 +197,9 @@ def queries(value: object, key: str = "queries", least: int = 0) -> int:
     return whole(value, key, least=least, most=MAX_QUERIES)
 
 
-def limits(asked: object, answered: object) -> tuple[int, int]:
+def limits(max_queries: object, max_answers: object) -> tuple[int, int]:
     """The most queries asked, and of them answered."""
-    return queries(asked, "asked"), queries(answered, "answered")
+    return queries(max_queries, "max_queries"), queries(max_answers, "max_answers")
 
 
 def teachers(value: object, key: str = "n_teachers") -> int:

@@ -31,8 +31,8 @@ from fractions import Fraction
 import numpy as np
 
 from pate.accounting import parameters
-from pate.accounting.bounds import ndtri
 from pate.accounting.composition import Guarantee, RdpGuarantee, epsilon_of_rdp, rdp_epsilon
+from pate.accounting.published_bounds import ndtri
 from pate.accounting.tight.smooth_sensitivity import PrivateCost
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.noise.integer import TV_ERROR_PER_DRAW

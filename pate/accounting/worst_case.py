@@ -119,7 +119,9 @@ def threshold_test_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) 
     )
 
 
-def confident_cost(question: Question, asked: int, answered: int, tests: QueryCost, answers: QueryCost) -> QueryCost:
+def confident_cost(
+    question: Question, max_queries: int, max_answers: int, tests: QueryCost, answers: QueryCost
+) -> QueryCost:
     """`tests` and `answers` of one mechanism, or less: a query as a whole where the number of votes is known."""
 
     def closed_form(orders: Orders) -> NDArray[np.float64]:
@@ -127,16 +129,16 @@ def confident_cost(question: Question, asked: int, answered: int, tests: QueryCo
 
     def approximate(orders: Orders) -> NDArray[np.float64]:
         apart = tests.times * tests.approximate(orders) + answers.times * answers.approximate(orders)
-        return np.minimum(apart, asked * approximate_rdp(question, orders)) if _searched(question) else apart
+        return np.minimum(apart, max_queries * approximate_rdp(question, orders)) if _searched(question) else apart
 
     def proven(order: float) -> float:
-        each, more = confident_price(question, order, asked, answered)
-        return asked * each + answered * more
+        each, more = confident_price(question, order, max_queries, max_answers)
+        return max_queries * each + max_answers * more
 
     return QueryCost(1, closed_form, approximate, proven, slow=answers.slow)
 
 
-def confident_price(question: Question, order: float, asked: int, answered: int) -> tuple[float, float]:
+def confident_price(question: Question, order: float, max_queries: int, max_answers: int) -> tuple[float, float]:
     """What a query costs at `order`, and what an answer adds, so that the limits cost least.
 
     Either the test and the answer each at its own worst, or both together (`known_teachers`), answered or not. What
@@ -148,7 +150,7 @@ def confident_price(question: Question, order: float, asked: int, answered: int)
     if found is None:
         return apart
     together = found.rdp(order), 0.0
-    return min(apart, together, key=lambda price: asked * price[0] + answered * price[1])
+    return min(apart, together, key=lambda price: max_queries * price[0] + max_answers * price[1])
 
 
 def _searched(question: Question) -> bool:

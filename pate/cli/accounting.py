@@ -192,7 +192,7 @@ def plan(
     else:
         delta = 1e-5 if delta is None else delta
         settings = required_settings(ctx, delta=delta)
-        asked = mechanism_class(settings).default_asked(settings) if max_queries is None else max_queries
+        asked = mechanism_class(settings).default_queries(settings) if max_queries is None else max_queries
         workload = planning.Workload(asked, max_answers, delta, classes)
     counts, weights = _histograms(votes, gaps, teachers, workload.n_classes)
     if votes is not None and counts is not None:

@@ -32,7 +32,7 @@ Pack = Annotated[bool, typer.Option("--pack", help="send this pate along instead
 _GO_ON = {  # how to go on with what was stopped, by command
     "run": "pate submit CONFIG … --out {} --resume",
     "baseline": "pate submit baseline CONFIG … --out {} --resume",
-    "reproduce": "pate submit reproduce … --run-dir {}",
+    "reproduce": "pate submit reproduce … --out {}",
     "audit": "pate submit audit {} …",
 }
 
@@ -89,7 +89,9 @@ def stop(job: JobId, address: Address = None) -> None:
 def fetch(
     job: JobId,
     address: Address = None,
-    to: Annotated[Path | None, typer.Option(help="where to; else runs/ and the run directory's name")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--download-to", help="where to; else runs/ and the run directory's name")
+    ] = None,
     pack: Pack = False,
 ) -> None:
     """Copy what may leave a finished run: report, labels, student."""

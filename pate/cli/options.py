@@ -88,7 +88,7 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-_OPTIONS = {"ids": "id", "overrides": "set"}
+_OPTIONS = {"ids": "id", "overrides": "set", "to": "download-to"}
 
 
 def as_option(argument: str, value: object) -> str:

@@ -26,7 +26,9 @@ Out = Annotated[
     str | None,
     typer.Option(help="run directory on the cluster, or its URL (s3://, gs://, file://); else ~/pate-runs/NAME-TIME"),
 ]
-To = Annotated[Path | None, typer.Option(help="where to copy what may leave; else runs/NAME-TIME")]
+To = Annotated[
+    Path | None, typer.Option("--download-to", help="folder for the copy of what is publishable; else runs/NAME-TIME")
+]
 Detach = Annotated[bool, typer.Option("--detach", help="submit it, print the job's id and end")]
 
 
@@ -128,7 +130,7 @@ def reproduce(
     rows: Annotated[
         str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250; any other name lists all")
     ] = None,
-    run_dir: Annotated[
+    out: Annotated[
         str | None, typer.Option(help="on the cluster, else ~/pate-runs/reproduce-DATA; what is there is not run again")
     ] = None,
     data_dir: DataDir = None,
@@ -138,7 +140,7 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run what the papers ran: `pate reproduce` on the cluster. Of it leave results.json and table.txt."""
-    place = run_dir or f"~/pate-runs/reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
+    place = out or f"~/pate-runs/reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
     options = {"quick": quick, "votes": votes, "seeds": seeds, "rows": rows, "out": place, "data_dir": data_dir}
     _send(_request("reproduce", data, place, None, options), address, to, detach, pack, as_json)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import bounds, parameters
+from pate.accounting import parameters, published_bounds
 from pate.accounting.composition import Guarantee, RdpGuarantee
 from pate.accounting.count_release import CountCost
 from pate.accounting.neighbours_of_histogram import Counts
@@ -141,14 +141,14 @@ class Mechanism(ABC):
     # what it costs
 
     @abstractmethod
-    def worst_case(self, asked: int, answered: int) -> Guarantee:
-        """What `asked` queries of which at most `answered` get a label cost, whatever the votes are."""
+    def worst_case(self, max_queries: int, max_answers: int) -> Guarantee:
+        """What `max_queries` queries of which at most `max_answers` get a label cost, whatever the votes are."""
 
     @abstractmethod
     def noise_draws(self, n_classes: int) -> int:
         """The most random draws that one query takes; the accountant charges their sampling error to δ."""
 
-    def rdp_per_query(self, order: float, asked: int = 1, answered: int = 1) -> tuple[float, float] | None:
+    def rdp_per_query(self, order: float, max_queries: int = 1, max_answers: int = 1) -> tuple[float, float] | None:
         """Rényi cost of each query asked, and what an answer adds, for a shared ledger; None if there is no such cost.
 
         Where every query is answered, its whole cost is the answer's; where one may be declined, ⊥ costs as much as an
@@ -176,11 +176,13 @@ class Mechanism(ABC):
 
     def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
         """`published_epsilon` of the first n queries for each n in `at`."""
-        rdp = self.published_rdp(counts, bounds.DEFAULT_ORDERS)
+        rdp = self.published_rdp(counts, published_bounds.DEFAULT_ORDERS)
         if rdp is None:
             return np.full(len(at), math.inf)
         totals = np.cumsum(rdp, axis=0)[at - 1]
-        return np.array([bounds.epsilon_from_rdp(bounds.DEFAULT_ORDERS, total, delta)[0] for total in totals])
+        return np.array(
+            [published_bounds.epsilon_from_rdp(published_bounds.DEFAULT_ORDERS, total, delta)[0] for total in totals]
+        )
 
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
         """The data-dependent cost that `budget.sanitise` releases a bound on; private."""
@@ -188,11 +190,11 @@ class Mechanism(ABC):
 
     # what it can be asked
 
-    def check(self, asked: int, delta: float, n_teachers: int) -> None:  # noqa: B027 - most have nothing to refuse
+    def check(self, max_queries: int, delta: float, n_teachers: int) -> None:  # noqa: B027 - most have nothing to refuse
         """Raise `ConfigError` where a run with these limits is not what the mechanism is for."""
 
     @classmethod
-    def default_asked(cls, settings: Mapping[str, Any]) -> int:
+    def default_queries(cls, settings: Mapping[str, Any]) -> int:
         """How many queries a plan is for, if their number is not given; from the mechanism's own settings."""
         return FEW_QUERIES
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import bounds, parameters
+from pate.accounting import parameters, published_bounds
 from pate.accounting.composition import gaussian_rdp
 from pate.accounting.tight.known_teachers import Question, log_test
 from pate.accounting.tight.smooth_sensitivity import PrivateCost, realised_cost
@@ -104,22 +104,24 @@ class ConfidentGNMax(Mechanism):
         """log-probabilities that a largest count passes the noisy test, and that it does not."""
         return log_test(DiscreteGaussian(self.sigma1), self.threshold, largest)
 
-    def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
-        asked, answered = parameters.limits(asked, answered)
+    def worst_case(self, max_queries: int, max_answers: int) -> WorstCaseGuarantee:
+        max_queries, max_answers = parameters.limits(max_queries, max_answers)
         tests = threshold_test_cost(
-            DiscreteGaussian(self.sigma1), asked, lambda orders: gaussian_rdp(1.0, self.sigma1, orders)
+            DiscreteGaussian(self.sigma1), max_queries, lambda orders: gaussian_rdp(1.0, self.sigma1, orders)
         )
-        answers = GNMax(self.sigma2).answer_cost(answered)
+        answers = GNMax(self.sigma2).answer_cost(max_answers)
         if self.n_teachers is None:
             return WorstCaseGuarantee.of(tests, answers)
-        return WorstCaseGuarantee.of(confident_cost(self._question(self.n_teachers), asked, answered, tests, answers))
+        return WorstCaseGuarantee.of(
+            confident_cost(self._question(self.n_teachers), max_queries, max_answers, tests, answers)
+        )
 
-    def rdp_per_query(self, order: float, asked: int = 1, answered: int = 1) -> tuple[float, float]:
+    def rdp_per_query(self, order: float, max_queries: int = 1, max_answers: int = 1) -> tuple[float, float]:
         if self.n_teachers is None:
             return threshold_test_rdp(DiscreteGaussian(self.sigma1), order), worst_case_rdp(
                 DiscreteGaussian(self.sigma2), order
             )
-        return confident_price(self._question(self.n_teachers), order, asked, answered)
+        return confident_price(self._question(self.n_teachers), order, max_queries, max_answers)
 
     def _question(self, n_teachers: int) -> Question:
         return Question(DiscreteGaussian(self.sigma1), DiscreteGaussian(self.sigma2), self.threshold, n_teachers)
@@ -129,13 +131,13 @@ class ConfidentGNMax(Mechanism):
 
     def published_rdp(self, counts: Counts, orders: NDArray[np.float64]) -> NDArray[np.float64]:
         """Papernot et al. 2018, as their program counts it: an answer by the probability that there is one."""
-        return bounds.confident_gnmax_expected_rdp(counts, self.threshold, self.sigma1, self.sigma2, orders)
+        return published_bounds.confident_gnmax_expected_rdp(counts, self.threshold, self.sigma1, self.sigma2, orders)
 
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
         noises = DiscreteGaussian(self.sigma1), DiscreteGaussian(self.sigma2)
         return realised_cost(counts, answered, self.threshold, *noises, order)
 
-    def check(self, asked: int, delta: float, n_teachers: int) -> None:
+    def check(self, max_queries: int, delta: float, n_teachers: int) -> None:
         if n_teachers and self.threshold > n_teachers + self.sigma1:  # Papernot et al. 2018 have 300 of 250, σ₁ 200
             raise ConfigError(
                 f"mechanism.threshold = {self.threshold:g}: more votes than the {n_teachers} teachers have, so even if "

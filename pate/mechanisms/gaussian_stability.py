@@ -45,12 +45,13 @@ class GaussianStabilityTest(SingleStabilityTest):
 
     Neighbouring relation: one record changes, and with it at most `votes_per_record` votes of every query.
     Sensitivity: d changes by at most 1; so does min(d, most), which is what is tested.
-    Guarantee: of `asked` queries, of which at most `answered` get a label, chosen adaptively; ε at δ by `LimitedTests`.
-    Proof. Call a query bad if d = 0 on both of two neighbours. If it is not, d ≥ 1 on one of them, so both have the
-    same unique plurality, and the answer is a function of the test. If it is, ⊥ is equally likely on both, and a label
-    comes with probability at most `exact_delta` = b. Answers without a label for a bad query have the probabilities of
-    a stream of tests, times (1 − b)^(bad queries), which is the same factor on both sides: for those the Rényi bound
-    of the tests holds. All others together have a probability of at most 1 − (1 − b)^asked, which is charged to δ.
+    Guarantee: of `max_queries` queries, of which at most `max_answers` get a label, chosen adaptively; ε at δ by
+    `LimitedTests`. Proof. Call a query bad if d = 0 on both of two neighbours. If it is not, d ≥ 1 on one of them, so
+    both have the same unique plurality, and the answer is a function of the test. If it is, ⊥ is equally likely on
+    both, and a label comes with probability at most `exact_delta` = b. Answers without a label for a bad query have the
+    probabilities of a stream of tests, times (1 − b)^(bad queries), which is the same factor on both sides: for those
+    the Rényi bound of the tests holds. All others together have a probability of at most 1 − (1 − b)^max_queries,
+    which is charged to δ.
     """
 
     sigma: float
@@ -85,10 +86,10 @@ class GaussianStabilityTest(SingleStabilityTest):
         lead = f"a lead of {self.gap_needed(0.5)} votes is answered every second time"
         return f"Gaussian noise {self.sigma:g}, threshold {self.test.threshold}; {lead}"
 
-    def worst_case(self, asked: int, answered: int) -> Guarantee:
-        asked, answered = parameters.limits(asked, answered)
-        lost = -math.expm1(asked * math.log1p(-self.exact_delta))
-        return LimitedTests(self.test, TestLimits(asked, max(1, answered), asked), lost)
+    def worst_case(self, max_queries: int, max_answers: int) -> Guarantee:
+        max_queries, max_answers = parameters.limits(max_queries, max_answers)
+        lost = -math.expm1(max_queries * math.log1p(-self.exact_delta))
+        return LimitedTests(self.test, TestLimits(max_queries, max(1, max_answers), max_queries), lost)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ class Histogram(LNMax):
         votes = parameters.histograms(counts)
         return votes + self.noise.sample(votes.shape, entropy)
 
-    def worst_case(self, asked: int, answered: int) -> PureGuarantee:  # type: ignore[override]
-        asked, _ = parameters.limits(asked, answered)
-        return PureGuarantee.of(2 / self.scale, asked)
+    def worst_case(self, max_queries: int, max_answers: int) -> PureGuarantee:  # type: ignore[override]
+        max_queries, _ = parameters.limits(max_queries, max_answers)
+        return PureGuarantee.of(2 / self.scale, max_queries)
 
     def describe(self) -> str:
         return f"all counts of votes, each with integer Laplace noise of scale {self.scale:g} votes"

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import bounds, parameters
+from pate.accounting import parameters, published_bounds
 from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
 from pate.accounting.count_release import CountCost, GaussianCount, PureCount
 from pate.accounting.tight.smooth_sensitivity import PrivateCost, answers_cost
@@ -99,13 +99,13 @@ class LNMax(NoisyMax):
     def noise(self) -> IntegerNoise:
         return DiscreteLaplace(self.scale)
 
-    def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
-        asked, _ = parameters.limits(asked, answered)
+    def worst_case(self, max_queries: int, max_answers: int) -> WorstCaseGuarantee:
+        max_queries, _ = parameters.limits(max_queries, max_answers)
 
         def both_counts(orders: Orders) -> NDArray[np.float64]:
             return 2 * randomised_response_rdp(1 / self.scale, orders)
 
-        return WorstCaseGuarantee.of(argmax_cost(self.noise, asked, both_counts))
+        return WorstCaseGuarantee.of(argmax_cost(self.noise, max_queries, both_counts))
 
     def count_cost(self) -> CountCost:
         """That of the noisy count itself; the argmax is computed from it."""
@@ -113,7 +113,7 @@ class LNMax(NoisyMax):
 
     def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
         """Papernot et al. 2017, Theorems 2 and 3; the paper took 8 moments."""
-        return bounds.lnmax_epsilon(counts, self.scale, delta, moments)
+        return published_bounds.lnmax_epsilon(counts, self.scale, delta, moments)
 
     def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.array([self.published_epsilon(counts[:n], delta) for n in at])
@@ -148,9 +148,9 @@ class GNMax(NoisyMax):
     def noise(self) -> IntegerNoise:
         return DiscreteGaussian(self.sigma)
 
-    def worst_case(self, asked: int, answered: int) -> WorstCaseGuarantee:
-        asked, _ = parameters.limits(asked, answered)
-        return WorstCaseGuarantee.of(self.answer_cost(asked))
+    def worst_case(self, max_queries: int, max_answers: int) -> WorstCaseGuarantee:
+        max_queries, _ = parameters.limits(max_queries, max_answers)
+        return WorstCaseGuarantee.of(self.answer_cost(max_queries))
 
     def count_cost(self) -> CountCost:
         """That of the noisy count itself. The argmax alone costs less, how much less depends on the rivals."""
@@ -158,7 +158,7 @@ class GNMax(NoisyMax):
 
     def published_rdp(self, counts: Counts, orders: Orders) -> NDArray[np.float64]:
         """Papernot et al. 2018, Theorem 6 and Proposition 10."""
-        return bounds.gnmax_rdp(counts, self.sigma, orders)
+        return published_bounds.gnmax_rdp(counts, self.sigma, orders)
 
     def describe(self) -> str:
         return (

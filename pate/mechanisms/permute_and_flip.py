@@ -79,9 +79,9 @@ class PermuteAndFlip(Mechanism):
         result: NDArray[np.float64] = largest + np.log(np.exp(terms - largest).sum(axis=(0, 1)))
         return result
 
-    def worst_case(self, asked: int, answered: int) -> PureGuarantee:
-        asked, _ = parameters.limits(asked, answered)
-        return PureGuarantee.of(2 / self.scale, asked)
+    def worst_case(self, max_queries: int, max_answers: int) -> PureGuarantee:
+        max_queries, _ = parameters.limits(max_queries, max_answers)
+        return PureGuarantee.of(2 / self.scale, max_queries)
 
     def count_cost(self) -> CountCost:
         return PureChoice(1 / self.scale)

@@ -70,14 +70,16 @@ class Design:
         return _log_tail(scale, missing), _log_tail(scale, 1 - missing)
 
 
-def guarantee_of(design: Design, asked: int, answered: int, unstable: int) -> Guarantee:
+def guarantee_of(design: Design, max_queries: int, max_answers: int, unstable: int) -> Guarantee:
     """What a stream costs at most."""
     if design.threshold_noise is not None:
         return RepeatedGuarantee(2 / design.threshold_noise.scale, design.bad_answer(), unstable)
     assert design.most is not None
     lost = -math.expm1(unstable * math.log1p(-design.bad_answer()))
     return LimitedTests(
-        NoisyTest(design.noise, design.votes_to_pass, design.most), TestLimits(asked, max(1, answered), unstable), lost
+        NoisyTest(design.noise, design.votes_to_pass, design.most),
+        TestLimits(max_queries, max(1, max_answers), unstable),
+        lost,
     )
 
 
@@ -230,22 +232,24 @@ class MSvec(StabilityTest):
         """A query passes if d and its noise reach this and the threshold's noise."""
         return self.design.votes_to_pass
 
-    def worst_case(self, asked: int, answered: int) -> Guarantee:
-        asked, answered = parameters.limits(asked, answered)
-        if asked > self.max_queries:
-            raise BudgetExceeded(f"{asked} queries are more than {self.name}'s max_queries = {self.max_queries}")
-        return guarantee_of(self.design, asked, answered, min(asked, self.unstable))
+    def worst_case(self, max_queries: int, max_answers: int) -> Guarantee:
+        max_queries, max_answers = parameters.limits(max_queries, max_answers)
+        if max_queries > self.max_queries:
+            raise BudgetExceeded(f"{max_queries} queries are more than {self.name}'s max_queries = {self.max_queries}")
+        return guarantee_of(self.design, max_queries, max_answers, min(max_queries, self.unstable))
 
-    def check(self, asked: int, delta: float, n_teachers: int) -> None:
-        if asked > self.max_queries:
-            raise ConfigError(f"budget.max_queries = {asked}: more than mechanism.max_queries = {self.max_queries}")
+    def check(self, max_queries: int, delta: float, n_teachers: int) -> None:
+        if max_queries > self.max_queries:
+            raise ConfigError(
+                f"budget.max_queries = {max_queries}: more than mechanism.max_queries = {self.max_queries}"
+            )
         if self.delta > delta:
             raise ConfigError(f"mechanism.delta = {self.delta:g}: must not exceed budget.delta = {delta:g}")
 
     @classmethod
-    def default_asked(cls, settings: Mapping[str, Any]) -> int:
-        asked: int = settings.get("max_queries", FEW_QUERIES)
-        return asked
+    def default_queries(cls, settings: Mapping[str, Any]) -> int:
+        max_queries: int = settings.get("max_queries", FEW_QUERIES)
+        return max_queries
 
     @property
     def note(self) -> str:

@@ -134,9 +134,9 @@ class LaplaceStabilityTest(SingleStabilityTest):
 
     epsilon: float
 
-    def worst_case(self, asked: int, answered: int) -> Guarantee:
-        asked, _ = parameters.limits(asked, answered)
-        return RepeatedGuarantee(self.epsilon, self.exact_delta, asked)
+    def worst_case(self, max_queries: int, max_answers: int) -> Guarantee:
+        max_queries, _ = parameters.limits(max_queries, max_answers)
+        return RepeatedGuarantee(self.epsilon, self.exact_delta, max_queries)
 
     def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
         """By simple or advanced composition of (epsilon, query_delta), whichever is less."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from pate.accounting import bounds
+from pate.accounting import published_bounds
 from pate.accounting.exact import exact_cost
 from pate.accounting.worst_case import worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism
@@ -30,7 +30,7 @@ def histograms(draw: DrawFn) -> np.ndarray:
 def test_lnmax_forward_is_within_theorem_3(counts: np.ndarray, scale: float) -> None:
     cost = exact_cost(LNMax(scale), counts, np.arange(2.0, 10.0))
     moments = np.arange(1, 9)
-    published = bounds.lnmax_moments(counts, scale, 8) / moments
+    published = published_bounds.lnmax_moments(counts, scale, 8) / moments
     assert (cost.forward <= published * (1 + 1e-9) + 1e-12).all()
     _is_a_divergence(cost.forward)
     _is_a_divergence(cost.backward)
@@ -40,7 +40,7 @@ def test_lnmax_forward_is_within_theorem_3(counts: np.ndarray, scale: float) -> 
 @settings(max_examples=25, deadline=None)
 def test_gnmax_forward_is_within_theorem_6(counts: np.ndarray, sigma: float) -> None:
     cost = exact_cost(GNMax(sigma), counts, ORDERS)
-    assert (cost.forward <= bounds.gnmax_rdp(counts, sigma, ORDERS) * (1 + 1e-9) + 1e-12).all()
+    assert (cost.forward <= published_bounds.gnmax_rdp(counts, sigma, ORDERS) * (1 + 1e-9) + 1e-12).all()
     _is_a_divergence(cost.forward)
 
 
@@ -74,7 +74,7 @@ def test_the_other_direction_does_exceed_the_published_bound() -> None:
     """A unanimous vote: Theorem 3 prices it forward; from the neighbour back it costs more than that."""
     counts = np.array([[250] + [0] * 9])
     cost = exact_cost(LNMax(20.0), counts, np.array([2.0, 9.0]))
-    published = bounds.lnmax_moments(counts, 20.0, 8)[:, [0, 7]] / np.array([1, 8])
+    published = published_bounds.lnmax_moments(counts, 20.0, 8)[:, [0, 7]] / np.array([1, 8])
     assert (cost.forward <= published).all()
     assert (cost.backward / cost.forward).max() > 1
 

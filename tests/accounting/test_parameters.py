@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.fuzzing import fuzz
 
 import pate.mechanisms
-from pate.accounting import bounds, calculators, composition, parameters, sanitise
+from pate.accounting import calculators, composition, parameters, published_bounds, sanitise
 from pate.accounting.exact import exact_cost, exact_epsilon
 from pate.accounting.parameters import ParameterError
 from pate.accounting.tight import smooth_sensitivity
@@ -231,13 +231,16 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
     "tests_cost, order": (lambda x: smooth_sensitivity.tests_cost(VOTES, GAUSSIAN, 9.0, x), NO_ORDER),
     "rdp_by_gap, order": (lambda x: smooth_sensitivity.rdp_by_gap(GAUSSIAN, x, 3, 9), NO_ORDER),
     "rdp_by_gap, classes": (lambda x: smooth_sensitivity.rdp_by_gap(GAUSSIAN, 4.0, x, 9), [*NO_COUNT, 0, 1]),
-    "lnmax_epsilon, scale": (lambda x: bounds.lnmax_epsilon(VOTES, x, 1e-5), NOT_ABOVE_0),
-    "lnmax_epsilon, delta": (lambda x: bounds.lnmax_epsilon(VOTES, 20.0, x), NO_DELTA),
-    "lnmax_epsilon, lambda": (lambda x: bounds.lnmax_epsilon(VOTES, 20.0, 1e-5, x), [*NO_COUNT, 0]),
-    "gnmax_rdp, sigma": (lambda x: bounds.gnmax_rdp(VOTES, x, [2.0]), NOT_ABOVE_0),
-    "gnmax_rdp, orders": (lambda x: bounds.gnmax_rdp(VOTES, 20.0, x), [[], [1.0], [math.nan], "2", None, 2.0]),
-    "threshold_rdp": (lambda x: bounds.threshold_rdp(VOTES, x, 20.0, [2.0]), NONSENSE["threshold"]),
-    "epsilon_from_rdp": (lambda x: bounds.epsilon_from_rdp([2.0], [0.1], x), NO_DELTA),
+    "lnmax_epsilon, scale": (lambda x: published_bounds.lnmax_epsilon(VOTES, x, 1e-5), NOT_ABOVE_0),
+    "lnmax_epsilon, delta": (lambda x: published_bounds.lnmax_epsilon(VOTES, 20.0, x), NO_DELTA),
+    "lnmax_epsilon, lambda": (lambda x: published_bounds.lnmax_epsilon(VOTES, 20.0, 1e-5, x), [*NO_COUNT, 0]),
+    "gnmax_rdp, sigma": (lambda x: published_bounds.gnmax_rdp(VOTES, x, [2.0]), NOT_ABOVE_0),
+    "gnmax_rdp, orders": (
+        lambda x: published_bounds.gnmax_rdp(VOTES, 20.0, x),
+        [[], [1.0], [math.nan], "2", None, 2.0],
+    ),
+    "threshold_rdp": (lambda x: published_bounds.threshold_rdp(VOTES, x, 20.0, [2.0]), NONSENSE["threshold"]),
+    "epsilon_from_rdp": (lambda x: published_bounds.epsilon_from_rdp([2.0], [0.1], x), NO_DELTA),
     "amplify_exact, epsilon": (lambda x: calculators.amplify_exact(x, 0.0, 0.1), [math.nan, -1, True, "1", None]),
     "amplify_exact, delta": (lambda x: calculators.amplify_exact(1.0, x, 0.1), [math.nan, -1, 1, 2, True, "0"]),
     "amplify_exact, rate": (lambda x: calculators.amplify_exact(1.0, 0.0, x), NO_RATE),

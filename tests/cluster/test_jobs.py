@@ -120,7 +120,7 @@ def head() -> Iterator[Head]:
 
 def test_submit_runs_follows_and_fetches(head: Head) -> None:
     to = head.folder / "fetched"
-    shown = head.pate("submit", DIGITS, *SMALL, "--out", "~/runs/one", "--to", str(to), "--json")
+    shown = head.pate("submit", DIGITS, *SMALL, "--out", "~/runs/one", "--download-to", str(to), "--json")
     assert shown.returncode == 0, shown.stderr
     assert "ε to publish" in shown.stderr  # the job's own words
     content = json.loads(shown.stdout)
@@ -243,7 +243,7 @@ def test_plain_ray_job_submit_joins_the_cluster_and_its_run_can_be_fetched(head:
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "succeeded" in shown.stdout
     assert f"run directory: {head.folder}/home/pate-runs/digits-" in shown.stdout
-    fetched = head.pate("fetch", "plain", "--to", str(head.folder / "plain"))
+    fetched = head.pate("fetch", "plain", "--download-to", str(head.folder / "plain"))
     assert fetched.returncode == 0, fetched.stderr
     assert "40 asked" in fetched.stdout
     assert json.loads((head.folder / "plain" / "report.json").read_text())["name"] == "digits"
@@ -341,15 +341,17 @@ def test_baseline_reproduce_and_audit_are_sent_too(head: Head) -> None:
     config, store = head.folder / "base.yaml", f"file://{head.folder}/store/base"
     config.write_text("name: base\ndata: {source: digits}\nbaseline: {name: dp_erm}\nbudget: {epsilon: 2}\n")
     to = [head.folder / name for name in ("base", "audited", "study")]
-    shown = head.pate("submit", "baseline", str(config), "--out", store, "--to", str(to[0]))
+    shown = head.pate("submit", "baseline", str(config), "--out", store, "--download-to", str(to[0]))
     assert shown.returncode == 0, shown.stderr
     assert "ε to publish" in shown.stdout
     assert {path.name for path in to[0].iterdir()} == {"report.json", "report.html", "privacy.txt", "plots", "model"}
-    shown = head.pate("submit", "audit", store, "--attacks", "threshold", "--quick", "--to", str(to[1]), "--json")
+    shown = head.pate(
+        "submit", "audit", store, "--attacks", "threshold", "--quick", "--download-to", str(to[1]), "--json"
+    )
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["benchmark"] is True
     assert {"audit.json", "audit.html", "model"} <= {path.name for path in to[1].iterdir()}
-    shown = head.pate("submit", "reproduce", "digits", "--quick", "--to", str(to[2]))
+    shown = head.pate("submit", "reproduce", "digits", "--quick", "--download-to", str(to[2]))
     assert shown.returncode == 0, shown.stderr
     assert "neighbours-1" in shown.stdout
     assert "private: do not publish" not in shown.stdout + shown.stderr

@@ -56,9 +56,9 @@ class Coin(Mechanism):
         told = self.honesty * best / best.sum(axis=1, keepdims=True) + (1 - self.honesty) / counts.shape[1]
         return np.pad(np.log(told), ((0, 0), (0, 1)), constant_values=-np.inf)
 
-    def worst_case(self, asked, answered):
+    def worst_case(self, max_queries, max_answers):
         epsilon = math.log1p(self.options * self.honesty / (1 - self.honesty))
-        return RepeatedGuarantee(epsilon, 0.0, asked)
+        return RepeatedGuarantee(epsilon, 0.0, max_queries)
 
     def noise_draws(self, n_classes):
         return 1

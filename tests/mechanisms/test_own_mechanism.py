@@ -67,12 +67,16 @@ WRONG = {
     "no name": ('name: ClassVar[str] = "lottery"', "", "has no name"),
     "made of nothing": ('"odds", parameters', '"odds", parametters', "NameError: name 'parametters' is not defined"),
     "a number for a Guarantee": (
-        "PureGuarantee.of(math.log1p(self.odds), asked)",
-        "asked * math.log1p(self.odds)",
+        "PureGuarantee.of(math.log1p(self.odds), max_queries)",
+        "max_queries * math.log1p(self.odds)",
         "worst_case must give a Guarantee, such as RdpGuarantee or FixedGuarantee",
     ),
     "a cost that raises": ("math.log1p(self.odds)", "math.log1p(self.oddz)", "worst_case: AttributeError"),
-    "a cost that falls": ("(math.log1p(self.odds), asked)", "(math.log1p(self.odds), 3 - asked)", "cannot cost less"),
+    "a cost that falls": (
+        "(math.log1p(self.odds), max_queries)",
+        "(math.log1p(self.odds), 3 - max_queries)",
+        "cannot cost less",
+    ),
     "a cost too low": (
         "PureGuarantee.of(math.log1p(self.odds)",
         "PureGuarantee.of(math.log1p(self.odds) / 2",
@@ -105,7 +109,7 @@ def test_a_wrong_mechanism_is_blamed_in_one_line_with_file_and_line(name: str, f
 
 def test_the_line_is_the_one_that_is_wrong(folder: Path) -> None:
     (folder / "wrong.py").write_text(LOTTERY.replace("math.log1p(self.odds)", "math.log1p(self.oddz)"))
-    (number,) = [i for i, line in enumerate(LOTTERY.splitlines(), 1) if "log1p(self.odds), asked" in line]
+    (number,) = [i for i, line in enumerate(LOTTERY.splitlines(), 1) if "log1p(self.odds), max_queries" in line]
     assert f"wrong.py, line {number}: worst_case: AttributeError" in plan("wrong.Lottery", "--odds", "20").stderr
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import norm
 
-from pate.accounting import bounds
+from pate.accounting import published_bounds
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.0, 7.5, 20.0, 64.0, 300.0])
 HISTOGRAMS = np.array(
@@ -100,32 +100,32 @@ def table(oracle, arguments) -> np.ndarray:
 @pytest.mark.parametrize("scale", [0.5, 5.0, 20.0, 150.0])
 def test_lnmax_moments_match_the_oracle(scale):
     expected = table(lambda row, moment: oracle_lnmax_moment(row, scale, moment), range(1, 13))
-    np.testing.assert_allclose(bounds.lnmax_moments(HISTOGRAMS, scale, 12), expected, rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(published_bounds.lnmax_moments(HISTOGRAMS, scale, 12), expected, rtol=1e-9, atol=1e-300)
 
 
 @pytest.mark.parametrize("sigma", [0.8, 4.0, 40.0, 100.0, 400.0])
 def test_gnmax_rdp_matches_the_oracle(sigma):
     expected = table(lambda row, order: oracle_gnmax(row, sigma, order), ORDERS)
-    np.testing.assert_allclose(bounds.gnmax_rdp(HISTOGRAMS, sigma, ORDERS), expected, rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(published_bounds.gnmax_rdp(HISTOGRAMS, sigma, ORDERS), expected, rtol=1e-9, atol=1e-300)
 
 
 @pytest.mark.parametrize(("threshold", "sigma1"), [(200.0, 150.0), (300.0, 200.0), (200.0, 10.0), (125.0, 2.0)])
 def test_confident_gnmax_matches_the_oracle(threshold, sigma1):
     test = table(lambda row, order: oracle_threshold(row, threshold, sigma1, order), ORDERS)
-    got = bounds.threshold_rdp(HISTOGRAMS, threshold, sigma1, ORDERS)
+    got = published_bounds.threshold_rdp(HISTOGRAMS, threshold, sigma1, ORDERS)
     np.testing.assert_allclose(got, test, rtol=1e-9, atol=1e-300)
 
     answer = table(lambda row, order: oracle_pass(row, threshold, sigma1) * oracle_gnmax(row, 40.0, order), ORDERS)
-    got = bounds.confident_gnmax_expected_rdp(HISTOGRAMS, threshold, sigma1, 40.0, ORDERS)
+    got = published_bounds.confident_gnmax_expected_rdp(HISTOGRAMS, threshold, sigma1, 40.0, ORDERS)
     np.testing.assert_allclose(got, test + answer, rtol=1e-9, atol=1e-300)
 
     passed = table(lambda row, _: oracle_pass(row, threshold, sigma1), [0]).sum()
-    assert bounds.expected_answered(HISTOGRAMS, threshold, sigma1) == pytest.approx(passed, rel=1e-9)
+    assert published_bounds.expected_answered(HISTOGRAMS, threshold, sigma1) == pytest.approx(passed, rel=1e-9)
 
 
 def test_the_oracle_sees_both_sides_of_theorem_6():
     """Else the comparison above would only compare two fallbacks."""
-    rdp = bounds.gnmax_rdp(HISTOGRAMS, 40.0, ORDERS)
+    rdp = published_bounds.gnmax_rdp(HISTOGRAMS, 40.0, ORDERS)
     tightened = rdp < ORDERS / 40.0**2 * (1 - 1e-6)
     assert 5 <= tightened.sum() <= tightened.size - 5
 
@@ -146,7 +146,7 @@ def test_gnmax_bound_covers_the_true_divergence(sigma, moved):
     counts = np.stack([lead, np.zeros_like(lead)], axis=1)
     here, there = lead / (math.sqrt(2) * sigma), (lead + moved) / (math.sqrt(2) * sigma)
     true = renyi(norm.logcdf(here), norm.logsf(here), norm.logcdf(there), norm.logsf(there), ORDERS)
-    assert np.all(true <= bounds.gnmax_rdp(counts, sigma, ORDERS) * (1 + 1e-9) + 1e-14)
+    assert np.all(true <= published_bounds.gnmax_rdp(counts, sigma, ORDERS) * (1 + 1e-9) + 1e-14)
 
 
 @pytest.mark.parametrize("sigma1", [3.0, 50.0, 150.0])
@@ -156,7 +156,7 @@ def test_threshold_bound_covers_the_true_divergence(sigma1, moved):
     counts = np.stack([top, np.zeros_like(top)], axis=1)
     here, there = (top - 200.0) / sigma1, (top + moved - 200.0) / sigma1
     true = renyi(norm.logcdf(here), norm.logsf(here), norm.logcdf(there), norm.logsf(there), ORDERS)
-    assert np.all(true <= bounds.threshold_rdp(counts, 200.0, sigma1, ORDERS) * (1 + 1e-9) + 1e-14)
+    assert np.all(true <= published_bounds.threshold_rdp(counts, 200.0, sigma1, ORDERS) * (1 + 1e-9) + 1e-14)
 
 
 @pytest.mark.parametrize("scale", [2.0, 10.0, 20.0])
@@ -168,7 +168,7 @@ def test_lnmax_bound_covers_the_true_divergence(scale, moved):
     here, there = (np.log((2 + x / scale) / 4) - x / scale for x in (lead, lead + moved))
     moments = np.arange(1.0, 9.0)
     true = moments * renyi(np.log1p(-np.exp(here)), here, np.log1p(-np.exp(there)), there, moments + 1)
-    assert np.all(true <= bounds.lnmax_moments(counts, scale) * (1 + 1e-9) + 1e-14)
+    assert np.all(true <= published_bounds.lnmax_moments(counts, scale) * (1 + 1e-9) + 1e-14)
 
 
 # Invariants.
@@ -178,29 +178,29 @@ def test_lnmax_bound_covers_the_true_divergence(scale, moved):
 @settings(deadline=None, max_examples=60)
 def test_gnmax_rdp_invariants(counts, sigma, orders):
     orders = np.array(orders)
-    rdp = bounds.gnmax_rdp(counts, sigma, orders)
+    rdp = published_bounds.gnmax_rdp(counts, sigma, orders)
     assert rdp.shape == (len(counts), orders.size)
     assert np.all((rdp >= 0) & (rdp <= orders / sigma**2))
     assert np.all(np.diff(rdp, axis=1) >= -1e-12 * rdp[:, 1:])
-    np.testing.assert_allclose(bounds.gnmax_rdp(counts[:, ::-1], sigma, orders), rdp, rtol=1e-12)
+    np.testing.assert_allclose(published_bounds.gnmax_rdp(counts[:, ::-1], sigma, orders), rdp, rtol=1e-12)
 
 
 @given(histograms, st.floats(-100.0, 500.0), deviations, order_lists)
 @settings(deadline=None, max_examples=60)
 def test_threshold_rdp_invariants(counts, threshold, sigma1, orders):
     orders = np.array(orders)
-    rdp = bounds.threshold_rdp(counts, threshold, sigma1, orders)
+    rdp = published_bounds.threshold_rdp(counts, threshold, sigma1, orders)
     assert np.all((rdp >= 0) & (rdp <= orders / (2 * sigma1**2) * (1 + 1e-12)))
     assert np.all(np.diff(rdp, axis=1) >= -1e-12 * rdp[:, 1:])
-    expected = bounds.confident_gnmax_expected_rdp(counts, threshold, sigma1, 40.0, orders)
-    assert np.all((expected >= rdp) & (expected <= rdp + bounds.gnmax_rdp(counts, 40.0, orders)))
-    assert 0 <= bounds.expected_answered(counts, threshold, sigma1) <= len(counts)
+    expected = published_bounds.confident_gnmax_expected_rdp(counts, threshold, sigma1, 40.0, orders)
+    assert np.all((expected >= rdp) & (expected <= rdp + published_bounds.gnmax_rdp(counts, 40.0, orders)))
+    assert 0 <= published_bounds.expected_answered(counts, threshold, sigma1) <= len(counts)
 
 
 @given(histograms, st.floats(0.5, 200.0), st.integers(1, 40))
 @settings(deadline=None, max_examples=60)
 def test_lnmax_moment_invariants(counts, scale, lambda_max):
-    moments = bounds.lnmax_moments(counts, scale, lambda_max)
+    moments = published_bounds.lnmax_moments(counts, scale, lambda_max)
     index = np.arange(1, lambda_max + 1)
     assert moments.shape == (len(counts), lambda_max)
     assert np.all(moments >= 0)
@@ -213,7 +213,7 @@ def test_lnmax_moment_invariants(counts, scale, lambda_max):
 def test_a_larger_lead_never_costs_more(classes, sigma, lead):
     counts = np.zeros((2, classes), dtype=int)
     counts[:, 0] = lead, lead + 1
-    rdp, moments = bounds.gnmax_rdp(counts, sigma, ORDERS), bounds.lnmax_moments(counts, sigma)
+    rdp, moments = published_bounds.gnmax_rdp(counts, sigma, ORDERS), published_bounds.lnmax_moments(counts, sigma)
     assert np.all(rdp[1] <= rdp[0] * (1 + 1e-12))
     assert np.all(moments[1] <= moments[0] * (1 + 1e-12))
 
@@ -221,45 +221,45 @@ def test_a_larger_lead_never_costs_more(classes, sigma, lead):
 def test_each_query_is_priced_on_its_own():
     """Rows with the same q are worked out once; every row must still get its own figure, in its own place."""
     shuffled = np.random.default_rng(0).integers(0, len(HISTOGRAMS), size=50)
-    whole = bounds.gnmax_rdp(HISTOGRAMS[shuffled], 40.0, ORDERS)
-    np.testing.assert_array_equal(whole, bounds.gnmax_rdp(HISTOGRAMS, 40.0, ORDERS)[shuffled])
+    whole = published_bounds.gnmax_rdp(HISTOGRAMS[shuffled], 40.0, ORDERS)
+    np.testing.assert_array_equal(whole, published_bounds.gnmax_rdp(HISTOGRAMS, 40.0, ORDERS)[shuffled])
 
 
 def test_a_lead_that_no_noise_can_overturn_costs_nothing():
-    assert np.all(bounds.gnmax_rdp([[10**6, 0]], 1e-3, [2.0, 10.0]) == 0.0)
-    assert np.all(bounds.threshold_rdp([[10**6, 0]], 200.0, 1e-3, [2.0, 10.0]) == 0.0)
-    assert np.all(bounds.lnmax_moments([[10**6, 0]], 1e-3) == 0.0)
+    assert np.all(published_bounds.gnmax_rdp([[10**6, 0]], 1e-3, [2.0, 10.0]) == 0.0)
+    assert np.all(published_bounds.threshold_rdp([[10**6, 0]], 200.0, 1e-3, [2.0, 10.0]) == 0.0)
+    assert np.all(published_bounds.lnmax_moments([[10**6, 0]], 1e-3) == 0.0)
 
 
 def test_no_queries_cost_nothing():
     none = np.zeros((0, 10), dtype=int)
-    assert bounds.gnmax_rdp(none, 40.0, ORDERS).shape == (0, ORDERS.size)
-    assert bounds.lnmax_moments(none, 20.0).shape == (0, 8)
-    assert bounds.expected_answered(none, 200.0, 150.0) == 0.0
+    assert published_bounds.gnmax_rdp(none, 40.0, ORDERS).shape == (0, ORDERS.size)
+    assert published_bounds.lnmax_moments(none, 20.0).shape == (0, 8)
+    assert published_bounds.expected_answered(none, 200.0, 150.0) == 0.0
 
 
 def test_conversion():
-    epsilon, order = bounds.epsilon_from_rdp([2.0, 11.0], [0.1, 0.2], 1e-5)
+    epsilon, order = published_bounds.epsilon_from_rdp([2.0, 11.0], [0.1, 0.2], 1e-5)
     assert (epsilon, order) == (pytest.approx(0.2 + math.log(1e5) / 10), 11.0)
-    assert bounds.epsilon_from_rdp([2.0, 3.0], [0.5, np.inf], 1e-5)[1] == 2.0
+    assert published_bounds.epsilon_from_rdp([2.0, 3.0], [0.5, np.inf], 1e-5)[1] == 2.0
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: bounds.lnmax_moments([1, 2, 3], 20.0),
-        lambda: bounds.lnmax_moments([[1], [2]], 20.0),
-        lambda: bounds.lnmax_moments([[1, -2]], 20.0),
-        lambda: bounds.gnmax_rdp([[1.0, math.nan]], 20.0, ORDERS),
-        lambda: bounds.lnmax_moments(HISTOGRAMS, 0.0),
-        lambda: bounds.lnmax_moments(HISTOGRAMS, 20.0, 0),
-        lambda: bounds.gnmax_rdp(HISTOGRAMS, math.nan, ORDERS),
-        lambda: bounds.gnmax_rdp(HISTOGRAMS, 40.0, [1.0, 2.0]),
-        lambda: bounds.gnmax_rdp(HISTOGRAMS, 40.0, []),
-        lambda: bounds.threshold_rdp(HISTOGRAMS, 200.0, -1.0, ORDERS),
-        lambda: bounds.epsilon_from_rdp([2.0, 3.0], [0.1], 1e-5),
-        lambda: bounds.epsilon_from_rdp([2.0], [math.nan], 1e-5),
-        lambda: bounds.epsilon_from_rdp([2.0], [0.1], 0.0),
+        lambda: published_bounds.lnmax_moments([1, 2, 3], 20.0),
+        lambda: published_bounds.lnmax_moments([[1], [2]], 20.0),
+        lambda: published_bounds.lnmax_moments([[1, -2]], 20.0),
+        lambda: published_bounds.gnmax_rdp([[1.0, math.nan]], 20.0, ORDERS),
+        lambda: published_bounds.lnmax_moments(HISTOGRAMS, 0.0),
+        lambda: published_bounds.lnmax_moments(HISTOGRAMS, 20.0, 0),
+        lambda: published_bounds.gnmax_rdp(HISTOGRAMS, math.nan, ORDERS),
+        lambda: published_bounds.gnmax_rdp(HISTOGRAMS, 40.0, [1.0, 2.0]),
+        lambda: published_bounds.gnmax_rdp(HISTOGRAMS, 40.0, []),
+        lambda: published_bounds.threshold_rdp(HISTOGRAMS, 200.0, -1.0, ORDERS),
+        lambda: published_bounds.epsilon_from_rdp([2.0, 3.0], [0.1], 1e-5),
+        lambda: published_bounds.epsilon_from_rdp([2.0], [math.nan], 1e-5),
+        lambda: published_bounds.epsilon_from_rdp([2.0], [0.1], 0.0),
     ],
 )
 def test_nonsense_is_refused(call):
@@ -275,7 +275,7 @@ def test_nonsense_is_refused(call):
     [("mnist", 100, 20.0, 1e-5, 2.043), ("svhn", 500, 10.0, 1e-6, 5.041), ("svhn", 1000, 10.0, 1e-6, 8.192)],
 )
 def test_lnmax_figures_of_2017(authors_votes, name, queries, scale, delta, epsilon):
-    got = bounds.lnmax_epsilon(authors_votes(name)[:queries], scale, delta, lambda_max=8)
+    got = published_bounds.lnmax_epsilon(authors_votes(name)[:queries], scale, delta, lambda_max=8)
     assert got == pytest.approx(epsilon, abs=0.002)
 
 
@@ -284,9 +284,9 @@ def test_lnmax_figures_of_2017(authors_votes, name, queries, scale, delta, epsil
     [("mnist", 640, 200.0, 150.0, 1e-5, 2.00, 0.01), ("svhn", 8500, 300.0, 200.0, 1e-6, 4.92, 0.02)],
 )
 def test_confident_gnmax_figures_of_2018(authors_votes, name, queries, threshold, sigma1, delta, epsilon, tolerance):
-    counts, orders = authors_votes(name)[:queries], bounds.DEFAULT_ORDERS
-    total = bounds.confident_gnmax_expected_rdp(counts, threshold, sigma1, 40.0, orders).sum(axis=0)
-    got, order = bounds.epsilon_from_rdp(orders, total, delta)
+    counts, orders = authors_votes(name)[:queries], published_bounds.DEFAULT_ORDERS
+    total = published_bounds.confident_gnmax_expected_rdp(counts, threshold, sigma1, 40.0, orders).sum(axis=0)
+    got, order = published_bounds.epsilon_from_rdp(orders, total, delta)
     assert got == pytest.approx(epsilon, abs=tolerance)
     assert orders[0] < order < orders[-1]
 
@@ -294,5 +294,5 @@ def test_confident_gnmax_figures_of_2018(authors_votes, name, queries, threshold
 def test_expected_answers_on_mnist(authors_votes):
     """282.7 with continuous noise. Integer noise passes half a vote more easily, and answers 283.5."""
     counts = authors_votes("mnist")[:640]
-    assert bounds.expected_answered(counts, 200.0, 150.0) == pytest.approx(282.72, abs=0.01)
-    assert bounds.expected_answered(counts, 199.5, 150.0) == pytest.approx(283.54, abs=0.01)
+    assert published_bounds.expected_answered(counts, 200.0, 150.0) == pytest.approx(282.72, abs=0.01)
+    assert published_bounds.expected_answered(counts, 199.5, 150.0) == pytest.approx(283.54, abs=0.01)
