@@ -19,7 +19,7 @@ CURVES = {
     "strong composition": lambda steps: strong_composition_epsilon(RATE, SIGMA, steps, DELTA),
     "moments, the paper's": lambda steps: moments_epsilon(RATE, SIGMA, steps, DELTA),
     "RDP": lambda steps: epsilon_of([(SIGMA, RATE, steps)], DELTA, "rdp"),
-    "PRV": lambda steps: epsilon_of([(SIGMA, RATE, steps)], DELTA, "prv"),
+    "PLD": lambda steps: epsilon_of([(SIGMA, RATE, steps)], DELTA, "pld"),
 }
 
 

@@ -67,7 +67,6 @@ def test_imports_neither_ray_nor_torch(module: str) -> None:
 _HEAVY = {
     "dp_accounting",
     "matplotlib",
-    "opacus",
     "pandas",
     "pyarrow",
     "ray",

@@ -124,7 +124,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         clip_norm: float = 0.1,
         micro_batch: int = 512,
         per_example: str = "auto",
-        accountant: str = "prv",
+        accountant: str = "pld",
         checkpoint: str | None = None,
         frozen: int = 0,
         views: dict[str, Any] | None = None,

@@ -1,8 +1,8 @@
-"""Sums of clipped per-example gradients, worked out in one of four ways behind one switch.
+"""Sums of clipped per-example gradients, worked out in one of three ways behind one switch.
 
-* `opacus`: Opacus's GradSampleModule stores every example's gradient, then they are clipped and summed;
 * `ghost`: one backward pass; norms come from a layer's inputs and output gradients (`pate.baselines.per_example`), and
-  the clipped sum is one product, so gradients are stored for layers alone that meet many places with few weights;
+  the clipped sum is one product, so gradients are stored for layers alone that meet many places with few weights, or
+  have few weights, as normalisations do;
 * `torch_func`: vmap over grad, for any module that torch.func can transform;
 * `one_by_one`: the obvious loop over the examples, slow and right for any module.
 
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy, pad, unfold
+from torch.nn.functional import cross_entropy, group_norm, layer_norm, pad, unfold
 from torch.nn.grad import conv2d_weight
 
 from pate.baselines.forward_draws import ForwardDraws, drawing
@@ -56,8 +56,16 @@ def counted(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> Trace:
-    """The trace of a linear layer or a plain convolution."""
+    """The trace of a linear layer, a plain convolution, or a normalisation of an example by itself."""
     has_bias = layer.bias is not None
+    if isinstance(layer, nn.GroupNorm):
+        gradient, seen = output_gradient.flatten(2), group_norm(inputs, layer.num_groups, eps=layer.eps).flatten(2)
+        return _Stored((gradient * seen).sum(2), gradient.sum(2), has_bias)
+    if isinstance(layer, nn.LayerNorm):
+        places = tuple(range(1, inputs.ndim - len(layer.normalized_shape)))
+        weighted = output_gradient * layer_norm(inputs, layer.normalized_shape, eps=layer.eps)
+        weight, bias = (each.sum(places) if places else each for each in (weighted, output_gradient))
+        return _Stored(weight, bias.flatten(1), has_bias)
     if isinstance(layer, nn.Conv2d):
         if _few_places(layer, inputs):
             return _Convolved(layer, inputs, output_gradient)
@@ -198,7 +206,7 @@ class ClippedSum(Protocol):
         """Of these examples."""
 
 
-WAYS = ("auto", "ghost", "opacus", "torch_func", "one_by_one")
+WAYS = ("auto", "ghost", "torch_func", "one_by_one")
 
 
 def clipped_sum(way: str, module: torch.nn.Module, clip_norm: float) -> ClippedSum:
@@ -207,7 +215,7 @@ def clipped_sum(way: str, module: torch.nn.Module, clip_norm: float) -> ClippedS
         raise ConfigError(f"per_example = {way!r}: must be one of {', '.join(WAYS)}")
     if way == "auto":
         way = quickest(module)
-    made = {"ghost": _ghost, "opacus": _opacus, "torch_func": _torch_func, "one_by_one": _one_by_one}
+    made = {"ghost": _ghost, "torch_func": _torch_func, "one_by_one": _one_by_one}
     return made[way](module, clip_norm)
 
 
@@ -255,23 +263,6 @@ def _one_by_one(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
     return clipped
 
 
-def _opacus(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
-    from opacus import GradSampleModule  # takes seconds to import
-
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
-        wrapped = GradSampleModule(module, loss_reduction="sum")
-        try:
-            with drawing(draws):
-                cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
-            gradients = [parameter.grad_sample for parameter in module.parameters()]  # type: ignore[attr-defined]
-            return _clip_stored(gradients, clip_norm)
-        finally:  # also where a layer failed half way: nothing of this pass is left for the next one
-            wrapped.zero_grad(set_to_none=True)
-            wrapped.to_standard_module()
-
-    return clipped
-
-
 def _torch_func(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
 
     names = [name for name, _ in module.named_parameters()]
@@ -306,8 +297,8 @@ def _factors(squared_norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
 
 
 def quickest(module: torch.nn.Module) -> str:
-    """`ghost` where it is possible, else `opacus`: `benchmarks/dp_sgd.py` measures them."""
-    return "ghost" if _unsuited_to_ghost(module) is None else "opacus"
+    """`ghost` where it is possible, else `torch_func`: `benchmarks/dp_sgd.py` measures them."""
+    return "ghost" if _unsuited_to_ghost(module) is None else "torch_func"
 
 
 def _unsuited_to_ghost(module: torch.nn.Module) -> str | None:
@@ -316,7 +307,10 @@ def _unsuited_to_ghost(module: torch.nn.Module) -> str | None:
         if next(layer.parameters(recurse=False), None) is None:
             continue
         plain_convolution = isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
-        if not (type(layer) is nn.Linear or (plain_convolution and not isinstance(layer.padding, str))):
+        if not (
+            type(layer) in (nn.Linear, nn.GroupNorm, nn.LayerNorm)
+            or (plain_convolution and not isinstance(layer.padding, str))
+        ):
             return f"{name} ({type(layer).__name__})"
     return None
 
@@ -325,13 +319,15 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
 
     unsuited = _unsuited_to_ghost(module)
     if unsuited is not None:
-        raise ConfigError(f"per_example = 'ghost': not for the layer {unsuited}; use 'opacus' or 'torch_func'")
+        raise ConfigError(f"per_example = 'ghost': not for the layer {unsuited}; use 'torch_func'")
     layers: list[Any] = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     seen: dict[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def remember(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         if layer in seen:
-            raise ConfigError(f"per_example = 'ghost': {type(layer).__name__} is used twice in one pass; use 'opacus'")
+            raise ConfigError(
+                f"per_example = 'ghost': {type(layer).__name__} is used twice in one pass; use 'torch_func'"
+            )
         seen[layer] = (inputs[0].detach(), output)
 
     def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
@@ -355,7 +351,7 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
             trace.keep_counted(factors)
             sums[id(layer.weight)] = trace.weighted_sum(factors).reshape(layer.weight.shape)
             if layer.bias is not None:
-                sums[id(layer.bias)] = factors @ trace.bias
+                sums[id(layer.bias)] = (factors @ trace.bias).reshape(layer.bias.shape)
         seen.clear()
         return [sums.get(id(parameter), torch.zeros_like(parameter)) for parameter in module.parameters()]
 

@@ -39,7 +39,7 @@ _ALIKE = 0.7  # a longer option that merely shares letters is no help
 
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
 
-_NOT_IN_CLIENT = {"matplotlib", "opacus", "PIL", "safetensors", "sklearn", "skops", "torch", "torchvision"}
+_NOT_IN_CLIENT = {"matplotlib", "PIL", "safetensors", "sklearn", "skops", "torch", "torchvision"}
 
 _UsageError: Any = typer.BadParameter.__base__  # of click, or of the copy of it that typer brings
 

@@ -285,7 +285,7 @@ def test_what_suits_is_taken_without_a_word(build: Callable[[], nn.Module]) -> N
 
 
 def test_a_way_that_was_named_is_refused_where_it_is_wrong() -> None:
-    for way, model in (("ghost", "Patches"), ("torch_func", "Branching"), ("opacus", "Mixing")):
+    for way, model in (("ghost", "Patches"), ("torch_func", "Branching"), ("ghost", "Mixing")):
         with pytest.raises(ConfigError, match=f"per_example = '{way}': not for this network"):
             classifier(model=f"test_clipping_selfcheck.{model}", per_example=way).rehearse((4, 4))
 

@@ -172,7 +172,7 @@ def test_every_step_draws_by_a_key_of_its_own() -> None:
     assert not np.allclose(steps[0], steps[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func"])
+@pytest.mark.parametrize("way", ["ghost", "torch_func"])
 @pytest.mark.parametrize("kind", ["dropout", "alpha", "maps", "alpha maps", "pooling", "stochastic", "own generator"])
 def test_a_batch_draws_what_each_example_would_alone(kind: str, way: str) -> None:
     """Else the quicker ways would not be those of the loop, and be refused."""
@@ -232,7 +232,7 @@ def test_networks_of_this_package_draw_nothing(name: str) -> None:
         built(torch.ones(2, *shape))
 
 
-@pytest.mark.parametrize("way", ["ghost", "opacus", "torch_func", "one_by_one"])
+@pytest.mark.parametrize("way", ["ghost", "torch_func", "one_by_one"])
 def test_the_sum_is_that_of_the_examples_alone(way: str) -> None:
     torch.manual_seed(0)
     module, (X, y) = network("dropout").train(), records(7)
