@@ -18,7 +18,7 @@ import numpy as np
 from pate.config.components import listed
 from pate.data.images import load_images
 from pate.mechanisms import GNMax, Histogram, LNMax, PermuteAndFlip
-from pate.mechanisms.cell_rounds import Round
+from pate.mechanisms.cell_costs import Round
 from pate.students import posterior
 from pate.voters.neighbours.cells import Cells, CellVote, Space
 from pate.voters.neighbours.choice import with_target

@@ -20,8 +20,7 @@ from scipy.special import ndtri
 
 from pate.accounting.composition import epsilon_of_rdp
 from pate.accounting.exact import exact_cost
-from pate.accounting.sanitise import FAILURE_SHARE, epsilon_sanitised, release_rdp
-from pate.accounting.tight.smooth_sensitivity import PrivateCost
+from pate.accounting.sanitise import FAILURE_SHARE, PrivateCost, epsilon_sanitised, release_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism
 from pate.planning.costs import worst_case_epsilon
 

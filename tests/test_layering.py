@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import pate
-from pate.ledger import SharedBudget
-from pate.ledger.shared import create
+from pate.ledger import SharedBudget, SharedLedger
 
 _LIGHT = [
     "pate",
@@ -91,7 +90,7 @@ _HEAVY = {
 def test_what_trains_nothing_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
     pate_cli = [sys.executable, "-X", "importtime", "-m", "pate.cli"]
     np.save(tmp_path / "votes.npy", [[30, 5, 1]])
-    create(tmp_path / "shared", SharedBudget(order=8.0, epsilon=3.0, delta=1e-5))
+    SharedLedger.create(tmp_path / "shared", SharedBudget(order=8.0, epsilon=3.0, delta=1e-5))
     shown = subprocess.run([*pate_cli, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert shown.returncode == 0, [line for line in shown.stderr.splitlines() if not line.startswith("import time:")]
     imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}

@@ -27,7 +27,7 @@ from pate.accounting.tight.histogram_grid import (
     threshold_excess,
     two_class_excess,
 )
-from pate.accounting.tight.known_teachers import Question, approximate_rdp, moves
+from pate.accounting.tight.margins import Question, approximate_rdp, moves
 
 if TYPE_CHECKING:  # mechanisms import this module
     from pate.noise.integer import IntegerNoise
@@ -141,7 +141,7 @@ def confident_cost(
 def confident_price(question: Question, order: float, max_queries: int, max_answers: int) -> tuple[float, float]:
     """What a query costs at `order`, and what an answer adds, so that the limits cost least.
 
-    Either the test and the answer each at its own worst, or both together (`known_teachers`), answered or not. What
+    Either the test and the answer each at its own worst, or both together (`margins`), answered or not. What
     the test alone costs must not be taken off the second: then ⊥ would not be paid for.
     """
     answer = worst_case_rdp(question.answer_noise, order)

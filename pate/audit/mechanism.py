@@ -38,7 +38,7 @@ from pate.boundary.aggregator import Aggregator
 from pate.config import Config
 from pate.mechanisms import Mechanism
 from pate.mechanisms.base import Counts
-from pate.mechanisms.cell_rounds import Round, guarantee
+from pate.mechanisms.cell_costs import Round, guarantee
 from pate.noise.integer import Entropy
 
 if TYPE_CHECKING:

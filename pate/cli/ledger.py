@@ -47,10 +47,9 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a ledger that runs on the same data share, and print the lines that name it in their configs."""
-    from pate.ledger import SharedBudget
-    from pate.ledger.shared import create as create_ledger
+    from pate.ledger import SharedBudget, SharedLedger
 
-    made = create_ledger(path.expanduser().absolute(), SharedBudget(order, epsilon, delta))
+    made = SharedLedger.create(path.expanduser().absolute(), SharedBudget(order, epsilon, delta))
     name = {"path": str(made.folder), "id": made.id}
     if as_json:
         print(json.dumps({"ledger": name}))
@@ -136,7 +135,7 @@ def _stored_place(run: RunOf, storage: Storage) -> _Place:
 
 def _local_place(run: RunOf) -> _Place:
     from pate.config import Config
-    from pate.ledger.shared import SharedLedger
+    from pate.ledger import SharedLedger
     from pate.runs.published import published_pins
 
     if not run.config_file.exists():

@@ -1,19 +1,26 @@
 """Durable budget and answers on SQLite: label and charge are stored together, before anyone sees the label.
 
-One file may serve several runs on the same data (`pate.ledger.shared`). Append only: triggers refuse updates and
-deletes. Every run and every charge, with its answers, is a link of an HMAC chain under a key kept elsewhere, whose
-head is also kept in a second file and, where there is one, in an anchor (`pate.ledger.anchor`). Opening a ledger
-checks all of it, so a changed, removed or reordered row, and an older copy of the file, are found before anything is
-charged. The head is written after the commit and before the release, so it covers all that anyone has seen.
+Append only: triggers refuse updates and deletes. Every run and every charge, with its answers, is a link of an HMAC
+chain under a key kept elsewhere, whose head is also kept in a second file and, where there is one, in an anchor
+(`pate.ledger.anchor`). Opening a ledger checks all of it, so a changed, removed or reordered row, and an older copy of
+the file, are found before anything is charged. The head is written after the commit and before the release, so it
+covers all that anyone has seen.
 
 A crash between noise and commit loses an answer that nobody saw; a crash after the commit loses nothing. The file
 is readable with any SQLite tool.
+
+One file may serve several runs on the same data: a `SharedLedger` is a folder with `ledger.db`, `key` and `head`, for
+its owner only. It is made once, by `pate ledger create`, and known by an identity that comes from its key. Runs name
+both path and identity, and are refused if that ledger is not there: a new one in its place would be a fresh budget.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import secrets
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,26 +28,29 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from pate.accounting import parameters
 from pate.accounting.composition import epsilon_of_rdp, sampler_share
-from pate.errors import BudgetExceeded, RunError
-from pate.ledger import schema
+from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger.anchor import conflict, open_anchor
 from pate.ledger.chain import (
     FIRST_LINK,
+    LONGEST_VALUE,
     Link,
     Pin,
     identity,
     json_pin,
     link_mac,
     named_errors,
+    prepare_tables,
     read_chain,
     read_head,
     row_content,
+    verified,
 )
-from pate.storage.files import create_key, locked, read_key, write_atomically
+from pate.storage.files import KEY_BYTES, create_key, locked, make_folder, read_key, sync_folder, write_atomically
 
 _SECONDS_TO_WAIT = 30  # for another run that holds the ledger
 
@@ -145,7 +155,7 @@ class Ledger:
         self._db = connect(path, make=shared is None)
         try:
             with self._named_errors(), self._transaction():
-                schema.prepare(self._db, path)
+                prepare_tables(self._db, path)
                 self._catch_up()
                 self._check()
                 self._agree_on_budget()
@@ -383,7 +393,7 @@ def connect(path: Path, make: bool = True) -> sqlite3.Connection:
             check_same_thread=False,
         )
         try:
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.LONGEST_VALUE)
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
             path.chmod(0o600)
             _use_wal(db)
             for pragma in ("synchronous = FULL", "foreign_keys = ON"):
@@ -410,3 +420,93 @@ def _use_wal(db: sqlite3.Connection) -> None:
 def now() -> str:
     """The time in UTC, as rows hold it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+_DB, _KEY = "ledger.db", "key"
+
+
+@dataclass(frozen=True)
+class SharedLedger:
+    """Where the parts of a shared ledger are, and its key."""
+
+    folder: Path
+    key: bytes
+
+    @property
+    def db(self) -> Path:
+        """The SQLite file."""
+        return self.folder / _DB
+
+    @property
+    def head(self) -> Path:
+        """The file that holds the last link."""
+        return self.folder / "head"
+
+    @property
+    def id(self) -> str:
+        """The identity by which runs name it."""
+        return identity(self.key)
+
+    @classmethod
+    def is_at(cls, folder: Path) -> bool:
+        """Whether there is a shared ledger in that folder, as far as its key tells."""
+        return (folder / _KEY).exists()
+
+    @classmethod
+    def create(cls, folder: Path, budget: SharedBudget) -> SharedLedger:
+        """Make one, whole or not at all; RunError if the folder exists. Of several callers at once, one succeeds."""
+        if not 0 < budget.rdp < math.inf:
+            raise ConfigError(
+                f"epsilon = {budget.epsilon:g}: nothing is left of it at order {budget.order:g} and δ = "
+                f"{budget.delta:g}; raise the order"
+            )
+        taken = RunError(f"{folder}: is there already; use it as it is, or name another place")
+        if folder.exists():
+            raise taken
+        make_folder(folder.parent)
+        made = cls(Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)), secrets.token_bytes(KEY_BYTES))
+        try:
+            write_atomically(made.folder / _KEY, lambda path: path.write_bytes(made.key))
+            _Founding(made, budget)
+            os.rename(made.folder, folder)  # fails where there is something: what is made here is never empty
+        except OSError as error:
+            if folder.exists():
+                raise taken from None
+            raise RunError(f"{folder}: cannot be made ({error.strerror})") from None
+        finally:
+            shutil.rmtree(made.folder, ignore_errors=True)
+        sync_folder(folder.parent)
+        return cls(folder, made.key)
+
+    @classmethod
+    def at(cls, folder: Path, wanted: str | None = None) -> SharedLedger:
+        """The ledger in that folder, which has to be there and, where one is `wanted`, to be the one of that id."""
+        if not (folder / _DB).is_file():
+            raise RunError(f"{folder}: there is no shared ledger; make one with `pate ledger create`, or mend the path")
+        found = cls(folder, read_key(folder / _KEY))
+        if (folder / _KEY).stat().st_mode & 0o077:
+            raise RunError(f"{folder / _KEY}: others can read it; run: chmod -R go= {folder}")
+        if wanted is not None and found.id != wanted:
+            raise RunError(f"{folder}: is the ledger {found.id}, not {wanted}; mend path or id of budget.ledger")
+        return found
+
+    def budget(self) -> SharedBudget:
+        """The joint budget of all runs, from a file that was checked whole."""
+        with verified(self.db, self.key, self.head) as (db, _):
+            row = db.execute("SELECT rdp_order, epsilon, delta FROM budget").fetchone()
+        if row is None or row[0] is None:
+            raise RunError(f"{self.folder}: has no joint budget; make a shared ledger with `pate ledger create`")
+        return SharedBudget(*row)
+
+
+class _Founding(Ledger):
+    """A ledger that no run has entered yet."""
+
+    def __init__(self, place: SharedLedger, budget: SharedBudget) -> None:
+        self.path, self.shared, self._key, self._head, self._anchor = place.db, budget, place.key, place.head, None
+        self._db = connect(place.db)
+        with self._named_errors(), self._transaction():
+            prepare_tables(self._db, place.db)
+            self._agree_on_budget()
+        self._write_head()
+        self.close()

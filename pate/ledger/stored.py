@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from pate.errors import RunError
-from pate.ledger import schema
-from pate.ledger.chain import FIRST_LINK, Link, link_mac, row_content
+from pate.ledger.chain import FIRST_LINK, Link, link_mac, prepare_tables, row_content
 from pate.ledger.ledger import Ledger, connect, now
 from pate.storage import Storage, open_storage
 
@@ -156,7 +155,7 @@ class History(StoredLedger):
         self._sent = self._stopped = False
         self._db = connect(path)
         with self._named_errors(), self._transaction():
-            schema.prepare(self._db, path)
+            prepare_tables(self._db, path)
             self._catch_up()
         if not self._rows("SELECT 1 FROM chain"):
             raise RunError(f"{storage.url}: there is no ledger yet")

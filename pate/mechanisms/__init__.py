@@ -14,12 +14,9 @@ from pate.errors import ConfigError, numbered
 from pate.mechanisms._trial import check_class, made_and_tried
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream
 from pate.mechanisms.confident import ConfidentGNMax
-from pate.mechanisms.gaussian_stability import GaussianMSamp, GaussianMStab
-from pate.mechanisms.histogram import Histogram
-from pate.mechanisms.noisy_max import GNMax, LNMax
-from pate.mechanisms.permute_and_flip import PermuteAndFlip
+from pate.mechanisms.noisy_max import GNMax, Histogram, LNMax, PermuteAndFlip
 from pate.mechanisms.sparse_vector import LectureMSvec, MSvec
-from pate.mechanisms.stability import MSamp, MStab
+from pate.mechanisms.stability import GaussianMSamp, GaussianMStab, MSamp, MStab
 
 __all__ = [
     "UNANSWERED",

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from pate.accounting import parameters, published_bounds
 from pate.accounting.composition import Guarantee, RdpGuarantee
-from pate.accounting.count_release import CountCost
 from pate.accounting.neighbours_of_histogram import Counts
 from pate.errors import ConfigError
+from pate.mechanisms.cell_costs import CountCost
 from pate.noise.integer import Entropy
 
 if TYPE_CHECKING:
-    from pate.accounting.tight.smooth_sensitivity import PrivateCost
+    from pate.accounting.sanitise import PrivateCost
 
 UNANSWERED = -1
 """⊥: the mechanism declined to answer. It is released, stored and charged like any answer."""

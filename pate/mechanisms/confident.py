@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pate.accounting import parameters, published_bounds
 from pate.accounting.composition import gaussian_rdp
-from pate.accounting.tight.known_teachers import Question, log_test
-from pate.accounting.tight.smooth_sensitivity import PrivateCost, realised_cost
+from pate.accounting.sanitise import PrivateCost, realised_cost
+from pate.accounting.tight.margins import Question, log_test
 from pate.accounting.worst_case import (
     WorstCaseGuarantee,
     confident_cost,

@@ -1,4 +1,4 @@
-"""LNMax and GNMax: the class with the most votes after noise on every count."""
+"""The class with the most votes after noise on every count: LNMax, GNMax, permute-and-flip; or all noisy counts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import parameters, published_bounds
-from pate.accounting.composition import Orders, gaussian_rdp, randomised_response_rdp
-from pate.accounting.count_release import CountCost, GaussianCount, PureCount
-from pate.accounting.tight.smooth_sensitivity import PrivateCost, answers_cost
+from pate.accounting.composition import Orders, PureGuarantee, gaussian_rdp, randomised_response_rdp
+from pate.accounting.sanitise import PrivateCost, answers_cost
 from pate.accounting.worst_case import QueryCost, WorstCaseGuarantee, argmax_cost
 from pate.mechanisms.base import Counts, Mechanism, parameter
-from pate.mechanisms.win_probabilities import Indices, log_wins, log_wins_after_moves, move_votes
-from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise
+from pate.mechanisms.cell_costs import CountCost, GaussianCount, PureChoice, PureCount
+from pate.mechanisms.win_probabilities import (
+    Indices,
+    legendre_on_unit_interval,
+    log_wins,
+    log_wins_after_moves,
+    move_votes,
+)
+from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, Geometric, IntegerNoise
 
 _FINE = 200.0  # votes; wider noise is scaled down to this for a probability
+_SUMMED = 45.0  # scales beyond the largest count: what is left out has probability exp(−45)
 
 
 class NoisyMax(Mechanism):
     """argmax(counts + independent integer noise), ties broken uniformly at random."""
-
-    has_sanitised_cost: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -38,9 +43,18 @@ class NoisyMax(Mechanism):
         noisy = votes + self.noise.sample(votes.shape, entropy)
         return argmax_with_random_ties(noisy, entropy)
 
+    def noise_draws(self, n_classes: int) -> int:
+        return n_classes + 1  # a draw per class, and one to break a tie
+
+
+class SymmetricNoisyMax(NoisyMax):
+    """A noisy argmax whose noise is symmetric: what an answer costs, exactly and by its gap, is known."""
+
+    has_sanitised_cost: ClassVar[bool] = True
+
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
         """Exact, ties included: a sum over the winning noisy count (see `win_probabilities`)."""
-        return never_declined(log_wins(self.noise, np.asarray(counts, dtype=np.int64)))
+        return _never_declined(log_wins(self.noise, np.asarray(counts, dtype=np.int64)))
 
     def log_outcomes_after_moves(
         self, counts: Counts, rows: Indices, sources: Indices, targets: Indices
@@ -53,15 +67,12 @@ class NoisyMax(Mechanism):
         wins = log_wins_after_moves(self.noise, votes, rows, sources, targets)
         if wins is None:
             return self.log_outcomes(move_votes(votes, rows, sources, targets))
-        return never_declined(wins)
+        return _never_declined(wins)
 
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
         if not self.has_sanitised_cost:
             return super().sanitised_cost(counts, answered, order)
         return answers_cost(counts, self.noise, order)
-
-    def noise_draws(self, n_classes: int) -> int:
-        return n_classes + 1  # a draw per class, and one to break a tie
 
     def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
         """For wide noise in coarser units, right to one vote in 200, since only the ratio of votes to noise matters."""
@@ -73,7 +84,7 @@ class NoisyMax(Mechanism):
 
 
 @dataclass(frozen=True)
-class LNMax(NoisyMax):
+class LNMax(SymmetricNoisyMax):
     """argmax(counts + Lap(scale)), Papernot et al. 2017.
 
     Neighbouring relation: one vote moves. Sensitivity: two counts change by 1 each (L1 = 2).
@@ -123,7 +134,7 @@ class LNMax(NoisyMax):
 
 
 @dataclass(frozen=True)
-class GNMax(NoisyMax):
+class GNMax(SymmetricNoisyMax):
     """argmax(counts + N(0, sigma²)), Papernot et al. 2018, with discrete Gaussian noise.
 
     Neighbouring relation: one vote moves. Sensitivity: L2 = √2 (two counts change by 1 each).
@@ -170,6 +181,105 @@ class GNMax(NoisyMax):
         return argmax_cost(self.noise, times, lambda orders: gaussian_rdp(math.sqrt(2), self.sigma, orders))
 
 
+@dataclass(frozen=True)
+class Histogram(LNMax):
+    """counts + Lap(scale), all of them, zeros too.
+
+    Neighbouring relation: one vote moves (teachers), or one count changes by 1 (a record that votes near itself).
+    Sensitivity: two counts by 1, or one.
+    Guarantee: each changed count costs 1/scale, pure: its noisy value's privacy loss is exactly ±1/scale, and the
+    other values do not depend on the record. A moved vote is two changed counts, 2/scale. Anything that is made
+    of the noisy counts, the label with most of them or a posterior, costs nothing more.
+
+    Parameters
+    ----------
+    scale : float
+        Laplace scale in votes.
+    """
+
+    name: ClassVar[str] = "histogram"
+    releases_counts: ClassVar[bool] = True
+    has_sanitised_cost: ClassVar[bool] = False  # that of LNMax is for the argmax alone
+    scale: float = parameter("Laplace scale in votes")
+
+    def release_counts(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+        """All noisy counts, [cells, classes]."""
+        votes = parameters.histograms(counts)
+        return votes + self.noise.sample(votes.shape, entropy)
+
+    def worst_case(self, max_queries: int, max_answers: int) -> PureGuarantee:  # type: ignore[override]
+        max_queries, _ = parameters.limits(max_queries, max_answers)
+        return PureGuarantee.of(2 / self.scale, max_queries)
+
+    def describe(self) -> str:
+        return f"all counts of votes, each with integer Laplace noise of scale {self.scale:g} votes"
+
+
+@dataclass(frozen=True)
+class PermuteAndFlip(NoisyMax):
+    """argmax(counts + Exp(scale)) with integer noise, ties broken at random (McKenna, Sheldon 2020).
+
+    With continuous exponential noise this is permute-and-flip, the best way to choose at a pure ε where nothing
+    composes. With integer noise and random ties it is a distribution of its own, which `log_outcomes` is of.
+
+    Neighbouring relation: one vote moves (teachers), or one count changes by 1 (a record that votes near itself).
+    Sensitivity: two counts by 1, or one.
+    Guarantee: one count changed costs 1/scale, pure; a moved vote is two such changes, 2/scale.
+    Proof for a count c_j that grows by 1, with q = exp(−1/scale), so that P(G ≥ k) = q^k for k ≥ 0. Fix all noise but
+    class i's own. Let M be the largest other noisy count, reached by t of them, and x = M − c_i. Class i wins with
+    probability f(x, t) = q^x·(q + (1 − q)/(t + 1)) if x ≥ 0, and 1 if x < 0, where q ≤ q + (1 − q)/(t + 1) ≤ 1.
+    For i = j, x falls by 1 and t stays: f grows by at most 1/q, from 0 to −1 too, and never falls. For i ≠ j, either
+    nothing changes; or t grows by 1, and f falls to no less than q times itself, both factors lying in [q, 1]; or M
+    grows by 1 and j alone reaches it, so that t = 1 from some t ≥ 1, which multiplies f by q or more. So every
+    answer's probability changes by a factor between q and 1/q.
+
+    Parameters
+    ----------
+    scale : float
+        Scale of the exponential noise in votes.
+    """
+
+    name: ClassVar[str] = "permute_and_flip"
+    free_parameter: ClassVar[str | None] = "scale"
+    scale: float = parameter("scale of the exponential noise in votes")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", parameters.noise(self.scale, "scale"))
+
+    @property
+    def noise(self) -> Geometric:
+        return Geometric(self.scale)
+
+    def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
+        """Exact, ties included: a sum over the winning noisy count, which is no less than the largest count."""
+        votes = np.asarray(counts, dtype=np.int64)
+        distinct, where = np.unique(votes, axis=0, return_inverse=True)
+        return _never_declined(np.array([self._log_wins(row) for row in distinct])[where.reshape(-1)])
+
+    def _log_wins(self, row: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The rivals' ∏(F + t·p), integrated over t in [0, 1], shares ties; see `win_probabilities`."""
+        nodes, log_weights = legendre_on_unit_interval(len(row) - 1)
+        above = np.arange(row.max(), row.max() + math.ceil(_SUMMED * self.scale) + 1)[:, None] - row  # [noisy, classes]
+        log_power = -above / self.scale
+        log_one_less = math.log(-math.expm1(-1 / self.scale))
+        not_beaten = np.log1p(-np.exp(log_power) * (1 - nodes[:, None, None] * math.exp(log_one_less)))
+        rivals = not_beaten.sum(axis=2, keepdims=True) - not_beaten
+        terms = log_weights[:, None, None] + log_one_less + log_power + rivals
+        largest = terms.max(axis=(0, 1))
+        result: NDArray[np.float64] = largest + np.log(np.exp(terms - largest).sum(axis=(0, 1)))
+        return result
+
+    def worst_case(self, max_queries: int, max_answers: int) -> PureGuarantee:
+        max_queries, _ = parameters.limits(max_queries, max_answers)
+        return PureGuarantee.of(2 / self.scale, max_queries)
+
+    def count_cost(self) -> CountCost:
+        return PureChoice(1 / self.scale)
+
+    def describe(self) -> str:
+        return f"the class with most votes after integer exponential noise of scale {self.scale:g} votes on each"
+
+
 def argmax_with_random_ties(noisy: NDArray[np.int64], entropy: Entropy) -> NDArray[np.int64]:
     """The class with the largest count in each row; ties are broken uniformly at random."""
     best = noisy == noisy.max(axis=1, keepdims=True)
@@ -181,6 +291,6 @@ def argmax_with_random_ties(noisy: NDArray[np.int64], entropy: Entropy) -> NDArr
     return winner.astype(np.int64)
 
 
-def never_declined(log_labels: NDArray[np.float64]) -> NDArray[np.float64]:
+def _never_declined(log_labels: NDArray[np.float64]) -> NDArray[np.float64]:
     """With a last column for ⊥, which has probability 0."""
     return np.pad(log_labels, ((0, 0), (0, 1)), constant_values=-np.inf)

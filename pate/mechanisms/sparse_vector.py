@@ -19,9 +19,15 @@ from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RepeatedGuara
 from pate.accounting.tight.limited_tests import LimitedTests, NoisyTest, TestLimits
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms.base import FEW_QUERIES, UNANSWERED, Counts, Stream, parameter
-from pate.mechanisms.gaussian_stability import gaussian_test
 from pate.mechanisms.noisy_max import argmax_with_random_ties
-from pate.mechanisms.stability import StabilityTest, check_noise, log_plurality_shares, plurality_gap, stable_moves
+from pate.mechanisms.stability import (
+    StabilityTest,
+    check_noise,
+    gaussian_test,
+    log_plurality_shares,
+    plurality_gap,
+    stable_moves,
+)
 from pate.noise import MAX_NOISE, MIN_NOISE
 from pate.noise.integer import DiscreteLaplace, Entropy, IntegerNoise
 

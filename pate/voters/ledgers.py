@@ -9,9 +9,8 @@ from typing import Any
 
 from pate.config import Config
 from pate.errors import ConfigError
-from pate.ledger import Ledger
+from pate.ledger import Ledger, SharedLedger
 from pate.ledger.chain import identity
-from pate.ledger.shared import SharedLedger
 from pate.ledger.stored import StoredLedger
 from pate.runs.anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
 from pate.runs.published import published_pins

@@ -8,8 +8,7 @@ import pytest
 
 from pate.accounting.tight import adversary
 from pate.accounting.tight.adversary import _game, _Searched, adversary_epsilons
-from pate.accounting.tight.histogram_grid import log_two_class_wins
-from pate.accounting.tight.two_class_reduction import Outcomes
+from pate.accounting.tight.histogram_grid import Outcomes, log_two_class_wins
 from pate.mechanisms import GNMax, LNMax
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 

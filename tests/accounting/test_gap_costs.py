@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pate.accounting.exact import exact_cost
-from pate.accounting.tight.smooth_sensitivity import rdp_by_gap
+from pate.accounting.sanitise import rdp_by_gap
 from pate.accounting.worst_case import worst_case_rdp
 from pate.mechanisms import GNMax, LNMax
 from pate.mechanisms.noisy_max import NoisyMax

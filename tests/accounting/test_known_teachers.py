@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from support.exact_noise import exact_mass
 
 from pate.accounting.composition import rdp_epsilon
-from pate.accounting.tight.histogram_grid import Plane, _excess, largest_excess
-from pate.accounting.tight.known_teachers import Question, moves
-from pate.accounting.tight.margins import largest_below, moves_among_others, moves_of_the_plurality
-from pate.accounting.tight.two_class_reduction import Outcomes
+from pate.accounting.tight.histogram_grid import Outcomes, Plane, _excess, largest_excess
+from pate.accounting.tight.margins import Question, largest_below, moves, moves_among_others, moves_of_the_plurality
 from pate.accounting.worst_case import confident_price, threshold_test_rdp, worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax
 from pate.noise.integer import DiscreteGaussian, IntegerNoise

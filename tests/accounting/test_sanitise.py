@@ -14,8 +14,14 @@ from scipy.stats import binomtest, kstest, norm
 
 from pate.accounting import sanitise
 from pate.accounting.composition import epsilon_of_rdp, rdp_epsilon
-from pate.accounting.sanitise import WithRelease, epsilon_sanitised, release_rdp, standard_normal
-from pate.accounting.tight.smooth_sensitivity import PrivateCost, answers_cost
+from pate.accounting.sanitise import (
+    PrivateCost,
+    WithRelease,
+    answers_cost,
+    epsilon_sanitised,
+    release_rdp,
+    standard_normal,
+)
 from pate.mechanisms import GNMax
 from pate.noise.integer import TV_ERROR_PER_DRAW, DiscreteGaussian
 

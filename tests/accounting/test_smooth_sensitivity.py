@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.exact_noise import exact_mass
 
 from pate.accounting.exact import exact_cost
+from pate.accounting.sanitise import rdp_by_gap
 from pate.accounting.tight import smooth_sensitivity as ss
-from pate.accounting.tight.smooth_sensitivity import rdp_by_gap
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
 from pate.mechanisms.noisy_max import NoisyMax
 from pate.noise.integer import DiscreteGaussian

@@ -14,6 +14,7 @@ from support.exact_noise import exact_mass
 from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.tight.histogram_grid import (
     TOLERANCE,
+    Outcomes,
     Plane,
     _block_bounds,
     _excess,
@@ -22,7 +23,6 @@ from pate.accounting.tight.histogram_grid import (
     threshold_excess,
     two_class_excess,
 )
-from pate.accounting.tight.two_class_reduction import Outcomes
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
 from pate.mechanisms.noisy_max import NoisyMax

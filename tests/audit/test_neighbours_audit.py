@@ -9,7 +9,7 @@ import pytest
 
 from pate.audit.mechanism import audit
 from pate.mechanisms import Histogram
-from pate.mechanisms.cell_rounds import Round, cost_of
+from pate.mechanisms.cell_costs import Round, cost_of
 from pate.voters.neighbours.cells import Cells, CellVote, Space
 
 RUNS = 40_000

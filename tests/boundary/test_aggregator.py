@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.aggregators import KEY, examples, make, vote
 
-from pate.accounting.tight.smooth_sensitivity import PrivateCost
+from pate.accounting.sanitise import PrivateCost
 from pate.boundary.aggregator import query_ids, votes_collected
 from pate.boundary.counts import PartialCounts
 from pate.boundary.guard import Failed

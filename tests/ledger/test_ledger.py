@@ -20,10 +20,9 @@ from support.ledgers import LIMITS, check, opened, pay, tampered
 
 from pate.accounting.composition import SAMPLER_SHARES
 from pate.errors import BudgetExceeded, ConfigError, RunError
-from pate.ledger import Charge, Ledger, Limits, SharedBudget
+from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
 from pate.ledger.chain import verify
 from pate.ledger.ledger import DRAWS_PER_RUN, RUNS_SHARING
-from pate.ledger.shared import create
 from pate.noise.integer import TV_ERROR_PER_DRAW
 
 
@@ -242,7 +241,7 @@ def test_a_head_that_fell_behind_in_a_crash_catches_up(tmp_path: Path) -> None:
 
 def test_runs_that_share_a_ledger_add_up_under_one_filter(tmp_path: Path) -> None:
     budget = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-    shared = create(tmp_path / "shared", budget)
+    shared = SharedLedger.create(tmp_path / "shared", budget)
     limits = Limits(100, 100, "m", rdp_asked=0.0, rdp_answered=budget.rdp / 50.5)
     first, second = (Ledger(shared.db, shared.key, shared.head, run, limits, budget) for run in ("one", "two"))
     pay(first, [b"%d" % i for i in range(30)], [1] * 30)
@@ -274,7 +273,7 @@ def test_the_joint_delta_covers_the_noise_that_all_runs_can_draw(epsilon: float,
 
 def test_a_joint_budget_that_no_sampler_covers_allows_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nothing is left"):
-        create(tmp_path / "shared", SharedBudget(order=8.0, epsilon=60.0, delta=1e-5))
+        SharedLedger.create(tmp_path / "shared", SharedBudget(order=8.0, epsilon=60.0, delta=1e-5))
 
 
 def test_a_shared_ledger_takes_no_more_runs_than_its_delta_allows(
@@ -282,7 +281,7 @@ def test_a_shared_ledger_takes_no_more_runs_than_its_delta_allows(
 ) -> None:
     monkeypatch.setattr("pate.ledger.ledger.RUNS_SHARING", 2)
     budget = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-    shared = create(tmp_path / "shared", budget)
+    shared = SharedLedger.create(tmp_path / "shared", budget)
     limits = Limits(100, 100, "m", rdp_asked=0.0, rdp_answered=0.01)
     for name in ("one", "two", "one"):
         Ledger(shared.db, shared.key, shared.head, name, limits, budget).close()

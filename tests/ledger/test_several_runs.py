@@ -11,8 +11,7 @@ from pate import pipeline
 from pate.config import Config, parse_config
 from pate.data.sources import load
 from pate.errors import BudgetExceeded, RunError
-from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.ledger.shared import SharedLedger, create
+from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
 from pate.runs.run import Run
 from pate.runs.version import Version
 from pate.voters import voters_of
@@ -23,7 +22,7 @@ BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
 
 @pytest.fixture
 def shared(tmp_path: Path) -> SharedLedger:
-    return create(tmp_path / "shared", BUDGET)
+    return SharedLedger.create(tmp_path / "shared", BUDGET)
 
 
 def entered(shared: SharedLedger, run: str, limits: Limits) -> Ledger:

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from pate.errors import PateError, RunError
-from pate.ledger import Charge, Ledger, Limits, SharedBudget
+from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
 from pate.ledger.chain import verify
-from pate.ledger.shared import SharedLedger, create
 
 BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
 AT_ONCE = 5
@@ -26,7 +25,7 @@ import json, os, sys, time
 from pathlib import Path
 from pate.errors import PateError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.ledger.shared import SharedLedger, create
+from pate.ledger import SharedLedger
 folder, words, n, what = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 if what == "begins":
     from pate.config import load_config
@@ -41,7 +40,7 @@ def pay(ledger, me):
     ledger.close()
 
 def creates(me):
-    print(create(folder / "shared", SharedBudget(8.0, 3.0, 1e-5)).id)
+    print(SharedLedger.create(folder / "shared", SharedBudget(8.0, 3.0, 1e-5)).id)
 
 def starts(me):
     shared = SharedLedger.at(folder / "shared", sys.argv[5])
@@ -120,7 +119,7 @@ def test_of_many_who_create_it_at_once_one_does(tmp_path: Path) -> None:
 
 
 def test_many_runs_that_start_at_once_all_get_in(tmp_path: Path) -> None:
-    shared = create(tmp_path / "shared", BUDGET)
+    shared = SharedLedger.create(tmp_path / "shared", BUDGET)
     ended = at_once(tmp_path, "starts", shared.id)
     assert [status for status, _, _ in ended] == [0] * AT_ONCE, ended
     assert verify(shared.db, shared.key, shared.head) == 1 + AT_ONCE + 3 * AT_ONCE
@@ -150,7 +149,7 @@ def test_a_ledger_is_never_made_on_the_side(tmp_path: Path) -> None:
 
 
 def test_another_identity_a_lost_key_and_an_open_one_are_refused(tmp_path: Path) -> None:
-    shared, other = create(tmp_path / "shared", BUDGET), create(tmp_path / "other", BUDGET)
+    shared, other = SharedLedger.create(tmp_path / "shared", BUDGET), SharedLedger.create(tmp_path / "other", BUDGET)
     assert shared.id != other.id
     with pytest.raises(RunError, match=f"is the ledger {shared.id}, not {other.id}"):
         SharedLedger.at(shared.folder, other.id)
@@ -182,7 +181,7 @@ def test_a_budget_that_is_none_makes_nothing(
     order: float, epsilon: float, delta: float, word: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PateError, match=word):
-        create(tmp_path / "shared", SharedBudget(order, epsilon, delta))
+        SharedLedger.create(tmp_path / "shared", SharedBudget(order, epsilon, delta))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -193,7 +192,7 @@ def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     from pate.voters import voters_of
     from pate.voters.ledgers import ledger_opener
 
-    shared = create(tmp_path / "shared", BUDGET)
+    shared = SharedLedger.create(tmp_path / "shared", BUDGET)
     content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 40}, "data": {"source": "digits"}}
     content |= {"teachers": [{"name": "sklearn.svm.SVC"}], "student": {"name": "supervised"}}
     content |= {"budget": {"max_queries": 10, "ledger": {"path": "shared", "id": shared.id}}}
@@ -235,7 +234,7 @@ def bound_by_permissions() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="root is bound by permissions on Linux only, and only if it asks")
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "with a write-ahead log"])
 def test_a_ledger_where_nothing_can_be_written_is_shown_and_verified(closed: bool, tmp_path: Path) -> None:
-    shared = create(tmp_path / "shared", BUDGET)
+    shared = SharedLedger.create(tmp_path / "shared", BUDGET)
     ledger = Ledger(shared.db, shared.key, shared.head, "run", Limits(10, 10, "m", 0.0, 0.01), BUDGET)
     with ledger.batch(1):
         ledger.charge_and_store([b"a"], [1], Charge(1, 1))

@@ -12,8 +12,7 @@ from pate.accounting.composition import SAMPLER_SHARES
 from pate.accounting.sanitise import WithRelease
 from pate.config import Config, parse_config
 from pate.errors import ConfigError
-from pate.ledger import SharedBudget
-from pate.ledger.shared import create
+from pate.ledger import SharedBudget, SharedLedger
 from pate.planning.costs import worst_case_epsilon
 from pate.runs.run import Run
 from pate.voters import voters_of
@@ -100,7 +99,7 @@ def test_a_budget_is_kept_and_says_how_many_queries_fit() -> None:
 @pytest.mark.parametrize(("mechanism", "charged"), [(_MECHANISMS[2], "rdp_asked"), (_MECHANISMS[1], "rdp_answered")])
 def test_a_shared_ledger_charges_tests_and_answers(mechanism: dict, charged: str, tmp_path: Path) -> None:
     """A test before each answer pays for both; without one, the answer pays."""
-    shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
+    shared = SharedLedger.create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
     config = config_of(mechanism, ledger={"path": "joint", "id": shared.id})
     with Run.create(tmp_path / "run", config, resume=False) as directory:
         limits = ledger_opener(voters_of(config), directory, tmp_path)().limits
@@ -110,7 +109,7 @@ def test_a_shared_ledger_charges_tests_and_answers(mechanism: dict, charged: str
 
 
 def test_a_shared_ledger_has_set_delta_aside_for_so_much_noise_only(tmp_path: Path) -> None:
-    shared = create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
+    shared = SharedLedger.create(tmp_path / "joint", SharedBudget(order=8.0, epsilon=20.0, delta=1e-5))
     config = config_of(_MECHANISMS[1], ledger={"path": "joint", "id": shared.id})
     assert voters_of(config).publishable_epsilon(10) > 0
     with pytest.raises(ConfigError, match=r"budget\.ledger: this run draws noise"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pate.accounting import parameters
 from pate.errors import ConfigError
 from pate.mechanisms import GNMax, Histogram, LNMax, build
-from pate.mechanisms.cell_rounds import Round, cost_of
+from pate.mechanisms.cell_costs import Round, cost_of
 from pate.planning.plan import Workload, epsilon_of, min_noise, solve_noise
 from pate.voters.neighbours.choice import with_target
 

@@ -14,9 +14,8 @@ from pate import pipeline
 from pate.cli.options import as_option
 from pate.config import Config, parse_config
 from pate.errors import PateError, RunError
-from pate.ledger import SharedBudget
+from pate.ledger import SharedBudget, SharedLedger
 from pate.ledger.chain import identity
-from pate.ledger.shared import create
 from pate.runs.anchoring import NONE, choose_anchor, known_anchor
 from pate.runs.cleanup import remove_empty_run
 from pate.runs.console import Quiet
@@ -183,7 +182,7 @@ def test_an_anchor_that_a_sent_run_names_is_not_written_to(tmp_path: Path, monke
 
 
 def test_a_copy_of_a_shared_ledger_is_found(tmp_path: Path) -> None:
-    shared = create(tmp_path / "shared", SharedBudget(8.0, 20.0, 1e-5))
+    shared = SharedLedger.create(tmp_path / "shared", SharedBudget(8.0, 20.0, 1e-5))
     budget = {"max_queries": 30, "ledger": {"path": "shared", "id": shared.id}}
     shutil.copytree(tmp_path / "shared", tmp_path / "copy")
 

@@ -16,8 +16,7 @@ from support.command_line import Ended, in_process
 
 from pate import GNMax, LNMax
 from pate.config import parse_config
-from pate.ledger import SharedBudget
-from pate.ledger.shared import create
+from pate.ledger import SharedBudget, SharedLedger
 from pate.planning.costs import Part, compose, worst_case_epsilon
 from pate.runs.related import Related, Together, related_runs
 
@@ -150,7 +149,7 @@ def test_what_protects_an_id_and_what_a_record_protect_a_record_together(
 
 def test_a_shared_ledger_counts_as_its_budget_with_those_outside_of_it(folder: Path) -> None:
     budget = SharedBudget(order=8.0, epsilon=8.0, delta=1e-5)
-    made = create(folder / "shared", budget)
+    made = SharedLedger.create(folder / "shared", budget)
     own = {"budget": {"max_queries": 20, "ledger": {"path": str(folder / "shared"), "id": made.id}}}
     put(folder, "inside", epsilon=1.0, **own)
     found = related(folder, budget, **own)

@@ -28,23 +28,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np  # noqa: E402
 
-from pate.accounting.sanitise import epsilon_sanitised  # noqa: E402
-from pate.accounting.tight.smooth_sensitivity import answers_cost  # noqa: E402
+from pate.accounting.sanitise import answers_cost, epsilon_sanitised  # noqa: E402
 from pate.mechanisms import (  # noqa: E402
     ConfidentGNMax,
     GaussianMSamp,
     GaussianMStab,
     GNMax,
+    Histogram,
     LectureMSvec,
     LNMax,
     Mechanism,
     MSamp,
     MStab,
     MSvec,
+    PermuteAndFlip,
     mechanism_classes,
 )
-from pate.mechanisms.histogram import Histogram  # noqa: E402
-from pate.mechanisms.permute_and_flip import PermuteAndFlip  # noqa: E402
 from pate.noise import continuous  # noqa: E402
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace  # noqa: E402
 from support.aggregators import examples, make, vote  # noqa: E402

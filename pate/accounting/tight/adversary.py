@@ -5,8 +5,8 @@ game itself is bounded, by value iteration over hockey-stick curves. docs/proofs
 
 What an adversary gains with k queries left depends on the likelihood ratio s of the answers so far alone: W(s), with
 W(s) = max(s − 1, 0) for k = 0, and one query more is the most of Σ Q(o)·W(s·P(o)/Q(o)) over all pairs (P, Q) that a
-query can have. (ε, δ)-DP holds iff W(e^−ε) ≤ δ·e^−ε. W is convex, so the adversary only gains if told what the rival of
-`rival` does; then pairs are those of the plane of (x, y). `hockey_sticks` finds some hundred curves above those
+query can have. (ε, δ)-DP holds iff W(e^−ε) ≤ δ·e^−ε. W is convex, so the adversary only gains by knowing what the rival
+of `histogram_grid` does; then pairs are those of the plane of (x, y). `Envelope` holds some hundred curves above those
 of all of them; with likelihood ratios on a geometric grid, value iteration over those is a matrix product.
 """
 
@@ -23,8 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting.neighbours_of_histogram import blas
-from pate.accounting.tight.histogram_grid import first_blocks, log_test, log_two_class_wins
-from pate.accounting.tight.two_class_reduction import Floats, Ints, Outcomes, Region, joined
+from pate.accounting.tight.histogram_grid import (
+    Floats,
+    Ints,
+    Outcomes,
+    Region,
+    first_blocks,
+    joined,
+    log_test,
+    log_two_class_wins,
+)
 
 if TYPE_CHECKING:
     from pate.noise.integer import IntegerNoise

@@ -30,7 +30,7 @@ from pate.boundary.counts import sum_votes
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.mechanisms import Mechanism
-from pate.mechanisms.cell_rounds import Round, guarantee
+from pate.mechanisms.cell_costs import Round, guarantee
 from pate.runs.run import Run
 from pate.voters.ledgers import ledger_opener
 from pate.voters.neighbours.cells import Cells, CellVote

@@ -11,7 +11,7 @@ from pate.accounting import parameters
 from pate.components.registry import counted
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import Histogram, build
-from pate.mechanisms.cell_rounds import Round, cost_of, guarantee
+from pate.mechanisms.cell_costs import Round, cost_of, guarantee
 from pate.planning.plan import min_noise
 from pate.planning.recommend import Choice, Situation, describe_parameters, round_up, three_digits
 

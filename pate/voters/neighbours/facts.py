@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pate.data.public import PublicData
-from pate.mechanisms.cell_rounds import Round
+from pate.mechanisms.cell_costs import Round
 from pate.report.schema import VotersFacts
 from pate.voters.neighbours.settings import NeighboursConfig
 

@@ -13,7 +13,7 @@ from pate.data.settings import Settings, Several
 
 if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
-    from pate.mechanisms.cell_rounds import Round
+    from pate.mechanisms.cell_costs import Round
 
 MAX_CELLS = 100_000
 
@@ -109,7 +109,7 @@ class NeighboursConfig(Config):
     def build_rounds(self) -> tuple[Round, ...]:
         """The rounds of votes, each with its mechanism."""
         from pate.mechanisms import build
-        from pate.mechanisms.cell_rounds import Round, guarantee
+        from pate.mechanisms.cell_costs import Round, guarantee
 
         rounds = tuple(
             Round(one.cells, build({**self.mechanism, **one.parameters()}), one.features == "student")
@@ -119,7 +119,7 @@ class NeighboursConfig(Config):
         return rounds
 
     def build_mechanism(self) -> Mechanism:
-        from pate.mechanisms.cell_rounds import count_cost_of
+        from pate.mechanisms.cell_costs import count_cost_of
 
         mechanism = super().build_mechanism()
         count_cost_of(mechanism)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pate.components.registry import found_file
 from pate.mechanisms import Mechanism
-from pate.mechanisms.cell_rounds import Round
+from pate.mechanisms.cell_costs import Round
 from pate.storage.files import make_folder, write_atomically
 from pate.students import posterior
 from pate.students.posterior import Labelled

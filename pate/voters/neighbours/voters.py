@@ -19,7 +19,7 @@ from pate.data.public import PublicData
 from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger import Limits
 from pate.mechanisms import Histogram, Mechanism
-from pate.mechanisms.cell_rounds import Round, RoundsCost, cost_of, guarantee
+from pate.mechanisms.cell_costs import Round, RoundsCost, cost_of, guarantee
 from pate.voters.base import Cost, Plan, RehearsedVotes, Release, Voters
 from pate.voters.neighbours.choice import check_cells, describe_plan, plan_of_rounds, with_target
 from pate.voters.neighbours.settings import NeighboursConfig
