@@ -33,7 +33,7 @@ from pate.accounting.composition import (
     with_sampling_error,
 )
 from pate.errors import ConfigError
-from pate.mechanisms import Mechanism
+from pate.mechanisms.base import Mechanism
 from pate.noise.integer import TV_ERROR_PER_DRAW
 
 
