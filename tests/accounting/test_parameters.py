@@ -21,7 +21,6 @@ import pate.mechanisms
 from pate.accounting import calculators, composition, parameters, published_bounds, sanitise
 from pate.accounting.exact import exact_cost, exact_epsilon
 from pate.accounting.parameters import ParameterError
-from pate.accounting.tight import smooth_sensitivity
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.config import parse_config
 from pate.errors import PateError
@@ -146,7 +145,7 @@ def test_no_mechanism_answers_what_are_no_votes(mechanism: Mechanism) -> None:
 
 
 VOTES = np.array([[90, 5, 5], [50, 45, 5]])
-COST = smooth_sensitivity.answers_cost(VOTES, DiscreteGaussian(20.0), 4.0)
+COST = sanitise.answers_cost(VOTES, DiscreteGaussian(20.0), 4.0)
 CONFIDENT = ConfidentGNMax(**SANE["confident_gnmax"])
 GAUSSIAN, LAPLACE = DiscreteGaussian(5.0), DiscreteLaplace(5.0)
 
@@ -221,16 +220,16 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
         lambda x: sanitise.epsilon_sanitised(COST, beta=0.02, sigma_ss=4.0, delta=1e-5, failure=x),
         [x for x in NO_DELTA if x is not None],
     ),
-    "answers_cost, votes": (lambda x: smooth_sensitivity.answers_cost(x, GAUSSIAN, 4.0), NO_VOTES),
-    "answers_cost, order": (lambda x: smooth_sensitivity.answers_cost(VOTES, GAUSSIAN, x), NO_ORDER),
-    "tests_cost, votes": (lambda x: smooth_sensitivity.tests_cost(x, GAUSSIAN, 9.0, 4.0), NO_VOTES),
+    "answers_cost, votes": (lambda x: sanitise.answers_cost(x, GAUSSIAN, 4.0), NO_VOTES),
+    "answers_cost, order": (lambda x: sanitise.answers_cost(VOTES, GAUSSIAN, x), NO_ORDER),
+    "tests_cost, votes": (lambda x: sanitise.tests_cost(x, GAUSSIAN, 9.0, 4.0), NO_VOTES),
     "tests_cost, threshold": (
-        lambda x: smooth_sensitivity.tests_cost(VOTES, GAUSSIAN, x, 4.0),
+        lambda x: sanitise.tests_cost(VOTES, GAUSSIAN, x, 4.0),
         NONSENSE["threshold"],
     ),
-    "tests_cost, order": (lambda x: smooth_sensitivity.tests_cost(VOTES, GAUSSIAN, 9.0, x), NO_ORDER),
-    "rdp_by_gap, order": (lambda x: smooth_sensitivity.rdp_by_gap(GAUSSIAN, x, 3, 9), NO_ORDER),
-    "rdp_by_gap, classes": (lambda x: smooth_sensitivity.rdp_by_gap(GAUSSIAN, 4.0, x, 9), [*NO_COUNT, 0, 1]),
+    "tests_cost, order": (lambda x: sanitise.tests_cost(VOTES, GAUSSIAN, 9.0, x), NO_ORDER),
+    "rdp_by_gap, order": (lambda x: sanitise.rdp_by_gap(GAUSSIAN, x, 3, 9), NO_ORDER),
+    "rdp_by_gap, classes": (lambda x: sanitise.rdp_by_gap(GAUSSIAN, 4.0, x, 9), [*NO_COUNT, 0, 1]),
     "lnmax_epsilon, scale": (lambda x: published_bounds.lnmax_epsilon(VOTES, x, 1e-5), NOT_ABOVE_0),
     "lnmax_epsilon, delta": (lambda x: published_bounds.lnmax_epsilon(VOTES, 20.0, x), NO_DELTA),
     "lnmax_epsilon, lambda": (lambda x: published_bounds.lnmax_epsilon(VOTES, 20.0, 1e-5, x), [*NO_COUNT, 0]),

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.exact_noise import exact_mass
 
+from pate.accounting import sanitise as ss
 from pate.accounting.exact import exact_cost
 from pate.accounting.sanitise import rdp_by_gap
-from pate.accounting.tight import smooth_sensitivity as ss
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
 from pate.mechanisms.noisy_max import NoisyMax
 from pate.noise.integer import DiscreteGaussian
