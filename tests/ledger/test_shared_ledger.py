@@ -24,8 +24,7 @@ _TOGETHER = """
 import json, os, sys, time
 from pathlib import Path
 from pate.errors import PateError
-from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.ledger import SharedLedger
+from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
 folder, words, n, what = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 if what == "begins":
     from pate.config import load_config
