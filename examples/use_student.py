@@ -10,7 +10,7 @@ from pathlib import Path
 from sklearn.datasets import load_digits
 
 import pate
-from pate.students.saving import load_card, save_student
+from pate.runs.model_store import load_card, save_model
 from pate.students.supervised import Supervised
 
 IMAGES, DIGITS = load_digits().images, load_digits().target
@@ -19,14 +19,14 @@ IMAGES, DIGITS = load_digits().images, load_digits().target
 def make_one(folder: Path) -> Path:
     """A student of 200 labels, as a run would save it; a run's card also says what it cost."""
     student = Supervised(estimator="sklearn.svm.SVC", params={"C": 10}).fit(IMAGES[:200], DIGITS[:200])
-    save_student(student, folder, {"classes": [str(digit) for digit in range(10)], "epsilon": None})
+    save_model(student, folder, {"classes": [str(digit) for digit in range(10)], "epsilon": None})
     return folder
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(sys.argv[1]) if len(sys.argv) > 1 else make_one(Path(scratch) / "student")
-        student = pate.load_student(folder)
+        student = pate.load_model(folder)
         card = load_card(folder)
     labels = student.predict(IMAGES[1000:1010])
     print("says:", [card["classes"][label] for label in labels])

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     )
     from pate.pipeline import run
     from pate.planning.costs import worst_case_epsilon
+    from pate.runs.model_store import load_model
     from pate.runs.predictor import load
     from pate.runs.run import Run
-    from pate.students.saving import load_student
 
 __version__ = "0.1.0"
 
@@ -63,7 +63,7 @@ _HOMES = {
     "exact_epsilon": "pate.accounting.exact",
     "load": "pate.runs.predictor",
     "load_config": "pate.config",
-    "load_student": "pate.students.saving",
+    "load_model": "pate.runs.model_store",
     "run": "pate.pipeline",
     "worst_case_epsilon": "pate.planning.costs",
 }
@@ -92,7 +92,7 @@ __all__ = [
     "exact_epsilon",
     "load",
     "load_config",
-    "load_student",
+    "load_model",
     "run",
     "worst_case_epsilon",
 ]

@@ -69,7 +69,7 @@ def _shares(model: Any, X: NDArray) -> Probabilities | None:
     inner = getattr(adapter, "estimator", None)
     if adapter is not None and inner is not None and not hasattr(inner, "predict_proba"):
         X = model.prepared_.transform(X) if model.preprocessing and len(X) else X
-        return _from_decisions(inner, adapter._shaped(X))
+        return _from_decisions(inner, adapter.shaped(X))
     if hasattr(model, "predict_proba"):
         return np.asarray(model.predict_proba(X), dtype=np.float64)
     return _from_decisions(model, X)
@@ -134,7 +134,7 @@ class _Prepared:
         estimator = self.adapter.estimator
         if len(self.classes_) < 2:
             return np.ones((len(X), len(self.classes_)))
-        shares = _shares(estimator, self.adapter._shaped(self.features.transform(X)))
+        shares = _shares(estimator, self.adapter.shaped(self.features.transform(X)))
         return np.eye(len(self.classes_))[np.searchsorted(self.classes_, self.predict(X))] if shares is None else shares
 
 

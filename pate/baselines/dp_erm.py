@@ -256,7 +256,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         """What is released."""
         return {"coef": self.coef_}
 
-    def describe(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         """What `restore` needs beside the weights: nothing."""
         return {}
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
@@ -49,11 +50,10 @@ from pate.baselines.sgd_accounting import (
     steps_within,
     too_large_delta,
 )
-from pate.baselines.sgd_files import Noted, load_checkpoint, load_state, save_state
 from pate.boundary.guard import raised_by_pate
-from pate.components.registry import counted
-from pate.errors import ConfigError
-from pate.networks.stored import check_values, check_weights
+from pate.components.registry import counted, found_file
+from pate.errors import ConfigError, RunError
+from pate.networks.stored import check_weights, tensors_from_bytes, write_tensors
 from pate.networks.tensors import device_anew, resolve_device
 from pate.noise.continuous import Entropy
 from pate.storage.files import sizes
@@ -61,6 +61,7 @@ from pate.storage.files import sizes
 FEATURES = ("none", "pca", "scattering")
 FIXED = ("pca", "channels")  # tensors of preparation
 _SAVES = 20  # how often the state of a run is stored
+_Noted = tuple[int, dict[str, float]]  # after how many steps which share of which examples was right
 _ANYWAY = ("entropy", "per_example", "device", "draws")  # a run may go on with others
 
 
@@ -203,7 +204,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.sigma_, rate, steps, _ = self.plan()
         way = self.rehearse(np.shape(X)[1:])
         X, targets = self._usable(np.asarray(X), np.asarray(y))
-        resumed = load_state(state, self._digest()) if state is not None and state.exists() else None
+        resumed = self._load_state(state) if state is not None and state.exists() else None
         X, targets = self._prepared_records(X, targets)
         self._prepare_features(X, X_public, resumed)
         device = resolve_device(self.device)
@@ -212,7 +213,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         seen, targets = self._seen(network, X, marks), held(targets, device)
         trained = trained_part(network, self.frozen)
         optimiser = optimiser_for(self.optimiser, list(trained.parameters()), self.momentum)
-        begin, self.curve_ = 0, list[Noted]()
+        begin, self.curve_ = 0, list[_Noted]()
         if resumed is not None:
             tensors, begin, self.history_, self.curve_ = resumed
             network.load_state_dict({name[2:]: t for name, t in tensors.items() if name.startswith("w.")})
@@ -239,8 +240,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             if (step + 1) * _SAVES // steps > step * _SAVES // steps:
                 self.curve_ += [(step + 1, shares_right(trained, watched, device))] if watched else []
                 if state is not None:
-                    kept = optimiser.tensors, self.fixed_, step + 1, self.history_, self.curve_
-                    save_state(state, self._digest(), network, *kept)
+                    tensors = {f"w.{name}": tensor for name, tensor in network.state_dict().items()}
+                    tensors |= {f"v.{i}": speed for i, speed in enumerate(optimiser.tensors)}
+                    about = {"digest": self._digest(), "step": step + 1, "history": self.history_, "curve": self.curve_}
+                    write_tensors(state, tensors | self.fixed_, about)
             progress(step + 1, steps)
         self.network_ = network.cpu()
         self.epsilon_, self.delta_ = epsilon_of(self.history_, self.delta, self.accountant), self.delta
@@ -312,7 +315,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         tensors = {f"w.{name}": tensor.contiguous() for name, tensor in self.network_.state_dict().items()}
         return tensors | {name: torch.from_numpy(array) for name, array in self.fixed_.items()}
 
-    def describe(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         """What `restore` needs beside the weights."""
         return {"input_shape": list(self.input_shape_)}
 
@@ -322,7 +325,6 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self.device = device_anew(self.device)
         self.fixed_ = {name: weights[name] for name in FIXED if name in weights}
         tensors = {key: torch.from_numpy(tensor) for key, tensor in weights.items()}
-        check_values(tensors)
         transforms_of(self.preprocessing)
         pca, channels = self.fixed_.get("pca"), self.fixed_.get("channels")
         if self.features not in FEATURES or (self.features == "pca") != (pca is not None):
@@ -350,8 +352,26 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """Where training begins."""
         network = self._build_network()
         if self.checkpoint is not None:
-            load_checkpoint(network, self.checkpoint)
+            key, file = f"checkpoint = {self.checkpoint!r}", found_file(self.checkpoint) or Path(self.checkpoint)
+            try:
+                network.load_state_dict(tensors_from_bytes(file.read_bytes())[0])
+            except (OSError, SafetensorError) as error:
+                raise ConfigError(f"{key}: cannot be read ({error})") from None
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())
+                raise ConfigError(f"{key}: does not fit the network: {reason[:200]}") from None
         return network
+
+    def _load_state(self, path: Path) -> tuple[dict[str, torch.Tensor], int, History, list[_Noted]]:
+        """All tensors by name, the steps done, the accountant's history and what was noted, if settings are the same.
+
+        Weights, momentum, preparation and history are in one file, so none of them is ever without the others.
+        """
+        tensors, about = tensors_from_bytes(path.read_bytes())
+        if about["digest"] != self._digest():
+            raise RunError(f"{path}: was begun with other settings; start a new run")
+        history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in about["history"]]
+        return tensors, about["step"], history, [(step, shares) for step, shares in about["curve"]]
 
     @property
     def _private_pca(self) -> bool:

@@ -82,7 +82,7 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
         """What is released, together with `best_params_`."""
         return self.best_.weights()
 
-    def describe(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         """What `restore` needs beside the weights."""
         return {"best_params": self.best_params_}
 

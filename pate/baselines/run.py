@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from pate import __version__
 from pate.baselines import build_baseline
 from pate.baselines.nonprivate import nonprivate_model
-from pate.baselines.saving import ModelRelease
 from pate.boundary.guard import guarded, is_pate_module, silenced
 from pate.cluster.connect import check_address
 from pate.cluster.remote_task import Progress, RemoteTask, gpu_on_cluster, here, on_gpu
@@ -29,7 +29,8 @@ from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, check_private, clip_to_public_range, is_per_person, records_of
 from pate.data.public import PublicData, groupings
 from pate.data.sources import data_root, load
-from pate.errors import ConfigError
+from pate.errors import ConfigError, RunError
+from pate.networks.stored import tensors_from_bytes, tensors_to_bytes
 from pate.networks.threads import waiting_threads
 from pate.report.builder import benchmark_figures, together_of
 from pate.report.explanations import privacy_statement
@@ -39,6 +40,7 @@ from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Privacy
 from pate.runs.console import Console
 from pate.runs.files import PLACES, SECONDS
+from pate.runs.model_store import baseline_card, save_model
 from pate.runs.related import related_runs
 from pate.runs.run import Resume, Run
 from pate.runs.signatures import sign
@@ -116,10 +118,9 @@ def run_baseline(
         started = time.perf_counter()
         if not directory.released_file.exists():
             _train(model, config, data, records, directory, console, curve)
-        release = ModelRelease.read(directory.released_file)
+        card = _restore_released(model, directory.released_file)
         seconds = {"train": time.perf_counter() - started}
-        release.restore(model)
-        release.publish(directory.model_folder)
+        save_model(model, directory.model_folder, card, directory)
         report = _report(config, data, records, model, planned, console)
         report = report.model_copy(
             update={"privacy": report.privacy.model_copy(update={"together": together_of(related)})}
@@ -198,8 +199,21 @@ def _train(
     if left_out := getattr(model, "left_out_", 0) + int((~usable & ~chosen).sum()):
         console.info_private(f"{left_out} records have no label or no numbers to learn from, and counted as zero")
     method = config.baseline
-    release = ModelRelease.of(model, method.name, dict(method.params), _card(config, data))
-    directory.release_once(release.to_bytes())
+    card = {"baseline": method.name, "params": dict(method.params)} | _card(config, data) | baseline_card(model)
+    about = {"card": card, "curve": list(getattr(model, "curve_", ()))}
+    directory.release_once(tensors_to_bytes(model.weights(), about))
+
+
+def _restore_released(model: Any, path: Path) -> dict[str, Any]:
+    """Make `model` what was trained and paid for; returns the card it was stored with."""
+    try:
+        weights, about = tensors_from_bytes(path.read_bytes(), "np")
+        card: dict[str, Any] = about["card"]
+        model.restore(weights, card["learned"])
+        model.epsilon_, model.delta_, model.curve_ = card["epsilon"], card["delta"], about["curve"]
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: what was paid for cannot be read ({type(error).__name__}); begin a new run") from None
+    return card
 
 
 def _fit(model: Any, data: PublicData, records: Records, directory: Run, console: Console, curve: bool = False) -> None:
@@ -251,7 +265,7 @@ def fit_remotely(*given: Any, **further: Any) -> tuple[dict[str, NDArray], dict[
     model = _fitted(*given, **further)
     weights = {name: np.asarray(tensor) for name, tensor in model.weights().items()}
     figures = {name: getattr(model, name) for name in _FIGURES}
-    return weights, model.describe(), figures
+    return weights, model.learned(), figures
 
 
 @guarded("the baseline")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import ConfigError, DataError, first_line
-from pate.storage.files import make_folder, regular_file, write_atomically
+from pate.storage.files import make_folder, read_whole, write_atomically
 
 _ROUNDS = 12  # of k-means
 _SOFT_CONTRAST = 0.01  # of the mean variance of public patches, added to that of every patch
@@ -180,10 +180,10 @@ class SelfSupervised:
         if self.learned is None:
             raise ConfigError("features: self_supervised has learned nothing yet: call learn(X_public) first")
         if self._state is None:
-            from safetensors.torch import load_file
+            from safetensors.torch import load
 
             try:
-                state = load_file(regular_file(self._path()))
+                state = load(read_whole(self._path()))
                 self._state = state["filters"], state["offsets"], float(state["softness"])
             except Exception as error:  # whatever is there
                 raise ConfigError(

@@ -26,13 +26,13 @@ from pate.report.quality import measured
 from pate.report.schema import Student
 from pate.runs.console import Console
 from pate.runs.files import STUDENT_CARD
+from pate.runs.model_store import load_card, load_model, save_model
 from pate.runs.published import pin_to_json
 from pate.runs.run import Run
-from pate.runs.signatures import is_signed, own_or_trusted, sign
+from pate.runs.signatures import is_signed, own_or_trusted
 from pate.storage.files import make_folder
 from pate.students.held_out import HeldOut, held_out, student_name
 from pate.students.posterior import Labelled
-from pate.students.saving import load_card, save_student
 from pate.students.stage import fit_student, mention_stored_labels, model_card, student_inputs, with_transforms
 from pate.voters import voters_of
 
@@ -180,8 +180,8 @@ class _Trials:
         assert published is not None
         card = model_card(config, self.data, self.epsilon(config)) | {"ledger": pin_to_json(published.pin)}
         make_folder(folder.parent)
-        save_student(with_transforms(config, bare), folder, card | {"settings": config.student.model_dump(mode="json")})
-        sign(self.run, folder)
+        card["settings"] = config.student.model_dump(mode="json")
+        save_model(with_transforms(config, bare), folder, card, self.run)
         self.run.sync()
 
     def compared(self, config: Config) -> Trials:
@@ -211,7 +211,7 @@ class _Trials:
         if self.data.X_test is None or self.data.y_test is None:
             return None
         with suppress(PateError), self.console.working("asking the student about test examples"):
-            return measured(name, self.run.student_in(folder), self.data)[0]
+            return measured(name, load_model(folder, run=self.run), self.data)[0]
         return None
 
 

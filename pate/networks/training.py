@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from pate.errors import ConfigError
-from pate.storage.files import make_folder, write_atomically
+from pate.networks.stored import tensors_from_bytes, write_tensors
+from pate.storage.files import make_folder
 
 WINDOW = 50  # steps between two looks at the loss
 STATE = "checkpoint.safetensors"  # in the folder of a checkpoint
@@ -97,25 +99,18 @@ class Training:
                 yield from ((f"{name}/{index}/{key}", value) for key, value in state.items())
 
     def _put_aside(self, folder: Path, identity: str, done: int) -> None:
-        from safetensors.torch import save_file
-
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self._tensors()}
-        tensors["generator"] = self.generator.get_state()
-        notes = {"identity": identity, "done": str(done), "best": str(self.best), "stalled": str(self.stalled)}
+        tensors = {name: tensor.detach().clone() for name, tensor in self._tensors()}  # of which some share memory
+        about = {"identity": identity, "done": done, "best": self.best, "stalled": self.stalled}
         make_folder(folder, 0o700)
-        write_atomically(folder / STATE, lambda path: save_file(tensors, path, notes))
+        write_tensors(folder / STATE, tensors | {"generator": self.generator.get_state()}, about)
 
     def _take_up(self, folder: Path, identity: str) -> int:
         """Steps already done; 0 if there is no checkpoint of this very training."""
-        from safetensors import SafetensorError, safe_open
-
         try:
-            with safe_open(folder / STATE, "pt") as file:
-                notes = file.metadata()
-                if notes.get("identity") != identity:
-                    return 0
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError):
+            tensors, about = tensors_from_bytes((folder / STATE).read_bytes())
+        except (OSError, ValueError, SafetensorError):
+            return 0
+        if about is None or about["identity"] != identity:
             return 0
         for name, module in self.modules.items():
             prefix = f"{name}."
@@ -132,8 +127,8 @@ class Training:
                     {k: torch.empty_like(weight).copy_(v) for k, v in state.items() if v.shape == weight.shape}
                 )
         self.generator.set_state(tensors["generator"])
-        self.best, self.stalled = float(notes["best"]), int(notes["stalled"])
-        return int(notes["done"])
+        self.best, self.stalled = about["best"], about["stalled"]
+        return int(about["done"])
 
 
 def moving_average(module: nn.Module, decay: float) -> AveragedModel:

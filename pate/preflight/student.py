@@ -25,7 +25,8 @@ from pate.config import Config
 from pate.data.public import PublicData
 from pate.errors import ConfigError
 from pate.networks.threads import one_thread
-from pate.students.stage import model_card, new_student, stored_student
+from pate.runs.model_store import model_from_files, model_to_files
+from pate.students.stage import model_card, new_student
 from pate.voters import voters_of
 
 if TYPE_CHECKING:
@@ -145,8 +146,8 @@ def _try_student_on(config: Config, data: PublicData, X: NDArray, labels: NDArra
     voters_of(config).try_student(student, X, labels)
     if config.student.prototype is not None:  # nothing but a name can be stored
         return
-    with tempfile.TemporaryDirectory(prefix="pate-") as folder, attempt(name, "stored and loaded"):
-        again = stored_student(student, Path(folder) / "student", config, model_card(config, data, 1.0))
+    with attempt(name, "stored and loaded"):
+        again = model_from_files(model_to_files(student, model_card(config, data, 1.0)), "the student", None)
         if not np.array_equal(predicted, again.predict(shown)):
             raise ValueError("its predictions are not those of before")
 

@@ -15,6 +15,7 @@ from pate.data.model_input import is_frame
 from pate.data.ranges import PublicRange
 from pate.errors import DataError, PateError, RunError, first_line
 from pate.runs.files import MODEL_CARD, STUDENT_CARD, RunFiles
+from pate.runs.model_store import load_card, load_model
 
 if TYPE_CHECKING:
     from pate.data.records import Format
@@ -126,27 +127,21 @@ def checked_array(X: NDArray, card: dict[str, Any], where: str) -> NDArray[np.fl
     return examples
 
 
-def load_card(run: RunFiles, student: str | None = None) -> tuple[dict[str, Any], Path]:
+def _card_of(run: RunFiles, student: str | None = None) -> tuple[dict[str, Any], Path]:
     """The card of the student or model in a run, or in a folder taken from one; and that folder.
 
     With `student`, of the further one of that name.
     """
     if student is not None:
-        from pate.students.saving import load_card as load
-
         folder = run.students_folder / student
         if not (folder / STUDENT_CARD).exists():
             known = sorted(path.parent.name for path in run.students_folder.glob(f"*/{STUDENT_CARD}"))
             raise RunError(f"{run.path}: has no further student {student!r}; {nearest(student, known)}")
     elif (run.path / MODEL_CARD).exists() or (run.model_folder / MODEL_CARD).exists():
-        from pate.baselines.saving import load_card as load
-
         folder = run.path if (run.path / MODEL_CARD).exists() else run.model_folder
     else:
-        from pate.students.saving import load_card as load
-
         folder = run.path if (run.path / STUDENT_CARD).exists() else run.student_folder
-    card = load(folder)
+    card = load_card(folder)
     if "classes" not in card:
         raise RunError(f"{folder}: its card has no classes, so that there is no name for a label")
     return card, folder
@@ -154,18 +149,14 @@ def load_card(run: RunFiles, student: str | None = None) -> tuple[dict[str, Any]
 
 def load_predictor(run: Run, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
     """What a run has learned; the folder may come from anybody, `trust` names what its files may import."""
-    card, folder = load_card(run, student)
-    if "baseline" in card:
-        from pate.baselines.saving import load_model
-
-        return Predictor(load_model(folder, trust), card, folder)
-    return Predictor(run.student_in(folder, trust), card, folder)
+    card, folder = _card_of(run, student)
+    return Predictor(load_model(folder, trust, run), card, folder)
 
 
 def load(place: Path | str, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
     """What is in a run, or in a folder taken from one, ready to name classes: `pate.load("runs/…").predict(frame)`.
 
-    `trust` as for `load_student`, and `student` the name of a further one.
+    `trust` as for `load_model`, and `student` the name of a further one.
     """
     from pate.runs.run import Run
 

@@ -214,20 +214,15 @@ class Run(RunFiles):
 
         Else `trust` names what its files may import beside our own classes.
         """
-        return self.student_in(self.student_folder, trust)
+        from pate.runs.model_store import load_model
 
-    def student_in(self, folder: Path, trust: Iterable[str] = ()) -> Any:
-        """The student in a folder of the run."""
-        from pate.students.saving import load_own_student, load_student
-
-        own = load_own_student(self, folder)
-        return load_student(folder, trust) if own is None else own
+        return load_model(self.student_folder, trust, self)
 
     def model(self, trust: Iterable[str] = ()) -> Any:
         """A baseline's model, ready to predict; `trust` as for a student."""
-        from pate.baselines.saving import load_model
+        from pate.runs.model_store import load_model
 
-        return load_model(self.model_folder, trust)
+        return load_model(self.model_folder, trust, self)
 
     def predictor(self, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
         """What the run has learned, a student or a baseline's model, and its card; or a further `student` by name."""

@@ -1,6 +1,6 @@
 """Signatures show which files of a run this user wrote: keyed digests, kept under `private/`.
 
-Formal guarantee: a student's folder, the config and the places of a run pass only if they are, byte for byte, what this
+Formal guarantee: a model's folder, the config and the places of a run pass only if they are, byte for byte, what this
 user signed in this very run. The key comes from two secrets: the run's key, and a key of the user's outside of all
 runs. So neither a file that somebody put into a run passes, nor a whole run that somebody sent. Of what a file without
 a signature names, only what the user trusts by name is imported.
@@ -20,27 +20,26 @@ from typing import TYPE_CHECKING, Any
 
 from pate.components.registry import check_names, dotted_names, importing_only, make_importable
 from pate.errors import RunError
-from pate.runs.files import CONFIG, OBJECT, PRIVATE, SIGNATURES, STUDENT_CARD, TEACHERS, TENSORS, RunFiles
-from pate.storage.files import create_key, make_state_folder, read_key, regular_file, state_folder, write_atomically
+from pate.runs.files import CONFIG, MODEL_CARD, OBJECT, PRIVATE, SIGNATURES, STUDENT_CARD, TEACHERS, TENSORS, RunFiles
+from pate.storage.files import create_key, make_state_folder, read_key, read_whole, state_folder, write_atomically
 
 if TYPE_CHECKING:
     from pate.runs.run import Run
 
-_SIGNED = (STUDENT_CARD, TENSORS, OBJECT)
+_OF_A_MODEL = (STUDENT_CARD, MODEL_CARD, TENSORS, OBJECT)
 _without_a_key = secrets.token_bytes(32)  # of this process alone
 
 OWN_TEACHERS = f"{PRIVATE}/{TEACHERS}"
 """What to trust for teachers that somebody else, or this user elsewhere, has trained: unpickling runs their code."""
 
 
-def read_student(folder: Path) -> dict[str, bytes]:
-    """Read the files of a student once, by name: so what is checked is what is loaded."""
-    found = {name: regular_file(folder / name) for name in _SIGNED if (folder / name).exists()}
-    return {name: path.read_bytes() for name, path in found.items()}
+def read_model_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a model once, by name: so what is checked is what is loaded."""
+    return {name: read_whole(folder / name) for name in _OF_A_MODEL if (folder / name).exists()}
 
 
 def sign(run: RunFiles, *paths: Path) -> None:
-    """Sign files and students' folders as written by this user. Does nothing where the user has no place for a key."""
+    """Sign files and models' folders as written by this user. Does nothing where the user has no place for a key."""
     key = _key(run.key_file, create=True)
     if key is not None:
         signatures = _signatures(run) | {
@@ -57,7 +56,7 @@ def is_signed(run: RunFiles, path: Path, content: dict[str, bytes] | None = None
     known = _signatures(run).get(name)
     try:
         content = _content(path) if content is None else content
-    except (OSError, ValueError):
+    except OSError:
         return False
     return key is not None and isinstance(known, str) and hmac.compare_digest(known, _digest(key, name, content))
 
@@ -103,7 +102,7 @@ def _components(run: Run) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, bytes]:
-    return read_student(path) if path.is_dir() else {path.name: regular_file(path).read_bytes()}
+    return read_model_files(path) if path.is_dir() else {path.name: read_whole(path)}
 
 
 def _key(key_file: Path, create: bool) -> bytes | None:

@@ -1,11 +1,9 @@
-"""Files that are written whole or not at all, keys and locks; and cards, JSON files that may come from anybody."""
+"""Files that are written whole or not at all, keys and locks; and checks of what files from elsewhere list."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
-import math
 import os
 import secrets
 import stat
@@ -74,40 +72,7 @@ def make_state_folder(name: str = "") -> Path:
     return folder / name
 
 
-_LARGEST_CARD = 2**26  # bytes
 _MAX_AXES = 8
-
-
-def read_card(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that anybody may have written; ValueError if there is none.
-
-    Numbers that JSON cannot hold (NaN, infinity) become None, so that they can be passed on as JSON.
-    """
-    regular_file(path)
-    if path.stat().st_size > _LARGEST_CARD:
-        raise ValueError(f"{path.name} has more than {_LARGEST_CARD >> 20} MiB")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
-    except RecursionError:
-        raise ValueError(f"{path.name} is nested too deeply") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return content
-
-
-def read_model_card(path: Path, key: str, kind: type) -> dict[str, Any]:
-    """The card of a stored model: under `key` it says, by a value of this kind, what the model is; ValueError if not.
-
-    Where it names classes, or the shape of an example, those are names and sizes.
-    """
-    card = read_card(path)
-    if key not in card or not isinstance(card[key], kind):
-        raise ValueError(f"{path.name} is not a model card")
-    if "classes" in card:
-        names(card["classes"], "classes")
-    if card.get("shape") is not None:
-        sizes(card["shape"], "shape")
-    return card
 
 
 def sizes(values: Any, key: str) -> list[int]:
@@ -119,23 +84,13 @@ def sizes(values: Any, key: str) -> list[int]:
     return values
 
 
-def names(values: Any, key: str) -> list[str | int]:
-    """`values`, if those are names of classes; ValueError else."""
-    if not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
-        raise ValueError(f"{key}: must be a list of names")
+def whole_numbers(values: Any, key: str) -> list[int]:
+    """`values`, if those are different whole numbers, one at least; ValueError else."""
+    if not isinstance(values, list) or any(type(value) is not int or abs(value) >= 2**62 for value in values):
+        raise ValueError(f"{key}: must be a list of whole numbers")
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"{key}: must hold at least one number, and none twice")
     return values
-
-
-def regular_file(path: Path) -> Path:
-    """`path`, unless reading it could wait for ever (a pipe) or never end (a device)."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path.name} is not a regular file")
-    return path
-
-
-def _finite(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None
 
 
 def sync_folder(path: Path) -> None:

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from pate.errors import DataError
 from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
+from pate.storage.files import sizes, whole_numbers
 from pate.students import _collapse
 
 if TYPE_CHECKING:
@@ -143,8 +144,11 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """The fitted student again, from `weights()` and `learned()`; ValueError if those do not belong together."""
         from pate.networks.architectures import looks_like_images
         from pate.networks.stored import check_weights
+        from pate.networks.tensors import device_anew
 
-        self.classes_, self.shape_ = np.asarray(learned["classes"], dtype=np.int64), list(learned["shape"])
+        self.device = device_anew(self.device)
+        self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"), dtype=np.int64)
+        self.shape_ = list(sizes(learned["shape"], "shape"))
         self.mean_, self.scale_ = (np.asarray(learned[name], dtype=np.float32) for name in ("mean", "scale"))
         self.fell_back_ = note if isinstance(note := learned.get("fell_back"), str) else None
         shape = tuple(self.shape_[2:] if looks_like_images(self.shape_) else self.shape_)

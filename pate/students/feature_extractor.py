@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pate.runs.files import STUDENT_CARD, TENSORS
+from pate.runs.model_store import model_from_files
+from pate.runs.signatures import read_model_files
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,12 @@ class StudentFeatures:
     public.
     """
 
-    card: bytes
-    tensors: bytes
+    files: dict[str, bytes]
 
     @classmethod
     def of(cls, folder: Path) -> StudentFeatures:
         """The features of the student that was saved in `folder`."""
-        return cls((folder / STUDENT_CARD).read_bytes(), (folder / TENSORS).read_bytes())
+        return cls(read_model_files(folder))
 
     def transform(self, X: NDArray) -> NDArray:
         """The features of each example, from that example alone."""
@@ -36,12 +35,7 @@ class StudentFeatures:
 
     @cached_property
     def _student(self) -> Any:
-        from pate.students.saving import load_student
+        return model_from_files(self.files, "the student between rounds", frozenset())
 
-        with tempfile.TemporaryDirectory(prefix="pate-") as folder:
-            (Path(folder) / STUDENT_CARD).write_bytes(self.card)
-            (Path(folder) / TENSORS).write_bytes(self.tensors)
-            return load_student(folder)
-
-    def __getstate__(self) -> dict[str, bytes]:
-        return {"card": self.card, "tensors": self.tensors}
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files}

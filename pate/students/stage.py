@@ -22,6 +22,7 @@ from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
 from pate.runs import files
 from pate.runs.console import Console
+from pate.runs.model_store import load_model, save_model
 from pate.runs.published import Labels, pin_to_json, write_labels
 from pate.storage.files import make_folder
 
@@ -39,9 +40,6 @@ def train_student(context: RunContext, release: Release) -> Any:
 
     One that was given as an object in memory is not saved.
     """
-    from pate.runs.signatures import sign
-    from pate.students.saving import save_student
-
     config, data, directory, console = context.config, context.public, context.run, context.console
     labels, labelled, head = release.labels, release.labelled, release.head
     places = np.arange(len(labels)) if labelled is None else labelled.rows
@@ -69,8 +67,7 @@ def train_student(context: RunContext, release: Release) -> Any:
     if config.student.prototype is not None:  # an object in memory: nothing but a name can be stored
         return student
     card = model_card(config, data, context.epsilon) | {"ledger": pin_to_json(head)}
-    save_student(student, directory.student_folder, card)
-    sign(directory, directory.student_folder)
+    save_model(student, directory.student_folder, card, directory)
     return student
 
 
@@ -87,17 +84,6 @@ def model_card(config: Config, data: PublicData, epsilon: float) -> dict[str, An
         "delta": config.budget.delta,
         "mechanism": dict(config.mechanism),
     }
-
-
-def stored_student(student: Any, folder: Path, config: Config, card: dict[str, Any]) -> Any:
-    """Save the student in `folder` and load it again; all its types are trusted, since it was made here."""
-    from pate.students.saving import imported_skops, load_student, save_student
-
-    save_student(student, folder, card)
-    trusted = dotted_names(config.student.model_dump())
-    for file in folder.glob("*.skops"):
-        trusted.update(imported_skops().get_untrusted_types(file=file))
-    return load_student(folder, trust=trusted)
 
 
 Given = tuple[tuple[NDArray, NDArray[np.int64], NDArray], dict[str, Any]]
@@ -220,16 +206,14 @@ def mention_stored_labels(what: str, out: Path | str) -> Iterator[None]:
 
 def fit_intermediate_student(config: Config, given: Given, folder: Path, console: Console) -> Any:
     """The student of a round whose features the next one uses; kept, so that a resumed run has the same."""
-    from pate.students.saving import load_student, save_student
-
     trust = dotted_names(config.student.model_dump())
     if (folder / files.STUDENT_CARD).exists():
-        return load_student(folder, trust=trust)
+        return load_model(folder, trust)
     student = new_student(config)
     require_learned_features(student, config)
     _fit(student, given, folder.with_suffix(".checkpoint"), console)
     make_folder(folder.parent, 0o700)
-    save_student(student, folder, {})
+    save_model(student, folder, {})
     return student
 
 

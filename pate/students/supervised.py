@@ -15,6 +15,7 @@ from pate.config.components import listed
 from pate.errors import ConfigError
 from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
+from pate.storage.files import whole_numbers
 from pate.students import soft_labels
 from pate.teachers import build_estimator, copied_estimator, full_name
 from pate.teachers.network import Network
@@ -186,6 +187,51 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.classifier_, self.classes_, self.class_shares_ = bare.classifier_, bare.classes_, bare.class_shares_
         return self
 
+    @property
+    def stored_estimator(self) -> Any:
+        """What was fitted, where that is no network: None where there was one class only."""
+        inner = self.classifier_.estimator
+        return None if len(self.classes_) < 2 or isinstance(inner, Network) else inner
+
+    def weights(self) -> dict[str, Any]:
+        """The tensors of a network, by name."""
+        inner = self.classifier_.estimator
+        return inner.weights() if len(self.classes_) >= 2 and isinstance(inner, Network) else {}
+
+    def learned(self) -> dict[str, Any]:
+        """All else that prediction needs, as plain values."""
+        found: dict[str, Any] = {"present": self.classes_.tolist()}
+        if len(self.classes_) < 2:
+            return found
+        if self.decision == "balanced":
+            found["class_shares"] = self.class_shares_.tolist()
+        inner = self.classifier_.estimator
+        return found | ({"network": inner.learned()} if isinstance(inner, Network) else {})
+
+    def restore(self, weights: dict[str, Any], learned: dict[str, Any], estimator: Any = None) -> Supervised:
+        """The fitted student again; ValueError if weights, what was learned and estimator do not belong together."""
+        present = whole_numbers(learned["present"], "present")
+        if self.decision not in ("likeliest", "balanced"):
+            raise ValueError("decision: must be 'likeliest' or 'balanced'")
+        self.prepared_ = self.transforms()
+        fresh = self.build() if len(present) >= 2 else None
+        if isinstance(fresh, Network):
+            if not all(UNANSWERED <= label < len(present) for label in learned["network"]["classes"]):
+                raise ValueError("network.classes: more of them than are present")
+            estimator = fresh.restore(weights, learned["network"])
+        elif fresh is not None and estimator is None:
+            raise ValueError(f"the {full_name(fresh)} that was fitted is not among its files")
+        self.classifier_ = PartClassifier(estimator if len(present) >= 2 else None)
+        self.classes_ = self.classifier_.present_ = np.asarray(present, dtype=np.int64)
+        if self.decision == "balanced" and len(present) >= 2:
+            shares = learned.get("class_shares")
+            if not isinstance(shares, list) or len(shares) != len(present):
+                raise ValueError("class_shares: must have one number for each class that is present")
+            if not all(type(share) in (int, float) and 0 < share <= 1 for share in shares):
+                raise ValueError("class_shares: must be numbers above 0 and at most 1")
+            self.class_shares_ = np.asarray(shares, dtype=np.float64)
+        return self
+
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         """The class of each example."""
         if self.preprocessing and len(X):
@@ -212,7 +258,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
             X = self.prepared_.transform(X)
         adapter, n_classes = self.classifier_, len(self.classes_)
         if n_classes >= 2 and len(X) and _decides_by_class(adapter.estimator):
-            found = np.asarray(adapter.estimator.decision_function(adapter._shaped(X)), dtype=np.float64)
+            found = np.asarray(adapter.estimator.decision_function(adapter.shaped(X)), dtype=np.float64)
             found = np.column_stack([-found, found]) if found.ndim == 1 else found
             if found.shape == (len(X), n_classes):
                 return found
@@ -227,7 +273,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
     def _shares(self, X: NDArray) -> NDArray[np.float64]:
         adapter = self.classifier_
         if len(self.classes_) >= 2 and hasattr(adapter.estimator, "predict_proba") and len(X):
-            shares = np.asarray(adapter.estimator.predict_proba(adapter._shaped(X)), dtype=np.float64)
+            shares = np.asarray(adapter.estimator.predict_proba(adapter.shaped(X)), dtype=np.float64)
             return np.where(np.isfinite(shares), shares, 1 / len(self.classes_))  # a spread that no label reached
         predicted = self.classifier_.predict(X) if len(X) else np.zeros(0, dtype=np.int64)
         return (predicted[:, None] == self.classes_).astype(np.float64)

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import nn
 
 from pate.components.registry import import_dotted
+from pate.storage.files import sizes, whole_numbers
 
 _CONTEXT = 800_000_000  # what CUDA and its libraries take in every process
 _RECORDS = 1_000_000_000  # for the records of a stack, whose number is not asked for: it is private
@@ -110,7 +111,7 @@ def fit_stack(networks: Sequence[Network], data: Sequence[tuple[NDArray, NDArray
         present = np.unique(y)  # what a part lacks its network does not say
         own = {name: tensor[slot].detach().clone() for name, tensor in weights.items()}
         own |= {name: own[name][torch.from_numpy(present)] for name in (last_weight, last_bias)}
-        network.restore(own, list(range(len(present))), list(shape))
+        network.restore(own, {"classes": list(range(len(present))), "shape": list(shape)})
 
 
 def diverged(network: Network) -> bool:
@@ -291,11 +292,18 @@ class Network(ClassifierMixin, BaseEstimator):
         """The learned tensors, by name."""
         return {name: tensor.contiguous().cpu() for name, tensor in self.network_.state_dict().items()}
 
-    def restore(self, weights: dict[str, torch.Tensor], classes: list[int], shape: list[int]) -> Network:
-        """The fitted network again, from `weights()`, `classes_` and `shape_`; ValueError if they do not fit."""
-        from pate.networks.stored import check_weights
+    def learned(self) -> dict[str, Any]:
+        """All else that prediction needs, as plain values."""
+        return {"classes": self.classes_.tolist(), "shape": self.shape_}
 
-        self.classes_, self.shape_ = np.asarray(classes), shape
+    def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Network:
+        """The fitted network again, from `weights()` and `learned()`; ValueError if those do not belong together."""
+        from pate.networks.stored import check_weights
+        from pate.networks.tensors import device_anew
+
+        self.device = device_anew(self.device)
+        self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"))
+        self.shape_ = sizes(learned["shape"], "shape")
         if self.architecture in _OWN:
             if self.depth is not None and self.depth > len(weights):
                 raise ValueError(f"depth {self.depth} where there are {len(weights)} tensors")

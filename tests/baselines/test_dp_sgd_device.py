@@ -72,7 +72,7 @@ def test_afterwards_the_network_is_on_the_cpu_and_predicts_where_it_was_told() -
 def test_a_model_from_a_machine_with_a_gpu_is_usable_here() -> None:
     fitted = classifier(model="linear", device="cpu").fit(X, Y)
     weights = {name: tensor.numpy() for name, tensor in fitted.weights().items()}
-    restored = classifier(model="linear", device="cuda").restore(weights, fitted.describe())
+    restored = classifier(model="linear", device="cuda").restore(weights, fitted.learned())
     assert restored.device == "auto"
     if not torch.cuda.is_available():
         assert (restored.predict(X) == fitted.predict(X)).all()

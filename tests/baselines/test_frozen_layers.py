@@ -40,7 +40,7 @@ def test_frozen_layers_stay_as_they_were_and_the_others_learn(tmp_path: Path) ->
     for name in before:
         assert torch.equal(before[name], after[name]) == (name not in last), name
     weights = {name: tensor.numpy() for name, tensor in model.weights().items()}
-    restored = classifier(**settings).restore(weights, model.describe())
+    restored = classifier(**settings).restore(weights, model.learned())
     np.testing.assert_array_equal(restored.predict(X), model.predict(X))
 
 
@@ -161,12 +161,12 @@ def test_channels_are_normalised_by_public_images_alone() -> None:
     assert seen.mean(dim=(0, 2, 3)).abs().max() < 1e-4
     assert (seen.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-3
     weights = {name: tensor.numpy() for name, tensor in model.weights().items()}
-    restored = classifier(**settings).restore(weights, model.describe())
+    restored = classifier(**settings).restore(weights, model.learned())
     np.testing.assert_array_equal(restored.predict(images), model.predict(images))
     with pytest.raises(ConfigError, match="needs public examples"):
         classifier(**settings).fit(images, Y[:40])
     with pytest.raises(ValueError, match="channels has shape"):
-        classifier(**settings).restore(weights | {"channels": np.zeros((2, 5), np.float32)}, model.describe())
+        classifier(**settings).restore(weights | {"channels": np.zeros((2, 5), np.float32)}, model.learned())
     with pytest.raises(ConfigError, match="normalise = 'batch': must be 'groups' or 'public'"):
         classifier(normalise="batch").plan()
 

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from pate.baselines import build_baseline
 from pate.baselines.run import run_baseline
-from pate.baselines.saving import load_model
 from pate.cli import app
 from pate.config import BaselineConfig, load_baseline_config, load_config, parse_config
 from pate.data.settings import DigitsData
@@ -23,6 +22,7 @@ from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
 from pate.report.comparison import compare_runs, method_name
 from pate.runs.console import Quiet
+from pate.runs.model_store import load_model
 
 ERM = {
     "name": "erm",
@@ -83,7 +83,7 @@ def test_a_run_leaves_a_model_a_report_and_a_page(
         digits, _ = load(DigitsData(source="digits"), None, Path())
         shaped = digits.X_test if model.__class__.__name__ == "DPSGDClassifier" else digits.X_test.reshape(200, -1)
         assert (model.predict(shaped) == digits.y_test).mean() == report["student"]["accuracy"]
-    with pytest.raises(RunError, match="no readable model"):
+    with pytest.raises(RunError, match="there is no model"):
         load_model(runs["sgd"])
     assert json.loads((runs["sgd"] / "report.json").read_text())["planned"]["steps"] == 36
 

@@ -86,7 +86,7 @@ def test_saved_student_predicts_without_ray(
     np.save(tmp_path / "in.npy", np.zeros((3, 8, 8), dtype=np.float32))
     code = (
         "import sys, numpy as np, pate\n"
-        f"student = pate.load_student({str(out / 'student')!r})\n"
+        f"student = pate.load_model({str(out / 'student')!r})\n"
         "print(student.predict(np.zeros((3, 8, 8), dtype=np.float32)).shape)\n"
         "from pate.cli import main\n"
         f"sys.argv = ['pate', 'predict', {str(out)!r}, '--input', {str(tmp_path / 'in.npy')!r}, '--json']\n"

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from pate.cli import app
 from pate.errors import PateError
+from pate.runs.model_store import save_model
 from pate.students import build_student
-from pate.students.saving import save_student
 
 CARD: dict[str, Any] = {
     "classes": ["cat", "dog", "owl"],
@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     X, y = examples()
     folder = tmp_path_factory.mktemp("run")
     student = build_student("mixmatch", {"steps": 60, "channels": 4, "hidden": 32, "ema": 0.9}, 0).fit(X, y)
-    save_student(student, folder / "student", CARD)
+    save_model(student, folder / "student", CARD)
     np.savez(folder / "good.npz", X=X)
     return folder
 

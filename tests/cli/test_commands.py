@@ -17,8 +17,8 @@ from pate.cli.run import _place, new_run
 from pate.cluster.checks import CheckResult
 from pate.config import default_config_path, load_config
 from pate.errors import RunError
+from pate.runs.model_store import save_model
 from pate.students import build_student
-from pate.students.saving import save_student
 
 
 def test_a_mistake_ends_with_status_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +32,7 @@ def test_a_mistake_ends_with_status_two(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_a_class_name_cannot_steer_the_terminal(tmp_path: Path) -> None:
     X = np.array([[0.0], [1.0]], dtype=np.float32)
     card = {"classes": ["\x1b[2Jcat", "dog"], "shape": [1], "epsilon": 1.0, "delta": 1e-5}
-    save_student(build_student("supervised", {}, 0).fit(X, np.array([0, 1])), tmp_path / "student", card)
+    save_model(build_student("supervised", {}, 0).fit(X, np.array([0, 1])), tmp_path / "student", card)
     np.save(tmp_path / "x.npy", X)
     shown = CliRunner().invoke(app, ["predict", str(tmp_path), "--input", str(tmp_path / "x.npy")])
     assert shown.exit_code == 0, shown.output

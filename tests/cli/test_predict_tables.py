@@ -19,8 +19,8 @@ from pate.config import parse_config
 from pate.data.sources import load
 from pate.errors import DataError, PateError
 from pate.runs.console import Quiet
+from pate.runs.model_store import load_model
 from pate.runs.run import Run
-from pate.students.saving import load_student
 
 WARDS = ("surgery", "heart", "other")
 
@@ -89,7 +89,7 @@ def answers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """What the run's own student says of the test file as the run has read it."""
     with Run.load(folder / "run") as run:
         data, _ = load(run.config.data, None, folder)
-    student = load_student(folder / "run" / "student")
+    student = load_model(folder / "run" / "student")
     names = np.array(data.classes)
     return names[student.predict(data.X_test)], student.predict_proba(data.X_test)
 

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 import pate
 from pate.baselines import build_baseline
-from pate.baselines.saving import ModelRelease, load_model
 from pate.cli import app
 from pate.cli.options import as_option
 from pate.components.registry import import_dotted, importing_only
@@ -26,9 +25,9 @@ from pate.errors import ConfigError, NotTrusted
 from pate.ledger import Charge, Pin
 from pate.runs.console import Console
 from pate.runs.context import RunContext, RunOptions
+from pate.runs.model_store import load_model, save_model
 from pate.runs.run import Run
 from pate.students import build_student
-from pate.students.saving import load_student, save_student
 from pate.students.stage import train_student
 from pate.voters.base import Release
 
@@ -82,15 +81,15 @@ def test_an_own_class_in_a_student_needs_trust(kind: str, own: str, tmp_path: Pa
     if kind == "network":
         params = {"estimator": "network", "params": {"architecture": name, "module_params": {"width": 5}, "steps": 2}}
     student = build_student("supervised", params, 0).fit(X, y)
-    save_student(student, tmp_path / "student", CARD)
+    save_model(student, tmp_path / "student", CARD)
     np.save(tmp_path / "X.npy", X)
     del sys.modules[own]
     with pytest.raises(NotTrusted, match=rf"would import {re.escape(name)}; .* trust=\['{re.escape(name)}'\]"):
-        load_student(tmp_path / "student")
+        load_model(tmp_path / "student")
     arguments = ["predict", str(tmp_path), "--input", str(tmp_path / "X.npy")]
     assert isinstance(CliRunner().invoke(app, [*arguments, "--trust", f"{own}.Other"]).exception, NotTrusted)
     assert own not in sys.modules
-    np.testing.assert_array_equal(load_student(tmp_path / "student", trust=[name]).predict(X), student.predict(X))
+    np.testing.assert_array_equal(load_model(tmp_path / "student", trust=[name]).predict(X), student.predict(X))
     shown = CliRunner().invoke(app, [*arguments, "--trust", name])
     assert shown.stdout.split() == [CARD["classes"][label] for label in student.predict(X)]
 
@@ -104,7 +103,7 @@ def test_an_own_class_in_a_baseline_needs_trust(given: dict[str, Any], own: str,
     params |= json.loads(json.dumps(given).replace('"Flat"', f'"{own}.Flat"').replace('"Same"', f'"{own}.Same"'))
     run = {"epsilon": None, "delta": 1e-3, "n_records": 30, "random_state": 0, "classes": range(3)}
     model = build_baseline("dp_sgd", params, run).fit(X, y)
-    ModelRelease.of(model, "dp_sgd", params, CARD).publish(tmp_path / "model")
+    save_model(model, tmp_path / "model", CARD | {"baseline": "dp_sgd", "params": params})
     del sys.modules[own]
     with pytest.raises(NotTrusted, match=r"trust=\['somebodys_own"):
         load_model(tmp_path / "model")
@@ -115,12 +114,12 @@ def test_an_own_class_in_a_baseline_needs_trust(given: dict[str, Any], own: str,
 
 def test_a_size_that_the_file_does_not_hold_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
     X, y = examples()
-    save_student(build_student("gan", {"steps": 1, "channels": 2, "hidden": 4}, 0).fit(X, y), tmp_path, CARD)
+    save_model(build_student("gan", {"steps": 1, "channels": 2, "hidden": 4}, 0).fit(X, y), tmp_path, CARD)
     card = json.loads((tmp_path / "student.json").read_text())
     card["params"]["hidden"] = 10**9
     (tmp_path / "student.json").write_text(json.dumps(card))
     with pytest.raises(pate.errors.RunError, match=r"by the parameters it would be \(.*1000000000"):
-        load_student(tmp_path)
+        load_model(tmp_path)
 
 
 def test_a_stored_student_that_cannot_be_read_back_is_trained_again(tmp_path: Path) -> None:
@@ -135,8 +134,8 @@ def test_a_stored_student_that_cannot_be_read_back_is_trained_again(tmp_path: Pa
     students = [train_student(context, release) for _ in range(2)]
     np.testing.assert_array_equal(students[0].predict(X), students[1].predict(X))
     with pytest.raises(NotTrusted, match=r"trust=\['sklearn\.tree\._tree\.Tree'"):
-        load_student(directory.student_folder)
-    load_student(directory.student_folder, trust=["sklearn.tree._tree.Tree"])
+        load_model(directory.student_folder)
+    load_model(directory.student_folder, trust=["sklearn.tree._tree.Tree"])
 
 
 def test_only_classes_of_ours_and_of_scikit_learn_pass() -> None:
@@ -145,7 +144,7 @@ def test_only_classes_of_ours_and_of_scikit_learn_pass() -> None:
             import_dotted(name, "key")
         import_dotted("json.JSONDecoder", "key")
         bad = ["json.JSONEncoder", "sklearn.datasets.fetch_openml", "sklearn.datasets._base.urlretrieve", "os.system"]
-        bad += ["pate.cli.forget.forget", "pate.teachers.payload.pickle", "pate.students.saving.Path"]
+        bad += ["pate.cli.forget.forget", "pate.teachers.part.pickle", "pate.runs.model_store.Path"]
         for name in bad:
             with pytest.raises(NotTrusted, match=re.escape(name)):
                 import_dotted(name, "key")
@@ -171,7 +170,7 @@ def test_names_are_imported_in_one_place_only() -> None:
         "__init__.py: return getattr(importlib.import_module(_HOMES[name]), name)",
         "teachers/__init__.py: if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:",
         'audit/runner.py: return importlib.import_module(f"{__package__}.{name}")',  # of the folder's own files
-        "teachers/payload.py: present, estimator = pickle.loads(content)",
+        "teachers/part.py: present, estimator = pickle.loads(content)",
         "teachers/__init__.py: return pickle.loads(self.prototype.content)  # packed by this run's driver",
         # what the driver itself has sent to a task of its own, as Ray would
         "cluster/remote_task.py: function, arguments = pickle.loads(self._packed, buffers=self._buffers)",

@@ -19,8 +19,8 @@ from support.command_line import in_process
 from support.fuzzing import MEGABYTE, allowed_for, command_survives, fuzz, no_traceback
 
 from pate.cli.predict import predict
+from pate.runs.model_store import save_model
 from pate.students import build_student
-from pate.students.saving import save_student
 
 _WIDTH = 6
 _CARD: dict[str, Any] = {"classes": ["cat", "dog"], "shape": [_WIDTH], "epsilon": 1.0, "delta": 1e-5}
@@ -59,7 +59,7 @@ def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     X = np.random.default_rng(0).random((20, _WIDTH)).astype(np.float32)
     estimator = {"estimator": "sklearn.linear_model.LogisticRegression"}
-    save_student(
+    save_model(
         build_student("supervised", estimator, 0).fit(X, (X[:, 0] > 0.5).astype(np.int64)), folder / "student", _CARD
     )
     np.save(folder / "good.npy", X)

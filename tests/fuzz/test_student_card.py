@@ -23,11 +23,10 @@ import numpy as np
 import pytest
 
 from pate.baselines import build_baseline
-from pate.baselines.saving import ModelRelease, load_model
 from pate.cli.predict import predict
 from pate.errors import NotTrusted, PateError
+from pate.runs.model_store import load_model, save_model
 from pate.students import build_student
-from pate.students.saving import load_student, save_student
 
 CANARY = "pate_fuzz_canary"
 POPEN = {"name": "subprocess.Popen", "params": {"args": ["true"]}}
@@ -115,7 +114,7 @@ CARD = {"classes": ["a", "b", "c"], "shape": [8, 8], "input": "images", "feature
 
 def student_folder(name: str, folder: Path) -> Path:
     kind, params = STUDENTS[name]
-    save_student(build_student(kind, params, 0).fit(*examples()), folder, CARD | {"mechanism": {"name": "gnmax"}})
+    save_model(build_student(kind, params, 0).fit(*examples()), folder, CARD | {"mechanism": {"name": "gnmax"}})
     return folder
 
 
@@ -127,7 +126,7 @@ def baseline_folder(name: str, folder: Path) -> Path:
     model = build_baseline(kind, params | more, given | ({"epsilon": None} if more else {}))
     extra = {"X_public": X} if kind == "dp_sgd" else {}
     model.fit(X if kind == "dp_sgd" else X.reshape(24, -1), y, **extra)
-    ModelRelease.of(model, kind, params | more, {"classes": ["a", "b", "c"]}).publish(folder)
+    save_model(model, folder, {"classes": ["a", "b", "c"], "baseline": kind, "params": params | more})
     return folder
 
 
@@ -215,7 +214,7 @@ def test_no_type_in_a_skops_file_runs_anything(name: str, tmp_path: Path) -> Non
             with zipfile.ZipFile(folder / "model.skops", "w") as archive:
                 for entry, content in (entries | {"schema.json": json.dumps(crafted).encode()}).items():
                     archive.writestr(entry, content)
-            one_line_or_nothing(lambda: load_student(folder), f"{path}: {module}.{cls}")
+            one_line_or_nothing(lambda: load_model(folder), f"{path}: {module}.{cls}")
 
 
 @pytest.mark.parametrize("name", ["gan", "mixmatch", "mlp", "svc"])
@@ -229,15 +228,15 @@ def test_damaged_bytes_are_one_line(name: str, tmp_path: Path) -> None:
             for place in rng.integers(min(len(broken), 400), size=3):
                 broken[place] = rng.integers(256)
             file.write_bytes(broken)
-            one_line_or_nothing(lambda: load_student(folder), file.name)
+            one_line_or_nothing(lambda: load_model(folder), file.name)
         file.write_bytes(whole)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"student": ' * 100_000, "[]", "1", "", b"\xff\xfe\x00\xd8"])
 def test_a_card_that_is_none_is_one_line(text: str | bytes, tmp_path: Path) -> None:
     (tmp_path / "student.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(PateError, match="no readable student"):
-        load_student(tmp_path)
+    with pytest.raises(PateError, match="no readable model"):
+        load_model(tmp_path)
 
 
 def test_a_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
@@ -246,7 +245,7 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
         shutil.move(file, tmp_path / "kept")
         os.mkfifo(file)
         with pytest.raises(PateError, match="regular file"):
-            load_student(folder)
+            load_model(folder)
         file.unlink()
         shutil.move(tmp_path / "kept", file)
 
@@ -254,16 +253,16 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
 def test_the_reproducer(tmp_path: Path) -> None:
     """`architecture: subprocess.Popen` with a command in `module_params` used to run that command."""
     folder = student_folder("mlp", tmp_path / "student")
-    load_student(folder)
+    load_model(folder)
     card = json.loads((folder / "student.json").read_text())
     mark = tmp_path / "owned"
-    card["network"]["shape"] = ["touch", str(mark)]
+    card["learned"]["network"]["shape"] = ["touch", str(mark)]
     card["params"]["params"] = {"architecture": "subprocess.Popen"}
     (folder / "student.json").write_text(json.dumps(card))
     with pytest.raises(PateError):
-        load_student(folder)
-    card["network"]["shape"] = [8, 8]
+        load_model(folder)
+    card["learned"]["network"]["shape"] = [8, 8]
     (folder / "student.json").write_text(json.dumps(card))
     with pytest.raises(NotTrusted, match=r"would import subprocess\.Popen; .* trust=\['subprocess\.Popen'\]"):
-        load_student(folder)
+        load_model(folder)
     assert not mark.exists()

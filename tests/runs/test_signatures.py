@@ -16,6 +16,7 @@ from pate.errors import NotTrusted
 from pate.ledger import Charge, Pin
 from pate.runs.console import Quiet
 from pate.runs.context import RunContext, RunOptions
+from pate.runs.model_store import load_model
 from pate.runs.run import Run
 from pate.runs.signatures import user_key
 from pate.students.stage import train_student
@@ -92,7 +93,7 @@ def test_so_is_one_whose_signature_is_of_another_folder(tmp_path: Path) -> None:
     trained(tmp_path / "run", FOREST, {"n_estimators": 5})
     shutil.copytree(tmp_path / "run" / "student", tmp_path / "run" / "students" / "x")
     with Run.load(tmp_path / "run") as run, pytest.raises(NotTrusted):
-        run.student_in(run.students_folder / "x")
+        load_model(run.students_folder / "x", run=run)
 
 
 def test_a_whole_run_that_somebody_sent_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ import torch
 
 from pate.networks.training import BatchSampler
 from pate.runs.console import Quiet
+from pate.runs.model_store import load_card, load_model, save_model
 from pate.students import _collapse, build_student
 from pate.students._collapse import falls_short, thirds
 from pate.students._neural import NeuralStudent
-from pate.students.saving import load_card, load_student, save_student
 from pate.students.stage import _fit
 
 SMALL = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
@@ -90,9 +90,9 @@ def test_one_line_says_so_and_the_card_keeps_it(tmp_path: Path) -> None:
     _fit(student, (given, {}), tmp_path / "checkpoint", console)
     assert console.lines == [f"note: {student.fell_back_}"]
     assert "labels alone" in console.lines[0]
-    save_student(student, tmp_path / "student", {})
+    save_model(student, tmp_path / "student", {})
     assert load_card(tmp_path / "student")["learned"]["fell_back"] == student.fell_back_
-    np.testing.assert_array_equal(load_student(tmp_path / "student").predict(X), student.predict(X))
+    np.testing.assert_array_equal(load_model(tmp_path / "student").predict(X), student.predict(X))
 
 
 def verdict(own: int, reference: int, n: int = 300, commonest: int = 60, **changes: Any) -> bool:

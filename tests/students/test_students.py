@@ -13,8 +13,8 @@ import pytest
 
 from pate.errors import ConfigError, DataError, NotTrusted, RunError
 from pate.mechanisms import UNANSWERED
+from pate.runs.model_store import load_model, save_model
 from pate.students import build_student, own_students
-from pate.students.saving import load_student, save_student
 
 QUICK = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
 GAN = QUICK | {"consistency_weight": 5.0}
@@ -66,8 +66,8 @@ def test_learns_is_deterministic_and_survives_a_round_trip(name: str, params: di
     first, second = fitted(name, params), fitted(name, params)
     np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
     assert (first.predict(X) == truth).mean() > 0.8
-    save_student(first, tmp_path, {"classes": list("abcd"), "epsilon": 1.0})
-    restored = load_student(tmp_path)
+    save_model(first, tmp_path, {"classes": list("abcd"), "epsilon": 1.0})
+    restored = load_model(tmp_path)
     np.testing.assert_array_equal(restored.predict(X), first.predict(X))
     np.testing.assert_array_equal(restored.predict_proba(X), first.predict_proba(X))
     assert json.loads((tmp_path / "student.json").read_text())["epsilon"] == 1.0
@@ -91,8 +91,8 @@ def test_probabilities_belong_to_the_classes_that_were_seen(name: str, params: d
 def test_one_released_class_gives_a_constant_student(name: str, params: dict, tmp_path: Path) -> None:
     X, _, _ = public_data()
     student = build_student(name, params, 0).fit(X, np.where(np.arange(len(X)) % 2, 2, UNANSWERED), None)
-    save_student(student, tmp_path, {})
-    restored = load_student(tmp_path)
+    save_model(student, tmp_path, {})
+    restored = load_model(tmp_path)
     assert set(restored.predict(X)) == {2}
     assert restored.predict_proba(X).shape == (len(X), 1)
 
@@ -178,8 +178,8 @@ def test_mistakes_are_clear(tmp_path: Path) -> None:
         build_student("mixmatch", {"depth": 5}, 0).fit(X, labels, None)
     with pytest.raises(DataError, match="nothing to learn from"):
         build_student("mixmatch", {}, 0).fit(X, np.full(len(X), UNANSWERED), None)
-    with pytest.raises(RunError, match="there is no student; name the folder of a finished run"):
-        load_student(tmp_path)
+    with pytest.raises(RunError, match="there is no model; name the folder of a finished run"):
+        load_model(tmp_path)
 
 
 def test_a_foreign_type_in_a_saved_student_is_refused(tmp_path: Path) -> None:
@@ -187,16 +187,16 @@ def test_a_foreign_type_in_a_saved_student_is_refused(tmp_path: Path) -> None:
 
     X, labels, _ = public_data()
     student = build_student("supervised", {}, 0).fit(X, labels, None)
-    save_student(student, tmp_path, {})
+    save_model(student, tmp_path, {})
     skops.io.dump(argparse.Namespace(a=1), tmp_path / "model.skops")
     with pytest.raises(NotTrusted, match=r"trust=\['argparse\.Namespace'\]"):
-        load_student(tmp_path)
+        load_model(tmp_path)
 
 
 def test_a_compressed_student_is_refused(tmp_path: Path) -> None:
     """What is unpacked could be far larger than the file."""
     X, labels, _ = public_data()
-    save_student(build_student("supervised", {}, 0).fit(X, labels, None), tmp_path, {})
+    save_model(build_student("supervised", {}, 0).fit(X, labels, None), tmp_path, {})
     packed = tmp_path / "model.skops"
     with zipfile.ZipFile(packed) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
@@ -204,40 +204,40 @@ def test_a_compressed_student_is_refused(tmp_path: Path) -> None:
         for name, content in entries.items():
             archive.writestr(name, content)
     with pytest.raises(RunError, match="compressed"):
-        load_student(tmp_path)
+        load_model(tmp_path)
 
 
 def test_a_student_that_answers_with_classes_nobody_named_is_refused(tmp_path: Path) -> None:
     X, labels, _ = public_data()
     student = build_student("supervised", {}, 0).fit(X, labels, None)
-    save_student(student, tmp_path, {"classes": ["a", "b", "c"]})
+    save_model(student, tmp_path, {"classes": ["a", "b", "c"]})
     with pytest.raises(RunError, match="classes that its card does not name"):
-        load_student(tmp_path)
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_no_numbers_are_refused(value: float, tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
-    save_student(fitted("mixmatch", QUICK | {"steps": 1}), tmp_path, {})
+    save_model(fitted("mixmatch", QUICK | {"steps": 1}), tmp_path, {})
     weights = load_file(tmp_path / "model.safetensors")
     next(array for array in weights.values() if array.dtype == np.float32).flat[0] = value
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(RunError, match="NaN or infinity"):
-        load_student(tmp_path)
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "student.json"])
 def test_a_damaged_student_is_one_line(name: str, tmp_path: Path) -> None:
-    save_student(fitted("mixmatch", QUICK | {"steps": 2}), tmp_path, {})
+    save_model(fitted("mixmatch", QUICK | {"steps": 2}), tmp_path, {})
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(RunError) as caught:
-        load_student(tmp_path)
+        load_model(tmp_path)
     assert "\n" not in str(caught.value)
     (tmp_path / name).unlink()
     with pytest.raises(RunError):
-        load_student(tmp_path)
+        load_model(tmp_path)
 
 
 class Custom:
@@ -261,10 +261,10 @@ def test_a_student_by_dotted_path_is_trusted_only_by_name(tmp_path: Path) -> Non
     X, _, _ = public_data()
     path = f"{Custom.__module__}.Custom"
     student = build_student(path, {}, 0).fit(X, np.ones(len(X), dtype=int))
-    save_student(student, tmp_path, {})
+    save_model(student, tmp_path, {})
     with pytest.raises(NotTrusted, match=r"trust=\['.*Custom'\]"):
-        load_student(tmp_path)
-    assert set(load_student(tmp_path, trust=[path]).predict(X)) == {1}
+        load_model(tmp_path)
+    assert set(load_model(tmp_path, trust=[path]).predict(X)) == {1}
 
 
 def test_a_student_with_transforms_before_it_is_that_student_on_what_they_give(tmp_path: Path) -> None:
@@ -278,8 +278,8 @@ def test_a_student_with_transforms_before_it_is_that_student_on_what_they_give(t
     np.testing.assert_array_equal(student.predict_proba(X), on_features.predict_proba(Hog().transform(X)))
     np.testing.assert_array_equal(student.predict(X), on_features.predict(Hog().transform(X)))
     assert len(student.predict(X[:0])) == 0
-    save_student(student, tmp_path / "student", {})
-    np.testing.assert_array_equal(load_student(tmp_path / "student").predict_proba(X), student.predict_proba(X))
+    save_model(student, tmp_path / "student", {})
+    np.testing.assert_array_equal(load_model(tmp_path / "student").predict_proba(X), student.predict_proba(X))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -295,8 +295,8 @@ def test_columns_are_scaled_by_all_public_examples(weighted: bool, tmp_path: Pat
     plain = build_student("supervised", params | {"standardise": False}, 0).fit(own[:60], y[:60], own[60:], **further)
     np.testing.assert_allclose(student.predict_proba(X), plain.predict_proba(own), atol=1e-3)
     assert (student.predict(X) == y).mean() > 0.9
-    save_student(student, tmp_path / "student", {})
-    np.testing.assert_array_equal(load_student(tmp_path / "student").predict_proba(X), student.predict_proba(X))
+    save_model(student, tmp_path / "student", {})
+    np.testing.assert_array_equal(load_model(tmp_path / "student").predict_proba(X), student.predict_proba(X))
     nobody = build_student("supervised", params, 0).fit(X[:5], np.full(5, UNANSWERED), None)
     assert set(nobody.predict(X)) == {0}
 
@@ -327,13 +327,15 @@ def test_a_balanced_decision_recognises_rare_classes_by_the_same_probabilities(t
     np.testing.assert_array_equal(plain.predict_proba(X), balanced.predict_proba(X))
     recall = [(student.predict(X)[y == 1] == 1).mean() for student in (plain, balanced)]
     assert recall[0] < 0.4 < 0.6 < recall[1]
-    save_student(balanced, tmp_path / "student", {})
-    np.testing.assert_array_equal(load_student(tmp_path / "student").predict(X), balanced.predict(X))
+    save_model(balanced, tmp_path / "student", {})
+    np.testing.assert_array_equal(load_model(tmp_path / "student").predict(X), balanced.predict(X))
     card = tmp_path / "student" / "student.json"
     for wrong in ([0.5], [0.5, 0], ["a", 1], None):
-        card.write_text(json.dumps(json.loads(card.read_text()) | {"class_shares": wrong}))
+        content = json.loads(card.read_text())
+        content["learned"]["class_shares"] = wrong
+        card.write_text(json.dumps(content))
         with pytest.raises(RunError, match="class_shares"):
-            load_student(tmp_path / "student")
+            load_model(tmp_path / "student")
     with pytest.raises(ConfigError, match=r"student\.params\.decision = 'rare'"):
         build_student("supervised", params | {"decision": "rare"}, 0)
     with pytest.raises(ConfigError, match=r"has no predict_proba"):

@@ -220,13 +220,13 @@ def test_balanced_teachers_see_evenly_many_of_each_class_of_their_own_part() -> 
 
 
 def test_a_balanced_student_can_be_stored_by_anybody(tmp_path: Path) -> None:
+    from pate.runs.model_store import load_model, save_model
     from pate.students import build_student
-    from pate.students.saving import load_student, save_student
 
     X, y = part(60, 3)
     params = {"estimator": "balanced", "params": {"estimator": "sklearn.svm.SVC", "params": {"probability": True}}}
     student = build_student("supervised", params, 0).fit(X, y)
-    save_student(student, tmp_path / "student", {"classes": ["a", "b", "c"]})
-    again = load_student(tmp_path / "student")
+    save_model(student, tmp_path / "student", {"classes": ["a", "b", "c"]})
+    again = load_model(tmp_path / "student")
     np.testing.assert_array_equal(again.predict(X), student.predict(X))
     np.testing.assert_allclose(again.predict_proba(X), student.predict_proba(X))

@@ -23,7 +23,7 @@ from pate.cluster.resources import fits, has_gpus, told
 from pate.cluster.session import started_here
 from pate.config import RaySettings
 from pate.errors import ConfigError, PateError, RunError
-from pate.teachers.payload import constant, pack
+from pate.teachers.part import constant, pack
 from pate.voters.teachers.checkpoints import Store
 from pate.voters.teachers.schedule import HANGS, Kind, Schedule, WorkerTask
 from pate.voters.teachers.worker import QUERIES_AT_ONCE, PartData, Teaching, Unread, WarmUp, Worker

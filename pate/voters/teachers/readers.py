@@ -32,7 +32,7 @@ from pate.mechanisms.base import Split
 from pate.runs.files import KEY, LEFT_OUT, RECORDS_DIGEST, SPILL
 from pate.runs.run import Run
 from pate.storage.files import read_key
-from pate.teachers.payload import constant, pack
+from pate.teachers.part import constant, pack
 from pate.voters.teachers.settings import TeachersConfig
 from pate.voters.teachers.worker import Records
 

@@ -28,8 +28,7 @@ from pate.features import Features, Transform
 from pate.networks.seeding import seeded_globally
 from pate.networks.threads import limit_threads, limit_torch_threads
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
-from pate.teachers.part import PartClassifier
-from pate.teachers.payload import constant, pack, unpack
+from pate.teachers.part import PartClassifier, constant, pack, unpack
 from pate.voters.teachers.settings import TeachersConfig
 
 STACK = 25  # networks trained at once, where that is faster

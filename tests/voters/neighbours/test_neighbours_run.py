@@ -17,8 +17,8 @@ from pate.data.public import PublicData
 from pate.errors import BudgetExceeded, ConfigError, DataError, RunError
 from pate.ledger.chain import reading
 from pate.runs.console import Quiet
+from pate.runs.model_store import load_model
 from pate.runs.run import Run
-from pate.students.saving import load_student
 from pate.voters.neighbours.cells import CellVote
 from pate.voters.neighbours.vote_counting import LocalVoteCounter
 
@@ -102,7 +102,7 @@ def test_refined_soft_labels_are_learned_from_and_the_released_ones_published(tm
         assert loaded.labels.weights is not None
         assert len(np.unique(loaded.labels.weights.round(6))) <= 6  # shares of three cells: as released, no guesses
         assert stored(tmp_path / f"{times}") == (1, 1, 6)
-        guesses = load_student(loaded.student_folder).predict_proba(line[110:190])  # in the middle cell
+        guesses = load_model(loaded.student_folder).predict_proba(line[110:190])  # in the middle cell
         sure[times] = np.abs(guesses - 0.5).mean()
     assert sure[8] > 1.3 * sure[0]
 

@@ -25,7 +25,7 @@ from pate.data.settings import CsvData
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
-from pate.teachers.payload import constant, pack
+from pate.teachers.part import constant, pack
 from pate.voters.teachers.readers import Readers
 
 KEY = b"r" * 32

@@ -20,10 +20,10 @@ from pate.data.public import PublicData
 from pate.errors import ConfigError
 from pate.followup.unlearning import forget
 from pate.report.published_config import LEFT_OUT, published_config
+from pate.runs.model_store import save_model
 from pate.runs.run import Run
 from pate.students import build_student
 from pate.students.feature_extractor import StudentFeatures
-from pate.students.saving import save_student
 from pate.voters import voters_of
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers.ensemble import Ensemble
@@ -66,7 +66,7 @@ def student_features(folder: Path) -> StudentFeatures:
     public, _ = data()
     student = build_student("mixmatch", NETWORK["params"], 0)
     student.fit(public.X_public[:9], np.arange(9) % 2, public.X_public[9:])
-    save_student(student, folder / "student", {})
+    save_model(student, folder / "student", {})
     return StudentFeatures.of(folder / "student")
 
 

@@ -15,7 +15,7 @@ from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
-from pate.teachers.payload import constant
+from pate.teachers.part import constant
 from pate.voters.teachers.pool import joined
 from pate.voters.teachers.worker import STACK, Teaching, TrainingJob, Worker
 
