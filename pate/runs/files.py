@@ -62,119 +62,42 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config_file, self.ledger_file = path / CONFIG, path / LEDGER
+        self.report_file, self.page, self.statement = path / REPORT, path / PAGE, path / STATEMENT
+        self.plots = path / PLOTS
+        self.examples_file = self.plots / EXAMPLES  # labelled public examples that the page shows
+        self.labels_file = path / LABELS
+        self.student_folder = path / STUDENT
+        self.student_card = self.student_folder / STUDENT_CARD
+        self.students_folder = path / STUDENTS  # further students of the same labels, each in a folder of its own
+        self.model_folder = path / MODEL  # a baseline's model
+        self.audit_file, self.audit_page = (
+            path / AUDIT,
+            path / AUDIT_PAGE,
+        )  # without single records: of a benchmark only
 
-    @property
-    def config_file(self) -> Path:
-        return self.path / CONFIG
-
-    @property
-    def report_file(self) -> Path:
-        return self.path / REPORT
-
-    @property
-    def page(self) -> Path:
-        return self.path / PAGE
-
-    @property
-    def statement(self) -> Path:
-        return self.path / STATEMENT
-
-    @property
-    def plots(self) -> Path:
-        return self.path / PLOTS
-
-    @property
-    def examples_file(self) -> Path:
-        """Labelled public examples that the page shows."""
-        return self.plots / EXAMPLES
-
-    @property
-    def labels_file(self) -> Path:
-        return self.path / LABELS
-
-    @property
-    def student_folder(self) -> Path:
-        return self.path / STUDENT
-
-    @property
-    def student_card(self) -> Path:
-        return self.student_folder / STUDENT_CARD
-
-    @property
-    def students_folder(self) -> Path:
-        """Further students of the same labels, each in a folder of its own."""
-        return self.path / STUDENTS
-
-    @property
-    def model_folder(self) -> Path:
-        """A baseline's model."""
-        return self.path / MODEL
-
-    @property
-    def ledger_file(self) -> Path:
-        return self.path / LEDGER
-
-    @property
-    def private(self) -> Path:
-        """The folder of everything that never leaves."""
-        return self.path / PRIVATE
-
-    @property
-    def key_file(self) -> Path:
-        return self.private / KEY
-
-    @property
-    def lock_file(self) -> Path:
-        return self.private / LOCK
-
-    @property
-    def ledger_head(self) -> Path:
-        """The last link of the ledger, beside it."""
-        return self.private / LEDGER_HEAD
-
-    @property
-    def anchor_file(self) -> Path:
-        """Which anchor the run was begun with."""
-        return self.private / ANCHOR
-
-    @property
-    def places_file(self) -> Path:
-        """Where the run found its data."""
-        return self.private / PLACES
-
-    @property
-    def ensemble_file(self) -> Path:
-        """Which records were forgotten."""
-        return self.private / ENSEMBLE
-
-    @property
-    def failures_file(self) -> Path:
-        """Which teachers failed to train."""
-        return self.private / FAILURES
-
-    @property
-    def votes_file(self) -> Path:
-        return self.private / VOTES
-
-    @property
-    def rounds_file(self) -> Path:
-        """Which examples each round asked about, where queries are chosen in rounds."""
-        return self.private / ROUNDS
-
-    @property
-    def cells_folder(self) -> Path:
-        """Cells of public examples that records voted in, by round."""
-        return self.private / CELLS
-
-    @property
-    def features_folder(self) -> Path:
-        """Public features of records and examples, kept until the last round was held."""
-        return self.private / FEATURES
-
-    @property
-    def spill_folder(self) -> Path:
-        """Where readers keep private records by part while the run goes on."""
-        return self.private / SPILL
+        self.private = private = path / PRIVATE  # the folder of everything that never leaves
+        self.key_file, self.lock_file = private / KEY, private / LOCK
+        self.ledger_head = private / LEDGER_HEAD  # the last link of the ledger, beside it
+        self.anchor_file = private / ANCHOR  # which anchor the run was begun with
+        self.places_file = private / PLACES  # where the run found its data
+        self.ensemble_file = private / ENSEMBLE  # which records were forgotten
+        self.failures_file = private / FAILURES  # which teachers failed to train
+        self.votes_file = private / VOTES
+        self.rounds_file = private / ROUNDS  # which examples each round asked about, where queries are chosen in rounds
+        self.cells_folder = private / CELLS  # cells of public examples that records voted in, by round
+        self.features_folder = private / FEATURES  # of records and examples, kept until the last round was held
+        self.spill_folder = private / SPILL  # where readers keep private records by part while the run goes on
+        self.evaluation_file = private / EVALUATION  # how often the teachers of a benchmark are right
+        self.epsilon_file = private / EPSILON  # the data-dependent ε
+        self.student_checkpoint = private / STUDENT_CHECKPOINT  # what a student that is being trained goes on from
+        self.held_out_folder = private / HELD_OUT  # what students said about labels that they were not taught
+        self.baseline_state = private / BASELINE_STATE  # what a baseline that is being trained goes on from
+        self.released_file = private / RELEASED  # a baseline's release and its charge, stored before it is published
+        self.seconds_file = private / SECONDS  # how long each stage took
+        self.private_page = private / PAGE  # the report for the operator only
+        self.private_audit_file, self.private_audit_page = private / AUDIT, private / AUDIT_PAGE
+        self.attacks_folder = private / ATTACKS  # what an audit goes on from: shadow models and the like
 
     def teachers_of_round(self, number: int) -> Path:
         """The folder below which the teachers of a round are: of the first, as of a run without rounds, `private`."""
@@ -191,69 +114,6 @@ class RunFiles:
     def round_student(self, number: int) -> Path:
         """The student between a round of votes and the next."""
         return self.cells_folder / f"student-{number}"
-
-    @property
-    def evaluation_file(self) -> Path:
-        """How often the teachers of a benchmark are right."""
-        return self.private / EVALUATION
-
-    @property
-    def epsilon_file(self) -> Path:
-        """The data-dependent ε."""
-        return self.private / EPSILON
-
-    @property
-    def student_checkpoint(self) -> Path:
-        """What a student that is being trained goes on from."""
-        return self.private / STUDENT_CHECKPOINT
-
-    @property
-    def held_out_folder(self) -> Path:
-        """What students said about labels that they were not taught."""
-        return self.private / HELD_OUT
-
-    @property
-    def baseline_state(self) -> Path:
-        """What a baseline that is being trained goes on from."""
-        return self.private / BASELINE_STATE
-
-    @property
-    def released_file(self) -> Path:
-        """What a baseline releases and what that cost, stored before it is published."""
-        return self.private / RELEASED
-
-    @property
-    def seconds_file(self) -> Path:
-        """How long each stage took."""
-        return self.private / SECONDS
-
-    @property
-    def private_page(self) -> Path:
-        """The report for the operator only."""
-        return self.private / PAGE
-
-    @property
-    def audit_file(self) -> Path:
-        """What attacks found, without single records: of a benchmark only."""
-        return self.path / AUDIT
-
-    @property
-    def audit_page(self) -> Path:
-        return self.path / AUDIT_PAGE
-
-    @property
-    def private_audit_file(self) -> Path:
-        """What attacks found about the private records."""
-        return self.private / AUDIT
-
-    @property
-    def private_audit_page(self) -> Path:
-        return self.private / AUDIT_PAGE
-
-    @property
-    def attacks_folder(self) -> Path:
-        """What an audit goes on from: how sure shadow models are of private records."""
-        return self.private / ATTACKS
 
     def may_leave(self) -> list[str]:
         """The files there that may leave the run, by name from its directory on; nothing that a link leads to."""

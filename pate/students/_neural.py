@@ -1,7 +1,15 @@
-"""What the network students share: the contract around a training loop, and prediction with averaged weights."""
+"""What the network students share: the contract around a training loop, and prediction with averaged weights.
+
+A student that also learns from its own guesses may lose what the labels alone would have taught it. Constant answers
+are a resting place of every loss on unlabelled examples: a network that gives them agrees with itself. Where its
+guesses count before it has learned enough, or labels are skewed, it drifts there, and `label_noise`, which replaces
+labels by its guesses, takes away what would lead it back. Its own losses look like success; labels tell.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -14,44 +22,61 @@ from pate.errors import DataError
 from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
 from pate.storage.files import sizes, whole_numbers
-from pate.students import _collapse
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.optim.swa_utils import AveragedModel
     from torchvision.transforms.v2 import Transform
 
     from pate.networks.architectures import Classifier
-    from pate.networks.training import BatchSampler, ProgressCallback
+    from pate.networks.training import BatchSampler, ClassPrior, ProgressCallback
+
+    Learn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
+    """Of labelled examples, their labels, unlabelled examples and how far the ramp has come: both losses."""
 
 _PREDICTED_AT_ONCE = 1024
+_REFERENCE_STEPS = 0.2  # of its own, on labelled batches alone, each of two: together about an eighth of its time
+_MIN_EXAMPLES = 9  # with fewer, no difference is more than chance
+_STANDARD_ERRORS = 2.0
+_MIN_LOSS = 0.1
 FELL_BACK = (
     "the student's guesses at unlabelled examples led it away from its labels, so it was trained on the labels alone; "
     "more steps, or class_prior: labels or even, may do better"
 )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class NeuralStudent(ClassifierMixin, BaseEstimator):
-    """A network that learns from few labels and many unlabelled examples; subclasses bring the training.
+    """A network that learns from few labels and many unlabelled examples; subclasses say what a step of training does.
+
+    Its fields are the parameters of the constructor.
 
     Images (height × width, or × channels, 8 pixels or more per side) go through convolutions, anything else through a
     dense net. Deterministic for given data and `random_state` on one kind of machine.
     """
 
     accepts_images = True
-    normed: str = "batch"
-    fell_back_: str | None = None  # why it was trained on the labels alone in the end, if it was
+    normed = "batch"
+    fell_back_ = cast("str | None", None)  # why it was trained on the labels alone in the end, if it was
+
     steps: int
-    batch_size: int
-    learning_rate: float
-    label_smoothing: float
-    ema: float
-    augmentation: dict[str, Any] | None
-    channels: int
-    hidden: int
-    depth: int
-    device: str
-    random_state: int
+    batch_size: int = 32
+    temperature: float = 0.5
+    alpha: float = 0.0
+    ramp: float = 0.4
+    learning_rate: float = 2e-3
+    ema: float = 0.998
+    label_smoothing: float = 0.0
+    label_noise: float = 0.5
+    class_prior: str = "free"
+    augmentation: dict[str, Any] | None = None
+    channels: int = 16
+    hidden: int = 128
+    depth: int = 3
+    patience: int | None = None
+    device: str = "auto"
+    random_state: int = 0
 
     def fit(
         self,
@@ -173,6 +198,51 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         identity: str,
     ) -> None:
         """Set `network_` and train it."""
+        from torch.nn.functional import one_hot
+
+        from pate.networks.training import ClassPrior, Training, cosine_rate, draw_batch
+
+        generator, augment, network, average = self._begin()
+        n_classes, smoothing = len(self.classes_), self.label_smoothing
+        targets = one_hot(labels, n_classes).float() * (1 - smoothing) + smoothing / n_classes
+        prior = ClassPrior(self.class_prior, labels, n_classes).to(pool.device)
+        learn, modules, optimisers = self._learner(network, augment, prior, pool, generator)
+
+        def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+            for optimiser in optimisers.values():
+                cosine_rate(optimiser, self.learning_rate, number, self.steps)
+            rows = drawn.batch(self.batch_size, generator)
+            few, given = augment(labelled[rows]), targets[rows]
+            many = pool[draw_batch(len(pool), self.batch_size, generator)]
+            losses = learn(few, given, many, min(1.0, number / max(1.0, self.ramp * self.steps)))
+            average.update_parameters(network)
+            return losses
+
+        modules = {"network": network, "average": average, "mix": prior} | modules
+        self.steps_done_ = Training(modules, optimisers, generator).run(
+            step,
+            self.steps,
+            watch_from=int(self._watch_from * self.steps),
+            patience=self.patience,
+            progress=progress,
+            checkpoint=checkpoint,
+            identity=identity,
+        )
+
+    @property
+    def _watch_from(self) -> float:
+        """The share of the steps after which an unlabelled loss that no longer falls may end the training."""
+        return self.ramp
+
+    def _learner(
+        self,
+        network: Classifier,
+        augment: Transform,
+        prior: ClassPrior,
+        pool: torch.Tensor,
+        generator: torch.Generator,
+    ) -> tuple[Learn, dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
+        """What learns from a batch, further modules that change while it does, and the optimisers, by name."""
         raise NotImplementedError
 
     def _has_collapsed(
@@ -180,18 +250,18 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     ) -> bool:
         """Whether the network agrees with labels less than others do that were taught by the rest of them alone.
 
-        Two of those, each tried on a third that it never saw; see `_collapse` for the rule. All labels are released, so
-        it costs no privacy. Training is over by then: it is the same with this as without.
+        Two of those, each tried on a third that it never saw; see `falls_short` for the rule. All labels are
+        released, so it costs no privacy. Training is over by then: it is the same with this as without.
         """
         import torch
 
         from pate.networks.training import BatchSampler
 
-        third, example = _collapse.thirds(X, self.random_state)
-        if example.max() + 1 < _collapse.MIN_EXAMPLES:
+        third, example = thirds(X, self.random_state)
+        if example.max() + 1 < _MIN_EXAMPLES:
             return False
         weights = np.ones(len(X)) if weights is None else weights
-        steps = max(1, int(_collapse.REFERENCE_STEPS * self.steps))
+        steps = max(1, int(_REFERENCE_STEPS * self.steps))
         own = _answers(self.network_, examples) == labels
         theirs = torch.zeros_like(own)
         for number in (0, 1):
@@ -201,7 +271,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             theirs[back] = _answers(reference, examples[back]) == labels[back]
         tried = third < 2
         agree, agreed = (where.cpu().numpy()[tried] for where in (own, theirs))
-        return _collapse.falls_short(agree, agreed, labels.cpu().numpy()[tried], weights[tried], example[tried])
+        return falls_short(agree, agreed, labels.cpu().numpy()[tried], weights[tried], example[tried])
 
     def _taught_by_labels(
         self, labelled: torch.Tensor, labels: torch.Tensor, drawn: BatchSampler, steps: int
@@ -288,3 +358,36 @@ def _answers(network: Classifier, examples: torch.Tensor) -> torch.Tensor:
 
     with torch.no_grad():
         return torch.cat([network(block).argmax(1) for block in examples.split(_PREDICTED_AT_ONCE)])
+
+
+def thirds(X: NDArray, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The third (0, 1 or 2) that each row belongs to, at random, and the number of the example that it is.
+
+    An example that comes several times, with one label each, is in one third with all of them.
+    """
+    digests = [blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X)]
+    found, example = np.unique(np.array(digests, dtype="V16"), return_inverse=True)
+    example = example.reshape(-1).astype(np.int64)
+    return (np.random.default_rng(seed).permutation(len(found)) % 3)[example], example
+
+
+def falls_short(
+    own: NDArray[np.bool_],
+    reference: NDArray[np.bool_],
+    labels: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    example: NDArray[np.int64],
+) -> bool:
+    """Whether the student agrees with labels less than references do that never saw them (they saw others).
+
+    `own` and `reference` say where each agrees. It falls short if the difference, in weight of labels, is more than
+    two standard errors, example by example, and more than a tenth of what the reference has beyond always saying the
+    commonest class: labels may be wrong alike for examples that are alike, and to see through that is no loss. It also
+    does if it agrees with no more labels than the commonest class would: there is nothing to lose then.
+    """
+    commonest = np.bincount(labels, weights).max()
+    if (weights * own).sum() <= commonest:
+        return True
+    lost = np.bincount(example, weights * (reference.astype(np.float64) - own))
+    beyond = float((weights * reference).sum() - commonest)
+    return bool(lost.sum() > max(_STANDARD_ERRORS * np.sqrt((lost**2).sum()), _MIN_LOSS * beyond))

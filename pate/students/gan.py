@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pate.students._neural import NeuralStudent
+from pate.students.mixmatch import mixed_up, sharpened
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+    from torchvision.transforms.v2 import Transform
 
-    from pate.networks.training import BatchSampler, ProgressCallback
+    from pate.networks.architectures import Classifier
+    from pate.networks.training import ClassPrior
+    from pate.students._neural import Learn
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GAN(NeuralStudent):
     """Semi-supervised GAN: a classifier that also tells real examples from generated ones.
 
@@ -74,94 +80,48 @@ class GAN(NeuralStudent):
         Seed of everything that is drawn while training.
     """
 
-    def __init__(
-        self,
-        steps: int = 4000,
-        batch_size: int = 32,
-        noise: int = 64,
-        unlabelled_weight: float = 1.0,
-        consistency_weight: float = 50.0,
-        temperature: float = 0.5,
-        alpha: float = 0.0,
-        ramp: float = 0.3,
-        learning_rate: float = 3e-3,
-        ema: float = 0.998,
-        label_smoothing: float = 0.0,
-        label_noise: float = 0.7,
-        class_prior: str = "free",
-        augmentation: dict[str, Any] | None = None,
-        channels: int = 16,
-        hidden: int = 128,
-        depth: int = 3,
-        normed: str = "weight",
-        patience: int | None = None,
-        device: str = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.steps = steps
-        self.batch_size = batch_size
-        self.noise = noise
-        self.unlabelled_weight = unlabelled_weight
-        self.consistency_weight = consistency_weight
-        self.temperature = temperature
-        self.alpha = alpha
-        self.ramp = ramp
-        self.learning_rate = learning_rate
-        self.ema = ema
-        self.label_smoothing = label_smoothing
-        self.label_noise = label_noise
-        self.class_prior = class_prior
-        self.augmentation = augmentation
-        self.channels = channels
-        self.hidden = hidden
-        self.depth = depth
-        self.normed = normed
-        self.patience = patience
-        self.device = device
-        self.random_state = random_state
+    steps: int = 4000
+    noise: int = 64
+    unlabelled_weight: float = 1.0
+    consistency_weight: float = 50.0
+    ramp: float = 0.3
+    learning_rate: float = 3e-3
+    label_noise: float = 0.7
+    normed: str = "weight"
 
-    def _train(
+    @property
+    def _watch_from(self) -> float:
+        return 0.5
+
+    def _learner(
         self,
-        labelled: torch.Tensor,
-        labels: torch.Tensor,
-        drawn: BatchSampler,
+        network: Classifier,
+        augment: Transform,
+        prior: ClassPrior,
         pool: torch.Tensor,
-        progress: ProgressCallback | None,
-        checkpoint: Path | None,
-        identity: str,
-    ) -> None:
+        generator: torch.Generator,
+    ) -> tuple[Learn, dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
         import torch
         from torch.nn.functional import softplus
 
         from pate.networks.architectures import Generator, seeded
-        from pate.networks.training import ClassPrior, Training, cosine_rate, draw_batch
-        from pate.students.mixmatch import mixed_up, sharpened, smoothed
 
-        generator, augment, network, average = self._begin()
         sizes = self.noise, max(4, self.channels // 2), self.hidden
         maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)
         maker = maker.to(pool.device).to(memory_format=torch.channels_last).train()
-        optimisers = {
-            "discriminator": torch.optim.Adam(
-                network.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True
-            ),
-            "generator": torch.optim.Adam(maker.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True),
+        optimisers: dict[str, torch.optim.Optimizer] = {
+            name: torch.optim.Adam(module.parameters(), lr=self.learning_rate, betas=(0.5, 0.999), fused=True)
+            for name, module in (("discriminator", network), ("generator", maker))
         }
-        targets = smoothed(labels, len(self.classes_), self.label_smoothing)
-        mix = ClassPrior(self.class_prior, labels, len(self.classes_)).to(pool.device)
 
-        def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-            for optimiser in optimisers.values():
-                cosine_rate(optimiser, self.learning_rate, number, self.steps)
-            rise = min(1.0, number / max(1.0, self.ramp * self.steps))
-            rows = drawn.batch(self.batch_size, generator)
-            few, given = augment(labelled[rows]), targets[rows]
-            many = pool[draw_batch(len(pool), self.batch_size, generator)]
+        def learn(
+            few: torch.Tensor, given: torch.Tensor, many: torch.Tensor, rise: float
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             real = augment(many)
             made = maker(torch.randn(self.batch_size, self.noise, generator=generator).to(pool.device))
             with torch.no_grad():
                 own, guess = self.network_(torch.cat([few, augment(many)])).softmax(1).split(self.batch_size)
-                guess = sharpened(mix.align(guess), self.temperature)
+                guess = sharpened(prior.align(guess), self.temperature)
                 given = torch.lerp(given, own, self.label_noise * rise)
             examples, answers = torch.cat([few, real]), torch.cat([given, guess])
             if self.alpha:
@@ -185,19 +145,9 @@ class GAN(NeuralStudent):
             made.backward(wanted)
             for optimiser in optimisers.values():
                 optimiser.step()
-            average.update_parameters(network)
             return loss, unlabelled
 
-        modules = {"network": network, "average": average, "generator": maker, "mix": mix}
-        self.steps_done_ = Training(modules, optimisers, generator).run(
-            step,
-            self.steps,
-            watch_from=self.steps // 2,
-            patience=self.patience,
-            progress=progress,
-            checkpoint=checkpoint,
-            identity=identity,
-        )
+        return learn, {"generator": maker}, optimisers
 
 
 @contextmanager

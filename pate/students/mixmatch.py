@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pate.students._neural import NeuralStudent
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+    from torchvision.transforms.v2 import Transform
 
-    from pate.networks.training import BatchSampler, ProgressCallback
+    from pate.networks.architectures import Classifier
+    from pate.networks.training import ClassPrior
+    from pate.students._neural import Learn
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MixMatch(NeuralStudent):
     """MixMatch: guess the labels of augmented examples, sharpen the guesses, mix all examples.
 
@@ -67,81 +72,33 @@ class MixMatch(NeuralStudent):
         Seed of everything that is drawn while training.
     """
 
-    def __init__(
-        self,
-        steps: int = 1000,
-        batch_size: int = 32,
-        views: int = 2,
-        temperature: float = 0.5,
-        alpha: float = 0.75,
-        unlabelled_weight: float = 50.0,
-        ramp: float = 0.4,
-        learning_rate: float = 2e-3,
-        weight_decay: float = 0.02,
-        ema: float = 0.998,
-        label_smoothing: float = 0.0,
-        label_noise: float = 0.5,
-        class_prior: str = "free",
-        augmentation: dict[str, Any] | None = None,
-        channels: int = 16,
-        hidden: int = 128,
-        depth: int = 3,
-        patience: int | None = None,
-        device: str = "auto",
-        random_state: int = 0,
-    ) -> None:
-        self.steps = steps
-        self.batch_size = batch_size
-        self.views = views
-        self.temperature = temperature
-        self.alpha = alpha
-        self.unlabelled_weight = unlabelled_weight
-        self.ramp = ramp
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.ema = ema
-        self.label_smoothing = label_smoothing
-        self.label_noise = label_noise
-        self.class_prior = class_prior
-        self.augmentation = augmentation
-        self.channels = channels
-        self.hidden = hidden
-        self.depth = depth
-        self.patience = patience
-        self.device = device
-        self.random_state = random_state
+    steps: int = 1000
+    views: int = 2
+    alpha: float = 0.75
+    unlabelled_weight: float = 50.0
+    weight_decay: float = 0.02
 
-    def _train(
+    def _learner(
         self,
-        labelled: torch.Tensor,
-        labels: torch.Tensor,
-        drawn: BatchSampler,
+        network: Classifier,
+        augment: Transform,
+        prior: ClassPrior,
         pool: torch.Tensor,
-        progress: ProgressCallback | None,
-        checkpoint: Path | None,
-        identity: str,
-    ) -> None:
+        generator: torch.Generator,
+    ) -> tuple[Learn, dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
         import torch
 
-        from pate.networks.training import ClassPrior, Training, cosine_rate, draw_batch
-
-        generator, augment, network, average = self._begin()
         optimiser = torch.optim.AdamW(
             network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
         )
-        targets = smoothed(labels, len(self.classes_), self.label_smoothing)
-        mix = ClassPrior(self.class_prior, labels, len(self.classes_)).to(pool.device)
 
-        def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-            cosine_rate(optimiser, self.learning_rate, number, self.steps)
-            rows = drawn.batch(self.batch_size, generator)
-            few, given = augment(labelled[rows]), targets[rows]
-            many = pool[draw_batch(len(pool), self.batch_size, generator)]
+        def learn(
+            few: torch.Tensor, given: torch.Tensor, many: torch.Tensor, rise: float
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             views = augment(torch.cat([many] * self.views))
-            rise = min(1.0, number / max(1.0, self.ramp * self.steps))
             with torch.no_grad():
                 guess = network(views).softmax(1).view(self.views, len(many), -1).mean(0)
-                guess = sharpened(mix.align(guess), self.temperature).repeat(self.views, 1)
+                guess = sharpened(prior.align(guess), self.temperature).repeat(self.views, 1)
                 if self.label_noise:
                     own = self.network_(few).softmax(1)
                     given = torch.lerp(given, own, self.label_noise * rise)
@@ -153,26 +110,9 @@ class MixMatch(NeuralStudent):
             optimiser.zero_grad()
             (loss + rise * self.unlabelled_weight * unlabelled).backward()
             optimiser.step()
-            average.update_parameters(network)
             return loss, unlabelled
 
-        training = Training({"network": network, "average": average, "mix": mix}, {"optimiser": optimiser}, generator)
-        self.steps_done_ = training.run(
-            step,
-            self.steps,
-            watch_from=int(self.ramp * self.steps),
-            patience=self.patience,
-            progress=progress,
-            checkpoint=checkpoint,
-            identity=identity,
-        )
-
-
-def smoothed(labels: torch.Tensor, n_classes: int, smoothing: float) -> torch.Tensor:
-    """Labels as distributions, `smoothing` of the mass spread over all classes."""
-    from torch.nn.functional import one_hot
-
-    return one_hot(labels, n_classes).float() * (1 - smoothing) + smoothing / n_classes
+        return learn, {}, {"optimiser": optimiser}
 
 
 def sharpened(guess: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -188,15 +128,8 @@ def mixed_up(
     import torch
 
     other = torch.randperm(len(examples), generator=generator)
-    own = _beta(alpha, len(examples), generator).to(examples.device)
+    gammas = torch._standard_gamma(torch.full((2, len(examples)), alpha), generator=generator)
+    own = (gammas[0] / gammas.sum(0)).to(examples.device)  # Beta(alpha, alpha), as a share of two gamma draws
     own = torch.maximum(own, 1 - own)
     shares = own.view(-1, *[1] * (examples.ndim - 1))
     return torch.lerp(examples[other], examples, shares), torch.lerp(answers[other], answers, own[:, None])
-
-
-def _beta(alpha: float, n: int, generator: torch.Generator) -> torch.Tensor:
-    """Beta(alpha, alpha) draws, as a share of two gamma draws."""
-    import torch
-
-    gammas = torch._standard_gamma(torch.full((2, n), alpha), generator=generator)
-    return gammas[0] / gammas.sum(0)

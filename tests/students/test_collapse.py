@@ -12,9 +12,8 @@ import torch
 from pate.networks.training import BatchSampler
 from pate.runs.console import Quiet
 from pate.runs.model_store import load_card, load_model, save_model
-from pate.students import _collapse, build_student
-from pate.students._collapse import falls_short, thirds
-from pate.students._neural import NeuralStudent
+from pate.students import _neural, build_student
+from pate.students._neural import NeuralStudent, falls_short, thirds
 from pate.students.stage import _fit
 
 SMALL = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
@@ -139,7 +138,7 @@ def test_references_never_see_the_labels_that_they_are_tried_on(monkeypatch: pyt
         return taught(self, labelled, *further)
 
     monkeypatch.setattr(NeuralStudent, "_taught_by_labels", noted)
-    monkeypatch.setattr(_collapse, "falls_short", lambda *_: False)
+    monkeypatch.setattr(_neural, "falls_short", lambda *_: False)
     student.fit(*given)
     third, _ = thirds(given[0], 3)
     for number, found in enumerate(seen):
