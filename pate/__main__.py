@@ -9,7 +9,7 @@ from types import FrameType
 _LINE = b"interrupted; nothing was begun\n"
 
 
-def main(entry: str = "main") -> None:
+def main() -> None:
     """Run a command and end. Ctrl-C is answered by one line and status 130, also while modules are loaded."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
@@ -19,15 +19,10 @@ def main(entry: str = "main") -> None:
     if ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        getattr(cli, entry)()
+        cli.main()
     finally:
         if ours:
             signal.signal(signal.SIGINT, _end_quietly)
-
-
-def client() -> None:
-    """Entry point of pate-client."""
-    main("client")
 
 
 def _end(number: int, _: FrameType | None) -> None:

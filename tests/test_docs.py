@@ -59,6 +59,8 @@ def known_options() -> dict[str, set[str]]:
 
     known = dict(walk(typer.main.get_command(app), ""))
     fields = {name for cls in mechanism_classes() for name in parameters_of(cls)}
+    for name in ("run", "baseline", "reproduce", "audit"):  # which it passes options on to
+        known[f"submit {name}"] = known["submit"] | known[name]
     for name in ("account", "plan"):  # they take the parameters of any mechanism
         known[name] |= {f"--{field.replace('_', '-')}" for field in fields}
     return known

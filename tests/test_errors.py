@@ -22,8 +22,8 @@ PACKAGE = Path(pate.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 ALLOWED = {
     "cluster/checks.py": {"--dashboard-host", "--num-gpus", "--temp-dir"},  # of `ray start`
-    "cluster/jobs.py": {"--log-json"},  # of the command line that a job runs
-    "cluster/head_watchdog.py": {"--resume"},  # the last words of a process that nothing else can end
+    "cluster/jobs.py": {"--address", "--follow"},  # of `ray job logs`
+    "cluster/connect.py": {"--resume"},  # the last words of a process that nothing else can end
     "planning/config_wizard.py": {
         "--classes",
         "--delta",

@@ -36,7 +36,6 @@ _LIGHT = [
     "pate.ledger",
     "pate.data.partition",
     "pate.config",
-    "pate.cluster.bundle",
     "pate.cluster.checks",
     "pate.cluster.jobs",
     "pate.cli",

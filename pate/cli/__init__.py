@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from difflib import get_close_matches
 from signal import SIGINT
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from pate import __version__
 from pate.boundary.guard import error_kind, error_place
-from pate.cli import ledger, submit
+from pate.cli import ledger
 from pate.cli.accounting import account, plan
 from pate.cli.audit import audit
 from pate.cli.baseline import baseline
@@ -22,7 +23,6 @@ from pate.cli.compare import compare
 from pate.cli.doctor import doctor
 from pate.cli.forget import forget
 from pate.cli.init import init
-from pate.cli.jobs import fetch, jobs, logs, stop
 from pate.cli.mechanism_options import MechanismCommand
 from pate.cli.options import CommandGroup, CommandWithResume, as_option
 from pate.cli.predict import predict
@@ -30,6 +30,7 @@ from pate.cli.report import report
 from pate.cli.reproduce import reproduce
 from pate.cli.run import run
 from pate.cli.student import student
+from pate.cli.submit import PASS_ON, fetch, submit
 from pate.cluster.interrupts import interruptible, received, speaking, was_told
 from pate.errors import PateError, first_line, own_line
 from pate.networks.threads import use_passive_threads
@@ -38,8 +39,6 @@ from pate.runs.console import Console, printable
 _ALIKE = 0.7  # a longer option that merely shares letters is no help
 
 _INTERRUPTED = 130  # what commands end with after a KeyboardInterrupt
-
-_NOT_IN_CLIENT = {"matplotlib", "PIL", "safetensors", "sklearn", "skops", "torch", "torchvision"}
 
 _UsageError: Any = typer.BadParameter.__base__  # of click, or of the copy of it that typer brings
 
@@ -50,45 +49,30 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-def _commands(groups: Mapping[str, Iterable[Callable[..., None]]]) -> typer.Typer:
-    """An app of the given groups of commands and of those that need neither data nor a model: planning and clusters."""
-    app = typer.Typer(
-        cls=CommandGroup,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        help="PATE: learn from private records, publish only a student and its ε.",
-    )
-    app.callback(invoke_without_command=True)(_version)
-    for group, commands in groups.items():
-        for command in commands:
-            app.command(cls=CommandWithResume, rich_help_panel=group)(command)
-    for command in (plan, account):
-        app.command(cls=MechanismCommand, rich_help_panel=_PLAN)(command)
-    app.add_typer(submit.app, name="submit", rich_help_panel=_CLUSTER)
-    for command in (jobs, logs, stop, fetch, doctor):
-        app.command(rich_help_panel=_CLUSTER)(command)
-    return app
-
-
-_PLAN, _LOOK, _CLUSTER = "Plan", "Look", "Cluster"
-app = _commands(
-    {
-        _PLAN: (init,),
-        "Run": (run, student, predict, baseline, reproduce, forget),
-        _LOOK: (report, compare, audit),
-    }
+app = typer.Typer(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="PATE: learn from private records, publish only a student and its ε.",
 )
-app.add_typer(ledger.app, name="ledger", rich_help_panel=_LOOK)
+app.callback(invoke_without_command=True)(_version)
+_COMMANDS: list[tuple[str, type[TyperCommand], tuple[Callable[..., None], ...]]] = [
+    ("Plan", CommandWithResume, (init,)),
+    ("Plan", MechanismCommand, (plan, account)),
+    ("Run", CommandWithResume, (run, student, predict, baseline, reproduce, forget)),
+    ("Look", CommandWithResume, (report, compare, audit)),
+    ("Cluster", TyperCommand, (fetch, doctor)),
+]
+for _panel, _kind, _functions in _COMMANDS:
+    for _function in _functions:
+        app.command(cls=_kind, rich_help_panel=_panel)(_function)
+app.command(context_settings=PASS_ON, rich_help_panel="Cluster")(submit)
+app.add_typer(ledger.app, name="ledger", rich_help_panel="Look")
 
 
-def client() -> None:
-    """Entry point of pate-client, which is installed without torch and the like."""
-    main(_commands({}))
-
-
-def main(commands: typer.Typer | None = None) -> None:
+def main() -> None:
     """Entry point: a user's mistake is one line on standard error and exit status 2; after signal n it is 128 + n.
 
     An error that nobody foresaw is shown whole at a terminal. Elsewhere, as in a job on a cluster, it would end up in
@@ -101,7 +85,7 @@ def main(commands: typer.Typer | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     with interruptible(), speaking():
         try:
-            status = _status(commands or app)
+            status = _status()
         except KeyboardInterrupt:
             status = 128 + (received() or SIGINT)
         sys.exit(status)
@@ -113,9 +97,9 @@ def hide_library_warnings() -> None:
         warnings.filterwarnings("ignore", module=r"(?!pate(\.|$))")
 
 
-def _status(commands: typer.Typer) -> int | str | None:
+def _status() -> int | str | None:
     try:
-        return _after_interrupt(commands(standalone_mode=False, prog_name="pate"))
+        return _after_interrupt(app(standalone_mode=False, prog_name="pate"))
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # no mistake: somebody asks what there is
             error.show()
@@ -135,11 +119,6 @@ def _status(commands: typer.Typer) -> int | str | None:
             return 128 + signal
         reason = error.strerror if error.errno is not None else error_kind(error)
         return _complain(f"{error.filename or 'system'}: {reason}")
-    except ModuleNotFoundError as error:
-        name = (error.name or "").split(".")[0]
-        if name not in _NOT_IN_CLIENT:
-            raise
-        return _complain(f"this takes {name}, which pate-client leaves out; install pate itself: pip install pate")
     except SystemExit as ended:
         return _after_interrupt(ended.code)
     except Exception as error:

@@ -15,7 +15,6 @@ from pate.runs.console import in_a_job
 if TYPE_CHECKING:
     from pate.cluster.checks import CheckResult
 
-Found = tuple[list["CheckResult"], dict[str, dict[str, str]]]  # and each node's versions
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
@@ -29,25 +28,25 @@ def doctor(
 ) -> None:
     """Check a cluster: versions, also yours, a teacher on each kind of node, token, TLS, dashboard, clocks, disk,
     memory, GPUs; status 2 if something fails."""
-    from pate.cluster.checks import compared
-    from pate.cluster.versions import installed
+    from pate.cluster.checks import compare_versions, installed
 
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
         raise RunError("--address: name the cluster, for example --address http://127.0.0.1:8265")
-    findings, versions = _through_a_job(address, pack) if address.startswith("http") else _joined(address)
+    results, versions = _by_job(address, pack) if address.startswith("http") else _joined(address)
     if not in_a_job():
-        findings += compared(installed(), versions)
+        results += compare_versions(installed(), versions)
     if as_json:
-        print(json.dumps({"findings": [vars(finding) for finding in findings], "versions": versions}))
+        print(json.dumps({"findings": [vars(result) for result in results], "versions": versions}))
     else:
-        for finding in findings:
-            print(f"{_MARKS[finding.level]}  {finding.what}: {finding.text}")
-    if any(finding.level == "fail" for finding in findings):
+        for result in results:
+            print(f"{_MARKS[result.level]}  {result.what}: {result.text}")
+    if any(result.level == "fail" for result in results):
         raise typer.Exit(2)
 
 
-def _joined(address: str) -> Found:
+def _joined(address: str) -> tuple[list[CheckResult], dict[str, dict[str, str]]]:
+    """Results of the checks, and each node's versions."""
     from pate.cluster.checks import examine, judge
     from pate.cluster.session import ray_session
     from pate.config import RaySettings
@@ -57,17 +56,16 @@ def _joined(address: str) -> Found:
     return judge(cluster), {node.name: node.versions for node in cluster.nodes}
 
 
-def _through_a_job(address: str, pack: bool) -> Found:
-    """Inspect a cluster from elsewhere, by a job on its head that prints what it finds."""
-    from pate.cli.jobs import connect
+def _by_job(address: str, pack: bool) -> tuple[list[CheckResult], dict[str, dict[str, str]]]:
+    """What `_joined` returns, from a job on the head."""
     from pate.cluster.checks import CheckResult, own_token
-    from pate.cluster.jobs import ERRAND
+    from pate.cluster.jobs import Jobs
 
-    jobs = connect(address)
-    print("looking around in a job on the head …", file=sys.stderr, flush=True)
-    job = jobs.start("python -m pate.cli doctor --json", {ERRAND: "doctor"}, pack=pack)
-    line = next((line for line in jobs.follow(job) if line.startswith('{"findings"')), None)
-    if line is None:
-        raise RunError(f"{job} could not look around: {jobs.reason(jobs.info(job))}")
-    content = json.loads(line)
-    return [*own_token(), *(CheckResult(**finding) for finding in content["findings"])], content.get("versions", {})
+    jobs = Jobs(address, lambda note: print(note, file=sys.stderr))
+    print("checking in a job on the head …", file=sys.stderr, flush=True)
+    job, lines = jobs.start("python -m pate.cli doctor --json", pack=pack), list[str]()
+    jobs.follow(job, lines.append)
+    content = next((json.loads(line) for line in lines if line.startswith('{"findings"')), None)
+    if content is None:
+        raise RunError(f"{job} failed; see ray job logs {job} --address {jobs.address}")
+    return [*own_token(), *(CheckResult(**result) for result in content["findings"])], content["versions"]

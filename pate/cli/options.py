@@ -88,7 +88,7 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-_OPTIONS = {"ids": "id", "overrides": "set", "to": "download-to"}
+_OPTIONS = {"ids": "id", "overrides": "set"}
 
 
 def as_option(argument: str, value: object) -> str:

@@ -1,221 +1,194 @@
-"""pate submit: run, baseline, reproduce and audit as jobs on a Ray cluster somewhere else."""
+"""pate submit and pate fetch: a command of pate as a job on a Ray cluster elsewhere, and its publishable files here."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
-from pate.cli.jobs import Address, AsJson, Pack, connect, fetch_run, follow_job, print_fetched, say
-from pate.cli.options import CommandWithResume, ResumeOption, Trust, as_argument
+from pate.cluster.interrupts import advising
 from pate.errors import RunError
-from pate.runs.console import Console
+from pate.runs.files import AUDIT, AUDIT_PAGE, LABELS, MODEL, OF_A_STUDY, PAGE, PLOTS, REPORT, STATEMENT, STUDENT
 from pate.storage import is_url
 
-if TYPE_CHECKING:
-    from pate.cluster.jobs import Request
+PASS_ON = {"ignore_unknown_options": True}
+"""For typer: options that `pate submit` does not have are those of the command that it submits."""
 
-Config = Annotated[Path, typer.Argument(help="YAML file; it is sent along with the Python files next to it")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="key=value, for example mechanism.sigma=30")]
-DataDir = Annotated[str | None, typer.Option(help="where data files are, on the cluster; else its $PATE_DATA")]
-Out = Annotated[
+_PUBLISHABLE = {  # by command: what it makes that may be copied from the head
+    "run": (REPORT, PAGE, STATEMENT, PLOTS, LABELS, STUDENT),
+    "baseline": (REPORT, PAGE, STATEMENT, PLOTS, MODEL),
+    "reproduce": OF_A_STUDY,
+    "audit": (AUDIT, AUDIT_PAGE),  # of a benchmark only
+}
+_PLACE = "run directory: "  # what `pate run` and `pate baseline` print before it
+
+Address = Annotated[
     str | None,
-    typer.Option(help="run directory on the cluster, or its URL (s3://, gs://, file://); else ~/pate-runs/NAME-TIME"),
+    typer.Option(help="jobs address of the head, http://127.0.0.1:8265 through a tunnel; that is the default"),
 ]
-To = Annotated[
-    Path | None, typer.Option("--download-to", help="folder for the copy of what is publishable; else runs/NAME-TIME")
+DownloadTo = Annotated[
+    Path | None, typer.Option(help="folder for the publishable files of a run in storage; else runs/NAME")
 ]
-Detach = Annotated[bool, typer.Option("--detach", help="submit it, print the job's id and end")]
+Pack = Annotated[bool, typer.Option("--pack", help="send this pate along instead of using the cluster's")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 
-class _RunUnlessNamed(TyperGroup):
-    """`pate submit CONFIG` is `pate submit run CONFIG`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
-        parsed: list[str] = super().parse_args(ctx, args if named else ["run", *args])
-        return parsed
-
-
-app = typer.Typer(
-    cls=_RunUnlessNamed,
-    no_args_is_help=True,
-    help="Run a config on a cluster, follow it, and fetch what may leave the run: `pate submit CONFIG`, or one of the "
-    "commands below, which take the options of `pate` itself.",
-)
-
-
-@app.command(cls=CommandWithResume)
-def run(
-    config: Config,
-    set_: Settings = None,
+def submit(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG | COMMAND …",
+            help="a config, sent along with the Python files beside it, and options of `pate run` for the cluster "
+            "(--set, --data-dir, --out …); or baseline, reproduce or audit with theirs",
+        ),
+    ],
     address: Address = None,
-    data_dir: DataDir = None,
-    out: Out = None,
-    resume: ResumeOption = None,
-    force: Annotated[bool, typer.Option("--force", help="train even where parts are too small")] = False,
-    anchor: Annotated[
-        str | None,
-        typer.Option(help="file on the cluster, or URL, where the ledger's links are kept besides; none, or new"),
-    ] = None,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(help="private/teachers: use teachers that the run has stored elsewhere, though they may run code"),
-    ] = None,
-    evaluate_teachers: Annotated[
-        bool,
-        typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
-    ] = False,
-    to: To = None,
-    detach: Detach = False,
+    download_to: DownloadTo = None,
+    detach: Annotated[bool, typer.Option("--detach", help="submit it, print the job's id and end")] = False,
     pack: Pack = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a config: `pate run` on the cluster."""
-    from pate.config import load_config
+    """Run a config as a job on a Ray cluster, follow it, and download what is publishable or say how to copy it.
 
-    settings = load_config(config, set_ or ())
-    if settings.budget.ledger is not None:
-        raise RunError(
-            "budget.ledger: a ledger that runs share stays on the machine it was made on, where the cluster does not "
-            "see it; use `pate run --address` there"
-        )
-    place = _run_directory(settings.name, out, resume is not None)
-    options = {
-        "set": set_,
-        "data_dir": data_dir,
-        "out": place,
-        "resume": as_argument(resume),
-        "force": force,
-        "anchor": anchor,
-        "trust": trust,
-        "evaluate_teachers": evaluate_teachers,
-    }
-    _send(_request("run", config.name, place, config, options), address, to, detach, pack, as_json)
+    `ray job list`, `ray job logs JOB` and `ray job stop JOB` do the rest.
+    """
+    from pate.cluster.jobs import Jobs, require_empty_folder
 
-
-@app.command(cls=CommandWithResume)
-def baseline(
-    config: Config,
-    set_: Settings = None,
-    address: Address = None,
-    data_dir: DataDir = None,
-    out: Out = None,
-    resume: ResumeOption = None,
-    to: To = None,
-    detach: Detach = False,
-    pack: Pack = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train a private learner without teachers: `pate baseline` on the cluster."""
-    from pate.config import load_baseline_config
-
-    settings = load_baseline_config(config, set_ or ())
-    place = _run_directory(settings.name, out, resume is not None)
-    options = {"set": set_, "data_dir": data_dir, "out": place, "resume": as_argument(resume)}
-    _send(_request("baseline", config.name, place, config, options), address, to, detach, pack, as_json)
-
-
-@app.command()
-def reproduce(
-    data: Annotated[str, typer.Argument(help="mnist, svhn, cifar10, adult or digits")],
-    address: Address = None,
-    quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
-    votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="how often everything is run; 3, with --quick 1")] = None,
-    rows: Annotated[
-        str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250; any other name lists all")
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="on the cluster, else ~/pate-runs/reproduce-DATA; what is there is not run again")
-    ] = None,
-    data_dir: DataDir = None,
-    to: To = None,
-    detach: Detach = False,
-    pack: Pack = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run what the papers ran: `pate reproduce` on the cluster. Of it leave results.json and table.txt."""
-    place = out or f"~/pate-runs/reproduce-{data}{'-votes' * votes}{'-quick' * quick}"
-    options = {"quick": quick, "votes": votes, "seeds": seeds, "rows": rows, "out": place, "data_dir": data_dir}
-    _send(_request("reproduce", data, place, None, options), address, to, detach, pack, as_json)
-
-
-@app.command()
-def audit(
-    run: Annotated[str, typer.Argument(help="directory or URL of a finished run or baseline, on the cluster")],
-    address: Address = None,
-    attacks: Annotated[str | None, typer.Option(help="attacks to try, with commas between; all if not given")] = None,
-    against: Annotated[
-        list[str] | None, typer.Option(help="another run on the same data, on the cluster too; may be repeated")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="fewer examples and shadow models")] = False,
-    sensitive: Annotated[
-        list[str] | None, typer.Option(help="column that attribute inference guesses; may be repeated")
-    ] = None,
-    confidence: Annotated[float | None, typer.Option(help="of each lower bound on ε")] = None,
-    data_dir: DataDir = None,
-    trust: Trust = None,
-    to: To = None,
-    detach: Detach = False,
-    pack: Pack = False,
-    as_json: AsJson = False,
-) -> None:
-    """Attack what a run published: `pate audit` on the cluster. What it finds stays there, unless of a benchmark."""
-    options: dict[str, Any] = {"attacks": attacks, "against": against, "quick": quick, "sensitive": sensitive}
-    options |= {
-        "confidence": confidence,
-        "data_dir": data_dir,
-        "trust": trust,
-        "address": "auto",
-    }  # the cluster that the job is on
-    _send(_request("audit", run, run.rstrip("/"), None, options), address, to, detach, pack, as_json)
-
-
-def _run_directory(name: str, out: str | None, resume: bool) -> str:
-    if resume and out is None:
-        raise RunError("--resume: name the run directory on the cluster with --out; `pate jobs` shows it")
-    return out or f"~/pate-runs/{name}-{_now()}"
-
-
-def _now() -> str:
-    return f"{datetime.now():%Y%m%d-%H%M%S}"
-
-
-def _request(command: str, about: str, place: str, config: Path | None, options: dict[str, Any]) -> Request:
-    from pate.cluster.jobs import Request
-
-    return Request(command, about, place, config, options)
-
-
-def _send(request: Request, address: str | None, to: Path | None, detach: bool, pack: bool, as_json: bool) -> None:
-    """Submit it, follow it and fetch what may leave it."""
-    from pate.cluster.bundle import require_empty_folder
-    from pate.runs.files import AUDIT, AUDIT_PAGE, REPORT, RESULTS
-
-    place = request.run
-    name = Path(place).name if request.command in ("run", "baseline") else f"{Path(place).name}-{_now()}"
-    folder = to or Path("runs") / name
-    if not detach:
+    request = _request(words)
+    folder = download_to or Path("runs") / Path(request.place).name
+    if is_url(request.place) and not detach:
         require_empty_folder(folder)
-    jobs = connect(address)
-    job = jobs.submit(request, pack)
-    say(f"job {job}, {'results' if request.command == 'reproduce' else 'run directory'} on the cluster: {place}")
+    elif download_to is not None:
+        later = f"pate fetch {request.place}" if is_url(request.place) else "--out s3://…, gs:// or file://"
+        raise RunError(f"--download-to: what is downloaded comes from storage, at the end; use {later}")
+    jobs = Jobs(address, _note)
+    job = jobs.start(request.entrypoint, request.config, pack)
+    _note(f"job {job}, results on the cluster: {request.place}")
     if detach:
-        print(json.dumps({"job": job, "run": place}) if as_json else job)
+        print(json.dumps({"job": job, "run": request.place}) if as_json else job)
         return
-    follow_job(jobs, job, Console())
-    names = fetch_run(jobs, job, place, folder, pack)
-    if request.command == "audit" and AUDIT not in names:
-        where = place if is_url(place) else f"the cluster, in {place}"
-        say(f"what the audit found is about private records: it stays on {where}/private/{AUDIT_PAGE}")
-    if as_json:
-        wanted = {"audit": AUDIT, "reproduce": RESULTS}.get(request.command, REPORT)
-        content = json.loads((folder / wanted).read_text(encoding="utf-8")) if wanted in names else {}
-        print(json.dumps(content | {"job": job, "run": str(folder)}))
+    place = _follow(jobs, job) or request.place
+    if is_url(place):
+        _download(place, folder, {"job": job} if as_json else None)
+    elif as_json:
+        print(json.dumps({"job": job, "run": place}))
     else:
-        print_fetched(folder, names)
+        print("\n".join(_copy_commands(_PUBLISHABLE[request.command], place, folder)))
+
+
+def fetch(
+    url: Annotated[str, typer.Argument(help="a finished run in storage: s3://, gs:// or file://")],
+    download_to: DownloadTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download what is publishable of a run in storage: report, labels, student."""
+    if not is_url(url):
+        raise RunError(f"{url}: is no URL; from a cluster's head copy single files, with ray rsync-down or kubectl cp")
+    _download(url, download_to or Path("runs") / Path(url).name, {} if as_json else None)
+
+
+class _Request(NamedTuple):
+    """What to submit: a command, the config it needs, and where its results will be on the cluster."""
+
+    command: str
+    entrypoint: str
+    config: Path | None
+    place: str
+
+
+def _request(words: list[str]) -> _Request:
+    """The job for what is on the command line. Mistakes in it, and in a config, are found here, before it is sent."""
+    from pate.cli import app
+    from pate.config import load_baseline_config, load_config
+
+    command, *words = words if words[0] in _PUBLISHABLE else ["run", *words]
+    parser: Any = typer.main.get_command(app)
+    given: Any = parser.commands[command].make_context(f"pate {command}", list(words)).params
+    config, place = given.get("config"), given.get("out")
+    if command == "audit":
+        place = given["run"]
+        words += ["--address", "auto"]  # the cluster that the job is on
+    elif place is None and given.get("resume"):
+        raise RunError("--resume: name the run directory on the cluster with --out")
+    elif command == "reproduce" and place is None:  # always the same, since what is there is not run again
+        kinds = [name for name, value in given.items() if value is True]
+        place = "-".join(["~/pate-runs/reproduce", given["data"], *kinds])
+        words += ["--out", place]
+    if command in ("run", "baseline"):
+        settings: Any = (load_config if command == "run" else load_baseline_config)(config, given["set_"] or ())
+        if command == "run" and settings.budget.ledger is not None:
+            raise RunError(
+                "budget.ledger: a ledger that runs share stays on the machine it was made on, where the cluster does "
+                "not see it; use `pate run --address` there"
+            )
+        if place is None:
+            place = f"~/pate-runs/{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
+            words += ["--out", place]
+    if config is not None:  # it is sent along, to the folder that the job starts in
+        words = [config.name if Path(word) == config else word for word in words]
+    return _Request(command, shlex.join(["python", "-m", "pate.cli", command, *words]), config, str(place).rstrip("/"))
+
+
+def _follow(jobs: Any, job: str) -> str | None:
+    """Show what the job prints until it ends; if it fails, this program ends with its status.
+
+    Returns the run directory that it printed.
+    """
+    from pate.runs.console import printable
+
+    place = None
+
+    def show(line: str) -> None:
+        nonlocal place
+        if line.startswith(_PLACE):
+            place = line.removeprefix(_PLACE).split("  (")[0]
+        _note(printable(line))
+
+    where = f"{job} --address {jobs.address}"
+    with advising(lambda: f"; {job} goes on. Follow it: ray job logs --follow {where}; end it: ray job stop {where}"):
+        ended = jobs.follow(job, show)
+    if ended.status != "SUCCEEDED":
+        began = ended.driver_exit_code is not None  # else Ray's message says why not; later it would quote the log
+        reason = f"status {ended.driver_exit_code}" if began else " ".join((ended.message or "").split())[-400:]
+        _note(f"pate: error: {job} {ended.status.lower()}: {reason}")
+        raise typer.Exit(ended.driver_exit_code or 1)
+    return place
+
+
+def _download(url: str, folder: Path, as_json: dict[str, str] | None) -> None:
+    """Download a run and show its figures: on standard output, or as JSON together with what is known already."""
+    from pate.cli.run import print_rows
+    from pate.cluster.jobs import download
+    from pate.report.reading import read_report
+    from pate.report.schema import Report
+    from pate.report.terminal import baseline_rows, summary_rows
+
+    names = download(url, folder)
+    report = read_report(folder)
+    if as_json is not None:
+        print(json.dumps(report.model_dump(mode="json") | as_json | {"run": str(folder)}))
+        return
+    rows = summary_rows(report) if isinstance(report, Report) else baseline_rows(report)
+    print_rows(rows[:-1], f"downloaded to {folder}: {', '.join(names)}")  # the seconds of its stages stay where it ran
+
+
+def _copy_commands(names: tuple[str, ...], place: str, folder: Path) -> list[str]:
+    """Commands that copy single publishable files of a run from the head, never its folder with `private/`."""
+    source, target, each = shlex.quote(place), shlex.quote(str(folder)), f"for name in {' '.join(names)}; do"
+    pod = "$(kubectl get pods -n pate -l ray.io/node-type=head -o jsonpath='{.items[0].metadata.name}')"
+    to = f"mkdir -p {target}; {each}"
+    return [
+        "copy what is publishable, and nothing else, with the cluster launcher:",
+        f"  {to} ray rsync-down CLUSTER.yaml {source}/$name {target}/; done",
+        "or from Kubernetes:",
+        f"  pod={pod}; {to} kubectl cp -n pate -c ray-head $pod:{source}/$name {target}/$name; done",
+    ]
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,41 +1,51 @@
-"""What `pate doctor` looks at on each node of a cluster, and what it concludes."""
+"""What `pate doctor` asks each node of a cluster, and what it concludes."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import socket
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from pate.cluster.trial import Trial, try_teachers
-from pate.cluster.versions import MISSING, PACKAGES, installed
+from pate.errors import first_line
 
-Level = Literal["ok", "warn", "fail"]
-_SECONDS_TO_ANSWER = 90
+_PACKAGES = ("python", "ray", "pate", "torch", "numpy", "scikit-learn")
+_MISSING = "missing"
+_SECONDS_TO_ANSWER, _SECONDS_TO_TRAIN = 90, 180  # a busy node may take a minute to load torch alone
 _NOTICED_WITHIN = 15.0  # seconds until a silent node is given up
 # Ray's own defaults for how often, how long and how many times the head asks a node (ms, ms, times)
 _HEALTH = {"period_ms": 3000, "timeout_ms": 10000, "failure_threshold": 5}
 _KEEPALIVE = {"time_ms": 300_000, "timeout_ms": 120_000}  # and for how long a call waits on a dead connection
+_WELL = {  # what is said where no node has a fault
+    "token file": "for its owner only",
+    "session directory": "closed to others",
+    "silent node": "noticed in time",
+    "clock": "agrees within 2 s",
+    "disk": "enough free",
+    "memory": "enough free",
+}
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """One line of the result: how a thing stands and, if it is not well, what to change."""
 
-    level: Level
+    level: Literal["ok", "warn", "fail"]
     what: str
     text: str
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a node says of itself."""
+    """What a node says of itself; permissions are None where there is no such file."""
 
     name: str
     versions: dict[str, str]
@@ -65,35 +75,21 @@ class Cluster:
     silent: list[str] = field(default_factory=list)
     dashboard: str | None = None
     open_without_token: bool | None = None
-    trials: list[Trial] = field(default_factory=list)
+    teachers: list[CheckResult] = field(default_factory=list)
 
 
-def look_around(head: str, dashboard_port: int | None) -> dict[str, Any]:
-    """On a node, in a Ray task: what `Node` holds."""
-    import ray
+def installed() -> dict[str, str]:
+    """Versions of the packages that this process would use."""
+    from pate import __version__
 
-    session = ray.get_runtime_context().get_temp_dir()
-    token, key = _token_file(), os.environ.get("RAY_TLS_SERVER_KEY")
-    disk, (available, total) = shutil.disk_usage(_existing(Path(session))), _memory()
-    node = Node(
-        name=f"{socket.gethostname()} ({_own_address(head)})",
-        versions=installed(),
-        auth_mode=os.environ.get("RAY_AUTH_MODE", "not set").lower(),
-        token_file=str(token) if token else None,
-        token_permissions=_permissions(token),
-        tls=os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"),
-        tls_key=key,
-        tls_key_permissions=_permissions(Path(key) if key else None),
-        session=session,
-        session_open=_open_to_others(Path(session)),
-        seconds_to_notice=_seconds_to_notice(),
-        disk_free=disk.free / disk.total,
-        memory_free=available / total,
-        gpus_of_torch=_gpus() if any(Path("/dev").glob("nvidia[0-9]*")) else 0,
-        clock=time.time(),
-        dashboard_reached=dashboard_port is not None and _reaches(head, dashboard_port),
-    )
-    return asdict(node)
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = _MISSING
+    # the pate in use: one that was sent along need not be installed
+    return found | {"python": ".".join(map(str, sys.version_info[:3])), "pate": __version__}
 
 
 def examine() -> Cluster:
@@ -103,10 +99,10 @@ def examine() -> Cluster:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    dashboard = _dashboard()
+    dashboard = ray._private.worker.get_dashboard_url() or None
     host, _, port = (dashboard or "").rpartition(":")
     head = next((n["NodeManagerAddress"] for n in alive if "node:__internal_head__" in n["Resources"]), host)
-    ask = ray.remote(num_cpus=0, max_retries=1)(look_around)
+    ask = ray.remote(num_cpus=0, max_retries=1)(_look_around)
     calls = []
     for node in alive:
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -118,188 +114,234 @@ def examine() -> Cluster:
         try:
             content = ray.get(asked, timeout=_SECONDS_TO_ANSWER)
         except RayError as error:
-            cause = getattr(error, "cause", None)
-            silent.append(f"{name}: {type(cause or error).__name__}")
+            silent.append(f"{name}: {type(getattr(error, 'cause', None) or error).__name__}")
             continue
         content |= {"name": name, "gpus_of_ray": node["Resources"].get("GPU", 0.0)}
         content["clock_error"] = max(0.0, before - content["clock"], content["clock"] - time.time())
         nodes.append(Node(**content))
-    open_to_all = _answers_without_token(f"http://{dashboard}") if dashboard else None
+    open_to_all = None
+    if dashboard:
+        try:
+            open_to_all = bool(urlopen(f"http://{dashboard}/api/jobs/", timeout=5))
+        except HTTPError as refused:
+            open_to_all = refused.code not in (401, 403)
+        except OSError:  # not to be reached from here
+            pass
     return Cluster(nodes, silent, dashboard, open_to_all, try_teachers(alive))
+
+
+def _look_around(head: str, dashboard_port: int | None) -> dict[str, Any]:
+    """On a node, in a Ray task: what `Node` holds."""
+    import ray
+
+    session = Path(ray.get_runtime_context().get_temp_dir())
+    above = [folder for folder in [session, *session.parents] if folder.exists()]
+    token, key = _token_file(), os.environ.get("RAY_TLS_SERVER_KEY")
+    disk = shutil.disk_usage(above[0])
+    gpus: int | None = 0
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        try:
+            import torch
+
+            gpus = torch.cuda.device_count()
+        except ImportError:
+            gpus = None
+    reached = False
+    if dashboard_port is not None:
+        try:
+            socket.create_connection((head, dashboard_port), timeout=3).close()
+            reached = True
+        except OSError:
+            pass
+    # A silent node is given up after some health checks, each of which waits for its answer; calls fail on their own.
+    health = {name: float(os.environ.get(f"RAY_health_check_{name}", usual)) for name, usual in _HEALTH.items()}
+    calls = [float(os.environ.get(f"RAY_grpc_client_keepalive_{name}", usual)) for name, usual in _KEEPALIVE.items()]
+    given_up = health["failure_threshold"] * (health["period_ms"] + health["timeout_ms"])
+    node = Node(
+        name=socket.gethostname(),
+        versions=installed(),
+        auth_mode=os.environ.get("RAY_AUTH_MODE", "not set").lower(),
+        token_file=str(token) if token else None,
+        token_permissions=_permissions(token),
+        tls=os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"),
+        tls_key=key,
+        tls_key_permissions=_permissions(Path(key) if key else None),
+        session=str(session),
+        session_open=all(folder.stat().st_mode & 0o005 for folder in above),
+        seconds_to_notice=max(given_up, sum(calls)) / 1000,
+        disk_free=disk.free / disk.total,
+        memory_free=_free_memory(),
+        gpus_of_torch=gpus,
+        clock=time.time(),
+        dashboard_reached=reached,
+    )
+    return asdict(node)
+
+
+def try_teachers(nodes: Sequence[Mapping[str, Any]]) -> list[CheckResult]:
+    """Train dummy teachers on one node of each kind (CPU, each type of GPU): all at once, with next to no resources.
+
+    `nodes` are as `ray.nodes()` lists them.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    kinds: dict[str, Mapping[str, Any]] = {}
+    for node in nodes:
+        resources = node["Resources"]
+        types = [name.removeprefix("accelerator_type:") for name in resources if name.startswith("accelerator_type:")]
+        if resources.get("GPU", 0) > 0:
+            kinds.setdefault(f"GPU nodes ({', '.join(sorted(types))})" if types else "GPU nodes", node)
+        elif resources.get("CPU", 0) > 0:
+            kinds.setdefault("CPU nodes", node)
+    train, calls = ray.remote(num_cpus=0, max_retries=1)(_train_teachers), []
+    for kind, node in kinds.items():
+        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        share = 0.01 if kind.startswith("GPU") else 0
+        calls.append((kind, node, train.options(scheduling_strategy=place, num_gpus=share).remote()))
+    results = []
+    for kind, node, call in calls:
+        what, name = f"teachers on {kind}", f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        try:
+            device = ray.get(call, timeout=_SECONDS_TO_TRAIN)
+        except (RayError, GetTimeoutError) as error:
+            ray.cancel(call)
+            late = isinstance(error, GetTimeoutError)
+            reason = f"not done after {_SECONDS_TO_TRAIN} s; is everything there taken?" if late else ""
+            reason = reason or first_line(getattr(error, "cause", None) or error)
+            results.append(CheckResult("fail", what, f"none could be trained on {name}: {reason}"))
+            continue
+        if kind.startswith("GPU") and device == "cpu":
+            text = f"trained on {name}, but networks on the CPU: torch finds no GPU there; check the driver"
+            results.append(CheckResult("warn", what, text))
+        else:
+            results.append(CheckResult("ok", what, f"two trained on {name}, networks on {device}"))
+    return results
+
+
+def _train_teachers() -> str:
+    """In a task on a node: train one teacher of scikit-learn and one network; returns the device networks use there."""
+    import numpy as np
+
+    from pate.networks.tensors import resolve_device
+    from pate.teachers import build_estimator
+
+    X, y = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32), np.arange(16) % 2
+    network = {"architecture": "mlp", "hidden": 4, "steps": 2, "batch_size": 4}
+    for name, params in (("sklearn.svm.SVC", {}), ("network", network)):
+        build_estimator(name, params, 0, "teachers").fit(X, y).predict(X)
+    return resolve_device("auto").type
 
 
 def judge(cluster: Cluster) -> list[CheckResult]:
     """The result of every check, in the order in which people would mend things."""
-    nodes, several = cluster.nodes, len({node.name for node in cluster.nodes}) > 1
-    findings = [CheckResult("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}")]
+    nodes = cluster.nodes
+    results = [CheckResult("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}")]
     for name in cluster.silent:
-        findings.append(CheckResult("fail", "nodes", f"{name} did not answer; is the same pate installed there?"))
-    findings += [_same_versions(nodes, package) for package in PACKAGES]
-    findings += [_trained(trial) for trial in cluster.trials]
-    findings += [_token_mode(cluster), *_each(nodes, _token_permissions, "token file", "for its owner only")]
-    findings += [_tls(nodes, several), *(finding for node in nodes if (finding := _tls_key(node)))]
-    findings += [_dashboard_open(cluster)]
-    findings += _each(nodes, _session, "session directory", "closed to others")
-    findings += _each(nodes, _health, "silent node", "noticed in time")
-    findings += _each(nodes, _clock, "clock", "agrees within 2 s")
-    findings += _each(nodes, _disk, "disk", "enough free")
-    findings += _each(nodes, _memory_left, "memory", "enough free")
-    return findings + _each(nodes, _gpus_seen, "GPUs", f"{sum(node.gpus_of_ray for node in nodes):g} in all")
+        results.append(CheckResult("fail", "nodes", f"{name} did not answer; is the same pate installed there?"))
+    results += [_same_versions(nodes, package) for package in _PACKAGES]
+    results += [*cluster.teachers, _token(cluster), _tls(nodes), _dashboard(cluster)]
+    well = _WELL | {"GPUs": f"{sum(node.gpus_of_ray for node in nodes):g} in all"}
+    faults = [fault for node in nodes for fault in _faults(node)]
+    results += [fault for fault in faults if fault.what not in well]
+    for what, text in well.items():
+        results += [fault for fault in faults if fault.what == what] or [CheckResult("ok", what, text)]
+    return results
 
 
-def own_token() -> list[CheckResult]:
-    """The token file on the machine this runs on, which need not be a node."""
-    path = _token_file()
-    mode = _permissions(path)
-    if mode is not None and mode & 0o077:
-        return [CheckResult("fail", "your token file", f"others can read it; run: chmod 600 {path}")]
-    return []
+def _faults(node: Node) -> Iterator[CheckResult]:
+    """What is wrong on one node, whatever the others are like."""
+    if (node.token_permissions or 0) & 0o077:
+        text = f"others on {node.name} can read it; there run: chmod 600 {node.token_file}"
+        yield CheckResult("fail", "token file", text)
+    if node.tls and (node.tls_key_permissions or 0) & 0o077:
+        yield CheckResult("fail", "TLS key", f"others on {node.name} can read it; there run: chmod 600 {node.tls_key}")
+    if node.session_open:
+        text = f"others on {node.name} can enter {node.session}; give ray start a --temp-dir below a folder of "
+        yield CheckResult("warn", "session directory", text + "mode 0700")
+    if node.seconds_to_notice > _NOTICED_WITHIN:
+        text = f"up to {node.seconds_to_notice:.0f} s until noticed, as {node.name} is set; source cluster/env.sh"
+        yield CheckResult("warn", "silent node", text)
+    if node.clock_error > 2:
+        text = f"{node.name} is off by {node.clock_error:.0f} s; let chrony or NTP set it"
+        yield CheckResult("fail" if node.clock_error > 60 else "warn", "clock", text)
+    if node.disk_free < 0.1:
+        text = f"{100 * node.disk_free:.0f} % free below {node.session} on {node.name}; Ray stops writing below 5 %"
+        yield CheckResult("fail" if node.disk_free < 0.05 else "warn", "disk", text)
+    if node.memory_free < 0.15:
+        text = f"{100 * node.memory_free:.0f} % free on {node.name}; Ray ends workers below 5 %, run fewer: ray.workers"
+        yield CheckResult("fail" if node.memory_free < 0.05 else "warn", "memory", text)
+    if node.gpus_of_torch is None:
+        yield CheckResult("warn", "GPUs", f"{node.name} has some, but torch cannot be imported there")
+    elif node.gpus_of_ray != node.gpus_of_torch:
+        advice = "check the driver" if node.gpus_of_ray > node.gpus_of_torch else "see ray start --num-gpus"
+        text = f"Ray counts {node.gpus_of_ray:g} on {node.name}, torch can use {node.gpus_of_torch}; {advice}"
+        yield CheckResult("warn", "GPUs", text)
 
 
 def _same_versions(nodes: Sequence[Node], package: str) -> CheckResult:
     found: dict[str, list[Node]] = {}
     for node in nodes:
-        found.setdefault(node.versions.get(package, MISSING), []).append(node)
-    if MISSING in found:
-        return CheckResult("fail", package, f"not installed on {_names(found[MISSING])}; install the same everywhere")
+        found.setdefault(node.versions.get(package, _MISSING), []).append(node)
+    if _MISSING in found:
+        return CheckResult("fail", package, f"not installed on {_names(found[_MISSING])}; install the same everywhere")
     if len(found) > 1:
         text = "; ".join(f"{which} on {_names(where)}" for which, where in sorted(found.items()))
         return CheckResult("fail", package, f"versions differ: {text}; install the same everywhere")
     return CheckResult("ok", package, f"{next(iter(found), 'unknown')} everywhere")
 
 
-def compared(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[CheckResult]:
+def compare_versions(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[CheckResult]:
     """Versions on the machine this runs on with those of the nodes, by name; what is not installed here may differ."""
-    findings = []
-    for package in PACKAGES:
-        ours = here.get(package, MISSING)
+    results = []
+    for package in _PACKAGES:
+        ours = here.get(package, _MISSING)
         others = [f"{there[package]} on {name}" for name, there in nodes.items() if there.get(package, ours) != ours]
-        if ours != MISSING and others:
+        if ours != _MISSING and others:
             advice = "; `pate submit` can pack and send yours" if package == "pate" else ""
-            findings.append(CheckResult("warn", f"your {package}", f"{ours} here, {'; '.join(others)}{advice}"))
-    return findings or [CheckResult("ok", "your versions", "those of the cluster")]
+            results.append(CheckResult("warn", f"your {package}", f"{ours} here, {'; '.join(others)}{advice}"))
+    return results or [CheckResult("ok", "your versions", "those of the cluster")]
 
 
-def _trained(trial: Trial) -> CheckResult:
-    if trial.error is not None:
-        text = f"none could be trained on {trial.node}: {trial.error}"
-        return CheckResult("fail", f"teachers on {trial.kind}", text)
-    if trial.kind.startswith("GPU") and trial.device == "cpu":
-        text = f"trained on {trial.node}, but networks on the CPU: torch finds no GPU there; check the driver"
-        return CheckResult("warn", f"teachers on {trial.kind}", text)
-    return CheckResult("ok", f"teachers on {trial.kind}", f"two trained on {trial.node}, networks on {trial.device}")
-
-
-def _token_mode(cluster: Cluster) -> CheckResult:
+def _token(cluster: Cluster) -> CheckResult:
     off = [node for node in cluster.nodes if node.auth_mode != "token"]
     if cluster.open_without_token:
-        return CheckResult(
-            "fail", "token", f"{cluster.dashboard} answers without one; set RAY_AUTH_MODE=token on every node"
-        )
+        text = f"{cluster.dashboard} answers without one; set RAY_AUTH_MODE=token on every node"
+        return CheckResult("fail", "token", text)
     if off:
         return CheckResult("fail", "token", f"RAY_AUTH_MODE is not token on {_names(off)}; source cluster/env.sh there")
     tried = "; a request without one was refused" if cluster.open_without_token is False else ""
     return CheckResult("ok", "token", f"wanted on every node{tried}")
 
 
-def _token_permissions(node: Node) -> CheckResult | None:
-    if node.token_permissions is not None and node.token_permissions & 0o077:
-        return CheckResult(
-            "fail", "token file", f"others on {node.name} can read it; there run: chmod 600 {node.token_file}"
-        )
-    return None
+def own_token() -> list[CheckResult]:
+    """The token file on the machine this runs on, which need not be a node."""
+    path = _token_file()
+    if (_permissions(path) or 0) & 0o077:
+        return [CheckResult("fail", "your token file", f"others can read it; run: chmod 600 {path}")]
+    return []
 
 
-def _tls(nodes: Sequence[Node], several: bool) -> CheckResult:
+def _tls(nodes: Sequence[Node]) -> CheckResult:
     off = [node for node in nodes if not node.tls]
     if not off:
         return CheckResult("ok", "TLS", "between all nodes")
-    if several:
-        return CheckResult(
-            "fail", "TLS", f"off on {_names(off)}: records cross the network in the clear; see cluster/tls.sh"
-        )
-    return CheckResult(
-        "warn", "TLS", "off; no harm while all nodes are one machine, see cluster/tls.sh before adding another"
-    )
+    if len({node.name for node in nodes}) > 1:
+        text = f"off on {_names(off)}: records cross the network in the clear; see cluster/tls.sh"
+        return CheckResult("fail", "TLS", text)
+    text = "off; no harm while all nodes are one machine, see cluster/tls.sh before adding another"
+    return CheckResult("warn", "TLS", text)
 
 
-def _tls_key(node: Node) -> CheckResult | None:
-    if node.tls and node.tls_key_permissions is not None and node.tls_key_permissions & 0o077:
-        return CheckResult("fail", "TLS key", f"others on {node.name} can read it; there run: chmod 600 {node.tls_key}")
-    return None
-
-
-def _dashboard_open(cluster: Cluster) -> CheckResult:
-    advice = "start the head with --dashboard-host=127.0.0.1 and reach it through ssh -L"
+def _dashboard(cluster: Cluster) -> CheckResult:
     if cluster.dashboard is None:
         return CheckResult("ok", "dashboard", "there is none")
     loopback = cluster.dashboard.startswith(("127.", "localhost", "[::1]"))
-    if loopback and not any(node.dashboard_reached for node in cluster.nodes if not _on_loopback(node)):
+    if loopback and not any(node.dashboard_reached for node in cluster.nodes if "(127." not in node.name):
         return CheckResult("ok", "dashboard", f"on {cluster.dashboard} only")
-    return CheckResult("fail" if cluster.open_without_token else "warn", "dashboard", f"open to the network; {advice}")
-
-
-def _on_loopback(node: Node) -> bool:
-    return "(127." in node.name
-
-
-def _session(node: Node) -> CheckResult | None:
-    if node.session_open:
-        text = (
-            f"others on {node.name} can enter {node.session}; give ray start a --temp-dir below a folder of mode 0700"
-        )
-        return CheckResult("warn", "session directory", text)
-    return None
-
-
-def _health(node: Node) -> CheckResult | None:
-    if node.seconds_to_notice > _NOTICED_WITHIN:
-        text = f"up to {node.seconds_to_notice:.0f} s until noticed, as {node.name} is set; source cluster/env.sh"
-        return CheckResult("warn", "silent node", text)
-    return None
-
-
-def _clock(node: Node) -> CheckResult | None:
-    if node.clock_error > 2:
-        level: Level = "fail" if node.clock_error > 60 else "warn"
-        return CheckResult(level, "clock", f"{node.name} is off by {node.clock_error:.0f} s; let chrony or NTP set it")
-    return None
-
-
-def _disk(node: Node) -> CheckResult | None:
-    if node.disk_free < 0.1:
-        level: Level = "fail" if node.disk_free < 0.05 else "warn"
-        text = f"{100 * node.disk_free:.0f} % free below {node.session} on {node.name}; Ray stops writing below 5 %"
-        return CheckResult(level, "disk", text)
-    return None
-
-
-def _memory_left(node: Node) -> CheckResult | None:
-    if node.memory_free < 0.15:
-        level: Level = "fail" if node.memory_free < 0.05 else "warn"
-        text = f"{100 * node.memory_free:.0f} % free on {node.name}; Ray ends workers below 5 %, run fewer: ray.workers"
-        return CheckResult(level, "memory", text)
-    return None
-
-
-def _gpus_seen(node: Node) -> CheckResult | None:
-    if node.gpus_of_torch is None:
-        return CheckResult("warn", "GPUs", f"{node.name} has some, but torch cannot be imported there")
-    if node.gpus_of_ray > node.gpus_of_torch:
-        text = f"Ray counts {node.gpus_of_ray:g} on {node.name}, torch can use {node.gpus_of_torch}; check the driver"
-        return CheckResult("warn", "GPUs", text)
-    if node.gpus_of_torch > node.gpus_of_ray:
-        text = f"torch can use {node.gpus_of_torch} on {node.name}, Ray counts {node.gpus_of_ray:g}"
-        text += "; see ray start --num-gpus"
-        return CheckResult("warn", "GPUs", text)
-    return None
-
-
-def _each(
-    nodes: Sequence[Node], check: Callable[[Node], CheckResult | None], what: str, good: str
-) -> list[CheckResult]:
-    """What is wrong, node by node; one line if nothing is."""
-    return [finding for node in nodes if (finding := check(node))] or [CheckResult("ok", what, good)]
+    text = "open to the network; start the head with --dashboard-host=127.0.0.1 and reach it through ssh -L"
+    return CheckResult("fail" if cluster.open_without_token else "warn", "dashboard", text)
 
 
 def _names(nodes: Sequence[Node]) -> str:
@@ -320,74 +362,12 @@ def _permissions(path: Path | None) -> int | None:
         return None
 
 
-def _open_to_others(path: Path) -> bool:
-    """Whether every folder on the way lets others through."""
-    return all(folder.stat().st_mode & 0o005 for folder in [path, *path.parents] if folder.exists())
-
-
-def _seconds_to_notice() -> float:
-    """Until a silent node is given up, and until calls to it fail: the later of the two.
-
-    Each health check waits for its answer, and the next comes a period later.
-    """
-    health = {name: float(os.environ.get(f"RAY_health_check_{name}", usual)) for name, usual in _HEALTH.items()}
-    calls = [float(os.environ.get(f"RAY_grpc_client_keepalive_{name}", usual)) for name, usual in _KEEPALIVE.items()]
-    given_up = health["failure_threshold"] * (health["period_ms"] + health["timeout_ms"])
-    return max(given_up, sum(calls)) / 1000
-
-
-def _memory() -> tuple[float, float]:
-    """Bytes available and in total; within a container, of its limit."""
+def _free_memory() -> float:
+    """Share of memory that is available; within a container, of its limit."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
     available, total = (1024.0 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
     limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
     if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
         most = float(limit.read_text())
-        return max(0.0, min(available, most - float(used.read_text()))), min(total, most)
-    return available, total
-
-
-def _gpus() -> int | None:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch.cuda.device_count()
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in [path, *path.parents] if folder.exists())
-
-
-def _own_address(head: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((head, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "unknown address"
-
-
-def _reaches(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=3).close()
-    except OSError:
-        return False
-    return True
-
-
-def _dashboard() -> str | None:
-    import ray
-
-    return ray._private.worker.get_dashboard_url() or None
-
-
-def _answers_without_token(url: str) -> bool | None:
-    """None where nothing can be reached from here."""
-    try:
-        with urlopen(f"{url}/api/jobs/", timeout=5):
-            return True
-    except HTTPError as error:
-        return error.code not in (401, 403)
-    except (URLError, OSError):
-        return None
+        available, total = max(0.0, min(available, most - float(used.read_text()))), min(total, most)
+    return available / total

@@ -1,22 +1,30 @@
-"""Joining a Ray cluster that is there already, and saying in one line why it cannot be joined."""
+"""Joining a Ray cluster that is there already: why it cannot be joined, and that its head is gone, in one line each."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import socket
 import ssl
-from contextlib import ExitStack, suppress
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pate.cluster.interrupts import held_back
-from pate.cluster.versions import both_versions
+from pate.cluster.interrupts import held_back, interrupt_quietly
 from pate.errors import RunError, first_line
 
 NAMESPACE = "pate"
 _SECONDS_TO_ANSWER = 5.0
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert and a handshake begin, in every version in use
+_OTHER_VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")  # in Ray's complaint, first the cluster's, then ours
+_SECONDS_BETWEEN_LOOKS = 2.0
+_RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+_SECONDS_TO_LEAVE = 30.0  # before Ray's own end: without a head, leaving Ray alone took it 14
 
 
 def use_token() -> None:
@@ -111,8 +119,12 @@ def join(address: str, to_undo: ExitStack) -> None:
         with held_back():
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        if differ := both_versions(str(error)):
-            text = f"{{address}}: cannot join that Ray cluster: {differ}; install the cluster's versions here"
+        if len(found := _OTHER_VERSIONS.findall(str(error))) == 2:
+            (their_ray, their_python), (our_ray, our_python) = found
+            text = (
+                f"{{address}}: cannot join that Ray cluster: this machine has Ray {our_ray} and Python {our_python}, "
+                f"the cluster Ray {their_ray} and Python {their_python}; install the cluster's versions here"
+            )
             raise RunError(text, address=address) from None
         raise RunError(
             f"{{address}}: cannot join that Ray cluster ({_reason(error)}); if it takes a token, name its file in "
@@ -146,3 +158,58 @@ def check_visible(folder: Path) -> None:
             )
     finally:
         sign.unlink()
+
+
+@contextmanager
+def raise_on_head_loss(address: str, head: tuple[str, int]) -> Iterator[None]:
+    """Within, loss of the head of the cluster at `address`, which listens at `head`, ends in RunError.
+
+    Ray looks for a head that does not answer for `RAY_gcs_rpc_server_reconnect_timeout_s` (60), since one that keeps
+    its state in Redis may come back, and then ends the process from within, whatever it is doing. This is earlier.
+    So does what fails meanwhile because of it. In the main thread the block is interrupted, by the signal that
+    `interruptible` takes; where a call of Ray's does not heed it, the process ends with status 2 after the same words.
+    In another thread the error comes when something fails.
+    """
+    lost, over = threading.Event(), threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        watcher = threading.Thread(target=_watch, args=(address, head, lost, over), name="pate: the head", daemon=True)
+        watcher.start()
+    try:
+        yield
+    except BaseException as error:
+        over.set()
+        if lost.is_set() or (isinstance(error, Exception) and not answers(*head)):
+            raise _gone(address) from None
+        raise
+    finally:
+        over.set()
+
+
+def answers(host: str, port: int, timeout: float = _SECONDS_TO_ANSWER) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection((host, port), timeout=timeout).close()
+    except OSError:
+        return False
+    return True
+
+
+def _gone(address: str) -> RunError:
+    text = "{address}: the head of that Ray cluster is gone. What was paid for is kept: once there is a cluster again, "
+    return RunError(text + "the same command with {resume} goes on", address=address, resume=True)
+
+
+def _watch(address: str, head: tuple[str, int], lost: threading.Event, over: threading.Event) -> None:
+    patience = max(0.0, float(os.environ.get(_RAYS_PATIENCE, 60)) - _SECONDS_TO_LEAVE)
+    heard = time.monotonic()
+    while not over.wait(_SECONDS_BETWEEN_LOOKS):
+        if answers(*head):
+            heard = time.monotonic()
+        elif time.monotonic() - heard > patience:
+            lost.set()
+            interrupt_quietly()
+            if not over.wait(_SECONDS_TO_LEAVE / 2):
+                said = _gone(address).worded(lambda name, value: "--resume" if name == "resume" else str(value))
+                print(f"pate: error: {said}", file=sys.stderr, flush=True)
+                os._exit(2)
+            return

@@ -1,5 +1,4 @@
-"""What people see while a run goes on: bars on a terminal, plain lines elsewhere, on standard error; and as JSON lines,
-from which a terminal somewhere else draws the same."""
+"""What people see while a run goes on: bars on a terminal, plain lines elsewhere, on standard error; or JSON lines."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -219,64 +218,6 @@ def console_for(log_json: bool) -> Console:
 def in_a_job() -> bool:
     """Whether this is a job that was submitted to a Ray cluster: what it prints stays in a log there."""
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
-
-
-class Replay:
-    """Shows on a console what a `JsonConsole` elsewhere said, line by line; other lines as they are.
-
-    A context manager: at its end, bars that nobody ended are gone.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._open: dict[str, tuple[ExitStack, Update | None]] = {}
-
-    def __enter__(self) -> Replay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for what in reversed(list(self._open)):
-            self._end(what)
-
-    def show(self, line: str) -> None:
-        """One line of a log."""
-        content = _event(line)
-        what = content.get("what", "")
-        match content.get("event"):
-            case "note":
-                self._console.info(content["text"])
-            case "begin":
-                self._begin(what, content.get("total"))
-            case "progress" if (update := self._open.get(what, (None, None))[1]) is not None:
-                update(content["done"], content.get("note", ""))
-            case "progress":
-                pass
-            case "end":
-                self._end(what)
-            case _:
-                self._console.info(line)
-
-    def _begin(self, what: str, total: int | None) -> None:
-        self._end(what)
-        stack = ExitStack()
-        if total is None:
-            stack.enter_context(self._console.working(what))
-            self._open[what] = stack, None
-        else:
-            self._open[what] = stack, stack.enter_context(self._console.track(what, total))
-
-    def _end(self, what: str) -> None:
-        if what in self._open:
-            self._open.pop(what)[0].close()
-
-
-def _event(line: str) -> dict[str, Any]:
-    """What a line of a `JsonConsole` holds; empty if it is another's."""
-    try:
-        content = json.loads(line) if line.startswith('{"event": ') else {}
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def labels_table(classes: Iterable[object], labels: NDArray[np.int64]) -> str:

@@ -66,7 +66,7 @@ class Run(RunFiles):
     """A run of `pate run` or `pate baseline`, begun or finished: `Run.load` to read it, `Run.create` to work on it.
 
     A context manager, which removes the local copy of a run in storage at the end. A folder with what has left a run,
-    as `pate fetch` brings it, can be loaded too: it lacks the config and everything private.
+    as `pate fetch` downloads it, can be loaded too: it lacks the config and everything private.
     """
 
     def __init__(self, path: Path, storage: Storage | None = None) -> None:

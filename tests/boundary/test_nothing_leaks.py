@@ -19,8 +19,7 @@ import pytest
 
 from pate import cli
 from pate.boundary.aggregator import RemoteAggregator
-from pate.cluster.bundle import pack, unpack
-from pate.cluster.jobs import Job
+from pate.cluster.jobs import download
 from pate.errors import RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax
@@ -179,9 +178,7 @@ def test_a_run_tells_nothing(
     assert "ε to publish" in again.err
     made = pate("report", str(out))
     assert made.status == 0, made.err
-    (tmp_path / "pieces").mkdir()
-    hashes = pack(out, tmp_path / "pieces")
-    names = unpack(lambda i: (tmp_path / "pieces" / str(i)).read_bytes(), hashes, tmp_path / "fetched")
+    names = download(f"file://{out}", tmp_path / "fetched")
     assert {"report.json", "report.html", "privacy.txt", "labels.npz", "student"} <= set(names)
 
     printed = {"run": begun.everything, "resume": again.everything, "report": made.everything}
@@ -234,15 +231,6 @@ def test_what_ray_keeps_of_the_aggregators_error_quotes_nothing(tmp_path: Path) 
         aggregator.collect(X, voters)
     assert VALUE not in str(caught.value)
     aggregator.kill()
-
-
-def test_a_listing_of_jobs_shows_no_command_and_no_log() -> None:
-    """Ray's message quotes the end of the job's log, and the command names the data."""
-    command, message = f"pate run --data-dir {FOLDER}", f"failed, last lines: {VALUE}"
-    metadata = {"pate_run": "~/runs/one", "pate_run_id": "1f", "pate_stage": "train", "note": WHO}
-    job = Job("raysubmit_1", "FAILED", command, message, metadata, 1.0, 2.0, 2)
-    expected = {"id": "raysubmit_1", "status": "FAILED", "started": 1.0, "ended": 2.0, "exit_code": 2}
-    assert job.public() == expected | {"run": "~/runs/one", "run_id": "1f", "stage": "train"}
 
 
 def changed(folder: Path, row: int, column: int, value: str) -> None:

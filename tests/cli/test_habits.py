@@ -47,7 +47,7 @@ def test_a_short_h_helps(arguments: list[str]) -> None:
         (["init", "data.csv", "--public", "p.csv", "--records", "4k"], "--records"),
         (["account", "votes.npy", "--mechanism", "gnmax"], "Missing option '--delta'"),
         (["ledger", "shew"], "shew"),
-        (["trian"], "No such command 'trian'; there are init, run, "),
+        (["trian"], "No such command 'trian'; there are init, plan, "),
         (["run", "--epsilon", "2"], "what a config says is changed with --set, as in --set budget.epsilon=2"),
     ],
 )

@@ -15,9 +15,9 @@ from support.command_line import PATE, pate
 from support.heads import head
 
 _WATCHED = """import os, socket, sys, threading, time
-from pate.cluster import head_watchdog
+from pate.cluster import connect
 from pate.cluster.interrupts import interruptible
-head_watchdog._SECONDS_BETWEEN_LOOKS, os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = 0.05, "30.2"
+connect._SECONDS_BETWEEN_LOOKS, os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = 0.05, "30.2"
 listening = socket.create_server(("127.0.0.1", 0))
 place = listening.getsockname()
 """
@@ -46,10 +46,10 @@ def test_a_head_that_stays_away_interrupts_what_is_going_on() -> None:
     code = """
 with interruptible():
     try:
-        with head_watchdog.raise_on_head_loss("there:1", place):
+        with connect.raise_on_head_loss("there:1", place):
             listening.close()
             time.sleep(50)
-    except head_watchdog.RunError as error:
+    except connect.RunError as error:
         print(error)
 """
     (said,) = shown_by(code)
@@ -60,9 +60,9 @@ with interruptible():
 def test_what_heeds_no_signal_ends_all_the_same() -> None:
     code = """
 import signal
-os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"], head_watchdog._SECONDS_TO_LEAVE = "1.2", 1
+os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"], connect._SECONDS_TO_LEAVE = "1.2", 1
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-with interruptible(), head_watchdog.raise_on_head_loss("there:1", place):
+with interruptible(), connect.raise_on_head_loss("there:1", place):
     listening.close()
     time.sleep(50)
 """
@@ -76,7 +76,7 @@ with interruptible(), head_watchdog.raise_on_head_loss("there:1", place):
 def test_a_head_that_comes_back_in_time_is_waited_for() -> None:
     code = """
 os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = "40"
-with interruptible(), head_watchdog.raise_on_head_loss("there:1", place):
+with interruptible(), connect.raise_on_head_loss("there:1", place):
     listening.close()
     time.sleep(0.5)
     again = socket.create_server(place)
@@ -92,7 +92,7 @@ def test_what_fails_meanwhile_is_laid_at_its_door_and_other_errors_are_left_alon
     code = """
 def said(closing):
     try:
-        with head_watchdog.raise_on_head_loss("there:1", place):
+        with connect.raise_on_head_loss("there:1", place):
             if closing:
                 listening.close()
             raise ValueError("theirs")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import random
 import re
 import shutil
 import signal
@@ -22,10 +21,8 @@ from pathlib import Path
 import pytest
 import ray
 from support import REPOSITORY
-from support.command_line import Ended
 
 from pate.report.schema import Report
-from pate.runs.run import Run
 
 SMALL = [
     "--set",
@@ -41,12 +38,6 @@ SMALL += ["--set", "ray.workers=1"]
 SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
 DIGITS = str(REPOSITORY / "configs" / "digits.yaml")
-
-
-_SEVERAL = """import json, sys
-from support.command_line import in_process
-print(json.dumps([in_process(*arguments) for arguments in json.loads(sys.argv[1])]))
-"""
 
 
 @dataclass(frozen=True)
@@ -73,14 +64,6 @@ class Head:
         """Python code in a process of its own, with the jobs address as its argument."""
         path = f"{REPOSITORY / 'tests'}:{REPOSITORY}:{self.environment.get('PYTHONPATH', '')}"
         return self.run(*before, sys.executable, "-c", textwrap.dedent(code), self.jobs, PYTHONPATH=path)
-
-    def several(self, *commands: list[str]) -> list[Ended]:
-        """`pate …` several times in one process, which loads Ray once."""
-        path = f"{REPOSITORY / 'tests'}:{REPOSITORY}:{self.environment.get('PYTHONPATH', '')}"
-        lines = json.dumps([[*command, "--address", self.jobs] for command in commands])
-        shown = self.run(sys.executable, "-c", _SEVERAL, lines, PYTHONPATH=path)
-        assert shown.returncode == 0, shown.stderr
-        return [Ended(*ended) for ended in json.loads(shown.stdout)]
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +101,9 @@ def head() -> Iterator[Head]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_submit_runs_follows_and_fetches(head: Head) -> None:
-    to = head.folder / "fetched"
-    shown = head.pate("submit", DIGITS, *SMALL, "--out", "~/runs/one", "--download-to", str(to), "--json")
+def test_submit_runs_follows_and_downloads(head: Head) -> None:
+    to, store = head.folder / "downloaded", f"file://{head.folder}/store/one"
+    shown = head.pate("submit", DIGITS, *SMALL, "--out", store, "--download-to", str(to), "--json")
     assert shown.returncode == 0, shown.stderr
     assert "ε to publish" in shown.stderr  # the job's own words
     content = json.loads(shown.stdout)
@@ -128,15 +111,16 @@ def test_submit_runs_follows_and_fetches(head: Head) -> None:
     assert content["run"] == str(to)
     public = {"report.json", "report.html", "privacy.txt", "plots", "labels.npz", "student"}
     assert {path.name for path in to.iterdir()} == public
-    assert (head.folder / "home" / "runs" / "one" / "private").is_dir()  # stays there
-    listed, told, logged = head.several(["jobs"], ["jobs", "--json"], ["logs", content["job"]])
-    assert re.search(rf"{content['job']}  SUCCEEDED .* ~/runs/one", listed.stdout)
-    assert len(listed.stdout.splitlines()) == 1  # errands are not shown
-    assert "ε to publish" in logged.stdout
-    (job,) = json.loads(told.stdout)["jobs"]
-    assert job["status"] == "SUCCEEDED"
-    assert job["stage"] == "report"  # what it was at last
-    assert job["run_id"] == Run.load(head.folder / "home" / "runs" / "one").id
+    assert (head.folder / "store" / "one" / "private").is_dir()  # stays there
+    listed = head.run("ray", "job", "list", "--address", head.jobs)
+    assert content["job"] in listed.stdout
+    assert "'pate_stage': 'report'" in listed.stdout  # what it was at last
+    assert "'pate_run_id': '" in listed.stdout
+    again = head.folder / "again"
+    fetched = head.run(sys.executable, "-m", "pate.cli", "fetch", store, "--download-to", str(again))
+    assert fetched.returncode == 0, fetched.stderr
+    assert "40 asked" in fetched.stdout
+    assert {path.name for path in again.iterdir()} == public
 
 
 @pytest.mark.slow
@@ -148,117 +132,45 @@ print(ray.get(ray.remote(lambda: os.nice(0)).remote()))"""
     assert shown.stdout == f"{os.nice(0)}\n", shown.stderr
 
 
-def test_a_lost_connection_loses_no_line_and_tells_none_twice(head: Head) -> None:
-    """Cut twice while a job prints, the second time for longer; the log is not fetched whole over and over."""
-    shown = head.script("""
-        import shlex, sys, threading
-        from support.dropping_proxy import DroppingProxy
-        from pate.cluster.jobs import ERRAND, Jobs
-
-        with DroppingProxy(int(sys.argv[1].rpartition(":")[2])) as proxy:
-            jobs, fetched = Jobs(f"http://127.0.0.1:{proxy.port}"), []
-            log, jobs.log = jobs.log, lambda job: fetched.append(job) or log(job)
-            code = "import time; [(print('line', i, 'ε', flush=True), time.sleep(0.2)) for i in range(30)]"
-            code += "; print('end', end='')"
-            job = jobs.start(shlex.join(["python", "-c", code]), {ERRAND: "test"})
-            lines, said = [], []
-            for line in jobs.follow(job, said.append):
-                lines += [line] if line.startswith(("line", "end")) else []
-                if line == "line 4 ε":
-                    proxy.cut()
-                if line == "line 14 ε":
-                    proxy.cut(stay_away=True)
-                    threading.Timer(3, proxy.come_back).start()
-            assert lines == [*(f"line {i} ε" for i in range(30)), "end"], lines
-            assert [words.split()[0] for words in said] == ["lost", "connected"], said
-            assert not fetched and jobs.info(job).status == "SUCCEEDED"
-        """)
-    assert shown.returncode == 0, shown.stderr
-
-
-@pytest.mark.slow
-def test_large_results_come_through_the_jobs_port_and_are_gone_from_there(head: Head) -> None:
-    """In pieces, with the head away between the first and the second."""
-    run = head.folder / "home" / "runs" / "large"
-    content = random.Random(0).randbytes(20 * 2**20)
-    for name, what in {"report.json": b"{}", "private/key": b"secret", "labels.npz": content}.items():
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).write_bytes(what)
-    fetched = head.script(f"""
-        import sys, threading
-        from pathlib import Path
-        from support.dropping_proxy import DroppingProxy
-        from pate.cli.jobs import connect, fetch_run
-
-        with DroppingProxy(int(sys.argv[1].rpartition(":")[2])) as proxy:
-            jobs = connect(f"http://127.0.0.1:{{proxy.port}}")
-            file, fetched = jobs.file, []
-
-            def cutting(node, name):
-                content = file(node, name)
-                if not fetched:
-                    proxy.cut(stay_away=True)
-                    threading.Timer(3, proxy.come_back).start()
-                fetched.append(name)
-                return content
-
-            jobs.file = cutting
-            fetch_run(jobs, "a job", "~/runs/large", Path("{head.folder / "large"}"), pack=False)
-            assert len(fetched) == len(set(fetched)) == 3, fetched
-        """)
-    assert fetched.returncode == 0, fetched.stderr
-    assert (head.folder / "large" / "labels.npz").read_bytes() == content
-    assert {path.name for path in (head.folder / "large").iterdir()} == {"report.json", "labels.npz"}
-    logs = next((head.folder / "ray" / "head").glob("session_2*/logs"))
-    deadline = time.monotonic() + 30
-    while list(logs.glob("pate-*")):  # stopping a job takes it a moment
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_other_versions_are_named_on_both_sides(head: Head) -> None:
     """A cluster of another version: Ray refuses a driver, and takes jobs."""
-    own = f"Ray {ray.__version__} and Python {platform.python_version()}"
-    both = f"this machine has Ray 2.1.0 and Python {platform.python_version()}, the cluster {own}"
-    joined, listed = (
+    joined, asked = (
         head.script(f"""
             import sys, ray
-            ray.__version__, sys.argv = "2.1.0", ["pate", "{command}", "--address", "{address}"]
+            ray.__version__, sys.argv = "2.1.0", ["pate", "doctor", "--address", "{address}"]
             from pate.cli import main
             main()
             """)
-        for command, address in (("doctor", head.gcs), ("jobs", head.jobs))
+        for address in (head.gcs, head.jobs)
     )
+    python = platform.python_version()
+    both = f"this machine has Ray 2.1.0 and Python {python}, the cluster Ray {ray.__version__} and Python {python}"
     assert joined.returncode == 2
     assert f"--address {head.gcs}: cannot join that Ray cluster: {both}; install the cluster's" in joined.stderr
     assert len(joined.stderr.splitlines()) == 1
-    assert listed.returncode == 0
-    assert listed.stderr == f"note: {both}\n"
+    assert asked.returncode == 0
+    assert asked.stderr.startswith(f"note: this machine has Ray 2.1.0, the cluster Ray {ray.__version__}\n")
 
 
-def test_plain_ray_job_submit_joins_the_cluster_and_its_run_can_be_fetched(head: Head) -> None:
+def test_plain_ray_job_submit_joins_the_cluster(head: Head) -> None:
     command = ["ray", "job", "submit", "--address", head.jobs, "--submission-id", "plain", "--working-dir", "."]
     wait = ["--set", "ray.workers=3"]  # this cluster does not grow: two will do
     shown = head.run(*command, "--", "pate", "run", "configs/digits.yaml", *SMALL, *wait)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "succeeded" in shown.stdout
     assert f"run directory: {head.folder}/home/pate-runs/digits-" in shown.stdout
-    fetched = head.pate("fetch", "plain", "--download-to", str(head.folder / "plain"))
-    assert fetched.returncode == 0, fetched.stderr
-    assert "40 asked" in fetched.stdout
-    assert json.loads((head.folder / "plain" / "report.json").read_text())["name"] == "digits"
 
 
 def test_a_failing_job_ends_with_its_status_and_one_line(head: Head) -> None:
     shown = head.pate("submit", DIGITS, *SMALL, "--set", "budget.max_queries=401", "--pack")
     assert shown.returncode == 2
-    last = shown.stderr.splitlines()[-1]
-    assert last.startswith("pate: error: raysubmit_")
-    assert "failed: budget.max_queries = 401: there are only 400 public examples" in last
+    reason, last = shown.stderr.splitlines()[-2:]
+    assert reason.startswith("pate: error: budget.max_queries = 401: there are only 400 public examples")
+    assert re.fullmatch(r"pate: error: raysubmit_\w+ failed: status 2", last)
     assert shown.stdout == ""
 
 
-def test_ctrl_c_detaches_and_stop_ends_the_job(head: Head) -> None:
+def test_ctrl_c_detaches_and_ray_job_stop_ends_the_job(head: Head) -> None:
     command = [sys.executable, "-m", "pate.cli", "submit", DIGITS, *SMALL, "--address", head.jobs]
     with subprocess.Popen(
         command,
@@ -273,14 +185,10 @@ def test_ctrl_c_detaches_and_stop_ends_the_job(head: Head) -> None:
         process.send_signal(signal.SIGINT)
         lines += process.stderr.readlines()
     assert process.returncode == 130
-    found = re.search(r"Attach again: pate logs (raysubmit_\w+) --follow --address http", "".join(lines))
+    found = re.search(r"end it: (ray job stop raysubmit_\w+ --address http://127\.0\.0\.1:\d+)", "".join(lines))
     assert found, lines
-    stopped, again = head.several(["stop", found[1]], ["logs", found[1], "--follow"])
-    assert stopped.returncode == 0, stopped.stderr
-    assert f"{found[1]}: stopped" in stopped.stderr
-    assert "--resume" in stopped.stderr
-    assert again.returncode == 1
-    assert "stopped" in again.stderr.splitlines()[-1]
+    stopped = head.run(*found[1].split())
+    assert "was stopped" in stopped.stdout, stopped.stdout + stopped.stderr
 
 
 @pytest.mark.parametrize("kind", ["no", "wrong"])
@@ -289,7 +197,7 @@ def test_a_client_without_the_token_is_refused(head: Head, kind: str) -> None:
     wrong.touch(mode=0o600)
     wrong.write_text("0123456789abcdef" * 4)
     token = {"RAY_AUTH_MODE": "disabled"} if kind == "no" else {"RAY_AUTH_TOKEN_PATH": str(wrong)}
-    shown = head.pate("jobs", **token)
+    shown = head.pate("doctor", **token)
     assert shown.returncode == 2
     assert f"refused, {'no token' if kind == 'no' else 'the wrong token'} was sent" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
@@ -323,39 +231,25 @@ def test_doctor_finds_an_open_token_file(head: Head) -> None:
     assert all(f"chmod 600 {token}" in f["text"] for f in findings if f["level"] == "fail")
 
 
-def test_mistakes_are_one_line(head: Head) -> None:
-    mistakes = {
-        "nosuch: there is no such job": ["logs", "nosuch"],
-        "nowhere.yaml: no such config file": ["submit", "nowhere.yaml"],
-        "--resume: name the run directory": ["submit", DIGITS, "--resume"],
-    }
-    for words, shown in zip(mistakes, head.several(*mistakes.values()), strict=True):
-        assert shown.returncode == 2
-        assert words in shown.stderr
-        assert len(shown.stderr.splitlines()) == 1
-
-
 @pytest.mark.slow
 def test_baseline_reproduce_and_audit_are_sent_too(head: Head) -> None:
-    """A baseline into storage, whence it is fetched; an audit of it; a study, of which the table leaves."""
+    """A baseline into storage, whence it is downloaded; an audit of it; a study, which stays on the head."""
     config, store = head.folder / "base.yaml", f"file://{head.folder}/store/base"
     config.write_text("name: base\ndata: {source: digits}\nbaseline: {name: dp_erm}\nbudget: {epsilon: 2}\n")
-    to = [head.folder / name for name in ("base", "audited", "study")]
-    shown = head.pate("submit", "baseline", str(config), "--out", store, "--download-to", str(to[0]))
+    base, audited = head.folder / "base", head.folder / "audited"
+    shown = head.pate("submit", "baseline", str(config), "--out", store, "--download-to", str(base))
     assert shown.returncode == 0, shown.stderr
     assert "ε to publish" in shown.stdout
-    assert {path.name for path in to[0].iterdir()} == {"report.json", "report.html", "privacy.txt", "plots", "model"}
-    shown = head.pate(
-        "submit", "audit", store, "--attacks", "threshold", "--quick", "--download-to", str(to[1]), "--json"
-    )
+    assert {path.name for path in base.iterdir()} == {"report.json", "report.html", "privacy.txt", "plots", "model"}
+    attack = ["audit", store, "--attacks", "threshold", "--quick"]
+    shown = head.pate("submit", *attack, "--download-to", str(audited))
     assert shown.returncode == 0, shown.stderr
-    assert json.loads(shown.stdout)["benchmark"] is True
-    assert {"audit.json", "audit.html", "model"} <= {path.name for path in to[1].iterdir()}
-    shown = head.pate("submit", "reproduce", "digits", "--quick", "--download-to", str(to[2]))
+    assert {"audit.json", "audit.html", "model"} <= {path.name for path in audited.iterdir()}
+    shown = head.pate("submit", "reproduce", "digits", "--quick")
     assert shown.returncode == 0, shown.stderr
-    assert "neighbours-1" in shown.stdout
+    assert "neighbours-1" in shown.stderr
     assert "private: do not publish" not in shown.stdout + shown.stderr
-    assert {path.name for path in to[2].iterdir()} == {"results.json", "table.txt"}
+    assert "for name in results.json table.txt; do" in shown.stdout
 
 
 @pytest.mark.slow

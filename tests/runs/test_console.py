@@ -14,7 +14,7 @@ import pytest
 
 from pate.cli.run import print_rows
 from pate.runs import console as console_module
-from pate.runs.console import Console, JsonConsole, Replay, printable
+from pate.runs.console import Console, JsonConsole, printable
 
 MARKUP = "runs/[red]x[/] [/no] :smile: 100"
 
@@ -59,54 +59,6 @@ def test_private_remarks_are_for_a_terminal_and_never_for_json_lines(
     assert capsys.readouterr() == ("", "")
     Console().info_private("secret")
     assert "note (private): secret" in capsys.readouterr().err
-
-
-_REPLAY = """
-import json, sys, time
-from pate.runs.console import Console, Replay
-with Replay(Console()) as replay:
-    for line in json.loads(sys.argv[1]):
-        replay.show(line)
-        time.sleep(0.2)  # rich draws ten times a second
-"""
-
-
-def test_what_was_said_elsewhere_is_shown_here_as_lines_and_as_bars(capsys: pytest.CaptureFixture[str]) -> None:
-    console = JsonConsole()
-    console.info("ε to publish: 1 [bold]")
-    with console.working("counting votes"):
-        pass
-    with console.track("labelling", 40) as update:
-        update(40, "slowly")
-    lines = [*capsys.readouterr().err.splitlines(), '{"event": damaged', "a line of Ray's"]
-    shown = subprocess.run(
-        [sys.executable, "-c", _REPLAY, json.dumps(lines)], capture_output=True, text=True, timeout=60
-    )
-    expected = ["ε to publish: 1 [bold]", "counting votes …", '{"event": damaged', "a line of Ray's"]
-    assert (shown.stdout, shown.stderr.splitlines()) == ("", expected)
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(
-        [sys.executable, "-c", _REPLAY, json.dumps(lines)], stderr=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        drawn = b""
-        with suppress(OSError):
-            while part := os.read(ours, 4096):
-                drawn += part
-    os.close(ours)
-    assert process.returncode == 0, drawn
-    assert b"labelling slowly" in drawn
-    assert b"40/40" in drawn
-
-
-def test_a_bar_that_nobody_ended_is_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
-    """A job that was stopped, or one whose log is looked at from the middle."""
-    with Replay(Console()) as replay:
-        for event in ("begin", "begin", "progress"):
-            replay.show(json.dumps({"event": event, "what": "x", "total": 3, "done": 0}))
-        replay.show('{"event": "progress", "what": "unknown", "total": 3, "done": 0}')
-    assert capsys.readouterr() == ("", "")
 
 
 def test_brackets_in_a_path_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,9 +119,9 @@ def test_what_comes_before_the_first_step_is_not_taken_for_its_pace(monkeypatch:
 
 def test_what_an_error_says_privately_is_for_a_terminal() -> None:
     code = (
-        "import typer\nfrom pate.cli import main\nfrom pate.errors import DataError\napp = typer.Typer()\n"
+        "import typer\nfrom pate import cli\nfrom pate.errors import DataError\napp = typer.Typer()\n"
         "@app.command()\ndef read() -> None:\n    raise DataError('f.csv: is wrong').privately('f.csv, row 77')\n"
-        "main(app)\n"
+        "cli.app = app\ncli.main()\n"
     )
     piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (piped.returncode, piped.stderr) == (2, "pate: error: f.csv: is wrong\n")

@@ -13,7 +13,6 @@ from support.command_line import in_process
 from pate import pipeline
 from pate.baselines.run import run_baseline
 from pate.cli.run import _place, new_run
-from pate.cluster.jobs import Request
 from pate.config import BaselineConfig, Config, parse_config
 from pate.errors import BudgetExceeded, RunError
 from pate.runs.cleanup import remove_empty_run
@@ -172,9 +171,3 @@ def test_other_values_are_refused(tmp_path: Path) -> None:
         ended = in_process("run", f"--resume={value}")
         assert ended.returncode == 2
         assert "write --resume alone, or --resume=auto" in ended.stderr
-
-
-def test_a_submitted_job_is_told_the_same() -> None:
-    told = [{"resume": resume} for resume in (False, True, "auto")]
-    words = [Request("run", "c.yaml", "run", Path("c.yaml"), options).entrypoint.split()[5:] for options in told]
-    assert words == [["--log-json"], ["--resume", "--log-json"], ["--resume=auto", "--log-json"]]

@@ -36,7 +36,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def in_process(*arguments: object, entry: str = "main", terminal: bool = False) -> Ended:
+def in_process(*arguments: object, terminal: bool = False) -> Ended:
     """`pate …` in this process, which has loaded everything: a second instead of ten; at a terminal, or into pipes."""
     from pate import cli
 
@@ -45,7 +45,7 @@ def in_process(*arguments: object, entry: str = "main", terminal: bool = False) 
     status: Any = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-            getattr(cli, entry)()
+            cli.main()
     except SystemExit as end:
         status = end.code or 0
     finally:

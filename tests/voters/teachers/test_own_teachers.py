@@ -68,8 +68,8 @@ ray: {workers: 1}
 
 CANARY = "0.8675309"
 KEEPS_RAYS_LOGS = """import sys
-import pate.cluster.folder
-pate.cluster.folder._remove = lambda folder: print("kept", folder, file=sys.stderr)
+import pate.cluster.session
+pate.cluster.session._remove = lambda folder: print("kept", folder, file=sys.stderr)
 from pate.cli import main
 main()
 """

@@ -1,0 +1,175 @@
+"""What `pate submit` sends, what it downloads, and what it tells to copy; with a real head: test_jobs.py."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.command_line import in_process
+
+from pate.cluster import jobs
+from pate.cluster.jobs import download, lay_out, sends_token_unencrypted
+from pate.config import default_config_path
+from pate.errors import RunError
+from pate.runs.files import RunFiles
+
+DIGITS = str(default_config_path())
+
+
+class FakeJobs:
+    """A cluster on which a job prints what the test says."""
+
+    address = "http://127.0.0.1:8265"
+    started: tuple[str, Path | None, bool]
+    lines: tuple[str, ...] = ()
+    ended = SimpleNamespace(status="SUCCEEDED", driver_exit_code=0, message="")
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def start(self, entrypoint: str, config: Path | None = None, pack: bool = False) -> str:
+        type(self).started = entrypoint, config, pack
+        return "raysubmit_1"
+
+    def follow(self, _: str, show: Callable[[str], None]) -> Any:
+        for line in self.lines:
+            show(line)
+        return self.ended
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeJobs]:
+    monkeypatch.chdir(tmp_path)
+    fake = type("Fake", (FakeJobs,), {})
+    monkeypatch.setattr(jobs, "Jobs", fake)
+    return fake
+
+
+def a_run(folder: Path) -> Path:
+    for name in ("private/key", "private/votes.npz", "ledger.db", "config.yaml", "student/student.json", "labels.npz"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "report.json").write_text("{}")
+    return folder
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_only_known_files_of_a_run_are_downloaded(tmp_path: Path) -> None:
+    """Not what is private, nor what somebody or a crash left beside them, nor what a link leads to."""
+    run = a_run(tmp_path / "run")
+    known = ("report.html", "privacy.txt", "plots/plane.svg", "plots/examples.npz", "student/model.skops")
+    strange = ("student/records.csv", "student/student.json.partial", "plots/notes.txt", "plots/a/b.svg")
+    for name in (*known, *strange, "results.json", "report.json.bak"):
+        (run / name).parent.mkdir(exist_ok=True, parents=True)
+        (run / name).write_text(name)
+    names = download(f"file://{run}", tmp_path / "here")
+    assert names == ["report.json", "report.html", "privacy.txt", "plots", "labels.npz", "student"]
+    assert files_in(tmp_path / "here") == {*known, "report.json", "labels.npz", "student/student.json"}
+    (run / "plots" / "link.svg").symlink_to(run / "private" / "key")
+    assert set(RunFiles(run).may_leave()) == files_in(tmp_path / "here")
+
+
+def test_a_download_is_whole_or_not_there(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    download(f"file://{run}", tmp_path / "here")
+    with pytest.raises(RunError, match="is not empty; choose another place"):
+        download(f"file://{run}", tmp_path / "here")
+    (run / "report.json").unlink()
+    with pytest.raises(RunError, match="no finished run is seen there"):
+        download(f"file://{run}", tmp_path / "there")
+    assert not list(tmp_path.glob("there*"))
+
+
+def test_only_config_and_code_are_sent(tmp_path: Path) -> None:
+    project, sent = tmp_path / "project", tmp_path / "sent"
+    a_run(project / "runs" / "one")
+    for name in ("my.yaml", "teacher.py", "patients.csv", "data.npz"):
+        (project / name).write_text(name)
+    sent.mkdir()
+    lay_out(sent, project / "my.yaml", pack=True)
+    assert {path.name for path in sent.iterdir()} == {"my.yaml", "teacher.py", "pate"}
+    assert (sent / "pate" / "cli" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "entrypoint"),
+    [
+        (
+            f"{DIGITS} --set seed=1 --out '~/one two' --resume",
+            "run digits.yaml --set seed=1 --out '~/one two' --resume",
+        ),
+        (f"run {DIGITS} --resume=auto --out /a --force", "run digits.yaml --resume=auto --out /a --force"),
+        (
+            "reproduce mnist --quick --seeds 2",
+            "reproduce mnist --quick --seeds 2 --out '~/pate-runs/reproduce-mnist-quick'",
+        ),
+        ("audit '~/one' --attacks threshold", "audit '~/one' --attacks threshold --address auto"),
+    ],
+)
+def test_options_of_a_command_are_passed_on(cluster: type[FakeJobs], words: str, entrypoint: str) -> None:
+    ended = in_process("submit", *shlex.split(words), "--detach", "--pack")
+    assert (ended.returncode, ended.stdout) == (0, "raysubmit_1\n"), ended.stderr
+    assert cluster.started[0] == f"python -m pate.cli {entrypoint}"
+    assert cluster.started[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (f"{DIGITS} --sed a=b", "no such option: --sed; did you mean --set?"),
+        ("nowhere.yaml", "nowhere.yaml: no such config file"),
+        (f"{DIGITS} --set budget.delta=7", "budget.delta"),
+        (f"{DIGITS} --resume", "--resume: name the run directory"),
+        (f"{DIGITS} --out ~/one --download-to here", "--download-to: what is downloaded comes from storage"),
+        ("audit", "Missing argument 'run'"),
+        (f"{DIGITS} --address 127.0.0.1:6379", "is no jobs address"),
+        (f"{DIGITS} --address http://127.0.0.1:9", "no Ray head answers there"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_sent(words: str, told: str) -> None:
+    ended = in_process("submit", *words.split())
+    assert ended.returncode == 2
+    assert told in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_what_is_on_the_head_is_copied_file_by_file(cluster: type[FakeJobs]) -> None:
+    cluster.lines = ("ε to publish: 1\x1b[2J", "run directory: /home/u/pate runs/one  (labels.npz … may leave it)")
+    ended = in_process("submit", DIGITS, "--out", "~/pate runs/one")
+    assert ended.returncode == 0, ended.stderr
+    assert "ε to publish: 1\\x1b[2J" in ended.stderr
+    launcher, kubernetes = (line for line in ended.stdout.splitlines() if line.startswith("  "))
+    assert "ray rsync-down CLUSTER.yaml '/home/u/pate runs/one'/$name runs/one/" in launcher
+    assert "kubectl cp -n pate -c ray-head $pod:'/home/u/pate runs/one'/$name" in kubernetes
+    for line in (launcher, kubernetes):
+        assert "for name in report.json report.html privacy.txt plots labels.npz student; do" in line
+        assert "private" not in line
+    told = json.loads(in_process("submit", DIGITS, "--out", "~/one", "--json").stdout)
+    assert told == {"job": "raysubmit_1", "run": "/home/u/pate runs/one"}
+
+
+def test_a_failed_job_ends_with_its_status_and_quotes_no_log(cluster: type[FakeJobs]) -> None:
+    """Ray's message about a job that had begun holds the end of its log."""
+    cluster.ended = SimpleNamespace(status="FAILED", driver_exit_code=3, message="last lines: secret")
+    ended = in_process("submit", DIGITS)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.splitlines()[-1] == "pate: error: raysubmit_1 failed: status 3"
+    cluster.ended = SimpleNamespace(status="FAILED", driver_exit_code=None, message="no space\nleft")
+    ended = in_process("submit", DIGITS)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "pate: error: raysubmit_1 failed: no space left")
+
+
+@pytest.mark.parametrize(
+    ("address", "clear"),
+    [("http://127.0.0.1:8265", False), ("http://head:8265", True), ("https://head", False), ("http://[::1]:1", False)],
+)
+def test_a_token_in_the_clear_is_noticed(address: str, clear: bool) -> None:
+    assert sends_token_unencrypted(address) == clear
