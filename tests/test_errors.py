@@ -30,12 +30,12 @@ ALLOWED = {
         "--epsilon",
         "--force",
         "--id",
+        "--marker",
         "--order",
         "--records",
         "--target-epsilon",
     },  # commands and hints in the config that it writes
     "data/column_inference.py": {"--marker"},  # what `pate init` says of columns
-    "planning/private_inspection.py": {"--marker"},  # and to its operator
     "report/plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
     "report/html.py": {"--font"},  # the same
 }
