@@ -16,15 +16,15 @@ from typer.core import TyperCommand
 from pate import __version__
 from pate.boundary.guard import error_kind, error_place
 from pate.cli import ledger
-from pate.cli.accounting import account, plan
+from pate.cli.accounting import account
 from pate.cli.audit import audit
 from pate.cli.baseline import baseline
 from pate.cli.compare import compare
 from pate.cli.doctor import doctor
 from pate.cli.forget import forget
 from pate.cli.init import init
-from pate.cli.mechanism_options import MechanismCommand
-from pate.cli.options import CommandGroup, CommandWithResume, as_option
+from pate.cli.options import CommandGroup, CommandWithResume, MechanismCommand, as_option
+from pate.cli.plan import plan
 from pate.cli.predict import predict
 from pate.cli.report import report
 from pate.cli.reproduce import reproduce

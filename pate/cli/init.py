@@ -61,7 +61,7 @@ def init(
 
 def _print_columns(found: Start) -> None:
     """A row for each column. Figures about private records are for the holder at a terminal only."""
-    from pate.cli.recommendation import print_table
+    from pate.cli.options import print_table
 
     at_terminal = sys.stdout.isatty()
     header: tuple[str, ...] = ("column", "type", "missing", "distinct", "written", "what is wrong")
@@ -75,7 +75,7 @@ def _print_columns(found: Start) -> None:
     for name, why in found.ignored.items():
         rows.append((name or "''", "", "", *(("",) if at_terminal else ()), "", "ignore", why))
     print(f"{found.public} and {found.private}, figures of the former:\n")
-    print_table(header, rows)
+    print_table([header, *rows])
     classes = (
         ", ".join(found.classes) if at_terminal or not found.is_private("classes") else "the classes in the config"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pate.cli.accounting import naming_options
-from pate.cli.options import CommandGroup
+from pate.cli.options import AsJson, CommandGroup
 from pate.errors import RunError
 from pate.storage import is_url
 
@@ -27,7 +27,6 @@ Run = Annotated[str, typer.Argument(help="run directory, its URL, or the folder 
 Anchor = Annotated[
     str | None, typer.Option(help="file or URL where links were kept besides; else the one the run names")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 app = typer.Typer(
     cls=CommandGroup,

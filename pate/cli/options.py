@@ -1,18 +1,22 @@
-"""What commands share: groups in `--help`, an option, and what an argument of the library is called as an option."""
+"""What commands share: options, groups in `--help`, what an argument of the library is called as an option,tables."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from inspect import Parameter, Signature
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pate.errors import ConfigError
+
 if TYPE_CHECKING:
+    from pate.mechanisms import Mechanism
     from pate.runs.run import Resume
 
 _OPTION, _ALONE = "--resume", "yes"
@@ -43,7 +47,7 @@ class CommandWithResume(TyperCommand):
 
 
 def as_argument(option: Literal["yes", "auto"] | None) -> Resume:
-    """What the library calls it.
+    """The value of `--resume` as the library takes it.
 
     >>> as_argument(None), as_argument("yes"), as_argument("auto")
     (False, True, 'auto')
@@ -66,6 +70,8 @@ def resume_hint(directory: Path | str) -> str:
     command = shlex.join(["pate", *kept, "--out", str(directory), _OPTION])
     return f"; what was paid for is kept. Go on with: {command}"
 
+
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 Trust = Annotated[
     list[str] | None,
@@ -106,10 +112,115 @@ def as_option(argument: str, value: object) -> str:
     return f"{option} {value:.0f}" if whole else f"{option} {value}"
 
 
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Header and rows, one line each."""
+def print_table(rows: Sequence[Sequence[str]], marked: int | None = None) -> None:
+    """Header and rows, one line each, in columns as wide as they must be; the row number `marked` has an arrow."""
     from pate.runs.console import printable
 
     widths = [max(len(printable(row[i])) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(printable(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for number, row in enumerate(rows):
+        sign = "" if marked is None else "→ " if number == marked else "  "
+        cells = (printable(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(f"{sign}{'  '.join(cells)}".rstrip())
+
+
+_GIVEN = "pate.mechanism_options"  # where a command's context keeps what was given
+_OWN = "pate.own_mechanism"
+
+
+class MechanismCommand(TyperCommand):
+    """A command with `--mechanism NAME`, which takes the parameters of every mechanism as options.
+
+    A parameter for which the command already has an option, such as `--delta`, gets no second one.
+    A NAME that is a dotted path is imported, from this folder too, so that its parameters are known.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from pate.components.registry import make_importable
+        from pate.mechanisms import mechanism_class
+
+        name = _named(args)
+        if name is not None and "." in name:
+            make_importable(Path())
+            ctx.meta[_OWN] = mechanism_class({"name": name})
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        from pate.mechanisms import mechanism_classes
+
+        own = super().get_params(ctx)
+        classes = mechanism_classes() + ([ctx.meta[_OWN]] if _OWN in ctx.meta else [])
+        return [*own, *_options(classes, {str(parameter.name) for parameter in own})]
+
+
+def own_settings(ctx: typer.Context) -> dict[str, Any]:
+    """The mechanisms' parameters that were given on the command line."""
+    return dict(ctx.meta.get(_GIVEN, {}))
+
+
+def required_settings(ctx: typer.Context, **known: Any) -> dict[str, Any]:
+    """The mechanism that the command line names, as a config says it; refused where it names none.
+
+    Values of the command's own options, or `known` in their place, go to a mechanism that has a parameter of that name.
+    """
+    from pate.mechanisms import mechanism_class, mechanism_classes, parameters_of
+
+    name = ctx.params.get("mechanism")
+    if name is None:
+        names = ", ".join(cls.name.replace("_", "-") for cls in mechanism_classes())
+        raise ConfigError(f"--mechanism: missing; one of {names}, or a dotted path")
+    own = parameters_of(mechanism_class({"name": name}))
+    shared = {key: value for key, value in (ctx.params | known).items() if key in own and value is not None}
+    return {"name": name, **own_settings(ctx), **shared}
+
+
+def _named(args: Sequence[str]) -> str | None:
+    """The value of `--mechanism`, before anything is parsed: it decides which options there are."""
+    for place, word in enumerate(args):
+        if word == "--mechanism" and place + 1 < len(args):
+            return args[place + 1]
+        if word.startswith("--mechanism="):
+            return word.partition("=")[2]
+    return None
+
+
+def _options(classes: Iterable[type[Mechanism]], taken: set[str]) -> list[Any]:
+    """An option per parameter; one that several mechanisms have says what it means to each."""
+    from pate.mechanisms import parameters_of
+
+    meanings: dict[str, dict[str, list[str]]] = {}
+    whole: dict[str, bool] = {}
+    for cls in classes:
+        types = get_type_hints(cls)
+        for key, field in parameters_of(cls).items():
+            if key in taken or key == "n_teachers":  # which `build` is given
+                continue
+            meaning = meanings.setdefault(key, {}).setdefault(field.metadata.get("help", ""), [])
+            meaning.append(cls.name.replace("_", "-"))
+            whole[key] = whole.get(key, True) and types.get(key) is int
+    return _as_typer_makes_them({key: (int if whole[key] else float, _help(meanings[key])) for key in meanings})
+
+
+def _help(meanings: dict[str, list[str]]) -> str:
+    return "; ".join(": ".join(filter(None, (", ".join(names), text))) for text, names in meanings.items())
+
+
+def _as_typer_makes_them(options: dict[str, tuple[type, str]]) -> list[Any]:
+    """Options made by typer from type and help; what is given for them goes where `own_settings` looks."""
+
+    def command(**values: Any) -> None: ...
+
+    wanted: dict[str, Any] = {
+        key: Annotated[kind | None, typer.Option(help=text, expose_value=False, callback=_keep)]
+        for key, (kind, text) in options.items()
+    }
+    parameters = [Parameter(k, Parameter.KEYWORD_ONLY, default=None, annotation=wanted[k]) for k in wanted]
+    command.__annotations__ = wanted
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return list(typer.main.get_command(app).params)
+
+
+def _keep(ctx: typer.Context, option: typer.CallbackParam, value: Any) -> None:
+    if value is not None:
+        ctx.meta.setdefault(_GIVEN, {})[option.name] = value

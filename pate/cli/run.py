@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.options import ResumeOption, as_argument, resume_hint
+from pate.cli.options import AsJson, ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising, held_back
 from pate.errors import RunError
 from pate.runs.console import Console, in_a_job
@@ -47,7 +47,7 @@ def run(
         bool,
         typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: AsJson = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
