@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from pate import pipeline
-from pate.audit import correctness, lira, rmia, threshold
 from pate.audit.learners import NonprivateTrainer
-from pate.audit.results import AttackResult, Options
-from pate.audit.runner import Audit, audit
+from pate.audit.membership import CorrectnessGap, LossThreshold
+from pate.audit.results import AttackResult, Audit, Options
+from pate.audit.runner import audit
+from pate.audit.shadow_models import RMIA, LiRA
 from pate.audit.target import Subject, TargetExamples
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
@@ -184,7 +185,9 @@ def overfitting(name: str, folder: Path) -> None:
             trainer = NonprivateTrainer("network", len(data.classes), {**NETWORK, "steps": steps})
             subject = subject_of(data, records, size, trainer)
             found = {
-                f.attack: f for module in (threshold, correctness) for f in module.attack(subject, Options.of(False))
+                f.attack: f
+                for attack in (LossThreshold, CorrectnessGap)
+                for f in attack().run(subject, Options.of(False))
             }
             gap = _gap(subject)
             rows.append({"records": size, "steps": steps, "gap": gap, **{k: f.to_json() for k, f in found.items()}})
@@ -209,7 +212,9 @@ def regularised(name: str, folder: Path, console: Console) -> None:
     for kind, params in kinds.items():
         subject = subject_of(data, records, 1000, NonprivateTrainer("network", len(data.classes), params))
         subject = replace(subject, outsiders=subject.outsiders.some(1000, 0))
-        found: list[AttackResult] = [f for module in (threshold, lira, rmia) for f in module.attack(subject, options)]
+        found: list[AttackResult] = [
+            f for attack in (LossThreshold, LiRA, RMIA) for f in attack().run(subject, options)
+        ]
         right = float((subject.predict(subject.outsiders.X) == subject.outsiders.y).mean())
         rows.append({"kind": kind, "gap": _gap(subject), "right": right, "findings": [f.to_json() for f in found]})
         told = ", ".join(f"{f.attack} {f.auc:.3f}" for f in found)

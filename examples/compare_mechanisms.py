@@ -6,7 +6,8 @@ python examples/compare_mechanisms.py
 import numpy as np
 
 from pate import GNMax, LNMax
-from pate.audit.mechanism import audit, sample_answers
+from pate.audit.confidence_bounds import epsilon_from_samples
+from pate.audit.mechanism import sample_answers
 from pate.planning.costs import worst_case_epsilon
 from pate.planning.plan import Workload, solve_noise
 
@@ -29,7 +30,7 @@ def main() -> None:
     # An audit samples two neighbours. It can prove that ε is at least something, never that it is at most something.
     noise = LNMax(scale=2)
     samples = [sample_answers(noise, votes, runs=20_000) for votes in (TIE, NEIGHBOUR)]
-    found = audit(samples[0], samples[1], delta=0.0)
+    found = epsilon_from_samples(samples[0], samples[1], delta=0.0)
     print(f"{noise}: promises ε = {2 / noise.scale}; the audit shows at least {found.epsilon_lower_bound:.3f}")
     assert found.epsilon_lower_bound <= 2 / noise.scale  # wrong with probability 1e-6 at most
 

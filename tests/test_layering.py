@@ -30,7 +30,7 @@ _LIGHT = [
     "pate.voters.base",
     "pate.voters.ledgers",
     "pate.accounting.sanitise",
-    "pate.audit.bounds",
+    "pate.audit.confidence_bounds",
     "pate.audit.mechanism",
     "pate.data.arrays",
     "pate.ledger",

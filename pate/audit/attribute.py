@@ -11,21 +11,16 @@ examples, the second from the model.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.membership import asked_about
-from pate.audit.results import AttackResult, NotApplicable, Options
-from pate.audit.target import Subject, TargetExamples
+from pate.audit.membership import Asked, asked_about
+from pate.audit.results import Attack, AttackResult, NotApplicable, Options
+from pate.audit.target import Subject
 
-ASSUMES = (
-    "the attacker has the model's probabilities, all other columns of a record and its label, and public examples to "
-    "learn from which values go with which"
-)
 _KNOWN = {"adult": ("sex", "marital-status")}
 _LEAST = 1e-12
 
@@ -53,9 +48,55 @@ class _Column:
         return changed
 
 
-def attack(subject: Subject, options: Options) -> list[AttackResult]:
+class AttributeInference(Attack):
     """A finding for each sensitive column; `advantage`: what the model adds on members less what it adds on others."""
-    return [_guessed(subject, column, options) for column in _columns(subject, options)]
+
+    name = title = "attribute"
+    explanation = (
+        "Knows all columns of a record but one, and lets the model help to guess that one. Only what the model adds "
+        "for its own records, beyond public knowledge, counts."
+    )
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        features, wanted = subject.data.features, options.sensitive or _KNOWN.get(subject.config.data.source, ())
+        if features is None:
+            raise NotApplicable("attribute: is for tables with named columns")
+        if not wanted:
+            raise NotApplicable("attribute: which column is sensitive is not said; name one of data.categories")
+        check_columns(features, wanted)
+        asked = asked_about(subject, options)
+        for name in wanted:
+            places = np.flatnonzero([feature.startswith(f"{name}=") for feature in features])
+            yield self._guess(subject, _Column(name, places), asked)
+
+    def _guess(self, subject: Subject, column: _Column, asked: Asked) -> AttackResult:
+        impute = _imputation(subject.data.X_public, column)
+        gains, told = [], []
+        for group in (asked.members, asked.outsiders):
+            known = column.known(group.X)
+            X, y = group.X[known], group.y[known]
+            truth, public = column.values(X), impute(X)
+            without = (public.argmax(axis=1) == truth).astype(float)
+            with_model = ((public * _likelihood(subject, column, X, y)).argmax(axis=1) == truth).astype(float)
+            gains.append(with_model - without)
+            told.append(f"{100 * with_model.mean():.1f} % with the model, {100 * without.mean():.1f} % without")
+        leak = gains[0].mean() - gains[1].mean()
+        error = math.sqrt(sum(gain.var() / max(1, len(gain)) for gain in gains))
+        return AttackResult(
+            attack=f"{self.title}: {column.name}",
+            model=subject.name,
+            assumes="the attacker has the model's probabilities, all other columns of a record and its label, and "
+            "public examples to learn from which values go with which",
+            members=len(gains[0]),
+            outsiders=len(gains[1]),
+            advantage=float(leak),
+            epsilon_claimed=subject.epsilon,
+            delta=subject.delta,
+            note=(
+                f"guessed rightly: members {told[0]}; records outside {told[1]}. The model's own leak about its "
+                f"records: {100 * leak:.1f} ± {100 * error:.1f} points (one standard error)"
+            ),
+        )
 
 
 def check_columns(features: Sequence[str] | None, sensitive: Sequence[str]) -> None:
@@ -67,56 +108,6 @@ def check_columns(features: Sequence[str] | None, sensitive: Sequence[str]) -> N
                 f"{{sensitive}}: no column of categories is called that; there are {', '.join(known) or 'none'}",
                 sensitive=name,
             )
-
-
-def _columns(subject: Subject, options: Options) -> list[_Column]:
-    source, features = subject.config.data.source, subject.data.features
-    wanted = options.sensitive or _KNOWN.get(source, ())
-    if features is None:
-        raise NotApplicable("attribute: is for tables with named columns")
-    if not wanted:
-        raise NotApplicable("attribute: which column is sensitive is not said; name one of data.categories")
-    check_columns(features, wanted)
-    found = []
-    for name in wanted:
-        places = np.flatnonzero([feature.startswith(f"{name}=") for feature in features])
-        found.append(_Column(name, places))
-    return found
-
-
-def _guessed(subject: Subject, column: _Column, options: Options) -> AttackResult:
-    started = time.perf_counter()
-    impute = _imputation(subject.data.X_public, column)
-    asked = asked_about(subject, options)
-    with_model, without = {}, {}
-    for name, group in (("members", asked.members), ("outsiders", asked.outsiders)):
-        known = column.known(group.X)
-        group = TargetExamples(group.X[known], group.y[known], group.rows[known])
-        truth, public = column.values(group.X), impute(group.X)
-        without[name] = (public.argmax(axis=1) == truth).astype(float)
-        with_model[name] = ((public * _likelihood(subject, column, group)).argmax(axis=1) == truth).astype(float)
-    gains = {name: with_model[name] - without[name] for name in with_model}
-    leak = gains["members"].mean() - gains["outsiders"].mean()
-    error = math.sqrt(sum(gain.var() / max(1, len(gain)) for gain in gains.values()))
-
-    def told(name: str) -> str:
-        return f"{100 * with_model[name].mean():.1f} % with the model, {100 * without[name].mean():.1f} % without"
-
-    return AttackResult(
-        attack=f"attribute: {column.name}",
-        model=subject.name,
-        assumes=ASSUMES,
-        members=len(gains["members"]),
-        outsiders=len(gains["outsiders"]),
-        advantage=float(leak),
-        epsilon_claimed=subject.epsilon,
-        delta=subject.delta,
-        seconds=time.perf_counter() - started,
-        note=(
-            f"guessed rightly: members {told('members')}; records outside {told('outsiders')}. The model's own leak "
-            f"about its records: {100 * leak:.1f} ± {100 * error:.1f} points (one standard error)"
-        ),
-    )
 
 
 def _imputation(X_public: NDArray, column: _Column) -> Callable[[NDArray], NDArray[np.float64]]:
@@ -137,10 +128,8 @@ def _imputation(X_public: NDArray, column: _Column) -> Callable[[NDArray], NDArr
     return shares
 
 
-def _likelihood(subject: Subject, column: _Column, group: TargetExamples) -> NDArray[np.float64]:
+def _likelihood(subject: Subject, column: _Column, X: NDArray, y: NDArray[np.int64]) -> NDArray[np.float64]:
     """How likely the model makes each record's label, for each value that the column could have."""
-    rows = np.arange(len(group))
-    shares = [
-        subject.predict_proba(column.replaced(group.X, value))[rows, group.y] for value in range(len(column.places))
-    ]
+    values, rows = range(len(column.places)), np.arange(len(X))
+    shares = [subject.predict_proba(column.replaced(X, value))[rows, y] for value in values]
     return np.maximum(np.stack(shares, axis=1), _LEAST)

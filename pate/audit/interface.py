@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.bounds import one_run_epsilon
+from pate.audit.confidence_bounds import one_run_epsilon
 from pate.audit.learners import Fitted
-from pate.audit.scratch import scratch_folder
 from pate.components.registry import dotted_names
 from pate.config import Config
 from pate.data.private import Records
@@ -139,6 +139,13 @@ class OneRunAudit:
     relation: str
     claimed: Callable[[int], float]
     find_scores: Callable[[PublicData, Records, int, Path, int], tuple[Scores, NDArray[np.bool_]]]
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A private folder for as long as it is needed."""
+    with TemporaryDirectory(prefix="pate-audit-") as folder:  # mode 0700
+        yield Path(folder)
 
 
 @contextmanager

@@ -6,11 +6,16 @@ them; who gives neither, for labels.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pate.config import BaselineConfig
+    from pate.data.public import PublicData
 
 Probabilities = NDArray[np.float64]
 
@@ -44,6 +49,11 @@ class Fitted:
     n_classes: int
     flat: bool = False
     """Whether the model takes no images."""
+
+    @classmethod
+    def of_baseline(cls, model: Any, n_classes: int) -> Fitted:
+        """A baseline's model; it says whether it takes images."""
+        return cls(model, n_classes, not getattr(model, "accepts_images", False))
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         return np.asarray(self.model.predict(self._shaped(X))).astype(np.int64).reshape(-1)
@@ -142,8 +152,8 @@ class _Prepared:
 class Baseline:
     """Trains a baseline with the budget of its config, and noise of its own.
 
-    Shadow models have fewer examples than the `records` it is for: their lots are the same share of them, so that they
-    take as many steps.
+    Shadow models have fewer examples than the `n_records` it is for: their lots are the same share of them, so that
+    they take as many steps.
     """
 
     name: str
@@ -152,33 +162,36 @@ class Baseline:
     delta: float
     params: dict[str, Any] = field(default_factory=dict)
     X_public: NDArray | None = field(default=None, repr=False, compare=False)
-    records: int | None = None
+    n_records: int | None = None
+
+    @classmethod
+    def of(cls, config: BaselineConfig, data: PublicData, n_records: int) -> Baseline:
+        """The config's own baseline; `n_records` where the config does not say how many there are."""
+        chosen, budget = config.baseline, config.budget
+        n_records = n_records if config.records is None else config.records
+        params = dict(chosen.params)
+        return cls(chosen.name, data.n_classes, budget.epsilon, budget.delta, params, data.X_public, n_records)
 
     @property
     def description(self) -> str:
         return f"{self.name} with ε = {self.epsilon:g}" if self.epsilon is not None else self.name
 
-    def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
-        import warnings
-
+    def build(self, n_records: int | None, seed: int) -> Any:
+        """The model for so many records, not fitted."""
         from pate.baselines import build_baseline
 
-        given = {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "n_records": len(X),
-            "classes": range(self.n_classes),
-            "random_state": seed,
-        }
         params = dict(self.params)
-        if self.records is not None and "lot_size" in params:
-            params["lot_size"] = max(1, round(params["lot_size"] * len(X) / self.records))
-        model = build_baseline(self.name, params, given)
-        flat = not getattr(model, "accepts_images", False)
+        if "lot_size" in params and n_records is not None and self.n_records not in (None, n_records):
+            params["lot_size"] = max(1, round(params["lot_size"] * n_records / self.n_records))
+        given = {"epsilon": self.epsilon, "delta": self.delta, "n_records": n_records, "random_state": seed}
+        return build_baseline(self.name, params, given | {"classes": range(self.n_classes)})
+
+    def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
+        model = self.build(len(X), seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the choice of parameters, told when the run began
             if hasattr(model, "plan"):
                 model.fit(X, y, X_public=self.X_public)
             else:
                 model.fit(X.reshape(len(X), -1), y)
-        return Fitted(model, self.n_classes, flat)
+        return Fitted.of_baseline(model, self.n_classes)

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
@@ -30,138 +32,29 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from pate.accounting import parameters
-from pate.audit.bounds import clopper_pearson_lower, clopper_pearson_upper, epsilon_from_pairs, epsilon_from_rates
-from pate.audit.results import AttackResult, NotApplicable
-from pate.audit.scratch import answers, scratch_aggregator
-from pate.audit.worst_pair import Pair, other_pairs, tied, worst_pair
+from pate.audit.confidence_bounds import (
+    Floats,
+    LabelSamples,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    epsilon_from_pairs,
+    epsilon_from_rates,
+    epsilon_from_samples,
+    log_excess,
+)
+from pate.audit.interface import scratch_folder
+from pate.audit.results import Attack, AttackResult, NotApplicable, Options
 from pate.boundary.aggregator import Aggregator
 from pate.config import Config
+from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
 from pate.mechanisms.base import Counts
 from pate.mechanisms.cell_costs import Round, guarantee
 from pate.noise.integer import Entropy
+from pate.storage.files import KEY_BYTES
 
 if TYPE_CHECKING:
-    from pate.audit.results import Options
     from pate.audit.target import Subject
-
-Outcome = tuple[int, ...]
-"""The labels of a stream's queries, in their order; one label for a single query."""
-
-LabelSamples = NDArray[np.int64]
-"""Independent runs on one data set: int[runs] of a single query, or int[runs, queries] of a stream."""
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """What one half of the samples says of an event that the other half chose."""
-
-    epsilon_lower_bound: float
-    """0 where nothing was found; a true ε below this is an event of probability `false_alarm` at most."""
-    delta: float
-    false_alarm: float
-    event: frozenset[Outcome]
-    likelier: str
-    """'a' or 'b': the samples in which the event is the likelier."""
-    probability_at_least: float
-    """Lower confidence limit of the event where it is likelier."""
-    probability_at_most: float
-    """Upper confidence limit of the event in the other samples."""
-
-    def refutes(self, epsilon: float) -> bool:
-        """Whether the samples contradict (epsilon, delta)-DP."""
-        return self.epsilon_lower_bound > epsilon
-
-
-@dataclass(frozen=True)
-class _Tally:
-    """How often each outcome came up in the likelier samples and in the others, and their runs."""
-
-    often: NDArray[np.int64]
-    seldom: NDArray[np.int64]
-    often_runs: int
-    seldom_runs: int
-
-    def limits(
-        self, often: NDArray[np.int64], seldom: NDArray[np.int64], miss: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Limits of two probabilities; with probability 1 − miss both hold."""
-        lower = clopper_pearson_lower(often, self.often_runs, miss / 2)
-        return lower, clopper_pearson_upper(seldom, self.seldom_runs, miss / 2)
-
-
-def audit(sample_a: LabelSamples, sample_b: LabelSamples, delta: float, false_alarm: float = 1e-6) -> AuditResult:
-    """A lower bound on the ε at `delta` of the mechanism that gave both samples, on neighbouring data sets.
-
-    The first half of each sample chooses an event: of the outcomes, sorted by how much likelier one data set
-    makes them, the leading ones whose bound is best. The second half, which had no say in it, gives the
-    bound ln((p − delta)/q) from Clopper–Pearson limits of the event's probabilities p and q. Both limits
-    hold with probability 1 − `false_alarm`, whatever the event: so a mechanism that keeps its promise is
-    accused with probability `false_alarm` at most. Any function of the answers alone may be audited in their
-    place.
-    """
-    parameters.delta_or_zero(delta)
-    parameters.open_probability(false_alarm, "false_alarm")
-    outcomes, codes_a, codes_b = encode_outcomes(sample_a, sample_b)
-    choose, test = (_tallies(codes_a[i], codes_b[i], len(outcomes)) for i in (0, 1))
-    best = max(range(2), key=lambda side: _best_event(choose[side], delta, false_alarm)[0])
-    _, chosen = _best_event(choose[best], delta, false_alarm)
-    often, seldom = (np.array([counts[chosen].sum()]) for counts in (test[best].often, test[best].seldom))
-    lower, upper = test[best].limits(often, seldom, false_alarm)
-    return AuditResult(
-        epsilon_lower_bound=float(_epsilon(lower, upper, delta)[0]),
-        delta=delta,
-        false_alarm=false_alarm,
-        event=frozenset(tuple(int(label) for label in outcomes[i]) for i in chosen),
-        likelier="ab"[best],
-        probability_at_least=float(lower[0]),
-        probability_at_most=float(upper[0]),
-    )
-
-
-def sample_answers(mechanism: Mechanism, counts: Counts, runs: int, entropy: Entropy = os.urandom) -> LabelSamples:
-    """Independent runs on the histogram of a query (int[runs]) or those of a stream (int[runs, queries])."""
-    stream = np.atleast_2d(counts)
-    if mechanism.priced_as_stream:
-        labels = np.array([mechanism.release(stream, entropy) for _ in range(runs)])
-    else:
-        labels = mechanism.release(np.tile(stream, (runs, 1)), entropy).reshape(runs, len(stream))
-    return labels[:, 0] if np.ndim(counts) == 1 else labels
-
-
-def encode_outcomes(
-    sample_a: LabelSamples, sample_b: LabelSamples
-) -> tuple[LabelSamples, list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    """The distinct outcomes, one per row, and the row numbers of both samples, split into halves."""
-    rows_a, rows_b = (np.asarray(s).reshape(len(s), -1) for s in (sample_a, sample_b))
-    if rows_a.shape[1] != rows_b.shape[1] or min(len(rows_a), len(rows_b)) < 2:
-        raise ValueError(f"two samples of like outcomes are needed, not {rows_a.shape} and {rows_b.shape}")
-    outcomes, codes = np.unique(np.concatenate([rows_a, rows_b]), axis=0, return_inverse=True)
-    codes = codes.reshape(-1)
-    codes_a, codes_b = codes[: len(rows_a)], codes[len(rows_a) :]
-    return outcomes, np.array_split(codes_a, 2), np.array_split(codes_b, 2)
-
-
-def _tallies(codes_a: NDArray[np.int64], codes_b: NDArray[np.int64], n_outcomes: int) -> tuple[_Tally, _Tally]:
-    """One with a as the likelier samples, one with b."""
-    a, b = (np.bincount(codes, minlength=n_outcomes) for codes in (codes_a, codes_b))
-    return _Tally(a, b, len(codes_a), len(codes_b)), _Tally(b, a, len(codes_b), len(codes_a))
-
-
-def _best_event(tally: _Tally, delta: float, miss: float) -> tuple[float, NDArray[np.int64]]:
-    """The best bound these very samples would give, and its event; half a count keeps ratios finite."""
-    ratio = (tally.often + 0.5) / tally.often_runs / ((tally.seldom + 0.5) / tally.seldom_runs)
-    order = np.argsort(-ratio, kind="stable")
-    lower, upper = tally.limits(np.cumsum(tally.often[order]), np.cumsum(tally.seldom[order]), miss)
-    bounds = _epsilon(lower, upper, delta)
-    leading = int(np.argmax(bounds))
-    return float(bounds[leading]), order[: leading + 1]
-
-
-def _epsilon(lower: NDArray[np.float64], upper: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
-    excess = np.maximum(lower - delta, math.exp(-700))
-    return np.maximum(0.0, np.log(excess) - np.log(upper))
-
 
 DRAWS, FEW_DRAWS = 100_000_000, 2_000_000
 _AT_ONCE = 1 << 18
@@ -172,51 +65,74 @@ _MAX_OTHERS = 3_000_000  # draws from pairs that are not the worst
 _STREAM_RUNS = 4_000
 _STREAM_QUERIES = 3
 _FOR_THE_WORST_PAIR, _FOR_OTHER_PAIRS, _FOR_REPEATS = 0.9, 0.099, 0.001  # shares of 1 − confidence
+_MAX_CANDIDATES = 600
+_OUT_OF_REACH = 4  # times the votes that are sure to win: classes without votes then play no part
+_SURE = 0.999
+_TWO_ERRORS, _OFTEN = 2.0, 100.0
+_LEVELS = (0.5, 0.25, 0.1, 0.01)  # how probable the answer is that a moved vote makes less so
 
 
 @dataclass(frozen=True)
 class MechanismAudit:
     """What the draws showed of one query; `epsilon_exact` is that of the worst pair, from exact probabilities."""
 
-    mechanism: Mechanism
     epsilon_lower: float
     epsilon_exact: float
     epsilon_claimed: float
     delta: float
-    confidence: float
-    draws: int
     repeats: bool
     """Whether noise came twice: then no ε holds, and `epsilon_lower` is infinite."""
-    seconds: float
 
     @property
     def refutes(self) -> bool:
         return self.epsilon_lower > self.epsilon_claimed
 
 
-def attack(subject: Subject, options: Options) -> list[AttackResult]:
+class MechanismDraws(Attack):
     """One finding for each mechanism that the run's config names."""
-    from pate.voters import voters_of
 
-    config = subject.config
-    if not isinstance(config, Config) or subject.kind != "student":
-        raise NotApplicable("mechanism: is about the votes of PATE")
-    voters = voters_of(config)
-    draws = FEW_DRAWS if options.quick else DRAWS
-    found = []
-    for mechanism in dict.fromkeys(voters.audited_mechanisms()):
-        with options.console.working(f"{draws:,} draws from {mechanism}"):
-            result = audit_mechanism(
-                mechanism,
-                n_teachers=max(1, voters.n_parts),
-                n_classes=subject.n_classes,
-                delta=subject.delta,
+    name = title = "mechanism"
+    explanation = (
+        "Asks the noisy vote many times on two vote counts that one record tells apart, and looks at how different the "
+        "answers are. It tests the program that draws the noise."
+    )
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        from pate.voters import voters_of
+
+        config = subject.config
+        if not isinstance(config, Config) or subject.kind != "student":
+            raise NotApplicable("mechanism: is about the votes of PATE")
+        voters, draws = voters_of(config), FEW_DRAWS if options.quick else DRAWS
+        single = voters.counts_one_record
+        for mechanism in dict.fromkeys(voters.audited_mechanisms()):
+            with options.console.working(f"{draws:,} draws from {mechanism}"):
+                found = audit_mechanism(
+                    mechanism,
+                    n_teachers=max(1, voters.n_parts),
+                    n_classes=subject.n_classes,
+                    delta=subject.delta,
+                    confidence=options.confidence,
+                    draws=draws,
+                    single=single,
+                )
+            exact = found.epsilon_exact
+            told = "" if math.isnan(exact) else f"; exact for the worst histograms: {exact:.3g}"
+            note = f"{draws:,} draws from {mechanism}{told}"
+            if found.repeats:
+                note = f"{mechanism}: the same noise came twice, so it can be subtracted and no ε holds"
+            yield AttackResult(
+                attack=self.title,
+                model=subject.name,
+                assumes="the attacker knows every vote but one record's, and sees one query's answer; the claim is one "
+                "query's",
+                relation="a record that votes once added or removed" if single else "a vote moved",
+                epsilon_lower=found.epsilon_lower,
                 confidence=options.confidence,
-                draws=draws,
-                single=voters.counts_one_record,
+                delta=found.delta,
+                epsilon_claimed=found.epsilon_claimed,
+                note=note,
             )
-        found.append(_finding(result, subject.name, voters.counts_one_record))
-    return found
 
 
 def audit_mechanism(
@@ -236,8 +152,10 @@ def audit_mechanism(
     """
     parameters.delta(delta)
     parameters.open_probability(confidence, "confidence")
-    started, miss = time.perf_counter(), 1 - confidence
-    claimed, delta = _claim(mechanism, delta, single)
+    miss = 1 - confidence
+    delta = max(delta, *(float(getattr(mechanism, name, 0.0)) for name in ("delta", "query_delta")))
+    asked = _STREAM_QUERIES if mechanism.priced_as_stream else 1
+    cost = guarantee([Round(1, mechanism)], 1, changed=False) if single else mechanism.worst_case(asked, asked)
     repeats = noise_repeats(mechanism, n_teachers, miss * _FOR_REPEATS)
     if mechanism.priced_as_stream:
         shown, exact = _of_stream(mechanism, n_teachers, delta, miss * (1 - _FOR_REPEATS)), math.nan
@@ -251,23 +169,13 @@ def audit_mechanism(
         of_worst = draws // 2 - len(nearer) * of_nearer - len(level) * of_level
         pair = worst_pair(mechanism, n_teachers, delta, single, of_worst)
         share = miss * _FOR_OTHER_PAIRS / (len(nearer) + len(level))
-        with scratch_aggregator(mechanism, 1, 1) as door:
+        with _scratch_aggregator(mechanism, 1, 1) as door:
             shown = max(
                 _of_pairs(door, pair, delta, miss * _FOR_THE_WORST_PAIR, of_worst),
                 *(_of_event(door, one, delta, share, of_nearer) for one in nearer),
                 *(_of_event(door, one, delta, share, of_level) for one in level),
             )
-    return MechanismAudit(
-        mechanism=mechanism,
-        epsilon_lower=math.inf if repeats else shown,
-        epsilon_exact=exact,
-        epsilon_claimed=claimed,
-        delta=delta,
-        confidence=confidence,
-        draws=draws,
-        repeats=repeats,
-        seconds=time.perf_counter() - started,
-    )
+    return MechanismAudit(math.inf if repeats else shown, exact, cost.epsilon(delta), delta, repeats)
 
 
 def noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
@@ -279,8 +187,8 @@ def noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     if alike > _ALIKE:
         return False
     queries = np.tile(counts, (_WHOLE_WAY, 1))
-    elsewhere = _in_a_copy(lambda: answers(mechanism, queries))
-    here, again = answers(mechanism, queries), answers(mechanism, queries)
+    elsewhere = _in_a_copy(lambda: _answers(mechanism, queries))
+    here, again = _answers(mechanism, queries), _answers(mechanism, queries)
     seen = max(int((here == other).sum()) for other in (elsewhere(), again) if other is not None)
     return bool(2 * binom.sf(seen - 1, _WHOLE_WAY, alike) < miss)
 
@@ -309,19 +217,13 @@ def _in_a_copy(work: Callable[[], NDArray[np.int64]]) -> Callable[[], NDArray[np
     return result
 
 
-def _claim(mechanism: Mechanism, delta: float, single: bool) -> tuple[float, float]:
-    """ε that is claimed of one query, and at which δ: the mechanism's own where that is larger."""
-    own = [float(getattr(mechanism, name, 0.0)) for name in ("delta", "query_delta")]
-    delta = max(delta, *own)
-    asked = _STREAM_QUERIES if mechanism.priced_as_stream else 1
-    cost = guarantee([Round(1, mechanism)], 1, changed=False) if single else mechanism.worst_case(asked, asked)
-    return cost.epsilon(delta), delta
-
-
 def _of_event(door: Aggregator, pair: Pair, delta: float, miss: float, draws: int) -> float:
     """What an event that was fixed beforehand shows."""
-    ours, theirs = (_tally(door, counts, draws)[pair.event].sum() for counts in (pair.counts, pair.neighbour))
-    return epsilon_from_rates(int(ours), draws, int(theirs), draws, delta, 1 - miss)
+    ours, theirs = (
+        sum(int(np.isin(_drawn(door, counts, size), pair.event).sum()) for size in _blocks(draws))
+        for counts in (pair.counts, pair.neighbour)
+    )
+    return epsilon_from_rates(ours, draws, theirs, draws, delta, 1 - miss)
 
 
 def _of_pairs(door: Aggregator, pair: Pair, delta: float, miss: float, draws: int) -> float:
@@ -337,12 +239,6 @@ def _of_pairs(door: Aggregator, pair: Pair, delta: float, miss: float, draws: in
         both += together
     by_rates = epsilon_from_rates(first_only + both, draws, second_only + both, draws, delta, 1 - 0.3 * miss)
     return max(by_rates, epsilon_from_pairs(first_only, second_only, both, draws, delta, 1 - 0.7 * miss))
-
-
-def _tally(door: Aggregator, counts: NDArray[np.int64], draws: int) -> NDArray[np.int64]:
-    """How often each class was answered, and ⊥ last."""
-    outcomes = len(counts) + 1
-    return np.sum([np.bincount(_drawn(door, counts, size), minlength=outcomes) for size in _blocks(draws)], axis=0)
 
 
 def _drawn(door: Aggregator, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
@@ -361,7 +257,7 @@ def _of_stream(mechanism: Mechanism, n_teachers: int, delta: float, miss: float)
     counts = np.tile([[votes, 0]], (_STREAM_QUERIES, 1))
     moved = counts + np.array([-1, 1]) * mechanism.votes_per_record
     ours, theirs = (sample_answers(mechanism, c, _STREAM_RUNS) for c in (counts, moved))
-    return audit(ours, theirs, delta, miss).epsilon_lower_bound
+    return epsilon_from_samples(ours, theirs, delta, miss).epsilon_lower_bound
 
 
 def _of_a_count(mechanism: Mechanism, n_classes: int, delta: float, miss: float, draws: int) -> tuple[float, float]:
@@ -383,20 +279,138 @@ def _of_a_count(mechanism: Mechanism, n_classes: int, delta: float, miss: float,
     return exact, max(shown)
 
 
-def _finding(result: MechanismAudit, model: str, single: bool) -> AttackResult:
-    exact = "" if math.isnan(result.epsilon_exact) else f"; exact for the worst histograms: {result.epsilon_exact:.3g}"
-    note = f"{result.draws:,} draws from {result.mechanism}{exact}"
-    if result.repeats:
-        note = f"{result.mechanism}: the same noise came twice, so it can be subtracted and no ε holds"
-    return AttackResult(
-        attack="mechanism",
-        model=model,
-        assumes="the attacker knows every vote but one record's, and sees one query's answer; the claim is one query's",
-        relation="a record that votes once added or removed" if single else "a vote moved",
-        epsilon_lower=result.epsilon_lower,
-        confidence=result.confidence,
-        delta=result.delta,
-        epsilon_claimed=result.epsilon_claimed,
-        seconds=result.seconds,
-        note=note,
-    )
+def sample_answers(mechanism: Mechanism, counts: Counts, runs: int, entropy: Entropy = os.urandom) -> LabelSamples:
+    """Independent runs on the histogram of a query (int[runs]) or those of a stream (int[runs, queries])."""
+    stream = np.atleast_2d(counts)
+    if mechanism.priced_as_stream:
+        labels = np.array([mechanism.release(stream, entropy) for _ in range(runs)])
+    else:
+        labels = mechanism.release(np.tile(stream, (runs, 1)), entropy).reshape(runs, len(stream))
+    return labels[:, 0] if np.ndim(counts) == 1 else labels
+
+
+@contextmanager
+def _scratch_aggregator(mechanism: Mechanism, asked: int, n_teachers: int) -> Iterator[Aggregator]:
+    """An aggregator as a run has one, its entropy the operating system's; what it charges is charged to nobody."""
+    with scratch_folder() as folder:
+        key, limits = secrets.token_bytes(KEY_BYTES), Limits(asked, asked, repr(mechanism))
+        open_ledger = partial(Ledger, folder / "charges.db", key, folder / "charges.head", "audit", limits)
+        aggregator = Aggregator(mechanism, open_ledger, folder, key, n_teachers)
+        try:
+            yield aggregator
+        finally:
+            aggregator.close()
+
+
+def _answers(mechanism: Mechanism, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The labels of these histograms [queries, classes], all of as many votes, the whole way: collected, drawn, charged
+    and stored in a fresh ledger, and read from there."""
+    from pate.voters.stored import StoredCount
+
+    n_teachers, X = int(counts[0].sum()), np.arange(len(counts), dtype=np.float64)[:, None]
+    with _scratch_aggregator(mechanism, len(counts), n_teachers) as aggregator:
+        aggregator.collect(X, StoredCount(counts, n_teachers))
+        return aggregator.label(X).labels
+
+
+# The histograms that a mechanism tells apart best
+#
+# The search goes through histograms in which two classes share all votes: there a moved vote counts twice. For LNMax a
+# third class with votes adds a few percent to the exact ε; it is never above the claim.
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Neighbouring histograms, the likelier first, and an event: outcomes by column of `log_outcomes`."""
+
+    counts: NDArray[np.int64]
+    neighbour: NDArray[np.int64]
+    event: NDArray[np.int64]
+    epsilon: float = math.nan
+    """Exact: ln((p − δ)/q) of the event's two probabilities, where they were worked out."""
+
+
+def other_pairs(mechanism: Mechanism, n_teachers: int, n_classes: int, single: bool) -> tuple[list[Pair], list[Pair]]:
+    """Neighbouring histograms for bugs that the worst pair does not show; the event is the answer of one class.
+
+    The first are of two classes, the answer being more or less probable: too little noise may make the worst pair's
+    event so rare that it is never seen. The others are of each class against all others, which are level: an answer
+    that depends on the noise of every class.
+    """
+    counts, neighbours, ours, _ = _candidates(mechanism, n_teachers, single)
+    behind = np.flatnonzero(counts[:, 0] <= counts[:, 1])
+    rows = [behind[int(np.argmin(np.abs(ours[behind, 0] - level)))] for level in _LEVELS]
+    nearer = [Pair(counts[row], neighbours[row], np.array([0])) for row in rows]
+    moved = 1 if single else mechanism.votes_per_record
+    scale = float(getattr(getattr(mechanism, "noise", None), "scale", 1.0))
+    level = []
+    for less in (0, max(1, round(scale / 2))):
+        fewer = np.full(n_classes, int(counts[0].sum()), dtype=np.int64)
+        fewer[0] -= less
+        step = np.zeros(n_classes, dtype=np.int64)
+        step[:2] = (moved, 0) if single else (moved, -moved)
+        level += [Pair(np.roll(fewer + step, by), np.roll(fewer, by), np.array([by])) for by in range(n_classes)]
+    return nearer, level
+
+
+def worst_pair(
+    mechanism: Mechanism,
+    n_teachers: int,
+    delta: float,
+    single: bool = False,
+    draws: int | None = None,
+    moved: int | None = None,
+) -> Pair:
+    """The pair with the largest exact ε at `delta`; given `draws`, the one that so many draws of each show most of.
+
+    `single`: one count grows by 1, instead of votes moving. `moved`: so many votes, instead of `votes_per_record`.
+    """
+    counts, neighbours, ours, theirs = _candidates(mechanism, n_teachers, single, moved)
+    found = []
+    for first, second, p, q in ((counts, neighbours, ours, theirs), (neighbours, counts, theirs, ours)):
+        order = np.argsort(-_ratio(p, q), axis=1, kind="stable")
+        likely, unlikely = (np.cumsum(np.take_along_axis(x, order, axis=1), axis=1) for x in (p, q))
+        exact = log_excess(likely, unlikely, delta)
+        value = exact if draws is None else _to_be_shown(likely, unlikely, delta, draws)
+        row, last = np.unravel_index(int(np.argmax(value)), value.shape)
+        pair = Pair(first[row], second[row], order[row, : last + 1], float(exact[row, last]))
+        found.append((float(value[row, last]), pair))
+    return max(found, key=lambda one: one[0])[1]
+
+
+def tied(mechanism: Mechanism, n_teachers: int) -> tuple[NDArray[np.int64], float]:
+    """The histogram whose answer is most left to chance, and how probable it is that two answers are alike."""
+    counts, _, outcomes, _ = _candidates(mechanism, n_teachers, single=False)
+    alike = (outcomes**2).sum(axis=1)
+    return counts[int(np.argmin(alike))], float(alike.min())
+
+
+@lru_cache(maxsize=16)
+def _candidates(
+    mechanism: Mechanism, n_teachers: int, single: bool, votes_moved: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
+    """Histograms, their neighbours, and how probable every outcome is of either."""
+    moved = 1 if single else votes_moved or mechanism.votes_per_record
+    votes = max(n_teachers, _OUT_OF_REACH * (mechanism.teachers_needed(_SURE) or 0), 2 * moved)
+    rows = []
+    for total in (votes, votes + 1):  # both parities of the gap
+        first = np.unique(np.linspace(moved, total, min(total - moved + 1, _MAX_CANDIDATES // 2)).astype(np.int64))
+        rows.append(np.column_stack([first, total - first]))
+    counts = np.concatenate(rows)
+    neighbours = counts + (np.array([-moved, 0]) if single else np.array([-moved, moved]))
+    return counts, neighbours, np.exp(mechanism.log_outcomes(counts)), np.exp(mechanism.log_outcomes(neighbours))
+
+
+def _ratio(p: Floats, q: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(p > 0, np.log(p) - np.log(q), -np.inf)
+
+
+def _to_be_shown(likely: Floats, unlikely: Floats, delta: float, draws: int) -> Floats:
+    """About the bound at 95 % confidence, were each event seen as often as expected: by pairs, or by rates if rare."""
+    lower = clopper_pearson_lower(np.floor(likely * draws).clip(0, draws).astype(np.int64), draws, 0.01)
+    upper = clopper_pearson_upper(np.ceil(unlikely * draws).clip(0, draws).astype(np.int64), draws, 0.01)
+    by_rates = log_excess(lower, upper, delta)
+    seen = np.maximum(np.minimum(likely, unlikely) * draws, 1e-9)
+    margin = _TWO_ERRORS * np.sqrt(2 / seen)
+    return np.maximum(by_rates, np.where(seen > _OFTEN, log_excess(likely, unlikely, delta) - margin, 0.0))

@@ -1,4 +1,5 @@
-"""What membership inference has in common: whom it asks about, the statistic it goes by, and how success is measured.
+"""Membership inference by a model's answers alone, and what every membership attack shares: whom it asks about, the
+statistic it goes by, and how success is measured.
 
 An attack gives every example a score that should be higher where the example was a member. The figures come from the
 scores of members and outsiders alone.
@@ -6,22 +7,22 @@ scores of members and outsiders alone.
 
 from __future__ import annotations
 
+import itertools
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.bounds import epsilon_from_rates
+from pate.audit.confidence_bounds import epsilon_from_rates
 from pate.audit.learners import Scorer
-from pate.audit.results import AttackResult, Options
+from pate.audit.results import Attack, AttackResult, Options
 from pate.audit.target import Subject, TargetExamples
 
 Scores = NDArray[np.float64]
 
-INDEPENDENT = (
+_INDEPENDENT = (
     "members and test examples come from one source and count as independent trials of one membership test, which a "
     "single trained model gives only nearly"
 )
@@ -29,6 +30,93 @@ _MIN_SHARE = 1e-15
 _MAX_AT_RISK = 20
 _MAX_THRESHOLDS = 200
 _MAX_POINTS = 400
+_NOISE = (0.1, 0.2, 0.4, 0.8, 1.6)  # of each feature's spread among public examples
+_COPIES, _COPIES_QUICK = 10, 3
+
+
+class LossThreshold(Attack):
+    """A record that the model is surer of than of most was probably learned from: its confidence in the true class.
+
+    Yeom, Giacomelli, Fredrikson, Jha 2018, "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting";
+    Salem et al. 2019.
+    """
+
+    name, title = "threshold", "loss threshold"
+    explanation = "Says 'member' of records that the model is surest of. The simplest attack."
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        asked = asked_about(subject, options)
+        assumes = "the attacker has the model's probabilities, and a record with its true label"
+        scores = confidence(subject.model, asked.X, asked.y)
+        yield membership_result(self.title, subject, options, assumes, asked, scores)
+
+
+class CorrectnessGap(Attack):
+    """Who is classified rightly was probably learned from (Yeom et al. 2018; the "gap attack").
+
+    It needs labels only, and gains exactly the difference between accuracy on members and on others: the part of any
+    attack that overfitting alone explains.
+    """
+
+    name, title = "correctness", "correctness gap"
+    explanation = (
+        "Says 'member' of records that the model gets right. It gains exactly what the model is better on its own "
+        "records than on others: overfitting."
+    )
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        asked = asked_about(subject, options)
+        assumes = "the attacker has the model's labels, and a record with its true label"
+        scores = (subject.predict(asked.X) == asked.y).astype(float)
+        yield membership_result(self.title, subject, options, assumes, asked, scores)
+
+
+class LabelOnly(Attack):
+    """A record stays rightly classified under larger changes if the model has learned from it: how many changed copies
+    are classified rightly; by noise and, of images, by small shifts.
+
+    Choquette-Choo, Tramèr, Carlini, Papernot 2021, "Label-Only Membership Inference Attacks": robustness to noise, a
+    sample of the distance to the boundary, and to augmentations. Only labels are used, so hiding probabilities is no
+    help.
+    """
+
+    name = title = "label-only"
+    explanation = (
+        "Changes a record a little, by noise or by shifting an image, and watches when the model's answer changes. It "
+        "works where a model shows labels only."
+    )
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        asked = asked_about(subject, options)
+        X, y, X_public = asked.X, asked.y, subject.data.X_public
+        assumes = "the attacker may ask for labels of changed records, as often as he likes, and knows the true label"
+        right = (subject.predict(X) == y).astype(float)
+        ways = {"noise": _noisy(X, X_public, options)}
+        if X_public.ndim > 2:
+            ways["augmentation"] = _shifted(X, options)
+        for way, copies in ways.items():  # the unchanged record counts most: whoever errs on it says the least
+            scores = right + np.mean([subject.predict(copy) == y for copy in copies], axis=0)
+            yield membership_result(f"{self.title}, {way}", subject, options, assumes, asked, scores)
+
+
+def _noisy(X: NDArray, X_public: NDArray, options: Options) -> Iterator[NDArray]:
+    """Copies with Gaussian noise, from little to much, in proportion to what public examples spread."""
+    generator = np.random.default_rng([options.seed, 2])
+    spread = X_public.std(axis=0, dtype=np.float64)
+    for level in _NOISE:
+        for _ in range(_COPIES_QUICK if options.quick else _COPIES):
+            yield (X + level * spread * generator.standard_normal(X.shape)).astype(X.dtype)
+
+
+def _shifted(X: NDArray, options: Options) -> Iterator[NDArray]:
+    """Copies moved by up to two pixels (one if quick) in every direction; what leaves on one side is filled up by the
+    edge."""
+    most = 1 if options.quick else 2
+    padded = np.pad(X, [(0, 0), (most, most), (most, most), *[(0, 0)] * (X.ndim - 3)], mode="edge")
+    height, width = X.shape[1:3]
+    for down, across in itertools.product(range(2 * most + 1), repeat=2):
+        if (down, across) != (most, most):
+            yield padded[:, down : down + height, across : across + width]
 
 
 @dataclass(frozen=True)
@@ -46,10 +134,6 @@ class Asked:
     def y(self) -> NDArray[np.int64]:
         return np.concatenate([self.members.y, self.outsiders.y])
 
-    @property
-    def is_member(self) -> NDArray[np.bool_]:
-        return np.arange(len(self.members) + len(self.outsiders)) < len(self.members)
-
 
 def asked_about(subject: Subject, options: Options) -> Asked:
     """At most `options.examples` of each, the same for every model of an audit."""
@@ -66,38 +150,21 @@ def confidence(model: Scorer, X: NDArray, y: NDArray[np.int64]) -> Scores:
     return np.log(np.maximum(own, _MIN_SHARE)) - np.log(np.maximum(np.minimum(others, rest), _MIN_SHARE))
 
 
-def membership_attack(
-    name: str, subject: Subject, options: Options, assumes: str, scores: Callable[[Asked], Scores], note: str = ""
-) -> AttackResult:
-    """The finding of an attack that gives each example asked about a score."""
-    started = time.perf_counter()
-    asked = asked_about(subject, options)
-    found = scores(asked)
-    return finding_of(name, subject, options, assumes, asked, found, time.perf_counter() - started, note)
-
-
-def finding_of(
-    name: str,
-    subject: Subject,
-    options: Options,
-    assumes: str,
-    asked: Asked,
-    scores: Scores,
-    seconds: float,
-    note: str = "",
+def membership_result(
+    name: str, subject: Subject, options: Options, assumes: str, asked: Asked, scores: Scores, note: str = ""
 ) -> AttackResult:
     """AUC, true positives at few false ones, advantage and a lower bound on ε, from the scores of all asked about."""
     from sklearn.metrics import roc_auc_score, roc_curve
 
-    inside, is_member = scores[: len(asked.members)], asked.is_member
+    n_members, n_outsiders = len(asked.members), len(asked.outsiders)
+    is_member, inside = np.arange(n_members + n_outsiders) < n_members, scores[:n_members]
     false, true, _ = roc_curve(is_member, scores)
     auc = float(roc_auc_score(is_member, scores))
-    n_members, n_outsiders = len(asked.members), len(asked.outsiders)
     worst = np.argsort(-inside, kind="stable")[:_MAX_AT_RISK]
     return AttackResult(
         attack=name,
         model=subject.name,
-        assumes=f"{assumes}; {INDEPENDENT}",
+        assumes=f"{assumes}; {_INDEPENDENT}",
         members=n_members,
         outsiders=n_outsiders,
         auc=auc,
@@ -109,7 +176,6 @@ def finding_of(
         confidence=options.confidence,
         delta=subject.delta,
         epsilon_claimed=subject.epsilon,
-        seconds=seconds,
         note=note,
         curve=_thinned(false, true),
         at_risk=tuple((int(asked.members.rows[i]), float(inside[i])) for i in worst),

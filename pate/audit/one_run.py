@@ -2,20 +2,20 @@
 
 Somebody who sees what was released says of the canaries which are in. If too many of the guesses are right, no ε
 below a bound can hold. One training is enough, since every canary is a trial of its own. What is attacked is not the
-finished run but a new one, of the same config, in a scratch folder with a ledger of its own: see
-`pate.audit.one_run` and `pate.audit.one_run` for the canaries and scores of each kind.
+finished run but a new one, of the same config, in a scratch folder with a ledger of its own. Voters say themselves what
+their canaries and scores are; those of baselines are here.
 
 Assumes: the attacker chose the canaries and knows all other records. Holds for any data, as ε does. It does not prove
-that there is no better attack; `plan` says what a number of canaries could show at best.
+that there is no better attack; `confidence_bounds.plan` says what a number of canaries could show at best.
 """
 
 from __future__ import annotations
 
 import math
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pate.audit.bounds import best_one_run_epsilon, epsilon_from_rates, expected_one_run_epsilon
+from pate.audit.confidence_bounds import epsilon_from_rates
 from pate.audit.interface import Guessed, OneRunAudit, fair_coins, guess
+from pate.audit.learners import Baseline, Fitted
 from pate.audit.membership import auc_error
-from pate.audit.results import AttackResult, NotApplicable
+from pate.audit.results import Attack, AttackResult, NotApplicable, Options
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.sgd_accounting import epsilon_of
@@ -35,8 +36,23 @@ from pate.data.private import Records
 from pate.data.public import PublicData
 
 if TYPE_CHECKING:
-    from pate.audit.results import Options
     from pate.audit.target import Subject
+
+
+_QUICK_STEPS = 500  # of DP-SGD; the claim is then that of so many steps
+_SHORT_RUNS, _FEW_SHORT_RUNS = 1_000, 300
+_ASSUMES = {
+    "everything": "the attacker chose the canaries and knows all but their coins and the noise",
+    "published": "the attacker chose the canaries, knows the other records and sees what is published at the end",
+    "many": "one canary in each of many short runs; the attacker knows all but its coin and the noise",
+}
+_EXACT = 1e-3  # of a clipped gradient: noise comes that near to it by chance once in a thousand steps
+_LOUD = 1000.0  # a feature this large makes any gradient as long as it may be, and all of it the feature's own
+_NO_NOISE = 1e-6
+_STILL = 1e-9  # a learning rate at which the network stays as it is; it has no part in the promise
+
+_Step = tuple[str, str, Callable[[], "OneRun"]]
+"""What kind of canaries, what the attacker knows, and the run."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,106 @@ class OneRun:
     @property
     def refutes(self) -> bool:
         return self.guessed.epsilon_lower > self.epsilon_claimed
+
+
+class OneRunCanaries(Attack):
+    """One finding for each kind of canary."""
+
+    name, title = "one-run", "one run"
+    explanation = (
+        "Puts records of its own making ('canaries') into the data, each by the toss of a coin, runs everything once "
+        "and guesses how each coin fell. It tests the whole way from records to student."
+    )
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        if subject.kind == "without privacy":
+            raise NotApplicable("one-run: a model without privacy promises nothing")
+        pate = isinstance(subject.config, Config)
+        for kind, knows, work in _of_pate(subject, options) if pate else _of_baseline(subject, options):
+            with options.console.working(f"one run with canaries: {kind}"):
+                shown = work()
+            yield _result(subject, f"{self.title}: {kind}", knows, shown)
+
+
+def _of_pate(subject: Subject, options: Options) -> list[_Step]:
+    from pate.preflight.features import with_learned_features
+    from pate.voters import voters_of
+
+    assert isinstance(subject.config, Config)
+    config = with_learned_features(alone(subject.config), subject.data.X_public)
+    audits = voters_of(config).one_run_audits()
+    if not audits:
+        raise NotApplicable("one-run: these voters take no canaries among the records")
+
+    def work(audit: OneRunAudit) -> OneRun:
+        return audit_pipeline(
+            audit,
+            subject.data,
+            subject.records,
+            delta=config.budget.delta,
+            canaries=options.canaries,
+            confidence=options.confidence,
+            config_dir=subject.config_dir,
+            seed=options.seed,
+        )
+
+    return [(audit.kind, "everything", partial(work, audit)) for audit in audits]
+
+
+def _of_baseline(subject: Subject, options: Options) -> list[_Step]:
+    from pate.preflight.features import with_learned_preparation
+
+    assert isinstance(subject.config, BaselineConfig)
+    config = with_learned_preparation(subject.config, subject.data.X_public)
+    trainer = Baseline.of(config, subject.data, len(subject.records))
+    model = trainer.build(trainer.n_records, config.seed)
+    sure, runs = options.confidence, _FEW_SHORT_RUNS if options.quick else _SHORT_RUNS
+    members = subject.members.some(options.records, options.seed)
+    others = subject.outsiders.some(options.canaries, options.seed)
+    strange = spikes(members.X.shape[1:], options.canaries)
+    public = subject.data.X_public if isinstance(model, DPSGDClassifier) else None
+
+    def inputs(X: NDArray, y: NDArray[np.int64]) -> OneRun:
+        flat = not getattr(model, "accepts_images", False)
+        rows, canaries = (x.reshape(len(x), -1) if flat else x for x in (members.X, X.astype(members.X.dtype)))
+        return audit_inputs(model, rows, members.y, canaries, y, confidence=sure, X_public=public)
+
+    steps: list[_Step] = [
+        ("mislabelled inputs", "published", partial(inputs, others.X, (others.y + 1) % subject.n_classes)),
+        ("inputs like no other", "published", partial(inputs, strange, np.zeros(len(strange), dtype=np.int64))),
+    ]
+    if isinstance(model, DPLinearClassifier):
+        return [*steps, ("one record's label", "many", partial(audit_erm, model, runs=runs, confidence=sure))]
+    if not isinstance(model, DPSGDClassifier):
+        return steps
+    most = _QUICK_STEPS if options.quick else None
+    gradients = partial(audit_gradients, model, canaries=options.canaries, confidence=sure, max_steps=most)
+    return [
+        ("gradients", "everything", gradients),
+        *steps,
+        ("clipping", "everything", partial(audit_clipping, model)),
+        ("sampling", "many", partial(audit_sampling, model, runs=runs, confidence=sure)),
+    ]
+
+
+def _result(subject: Subject, name: str, knows: str, shown: OneRun) -> AttackResult:
+    guessed, without_chance = shown.guessed, shown.confidence == 1
+    by_scores = knows != "many" and not without_chance
+    told = f"{guessed.correct} of {guessed.guesses} guesses right, by: {guessed.score}"
+    return AttackResult(
+        attack=name,
+        model=subject.name,
+        assumes=_ASSUMES[knows],
+        relation=shown.relation,
+        canaries=guessed.canaries,
+        auc=guessed.auc if by_scores else None,
+        auc_error=auc_error(guessed.auc, guessed.canaries // 2, -(-guessed.canaries // 2)) if by_scores else None,
+        epsilon_lower=None if without_chance and not shown.refutes else guessed.epsilon_lower,
+        confidence=shown.confidence,
+        delta=shown.delta,
+        epsilon_claimed=shown.epsilon_claimed,
+        note=guessed.score if without_chance else told,
+    )
 
 
 def audit_pipeline(
@@ -83,14 +199,6 @@ def alone(config: Config) -> Config:
     return config.model_copy(update={"backend": "local", "nonprivate": None, "budget": budget})
 
 
-_EXACT = 1e-3  # of a clipped gradient: noise comes that near to it by chance once in a thousand steps
-_LOUD = 1000.0  # a feature this large makes any gradient as long as it may be, and all of it the feature's own
-_NO_NOISE = 1e-6
-_STILL = 1e-9  # a learning rate at which the network stays as it is; it has no part in the promise
-
-Params = dict[str, Any]
-
-
 class _Watching:
     """Tells `watch` what each step released: the noisy sum of gradients."""
 
@@ -106,7 +214,7 @@ class _Watching:
 
 def _watched(model: DPSGDClassifier, watch: Callable[[NDArray[np.float64]], None], **changed: Any) -> Any:
     """A model of the same class that can be watched, linear and without preparation, with other parameters."""
-    simple: Params = {
+    simple: dict[str, Any] = {
         "epsilon": None,
         "classes": (0, 1),
         "model": "linear",
@@ -177,7 +285,8 @@ def audit_inputs(
         fitted.fit(np.concatenate([X, canary_X[coins]]), np.concatenate([y, canary_y[coins]]), **given)
     flat = canary_X.reshape(len(canary_X), -1)
     largest = np.abs(flat).argmax(axis=1)
-    scores = {"loss": _log_probable(fitted, canary_X, canary_y)}
+    probable = Fitted.of_baseline(fitted, len(fitted.classes_)).predict_proba(canary_X)
+    scores = {"loss": np.log(np.maximum(probable[np.arange(len(canary_y)), canary_y], 1e-300))}
     for name, tensor in fitted.weights().items():
         array = np.asarray(tensor, dtype=np.float64)
         for axis in (i for i, size in enumerate(array.shape) if size == flat.shape[1]):
@@ -242,20 +351,13 @@ def audit_sampling(model: DPSGDClassifier, *, runs: int, confidence: float) -> O
 
 
 def _of_many(
-    said: NDArray[np.bool_],
-    coins: NDArray[np.bool_],
-    claimed: float,
-    delta: float,
-    confidence: float,
-    relation: str,
+    said: NDArray[np.bool_], coins: NDArray[np.bool_], claimed: float, delta: float, confidence: float, relation: str
 ) -> OneRun:
     """What many independent runs show, with a coin and a guess each; the guess was fixed beforehand."""
-    right, inside = int((said == coins).sum()), int(coins.sum())
-    shown = 0.0
-    if 0 < inside < len(coins):
+    n, right, inside, shown = len(coins), int((said == coins).sum()), int(coins.sum()), 0.0
+    if 0 < inside < n:
         hits, alarms = int((said & coins).sum()), int((said & ~coins).sum())
-        shown = epsilon_from_rates(hits, inside, alarms, len(coins) - inside, delta, confidence)
-    n = len(coins)
+        shown = epsilon_from_rates(hits, inside, alarms, n - inside, delta, confidence)
     guessed = Guessed(n, n, right, shown, "one canary in each of many runs", right / n)
     return OneRun(guessed, claimed, delta, confidence, relation)
 
@@ -287,173 +389,9 @@ def _log_ratio(along: NDArray[np.float64], sigma: float, rate: float) -> NDArray
     return np.logaddexp(absent, math.log(rate) + gain)
 
 
-def _log_probable(model: Any, X: NDArray, y: NDArray[np.int64]) -> NDArray[np.float64]:
-    from pate.audit.learners import Fitted
-
-    flat = not getattr(model, "accepts_images", False)
-    shares = Fitted(model, len(model.classes_), flat).predict_proba(X)[np.arange(len(y)), y]
-    return np.log(np.maximum(shares, 1e-300))
-
-
 class _quiet(warnings.catch_warnings):  # noqa: N801 - a context manager
     """Without the warnings that small data and a large δ deserve."""
 
     def __enter__(self) -> None:
         super().__enter__()
         warnings.simplefilter("ignore")
-
-
-_QUICK_STEPS = 500  # of DP-SGD; the claim is then that of so many steps
-_SHORT_RUNS, _FEW_SHORT_RUNS = 1_000, 300
-_ASSUMES = {
-    "everything": "the attacker chose the canaries and knows all but their coins and the noise",
-    "published": "the attacker chose the canaries, knows the other records and sees what is published at the end",
-    "many": "one canary in each of many short runs; the attacker knows all but its coin and the noise",
-}
-
-Step = tuple[str, str, Callable[[], "OneRun"]]
-"""What kind of canaries, what the attacker knows, and the run."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What so many canaries can show: all guesses right, and the best to be expected where the claim is true."""
-
-    canaries: int
-    at_best: float
-    expected: float | None
-
-
-def plan(
-    canaries: Sequence[int], delta: float, confidence: float = 0.95, claimed: float | None = None
-) -> list[Planned]:
-    """For `pate audit --plan`: no attack with so many canaries shows more than `at_best`; the strongest attack on
-    something that leaks all of `claimed` shows about `expected`.
-
-    >>> [(p.canaries, round(p.at_best, 2), round(p.expected, 2)) for p in plan([100, 1000], 1e-5, claimed=1.0)]
-    [(100, 3.49, 0.61), (1000, 5.78, 0.88)]
-    """
-    return [
-        Planned(
-            n,
-            best_one_run_epsilon(n, delta, confidence),
-            None if claimed is None else expected_one_run_epsilon(n, claimed, delta, confidence),
-        )
-        for n in canaries
-    ]
-
-
-def attack(subject: Subject, options: Options) -> list[AttackResult]:
-    """One finding for each kind of canary."""
-    if subject.kind == "without privacy":
-        raise NotApplicable("one-run: a model without privacy promises nothing")
-    config = subject.config
-    steps = _of_pate(subject, config, options) if isinstance(config, Config) else _of_baseline(subject, config, options)
-    found = []
-    for kind, knows, work in steps:
-        started = time.perf_counter()
-        with options.console.working(f"one run with canaries: {kind}"):
-            shown = work()
-        found.append(_finding(subject.name, kind, knows, shown, time.perf_counter() - started))
-    return found
-
-
-def _of_pate(subject: Subject, config: Config, options: Options) -> list[Step]:
-    from pate.preflight.features import with_learned_features
-    from pate.voters import voters_of
-
-    config = with_learned_features(alone(config), subject.data.X_public)
-
-    def work(audit: OneRunAudit) -> Callable[[], OneRun]:
-        return lambda: audit_pipeline(
-            audit,
-            subject.data,
-            subject.records,
-            delta=config.budget.delta,
-            canaries=options.canaries,
-            confidence=options.confidence,
-            config_dir=subject.config_dir,
-            seed=options.seed,
-        )
-
-    audits = voters_of(config).one_run_audits()
-    if not audits:
-        raise NotApplicable("one-run: these voters take no canaries among the records")
-    return [(audit.kind, "everything", work(audit)) for audit in audits]
-
-
-def _of_baseline(subject: Subject, config: BaselineConfig, options: Options) -> list[Step]:
-    from pate.audit import one_run as of
-    from pate.baselines.dp_erm import DPLinearClassifier
-    from pate.baselines.dp_sgd import DPSGDClassifier
-    from pate.preflight.features import with_learned_preparation
-
-    model = _model(with_learned_preparation(config, subject.data.X_public), subject)
-    sure, runs = options.confidence, _FEW_SHORT_RUNS if options.quick else _SHORT_RUNS
-    members = subject.members.some(options.records, options.seed)
-    others = subject.outsiders.some(options.canaries, options.seed)
-    wrong = (others.y + 1) % subject.n_classes
-    strange = of.spikes(members.X.shape[1:], options.canaries)
-    public = subject.data.X_public if isinstance(model, DPSGDClassifier) else None
-
-    def inputs(X: Any, y: Any) -> Callable[[], OneRun]:
-        flat = not getattr(model, "accepts_images", False)
-        rows, canaries = (x.reshape(len(x), -1) if flat else x for x in (members.X, X.astype(members.X.dtype)))
-        return lambda: of.audit_inputs(model, rows, members.y, canaries, y, confidence=sure, X_public=public)
-
-    steps = [
-        ("mislabelled inputs", "published", inputs(others.X, wrong)),
-        ("inputs like no other", "published", inputs(strange, np.zeros(len(strange), dtype=np.int64))),
-    ]
-    if isinstance(model, DPLinearClassifier):
-        return [*steps, ("one record's label", "many", lambda: of.audit_erm(model, runs=runs, confidence=sure))]
-    if not isinstance(model, DPSGDClassifier):
-        return steps
-    most = _QUICK_STEPS if options.quick else None
-    return [
-        (
-            "gradients",
-            "everything",
-            lambda: of.audit_gradients(model, canaries=options.canaries, confidence=sure, max_steps=most),
-        ),
-        *steps,
-        ("clipping", "everything", lambda: of.audit_clipping(model)),
-        ("sampling", "many", lambda: of.audit_sampling(model, runs=runs, confidence=sure)),
-    ]
-
-
-def _model(config: BaselineConfig, subject: Subject) -> Any:
-    """The baseline, not fitted, as its own run makes it."""
-    from pate.baselines import build_baseline
-
-    n_records = config.records if config.records is not None else len(subject.records)
-    given = {
-        "epsilon": config.budget.epsilon,
-        "delta": config.budget.delta,
-        "n_records": n_records,
-        "classes": range(subject.n_classes),
-        "random_state": config.seed,
-    }
-    return build_baseline(config.baseline.name, dict(config.baseline.params), given)
-
-
-def _finding(model: str, kind: str, knows: str, shown: OneRun, seconds: float) -> AttackResult:
-    guessed = shown.guessed
-    by_scores = knows != "many" and shown.confidence < 1
-    return AttackResult(
-        attack=f"one run: {kind}",
-        model=model,
-        assumes=_ASSUMES[knows],
-        relation=shown.relation,
-        canaries=guessed.canaries,
-        auc=guessed.auc if by_scores else None,
-        auc_error=auc_error(guessed.auc, guessed.canaries // 2, -(-guessed.canaries // 2)) if by_scores else None,
-        epsilon_lower=None if shown.confidence == 1 and not shown.refutes else guessed.epsilon_lower,
-        confidence=shown.confidence,
-        delta=shown.delta,
-        epsilon_claimed=shown.epsilon_claimed,
-        seconds=seconds,
-        note=guessed.score
-        if shown.confidence == 1
-        else f"{guessed.correct} of {guessed.guesses} guesses right, by: {guessed.score}",
-    )

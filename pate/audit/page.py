@@ -11,37 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate.audit.results import AttackResult
+from pate.audit.results import AttackResult, Audit, Audited, attack_classes
 from pate.report import plots
 from pate.report.formats import percent, small
 from pate.report.html import HtmlTable, Plot, inline_svg, png_data_url, render
 
 if TYPE_CHECKING:
-    from pate.audit.runner import Audit, Audited
     from pate.audit.target import Subject
 
 WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
 PUBLIC = "Public data plays private here; of private data this page would stay below private/."
-
-EXPLAINED = {
-    "loss threshold": "Says 'member' of records that the model is surest of. The simplest attack.",
-    "correctness gap": "Says 'member' of records that the model gets right. It gains exactly what the model is better "
-    "on its own records than on others: overfitting.",
-    "label-only": "Changes a record a little, by noise or by shifting an image, and watches when the model's answer "
-    "changes. It works where a model shows labels only.",
-    "LiRA": "Trains models of its own on similar data, with and without the record, and asks which of them the model "
-    "looks like. The strongest attack on single records.",
-    "RMIA": "Also trains models of its own, and compares how much likelier the model makes this record than others "
-    "that were certainly outside.",
-    "attribute": "Knows all columns of a record but one, and lets the model help to guess that one. Only what the "
-    "model adds for its own records, beyond public knowledge, counts.",
-    "one run": "Puts records of its own making ('canaries') into the data, each by the toss of a coin, runs everything "
-    "once and guesses how each coin fell. It tests the whole way from records to student.",
-    "mechanism": "Asks the noisy vote many times on two vote counts that one record tells apart, and looks at how "
-    "different the answers are. It tests the program that draws the noise.",
-    "sensitivity": "Changes one record, counts all votes again by the real program, and looks whether more moved than "
-    "the proof allows.",
-}
 _NOT_PROVED = (
     "That an attack gained nothing does not prove that nothing leaks: a better attack may exist. Only the claimed ε, "
     "which is a proof, holds against every attack.",
@@ -50,8 +29,6 @@ _NOT_PROVED = (
     "Members are private records, and records outside are test examples. Were they of different kinds, an attack "
     "could tell them apart without any leak.",
 )
-_OTHERS = ("one run", "mechanism", "sensitivity")
-"""Kinds of attacks that are not membership inference: their claims may be about a part of the run."""
 _MAX_SHOWN = 12
 
 
@@ -98,7 +75,7 @@ def bounds_by_kind(findings: Sequence[AttackResult]) -> list[tuple[str, AttackRe
     best: dict[str, AttackResult] = {}
     for finding in findings:
         if finding.epsilon_lower is not None:
-            kind = next((kind for kind in _OTHERS if finding.attack.startswith(kind)), "membership")
+            kind = "membership" if finding.members is not None else finding.attack.partition(":")[0]
             name = f"{finding.model}: {kind}"
             if name not in best or finding.epsilon_lower > (best[name].epsilon_lower or 0.0):
                 best[name] = finding
@@ -253,9 +230,10 @@ def _bounds(found: Audit, private: bool) -> Plot | None:
 
 
 def _tried(findings: Sequence[AttackResult]) -> list[tuple[str, str]]:
-    names = dict.fromkeys(finding.attack for finding in findings)
-    kinds = dict.fromkeys(kind for name in names for kind in EXPLAINED if name.startswith(kind))
-    return [(kind, EXPLAINED[kind]) for kind in kinds]
+    """The title and explanation of each attack, in the order of the findings."""
+    attacks = attack_classes().values()
+    found = [attack for finding in findings for attack in attacks if finding.attack.startswith(attack.title)]
+    return [(attack.title, attack.explanation) for attack in dict.fromkeys(found)]
 
 
 def _assumed(findings: Sequence[AttackResult]) -> list[tuple[str, str, str]]:

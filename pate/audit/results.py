@@ -1,19 +1,24 @@
-"""What an attack found: the contract between attacks, the command and the page.
-
-An attack is a file of this folder with one function `attack(subject, options) -> list[AttackResult]`; the file's name,
-with hyphens for underscores, is what `--attacks` calls it.
-"""
+"""What an attack is and what it finds: the contract between attacks, the command and the page."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pate.errors import PateError
+from pate import __version__
+from pate.components.registry import classes_in, nearest
+from pate.errors import ConfigError, PateError
 from pate.runs.console import Console, Quiet
+
+if TYPE_CHECKING:
+    from pate.audit.target import Subject
+
+
+_ORDER = ("threshold", "correctness", "label-only", "lira", "rmia", "attribute", "one-run", "mechanism", "sensitivity")
 
 
 class NotApplicable(PateError):
@@ -22,23 +27,44 @@ class NotApplicable(PateError):
 
 @dataclass(frozen=True)
 class Options:
-    """How thoroughly to attack. `work` is a private folder where what takes long is kept, so that it can go on."""
+    """How thoroughly to attack.
+
+    Parameters
+    ----------
+    quick : bool, default=False
+        Whether shadow models of a baseline are without privacy, which is faster, and draws and copies fewer.
+    seed : int, default=0
+        Chooses who is asked about, and what shadow models learn from. Never coins of canaries.
+    confidence : float, default=0.95
+        Of every lower bound on ε: wrong with probability 1 − confidence at most, under what the finding assumes.
+    examples : int, default=5000
+        Most members, and most others, that are attacked.
+    records : int, default=5000
+        Most examples that the model without privacy and the control learn from.
+    shadows : int, default=64
+        Number of shadow models.
+    canaries : int, default=1000
+        Most canaries in a run.
+    processes : int, default=0
+        Processes that train shadow models; 0: as many as there are cores.
+    work : Path, default=None
+        A private folder where what takes long is kept, so that an audit can go on; None is the run's own.
+    sensitive : tuple of str, default=()
+        Columns that attribute inference guesses; none: those that are known to be sensitive in a benchmark.
+    console : Console, default=Quiet()
+        Where progress goes.
+    """
 
     quick: bool = False
     seed: int = 0
     confidence: float = 0.95
-    """Of every lower bound on ε: wrong with probability 1 − confidence at most, under what the finding assumes."""
     examples: int = 5_000
-    """Most members, and most others, that are attacked."""
     records: int = 5_000
-    """Most examples that a shadow model, or the model without privacy, learns from."""
     shadows: int = 64
     canaries: int = 1_000
     processes: int = 0
-    """Processes that train shadow models; 0: as many as there are cores."""
     work: Path | None = None
     sensitive: tuple[str, ...] = ()
-    """Columns that attribute inference guesses; none: those that are known to be sensitive in a benchmark."""
     console: Console = field(default_factory=Quiet)
 
     @classmethod
@@ -46,6 +72,33 @@ class Options:
         """The usual options: `quick` is for two minutes on two cores."""
         few = {"examples": 1_000, "records": 1_500, "shadows": 16, "canaries": 300} if quick else {}
         return cls(**{"quick": quick, **few, **others})
+
+
+class Attack(ABC):
+    """An attack on a model: a class in a file of this folder.
+
+    Its constructor takes no arguments. Every finding's `attack` begins with its `title`.
+    """
+
+    name: ClassVar[str]
+    """What `pate audit --attacks` calls it."""
+    title: ClassVar[str]
+    """What tables and the page call it."""
+    explanation: ClassVar[str]
+    """What the page says of it, to people who decide about data."""
+
+    @abstractmethod
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        """The findings, each as soon as it is there; `NotApplicable` where the attack is for other models."""
+
+
+def attack_classes(names: Sequence[str] = ()) -> dict[str, type[Attack]]:
+    """The named attacks, or all: classes of this folder that have a `name`. ConfigError where there is none such."""
+    found = classes_in(__package__, Attack)  # type: ignore[type-abstract]
+    order = sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    if unknown := [name for name in names if name not in found]:
+        raise ConfigError(f"{{attacks}}: no such attack; {nearest(unknown[0], order)}", attacks=",".join(unknown))
+    return {name: found[name] for name in names or order}
 
 
 @dataclass(frozen=True)
@@ -126,6 +179,48 @@ class AttackResult:
 def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A model that was attacked: what it is, what it claims, and how often it is right on members and on others."""
+
+    name: str
+    kind: str
+    method: str
+    epsilon: float | None
+    delta: float
+    right_on_members: float
+    right_on_outsiders: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All that was found. The first model is the run's own. `left_out` says which attacks do not apply, and why."""
+
+    name: str
+    data: str
+    benchmark: bool
+    quick: bool
+    models: tuple[Audited, ...]
+    findings: tuple[AttackResult, ...]
+    left_out: tuple[str, ...] = ()
+    seconds: float = 0.0
+    pate_version: str = __version__
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "findings": [finding.to_json() for finding in self.findings]}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Audit:
+        """The audit that `to_json` wrote."""
+        models = tuple(Audited(**model) for model in content["models"])
+        findings = tuple(map(AttackResult.from_json, content["findings"]))
+        left_out = tuple(content["left_out"])
+        return cls(**{**content, "models": models, "findings": findings, "left_out": left_out})
+
+    def without_records(self) -> Audit:
+        """A copy of the results without anything about single records."""
+        return replace(self, findings=tuple(replace(finding, at_risk=()) for finding in self.findings))

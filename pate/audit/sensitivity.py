@@ -13,15 +13,15 @@ such figure, and only the records that were tried are known.
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pate.audit.interface import fewer_records
-from pate.audit.results import AttackResult, NotApplicable
+from pate.audit.results import Attack, AttackResult, NotApplicable, Options
 from pate.components.registry import counted
 from pate.config import Config
 from pate.data.private import Records
@@ -29,9 +29,6 @@ from pate.data.public import PublicData
 from pate.storage.files import KEY_BYTES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pate.audit.results import Options
     from pate.audit.target import Subject
 
 _TRIES, _FEW_TRIES = 5, 2  # of each kind of change
@@ -56,20 +53,26 @@ class Sensitivity:
         return self.moved > self.allowed
 
 
-def attack(subject: Subject, options: Options) -> list[AttackResult]:
+class ChangedRecord(Attack):
     """One finding for a run of PATE."""
-    config = subject.config
-    if not isinstance(config, Config) or subject.kind != "student":
-        raise NotApplicable("sensitivity: is about the votes of PATE")
-    started = time.perf_counter()
-    with options.console.working("counting votes again with one record changed"):
+
+    name = title = "sensitivity"
+    explanation = (
+        "Changes one record, counts all votes again by the real program, and looks whether more moved than the proof "
+        "allows."
+    )
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        config = subject.config
+        if not isinstance(config, Config) or subject.kind != "student":
+            raise NotApplicable("sensitivity: is about the votes of PATE")
         tries = _FEW_TRIES if options.quick else _TRIES
-        found = audit_sensitivity(
-            config, subject.data, subject.records, tries=tries, config_dir=subject.config_dir, seed=options.seed
-        )
-    return [
-        AttackResult(
-            attack="sensitivity",
+        with options.console.working("counting votes again with one record changed"):
+            found = audit_sensitivity(
+                config, subject.data, subject.records, tries=tries, config_dir=subject.config_dir, seed=options.seed
+            )
+        yield AttackResult(
+            attack=self.title,
             model=subject.name,
             assumes="the attacker knows all records but one, and the other votes are as bad as they can be; no chance",
             relation=f"a record {found.change}",
@@ -77,11 +80,9 @@ def attack(subject: Subject, options: Options) -> list[AttackResult]:
             confidence=1.0,
             delta=subject.delta,
             epsilon_claimed=found.epsilon_claimed,
-            seconds=time.perf_counter() - started,
             note=f"of {found.tries} records tried, one moved {counted(found.moved)} {found.what}; it may move "
             f"{counted(found.allowed)}",
         )
-    ]
 
 
 def audit_sensitivity(
@@ -90,18 +91,16 @@ def audit_sensitivity(
     records: Records,
     *,
     tries: int = _FEW_TRIES,
-    config_dir: Path | None = None,
+    config_dir: Path = Path(),
     seed: int = 0,
 ) -> Sensitivity:
     """Count the votes of the records, and of `tries` neighbouring data sets of each kind."""
-    from pathlib import Path
-
     from pate.preflight.features import with_learned_features
     from pate.voters import voters_of
 
     public = replace(public, per_person=records.ids is not None)
     count = voters_of(with_learned_features(config, public.X_public)).vote_counter(
-        public, config_dir or Path(), secrets.token_bytes(KEY_BYTES)
+        public, config_dir, secrets.token_bytes(KEY_BYTES)
     )
     if count is None:
         raise NotApplicable("sensitivity: these votes are not those of records")

@@ -110,16 +110,16 @@ def subject_of(run: Run, data: PublicData, private: PrivateData) -> Subject:
         predictor = run.predictor(trust)
     except PateError as error:
         raise RunError(f"{run.place}: has no student or model to attack ({error.text()})") from None
-    flat = "baseline" in predictor.card and not getattr(predictor.model, "accepts_images", False)
+    scorer, reference = Fitted.of_baseline if "baseline" in predictor.card else Fitted, nonprivate_trainer(config, data)
     privacy = report.privacy
     changed_or_not = privacy.epsilon if privacy.epsilon_added_or_removed is None else privacy.epsilon_added_or_removed
     return Subject(
         name=config.name,
         kind="student" if isinstance(config, Config) else "baseline",
         method=_method(config),
-        model=Fitted(predictor.model, len(data.classes), flat),
-        trainer=_trainer(config, data, len(records)),
-        reference=nonprivate_trainer(config, data),
+        model=scorer(predictor.model, data.n_classes),
+        trainer=reference if isinstance(config, Config) else Baseline.of(config, data, len(records)),
+        reference=reference,
         members=members,
         outsiders=outsiders,
         data=data,
@@ -205,15 +205,6 @@ def nonprivate_trainer(config: Config | BaselineConfig, data: PublicData) -> Non
         return NonprivateTrainer("network", n_classes, shared)
     steps = getattr(chosen, "features", ())
     return NonprivateTrainer(chosen.name, n_classes, dict(chosen.params), tuple(step.model_dump() for step in steps))
-
-
-def _trainer(config: Config | BaselineConfig, data: PublicData, n_records: int) -> Trainer:
-    if isinstance(config, Config):
-        return nonprivate_trainer(config, data)
-    chosen, budget = config.baseline, config.budget
-    records = n_records if config.records is None else config.records
-    params = dict(chosen.params)
-    return Baseline(chosen.name, len(data.classes), budget.epsilon, budget.delta, params, data.X_public, records)
 
 
 def _finished(run: Run) -> Report | BaselineReport:

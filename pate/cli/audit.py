@@ -13,8 +13,7 @@ from pate.cli.options import Trust
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.audit.results import AttackResult
-    from pate.audit.runner import Audit
+    from pate.audit.results import AttackResult, Audit
 
 
 def audit(
@@ -76,8 +75,8 @@ _CANARIES = (100, 300, 1_000, 3_000, 10_000)
 
 def _plan(place: str, confidence: float, as_json: bool) -> None:
     """What bounds can at best be shown of the run's ε: from public figures, before anything is attacked."""
+    from pate.audit.confidence_bounds import plan
     from pate.audit.membership import max_detectable_epsilon
-    from pate.audit.one_run import plan
     from pate.audit.results import Options
     from pate.runs.run import Run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.subjects import Memory, made_subject, random_examples
 
-from pate.audit import attribute
+from pate.audit.attribute import AttributeInference
 from pate.audit.results import NotApplicable, Options
 from pate.audit.target import Subject, TargetExamples
 
@@ -32,7 +32,7 @@ def _subject(seen: TargetExamples) -> Subject:
 
 def test_a_memory_gives_the_values_of_its_records_away() -> None:
     """The true value makes the label likely, the other one hits it once in ten: far above what is imputed (80 %)."""
-    (found,) = attribute.attack(_subject(_people(800, 1)), OPTIONS)
+    (found,) = AttributeInference().run(_subject(_people(800, 1)), OPTIONS)
     assert found.attack == "attribute: s"
     assert found.advantage is not None
     assert 0.1 < found.advantage < 0.25
@@ -41,7 +41,7 @@ def test_a_memory_gives_the_values_of_its_records_away() -> None:
 
 def test_what_public_examples_tell_is_no_leak() -> None:
     """A model that never saw the records: within 5.4 standard errors of nothing (false-alarm rate below 1e-6)."""
-    (found,) = attribute.attack(_subject(_people(800, 4)), OPTIONS)
+    (found,) = AttributeInference().run(_subject(_people(800, 4)), OPTIONS)
     assert found.advantage is not None
     error = float(found.note.split("±")[1].split("points")[0]) / 100
     assert abs(found.advantage) < 5.4 * (error + 0.001)
@@ -50,10 +50,10 @@ def test_what_public_examples_tell_is_no_leak() -> None:
 @pytest.mark.parametrize(("wanted", "words"), [(("t",), "there are s"), ((), "name one of data.categories")])
 def test_a_column_that_is_not_there_is_refused(wanted: tuple[str, ...], words: str) -> None:
     with pytest.raises(NotApplicable, match=words):
-        attribute.attack(_subject(_people(800, 1)), Options(sensitive=wanted))
+        list(AttributeInference().run(_subject(_people(800, 1)), Options(sensitive=wanted)))
 
 
 def test_images_have_no_attributes() -> None:
     members = random_examples(10, 4, 2, 0)
     with pytest.raises(NotApplicable, match="named columns"):
-        attribute.attack(made_subject(members, members, Memory.of(members.X, members.y, 2)), OPTIONS)
+        list(AttributeInference().run(made_subject(members, members, Memory.of(members.X, members.y, 2)), OPTIONS))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from pate.audit.bounds import (
+from pate.audit.confidence_bounds import (
     best_one_run_epsilon,
     epsilon_from_pairs,
     epsilon_from_rates,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pate.audit import mechanism as audited
-from pate.audit.mechanism import attack, audit_mechanism
+from pate.audit.confidence_bounds import log_excess
+from pate.audit.mechanism import MechanismDraws, audit_mechanism, worst_pair
 from pate.audit.results import Options
-from pate.audit.worst_pair import log_excess, worst_pair
 from pate.config import Config
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram, LNMax, MSamp, MStab, MSvec, PermuteAndFlip
 
@@ -113,7 +113,7 @@ def test_an_attack_for_each_mechanism_of_a_run(monkeypatch):
         (neighbours, ["Histogram(scale=1.0)", "Histogram(scale=2.0)"], "a record that votes once added or removed"),
     ):
         subject = SimpleNamespace(config=config, kind="student", name="x", n_classes=10, delta=1e-5)
-        found = attack(subject, Options(quick=True))
+        found = list(MechanismDraws().run(subject, Options(quick=True)))
         assert [one.relation for one in found] == [relation] * len(expected)
         assert all(name in one.note for name, one in zip(expected, found, strict=True))
         assert not any(one.refutes for one in found) or max(one.epsilon_lower for one in found) < 10

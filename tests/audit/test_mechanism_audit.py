@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from pate.audit.bounds import clopper_pearson_lower, clopper_pearson_upper
-from pate.audit.mechanism import audit, encode_outcomes, sample_answers
+from pate.audit.confidence_bounds import (
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    encode_outcomes,
+    epsilon_from_samples,
+)
+from pate.audit.mechanism import sample_answers
 from pate.mechanisms import (
     ConfidentGNMax,
     GaussianMSamp,
@@ -39,7 +44,7 @@ def moved(counts, votes=1):
 def lower_bound(mechanism, counts, neighbour, delta, runs=RUNS, seed=1):
     entropy = np.random.default_rng(seed).bytes
     samples = (sample_answers(mechanism, np.array(c), runs, entropy) for c in (counts, neighbour))
-    return audit(*samples, delta=delta)
+    return epsilon_from_samples(*samples, delta=delta)
 
 
 def priced(mechanism, asked, delta):
@@ -158,7 +163,7 @@ def test_a_sparse_vector_that_neither_redraws_nor_counts_is_caught():
         np.concatenate([difference_of_halves(careless_svec(distances, 5000, rng)) for _ in range(8)])
         for distances in alternating_stream()
     ]
-    result = audit(*samples, delta=SVEC.delta)
+    result = epsilon_from_samples(*samples, delta=SVEC.delta)
     assert result.epsilon_lower_bound > 1.05 * SVEC.epsilon, result
 
 
@@ -170,7 +175,7 @@ def test_the_real_sparse_vector_on_the_same_stream_is_not():
         counts = np.column_stack([gaps, 0 * gaps])
         labels = sample_answers(SVEC, counts, 1500, np.random.default_rng(3).bytes)
         samples.append(difference_of_halves(labels >= 0))
-    assert not audit(*samples, delta=SVEC.delta).refutes(SVEC.epsilon)
+    assert not epsilon_from_samples(*samples, delta=SVEC.delta).refutes(SVEC.epsilon)
 
 
 def test_false_alarms_are_as_rare_as_stated():
@@ -182,7 +187,8 @@ def test_false_alarms_are_as_rare_as_stated():
     epsilon, trials, rate = 0.5, 500, 0.05
     likely = 1 / (1 + math.exp(-epsilon))
     accused = sum(
-        audit(rng.random(2000) < likely, rng.random(2000) > likely, 0.0, rate).refutes(epsilon) for _ in range(trials)
+        epsilon_from_samples(rng.random(2000) < likely, rng.random(2000) > likely, 0.0, rate).refutes(epsilon)
+        for _ in range(trials)
     )
     assert binomtest(accused, trials, rate, alternative="greater").pvalue > 1e-6, accused
 
@@ -206,15 +212,15 @@ def test_outcomes_are_tuples_of_labels():
 
 def test_an_event_names_the_outcomes_that_betray():
     a, b = np.tile([[1, -1]], (4000, 1)), np.tile([[1, 1]], (4000, 1))
-    result = audit(a, b, delta=1e-5)
+    result = epsilon_from_samples(a, b, delta=1e-5)
     assert result.event in ({(1, -1)}, {(1, 1)})
     assert (result.likelier == "a") == (result.event == {(1, -1)})
     assert result.epsilon_lower_bound == pytest.approx(math.log(2000 / math.log(2e6)), rel=0.02)
-    assert audit(a, a, delta=0.0).epsilon_lower_bound == 0
+    assert epsilon_from_samples(a, a, delta=0.0).epsilon_lower_bound == 0
 
 
 def test_samples_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match="two samples"):
-        audit(np.zeros((10, 2), dtype=int), np.zeros(10, dtype=int), 0.0)
+        epsilon_from_samples(np.zeros((10, 2), dtype=int), np.zeros(10, dtype=int), 0.0)
     with pytest.raises(ValueError, match="delta"):
-        audit(np.zeros(10, dtype=int), np.zeros(10, dtype=int), 1.0)
+        epsilon_from_samples(np.zeros(10, dtype=int), np.zeros(10, dtype=int), 1.0)

@@ -11,19 +11,28 @@ import pytest
 from scipy.stats import binom
 from support.subjects import OVERFITTING, Memory, made_subject, random_examples
 
-from pate.audit import correctness, label_only, lira, rmia, shadows, threshold
-from pate.audit.learners import NonprivateTrainer
-from pate.audit.membership import asked_about, auc_error, confidence, epsilon_shown
+from pate.audit import shadow_models
+from pate.audit.learners import Baseline, NonprivateTrainer
+from pate.audit.membership import (
+    CorrectnessGap,
+    LabelOnly,
+    LossThreshold,
+    asked_about,
+    auc_error,
+    confidence,
+    epsilon_shown,
+)
 from pate.audit.results import AttackResult, Options
+from pate.audit.shadow_models import RMIA, LiRA, halves, shadows_for
 from pate.audit.target import Subject, TargetExamples
 
 OPTIONS = Options(quick=True, shadows=16, processes=1)
-ATTACKS = (threshold, correctness, label_only, lira, rmia)
+ATTACKS = (LossThreshold, CorrectnessGap, LabelOnly, LiRA, RMIA)
 FAR = 5.4  # standard errors: 7e-8 for a finding, below 1e-6 for all of a test
 
 
 def _all(subject: Subject, options: Options = OPTIONS) -> list[AttackResult]:
-    return [finding for module in ATTACKS for finding in module.attack(subject, options)]
+    return [finding for attack in ATTACKS for finding in attack().run(subject, options)]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +45,8 @@ def test_a_memory_of_random_labels_leaks_what_theory_says() -> None:
     """It is always right on members and once in k on others, so the gap attack's AUC is 1 − 1/(2k)."""
     members, outsiders = random_examples(2000, 6, 10, 3), random_examples(2000, 6, 10, 4)
     subject = made_subject(members, outsiders, Memory.of(members.X, members.y, 10), 10)
-    for module in (correctness, threshold):
-        (found,) = module.attack(subject, OPTIONS)
+    for attack in (CorrectnessGap, LossThreshold):
+        (found,) = attack().run(subject, OPTIONS)
         assert found.members == found.outsiders == 2000
         error = 0.5 * math.sqrt(0.1 * 0.9 / 2000)  # AUC = 1 − (share of others guessed)/2
         assert found.auc == pytest.approx(0.95, abs=FAR * error)
@@ -127,14 +136,14 @@ def test_confidence_is_the_logit_of_the_true_class_however_sure_the_model_is() -
 
 
 def test_every_example_is_in_half_of_the_shadow_models() -> None:
-    inside = shadows.halves(16, 101, seed=0)
+    inside = halves(16, 101, seed=0)
     assert (inside.sum(axis=0) == 8).all()
     assert len(np.unique(inside, axis=1)[0]) > 50
 
 
 def test_shadow_models_go_on_where_they_were(overfitted: Subject, tmp_path: Path) -> None:
     options, asked = replace(OPTIONS, work=tmp_path), asked_about(overfitted, OPTIONS)
-    whole = shadows.shadows_for(overfitted, asked, options)
+    whole = shadows_for(overfitted, asked, options)
     (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o077 == 0
     files = sorted(folder.iterdir())
@@ -143,25 +152,25 @@ def test_shadow_models_go_on_where_they_were(overfitted: Subject, tmp_path: Path
     kept = {path: path.stat().st_mtime_ns for path in files[3:]}
     for path in files[:3]:
         path.unlink()
-    again = shadows.shadows_for(overfitted, asked, options)
+    again = shadows_for(overfitted, asked, options)
     assert {path: path.stat().st_mtime_ns for path in files[3:]} == kept
     np.testing.assert_array_equal(again.confidence, whole.confidence)
-    assert shadows.shadows_for(overfitted, asked, replace(options, seed=1)).confidence[0, 0] != whole.confidence[0, 0]
+    assert shadows_for(overfitted, asked, replace(options, seed=1)).confidence[0, 0] != whole.confidence[0, 0]
 
 
 def test_shadow_models_of_other_processes_are_the_same(overfitted: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, options = asked_about(overfitted, OPTIONS), replace(OPTIONS, shadows=4)
-    here = shadows.shadows_for(overfitted, asked, options)
-    monkeypatch.setattr(shadows, "_WORTH_A_PROCESS", 0.0)
-    there = shadows.shadows_for(overfitted, asked, replace(options, processes=2))
+    here = shadows_for(overfitted, asked, options)
+    monkeypatch.setattr(shadow_models, "_WORTH_A_PROCESS", 0.0)
+    there = shadows_for(overfitted, asked, replace(options, processes=2))
     np.testing.assert_allclose(there.confidence, here.confidence, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("local_ray")
 def test_shadow_models_of_a_ray_are_the_same(overfitted: Subject) -> None:
     asked, options = asked_about(overfitted, OPTIONS), replace(OPTIONS, shadows=4)
-    trainer, inside = overfitted.trainer, shadows.halves(4, 600, 0)
-    there = shadows.shadows_for(overfitted, asked, options)
+    trainer, inside = overfitted.trainer, halves(4, 600, 0)
+    there = shadows_for(overfitted, asked, options)
     for number in range(4):
         model = trainer.train(asked.X[inside[number]], asked.y[inside[number]], 1_000 + number)
         np.testing.assert_allclose(there.confidence[number], confidence(model, asked.X, asked.y), rtol=1e-3, atol=1e-3)
@@ -176,7 +185,7 @@ def test_fewer_examples_are_among_more() -> None:
 
 
 def test_findings_come_back_from_json(overfitted: Subject) -> None:
-    (found,) = threshold.attack(overfitted, OPTIONS)
+    (found,) = LossThreshold().run(overfitted, OPTIONS)
     assert AttackResult.from_json(found.to_json()) == found
     assert AttackResult("a", "m", "nothing", epsilon_lower=math.inf).to_json()["epsilon_lower"] is None
     assert len(found.at_risk) == 20
@@ -201,7 +210,7 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
     params = {"architecture": "mlp", "hidden": 128, "steps": 150, "batch_size": 64, "learning_rate": 2e-3}
     trainer = NonprivateTrainer("network", 10, params)
     subject = made_subject(members, outsiders, trainer.train(members.X, members.y, 0), 10)
-    gap, loss = (module.attack(subject, Options())[0] for module in (correctness, threshold))
+    gap, loss = (next(iter(attack().run(subject, Options()))) for attack in (CorrectnessGap, LossThreshold))
     assert gap.advantage == pytest.approx(0.056, abs=0.025)
     assert loss.advantage is not None
     assert 0.5 + loss.advantage / 2 == pytest.approx(0.517, abs=0.025)
@@ -209,11 +218,9 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
 
 def test_shadow_models_of_a_baseline_take_lots_of_the_same_share() -> None:
     """A lot of 8,192 of 60,000 records is one of 41 of 300: as many steps, and never larger than what there is."""
-    from pate.audit.learners import Baseline
-
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 5)).astype(np.float32), rng.integers(0, 2, 300)
     params = {"model": "linear", "lot_size": 8192, "epochs": 1, "micro_batch": 512}
-    trained = Baseline("dp_sgd", 2, 8.0, 1e-5, params, records=60_000).train(X, y, seed=0)
+    trained = Baseline("dp_sgd", 2, 8.0, 1e-5, params, n_records=60_000).train(X, y, seed=0)
     assert trained.model.lot_size == 41
     assert trained.predict_proba(X).shape == (300, 2)

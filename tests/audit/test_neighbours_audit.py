@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pate.audit.mechanism import audit
+from pate.audit.confidence_bounds import epsilon_from_samples
 from pate.mechanisms import Histogram
 from pate.mechanisms.cell_costs import Round, cost_of
 from pate.voters.neighbours.cells import Cells, CellVote, Space
@@ -33,7 +33,7 @@ def lower_bound(count: Count) -> float:
         ).reshape(RUNS, *counts.shape)
         # the direction of the likelihood ratio: what went down against what went up, cut off where it no longer changes
         samples.append(np.clip(released[:, 0, 0], 0, 1) - np.clip(released[:, 1, 1], 0, 1))
-    return audit(*samples, delta=0.0).epsilon_lower_bound
+    return epsilon_from_samples(*samples, delta=0.0).epsilon_lower_bound
 
 
 def second_vote_in_the_same_cell(X: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from pate.audit.confidence_bounds import plan
 from pate.audit.interface import Canaries, fair_coins, guess
-from pate.audit.one_run import alone, audit_erm, audit_gradients, plan, spikes
+from pate.audit.one_run import alone, audit_erm, audit_gradients, spikes
 from pate.audit.results import Options
 from pate.audit.runner import audit
 from pate.audit.sensitivity import audit_sensitivity

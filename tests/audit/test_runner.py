@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ from support.subjects import made_subject, random_examples
 from typer.testing import CliRunner
 
 from pate import pipeline
-from pate.audit import threshold
-from pate.audit.page import EXPLAINED, render_audit
-from pate.audit.results import AttackResult, Options
-from pate.audit.runner import Audit, Audited, attack_names, audit, beside_control
+from pate.audit.membership import LossThreshold
+from pate.audit.page import render_audit
+from pate.audit.results import AttackResult, Audit, Audited, Options, attack_classes
+from pate.audit.runner import audit, beside_control
 from pate.baselines.run import run_baseline
 from pate.cli import app
 from pate.cli.audit import _show
@@ -181,10 +182,12 @@ def test_forgetting_erases_what_attacks_know_of_records(runs: dict[str, Path], t
 
 
 def test_every_attack_is_explained_on_the_page() -> None:
-    known = {name.lower().replace("-", " ") for name in EXPLAINED}
-    words = {"threshold": "loss threshold", "correctness": "correctness gap"}
-    for name in attack_names():
-        assert words.get(name, name).replace("-", " ") in known
+    found = attack_classes()
+    assert list(found)[:4] == ["threshold", "correctness", "label-only", "lira"]
+    findings = tuple(AttackResult(f"{attack.title}, way", "model", "") for attack in found.values())
+    model = Audited("model", "baseline", "DP-SGD", 0.5, 1e-5, 1.0, 0.5)
+    page = unescape(render_audit(Audit("model", "digits", True, True, (model,), findings)))
+    assert all(attack.explanation in page for attack in found.values())
 
 
 def test_a_contradicted_claim_is_told_first() -> None:
@@ -192,7 +195,7 @@ def test_a_contradicted_claim_is_told_first() -> None:
     from support.subjects import Memory
 
     subject = made_subject(members, outsiders, Memory.of(members.X, members.y, 2), epsilon=0.5)
-    findings = threshold.attack(subject, Options.of(True))
+    findings = list(LossThreshold().run(subject, Options.of(True)))
     assert findings[0].refutes
     model = Audited("model", "baseline", "DP-SGD", 0.5, 1e-5, 1.0, 0.5)
     page = render_audit(Audit("model", "digits", True, True, (model,), tuple(findings)))

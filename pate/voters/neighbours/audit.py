@@ -20,11 +20,11 @@ from pate.audit.interface import (
     OneRunAudit,
     Scores,
     fair_coins,
+    scratch_folder,
     scratch_run,
     student_scores,
     with_quick_student,
 )
-from pate.audit.scratch import scratch_folder
 from pate.boundary.aggregator import Aggregator
 from pate.boundary.counts import sum_votes
 from pate.data.private import Records

@@ -20,12 +20,12 @@ from pate.audit.interface import (
     Scores,
     fair_coins,
     fewer_records,
+    scratch_folder,
     scratch_run,
     student_scores,
     with_quick_student,
 )
-from pate.audit.scratch import scratch_folder
-from pate.audit.worst_pair import worst_pair
+from pate.audit.mechanism import worst_pair
 from pate.boundary.aggregator import Aggregator, query_ids
 from pate.boundary.guard import silenced
 from pate.data.partition import parts_of
