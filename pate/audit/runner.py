@@ -17,7 +17,7 @@ from pate.audit.attribute import check_columns
 from pate.audit.page import render_audit
 from pate.audit.results import Attack, AttackResult, Audit, Audited, NotApplicable, Options, attack_classes
 from pate.audit.target import Subject, control, data_of, subject_of, without_privacy
-from pate.data.private import PrivateData, clip_to_public_range
+from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.runs.run import Run
@@ -82,7 +82,7 @@ def _subjects(
 ) -> list[Subject]:
     """The run's own model, those of other runs on the same data, one without privacy and a control; each name once."""
     with options.console.trying("reading the run and its data"):
-        public, private = clip_to_public_range(*(data or data_of(run, data_dir)))
+        public, private = prepare_data(*(data or data_of(run, data_dir)), keep_missing=True)
         check_columns(public.features, options.sensitive)
         subjects = [subject_of(run, public, private)]
         for other in others:

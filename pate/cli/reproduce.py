@@ -34,71 +34,38 @@ def reproduce(
     log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
 ) -> None:
     """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
+    from pate.reproduce import rows as known
     from pate.reproduce import run, table
-    from pate.reproduce.baseline_runs import baseline_studies
-    from pate.reproduce.rows import figures_alone, study
     from pate.runs.console import console_for, in_a_job
 
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
     if figures and rows is not None:
         raise ConfigError("--figures: has no rows; leave out --rows")
-    if data in baseline_studies():
-        if figures:
-            raise ConfigError(f"--figures: {data} has no teachers to draw them of; leave it out")
-        _reproduce_baselines(data, quick, votes, seeds, rows, out, data_dir, address, as_json, log_json)
-        return
-    chosen = study(data, votes, quick, _names(rows))
-    if figures:
-        chosen, seeds = figures_alone(chosen), 1
+    names = None if rows is None else [name.strip() for name in rows.split(",")]
+    of_baseline = data in known.baseline_studies()  # which has no teachers
+    if of_baseline and figures:
+        raise ConfigError(f"--figures: {data} has no teachers to draw them of; leave it out")
+    if of_baseline and votes:
+        raise ConfigError(f"--votes: {data} is about a learner without teachers; leave it out")
     kind = "-votes" * votes + "-quick" * quick + "-figures" * figures
     out = out.expanduser() if out else Path("runs") / f"reproduce-{data}{kind}"
-    console = console_for(log_json)
+    seeds, console = 1 if figures else seeds or (1 if quick else 3), console_for(log_json)
     with advising(lambda: "; the same command goes on from here"):
-        result = run.reproduce(
-            chosen, out, seeds or (1 if quick else 3), data_dir=data_dir, address=address, console=console
-        )
+        if of_baseline:
+            chosen = known.baseline_study(data, quick, names)
+            public = run.reproduce_baselines(chosen, out, seeds, data_dir=data_dir, address=address, console=console)
+            lines, written = table.baseline_lines(public), f"table.txt, {run.FIGURE}"
+        else:
+            study = known.study(data, votes, quick, names)
+            study = known.figures_alone(study) if figures else study
+            found = run.reproduce(study, out, seeds, data_dir=data_dir, address=address, console=console)
+            public, lines = found.public, table.public_lines(found.public)
+            if not in_a_job():  # whose log is no place for what is private
+                lines += ["", *table.private_lines(found.public, found.private)]
+            written = f"table.txt; under {out}/private (do not publish) the other figures"
     if as_json:
-        print(json.dumps(result.public, ensure_ascii=False))
+        print(json.dumps(public, ensure_ascii=False))
         return
-    print("\n".join(table.public_lines(result.public)))
-    if not in_a_job():  # whose log is no place for them
-        print("\n".join(["", *table.private_lines(result.public, result.private)]))
-    print(f"\nwritten: {out}/results.json, table.txt; under {out}/private (do not publish) the other figures")
-
-
-def _names(rows: str | None) -> list[str] | None:
-    """What `--rows` lists."""
-    return None if rows is None else [name.strip() for name in rows.split(",")]
-
-
-def _reproduce_baselines(
-    name: str,
-    quick: bool,
-    votes: bool,
-    seeds: int | None,
-    rows: str | None,
-    out: Path | None,
-    data_dir: Path | None,
-    address: str | None,
-    as_json: bool,
-    log_json: bool,
-) -> None:
-    """A paper about a baseline, which has no teachers."""
-    from pate.reproduce.baseline_runs import FIGURE, baseline_study, reproduce_baselines, table_lines
-    from pate.runs.console import console_for
-
-    if votes:
-        raise ConfigError(f"--votes: {name} is about a learner without teachers; leave it out")
-    chosen = baseline_study(name, quick, _names(rows))
-    out = out.expanduser() if out else Path("runs") / f"reproduce-{name}{'-quick' * quick}"
-    console = console_for(log_json)
-    with advising(lambda: "; the same command goes on from here"):
-        result = reproduce_baselines(
-            chosen, out, seeds or (1 if quick else 3), data_dir=data_dir, address=address, console=console
-        )
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
-        return
-    print("\n".join(table_lines(result)))
-    print(f"\nwritten: {out}/results.json, table.txt, {FIGURE}")
+    print("\n".join(lines))
+    print(f"\nwritten: {out}/results.json, {written}")

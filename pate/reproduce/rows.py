@@ -1,4 +1,4 @@
-"""Which rows there are, as configs of ordinary runs, each beside the paper's figures."""
+"""Which rows there are, as configs of ordinary runs, each beside the paper's figures: of PATE, and of baselines."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pate.components.registry import chosen, nearest
-from pate.config import Config, default_config_path, parse_config, read_yaml
+from pate.config import BaselineConfig, Config, default_config_path, parse_config, read_yaml
 from pate.errors import ConfigError
-from pate.reproduce.baseline_runs import baseline_studies
 
 _SECTIONS = ("neighbours", "mechanism", "budget", "student")
 _ROWS = Path(__file__).with_name("rows.yaml")
+_BASELINE_ROWS = Path(__file__).with_name("baseline_rows.yaml")
 _PAPERS = Path(__file__).parents[1] / "report" / "papers.yaml"
 
 
@@ -104,8 +104,17 @@ def study(
         asked_for = entry.get("votes", not own_config) if votes else entry.get("own", True)
         if not asked_for or (quick and names is None and not entry.get("quick", False)):
             continue
-        own = _base(entry["config"], files[0].parent) if own_config else base
-        content = _on_records(own, entry) if own_config else _on_votes(own, entry, {} if votes else known)
+        if own_config:  # a run on the records; sections that the row has too are added key by key
+            own = _base(entry["config"], files[0].parent)
+            content = own | {key: own.get(key, {}) | entry[key] for key in _SECTIONS if key in entry}
+        else:  # a run on the votes of the study's teachers
+            usual = base["student"] if votes else known.get("student", base["student"])
+            content = base | {
+                "mechanism": entry["mechanism"],
+                "budget": {"delta": base["budget"]["delta"], **entry["budget"]},
+                "n_teachers": entry.get("n_teachers", base["n_teachers"]),
+                "student": entry.get("student", usual),
+            }
         content["name"] = f"{data}-{entry['name']}"
         nonprivate = nonprivate or content.pop("nonprivate", None)
         for key in ("nonprivate", "report"):  # no part of a row
@@ -127,22 +136,6 @@ def study(
     return found if names is None else found.only(names)
 
 
-def _on_votes(base: dict[str, Any], entry: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """A run on the votes of the study's teachers."""
-    return base | {
-        "mechanism": entry["mechanism"],
-        "budget": {"delta": base["budget"]["delta"], **entry["budget"]},
-        "n_teachers": entry.get("n_teachers", base["n_teachers"]),
-        "student": entry.get("student", known.get("student", base["student"])),
-    }
-
-
-def _on_records(own: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
-    """A run on the records, as a config of its own says; sections that the row has too are added key by key."""
-    changed = {key: own.get(key, {}) | entry[key] for key in _SECTIONS if key in entry}
-    return own | changed
-
-
 def _base(name: str, folder: Path) -> dict[str, Any]:
     """A config beside the rows' file, or one that comes with the package."""
     beside = folder / f"{name}.yaml"
@@ -154,3 +147,72 @@ def _of_paper(data: str, wanted: dict[str, Any], file: Path) -> dict[str, Any]:
         if row["data"] == data and all(row[key] == value for key, value in wanted.items()):
             return row
     raise ConfigError(f"{file.name}: has no row {wanted} of {data}")
+
+
+# Papers about baselines
+
+
+@dataclass(frozen=True)
+class BaselineRow:
+    """What is run, what the paper has for it, and how the two differ; `panel` and `at` say where a figure shows it."""
+
+    name: str
+    content: dict[str, Any]
+    paper: float | None
+    differs: str
+    panel: str
+    at: float | None = None
+    line: str = ""
+    curve: bool = False
+
+    def config(self, seed: int) -> BaselineConfig:
+        """The config of the row's run with that seed."""
+        return parse_config(self.content | {"seed": seed}, BaselineConfig)
+
+
+@dataclass(frozen=True)
+class BaselineStudy:
+    """All rows of one paper; `panels` are titles and axes of its figure, by name.
+
+    `public_was_seen` says that public examples taught the network something beforehand, so that they are no test.
+    """
+
+    name: str
+    source: str
+    rows: tuple[BaselineRow, ...]
+    panels: dict[str, dict[str, Any]]
+    public_was_seen: bool = False
+
+    def only(self, names: Sequence[str]) -> BaselineStudy:
+        """A copy of the study with the named rows alone."""
+        return replace(self, rows=chosen(names, {row.name: row for row in self.rows}, self.name, "rows"))
+
+
+def baseline_studies(file: Path = _BASELINE_ROWS) -> list[str]:
+    """The names of all that there are."""
+    return list(read_yaml(file))
+
+
+def baseline_study(
+    name: str, quick: bool, names: Sequence[str] | None = None, file: Path = _BASELINE_ROWS
+) -> BaselineStudy:
+    """The rows of one paper: those that `names` lists, else all; `quick` leaves most out where none is named."""
+    known, rows = read_yaml(file)[name], []
+    for entry in known["rows"]:
+        if quick and names is None and not entry.get("quick", False):
+            continue
+        own = read_yaml(default_config_path(entry.get("config") or known["config"]))
+        own.pop("nonprivate", None)
+        baseline = own["baseline"]
+        params = baseline.get("params", {}) | known.get("params", {}) | entry.get("params", {})
+        content = own | {
+            "name": f"{name}-{entry['name']}",
+            "data": entry.get("data", own["data"]),
+            "baseline": {"name": entry.get("baseline", baseline["name"]), "params": params},
+            "budget": own["budget"] | entry.get("budget", {}),
+        }
+        differs = "; ".join(text for text in (known.get("differs"), entry.get("differs")) if text)
+        shown = {key: entry[key] for key in ("at", "line", "curve") if key in entry}
+        rows.append(BaselineRow(entry["name"], content, entry.get("paper"), differs, entry["panel"], **shown))
+    found = BaselineStudy(name, known["source"], tuple(rows), known["panels"], known.get("public_was_seen", False))
+    return found if names is None else found.only(names)

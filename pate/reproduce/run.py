@@ -1,17 +1,21 @@
 """Run the rows: teachers are trained once per seed, then every row is an ordinary run on their votes.
 
 Rows in which records vote themselves are ordinary runs on the records; what is slow about those, the records' public
-features, is worked out once for all seeds.
+features, is worked out once for all seeds. Rows of baselines are ordinary runs too. What is finished is not run again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
+import shutil
 import statistics
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,23 +24,34 @@ from numpy.typing import NDArray
 
 from pate import pipeline
 from pate.baselines.nonprivate import nonprivate_accuracy
+from pate.baselines.run import run_baseline
 from pate.cluster.session import joined
-from pate.config import Config, Model, RaySettings
-from pate.data.private import PrivateData, Records, Votes, records_of
+from pate.config import BaselineConfig, Config, Model
+from pate.data.private import PrivateData, Records, Votes, prepare_data, records_of
 from pate.data.public import PublicData
+from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.planning.costs import published_epsilon
 from pate.reproduce import table
-from pate.reproduce.rows import Row, Study
-from pate.reproduce.teaching import votes_of
+from pate.reproduce.rows import BaselineRow, BaselineStudy, Row, Study
 from pate.runs.console import Console
 from pate.runs.files import RESULTS, TABLE, RunFiles
-from pate.storage.files import locked, make_folder, write_atomically
+from pate.runs.signatures import user_secret
+from pate.storage.files import KEY_BYTES, locked, make_folder, write_atomically
 from pate.teachers import recipe_of
 from pate.voters import voters_of
+from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers.ensemble import Ensemble
+from pate.voters.teachers.readers import split_records
+from pate.voters.teachers.settings import TeachersConfig
+from pate.voters.teachers.worker import Teaching
 
+FIGURE = "figure.png"
 _FIGURE_EXAMPLES = 1000
-PRIVATE = "do not publish"
+_PRIVATE = "do not publish"
+
+Both = tuple[PublicData, PrivateData]
+"""The data of a row."""
 
 
 @dataclass(frozen=True)
@@ -54,140 +69,52 @@ def reproduce(
     private = out / "private"
     make_folder(out)
     make_folder(private, 0o700)
+    loaded: dict[str, Both] = {}
+
+    def data_of(config: Config) -> Both:
+        key, voters = f"{config.voters} {config.data.model_dump_json()}", voters_of(config)
+        if key not in loaded:
+            found = voters.load(data_dir, Path(), by_workers=False)
+            data, records = prepare_data(*found, voters.keeps_unusable_records)
+            if not data.benchmark or data.y_public is None or data.y_test is None:
+                raise DataError(f"{study.data}: is not a benchmark with labels, there is nothing to compare")
+            loaded[key] = data, records
+        return loaded[key]
+
     with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(private / "lock", wait=False))
-        except BlockingIOError:
-            raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
-        sources = _Sources(study, data_dir)
+        stack.enter_context(_locked(private / "lock", out))
         first = study.rows[0].config(0) if study.rows else study.teachers(study.figure_teachers[0], 0)
-        (data, records), settings = sources.of(first), first.ray
-        stack.enter_context(joined(address, settings))
-        session = _Session(stack, address, settings, console)
+        data, records = data_of(first)
+        stack.enter_context(joined(address, first.ray))
+
+        @cache
+        def start_ray() -> None:
+            from pate.cluster.session import ray_session
+
+            with console.working("starting Ray"):
+                stack.enter_context(ray_session(address, first.ray))
+
         nonprivate = _nonprivate(study, data, records, private, console)
         outcomes: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
         ensembles: list[dict[str, Any]] = []
         for seed in range(seeds):
-            known = _Votes(study, data, records, seed, private, session)
+            known = _Votes(study, data, records, seed, private, start_ray, console)
             for row in study.rows:
                 console.info(f"— {study.data}: {row.name}, seed {seed} ({seed + 1} of {seeds})")
-                if row.has_own_config:
-                    outcome = _run_on_records(row, seed, sources.of(row.config(seed)), out, console)
-                else:
-                    outcome = _run_on_votes(row, seed, known, out, session)
-                outcomes[row.name].append(outcome)
+                outcomes[row.name].append(_run_row(row, row.config(seed), known, data_of, out, console))
             ensembles += known.figures()
-        result = _together(study, outcomes, ensembles, nonprivate, data.notes, seeds)
+        result = _collect(study, outcomes, ensembles, nonprivate, data.notes, seeds)
         _write(result, out, private, study.data)
         return result
 
 
-class _Session:
-    """Ray, started when something first needs it and kept for all the rest."""
-
-    def __init__(self, stack: ExitStack, address: str | None, settings: RaySettings, console: Console) -> None:
-        self._stack, self._address, self._settings, self._up = stack, address, settings, False
-        self.console = console
-
-    def start(self) -> None:
-        from pate.cluster.session import ray_session
-
-        if not self._up:
-            with self.console.working("starting Ray"):
-                self._stack.enter_context(ray_session(self._address, self._settings))
-            self._up = True
-
-
-class _Ensemble(NamedTuple):
-    """Which teachers voted: how many, and the share of the records that each saw if they were sampled."""
-
-    n_teachers: int
-    rate: float | None = None
-
-
-def _ensemble(config: Any) -> _Ensemble:
-    return _Ensemble(config.n_teachers, config.build_mechanism().split(config.n_teachers).rate)
-
-
-class _Votes:
-    """The votes of one seed's teachers on every example that some row asks about."""
-
-    def __init__(
-        self, study: Study, data: PublicData, known: PrivateData, seed: int, private: Path, session: _Session
-    ) -> None:
-        self._study, self._data, self._known, self._seed = study, data, known, seed
-        self.data = data
-        self._private, self._session = private, session
-        self._asked: dict[str, NDArray[np.int64]] = {}
-        self._wanted: dict[_Ensemble, NDArray[np.int64]] = {}
-        self._taught: dict[_Ensemble, Any] = {}
-        first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
-        configs: list[Any] = [row.config(seed) for row in study.rows if not row.has_own_config]
-        for config in configs:
-            order = voters_of(config).order_public(_numbered(data)).public_rows
-            assert order is not None
-            self._asked[config.name] = order[: config.budget.max_queries]
-            ensemble = _ensemble(config)
-            before = self._wanted.get(ensemble, first)
-            self._wanted[ensemble] = np.union1d(before, self._asked[config.name])
-            self._taught[ensemble] = study.teachers(config.n_teachers, seed) if ensemble.rate is None else config
-        for n_teachers in study.figure_teachers if seed == 0 else ():  # ensembles that only the figures need
-            self._wanted.setdefault(_Ensemble(n_teachers), first)
-            self._taught.setdefault(_Ensemble(n_teachers), study.teachers(n_teachers, seed))
-
-    def votes(self, config: Config) -> Votes:
-        """The votes of the config's teachers; those that no row asks about stay empty."""
-        if isinstance(self._known, Votes):
-            return self._known
-        rows = self._wanted[_ensemble(config)]
-        votes = np.zeros((len(self._data.X_public), len(self._data.classes)), dtype=np.int64)
-        votes[rows] = self._count(_ensemble(config))[0]
-        return Votes(votes)
-
-    def asked(self, config: Config, most: int) -> NDArray[np.int64]:
-        """Which public examples the row's run asked about, the first `most`."""
-        return self._asked[config.name][:most]
-
-    def seconds(self, config: Config) -> dict[str, float]:
-        return {} if isinstance(self._known, Votes) else self._count(_ensemble(config))[1]
-
-    def figures(self) -> list[dict[str, Any]]:
-        """Figures 2 and 3 on the first public examples, for each size of ensemble."""
-        y = self._data.y_public
-        if y is None or not self._wanted:
-            return []
-        first = min(_FIGURE_EXAMPLES, len(y))
-        if isinstance(self._known, Votes):
-            return [table.vote_figures(self._known.counts[:first], y[:first])] if self._seed == 0 else []
-        return [
-            {"seed": self._seed, **table.vote_figures(self._count(ensemble)[0][:first], y[:first])}
-            for ensemble in sorted(one for one in self._wanted if one.rate is None)
-        ]  # the first rows of the union are the first examples
-
-    def _count(self, ensemble: _Ensemble) -> tuple[NDArray[np.int64], dict[str, float]]:
-        config, rows = self._taught[ensemble], self._wanted[ensemble]
-        known = records_of(self._known)
-        return votes_of(config, self._data, known, rows, self._private, self._session.start, self._session.console)
-
-
-def _numbered(data: PublicData) -> PublicData:
-    return replace(data, public_rows=np.arange(len(data.X_public)))
-
-
-class _Sources:
-    """The data of rows, each source loaded once."""
-
-    def __init__(self, study: Study, data_dir: Path | None) -> None:
-        self._study, self._data_dir, self._loaded = study, data_dir, dict[str, tuple[PublicData, PrivateData]]()
-
-    def of(self, config: Config) -> tuple[PublicData, PrivateData]:
-        key = f"{config.voters} {config.data.model_dump_json()}"
-        if key not in self._loaded:
-            data, private = voters_of(config).load(self._data_dir, Path(), by_workers=False)
-            if not data.benchmark or data.y_public is None or data.y_test is None:
-                raise DataError(f"{self._study.data}: is not a benchmark with labels, there is nothing to compare")
-            self._loaded[key] = data, private
-        return self._loaded[key]
+@contextmanager
+def _locked(lock: Path, out: Path) -> Iterator[None]:
+    try:
+        with locked(lock, wait=False):
+            yield
+    except BlockingIOError:
+        raise RunError(f"{out}: another pate is at work there; wait for it or choose another place") from None
 
 
 def _nonprivate(study: Study, data: PublicData, known: PrivateData, private: Path, console: Console) -> float | None:
@@ -203,46 +130,34 @@ def _nonprivate(study: Study, data: PublicData, known: PrivateData, private: Pat
     return float(json.loads(stored.read_text())["accuracy"])
 
 
-def _finished(
-    row: Row, config: Config, data: PublicData, private: PrivateData, out: Path, console: Console
-) -> tuple[RunFiles, dict[str, Any]]:
-    """The row's run in a directory of its own, finished now if it was not before, and what every row tells of it."""
-    folder = out / "rows" / f"{row.name}-seed-{config.seed}-{config.digest()[:8]}"
+def _run_row(
+    row: Row, config: Config, known: _Votes, data_of: Callable[[Config], Both], out: Path, console: Console
+) -> dict[str, Any]:
+    """The figures of the row's run, finished now if it was not before; and of the votes that it was on, if any."""
+    own = config if row.has_own_config else row.config_on_votes(config.seed)
+    data, private = data_of(config) if row.has_own_config else (known.data, known.votes(config))
+    folder = out / "rows" / f"{row.name}-seed-{own.seed}-{own.digest()[:8]}"
     run = RunFiles(folder)
     if not run.report_file.exists():
         kept = out / "private" / "features"
-        pipeline.run(config, folder, public=data, private=private, console=console, resume="auto", feature_cache=kept)
-    return run, {"folder": str(folder.relative_to(out)), "report": json.loads(run.report_file.read_text())}
-
-
-def _run_on_records(
-    row: Row, seed: int, data: tuple[PublicData, PrivateData], out: Path, console: Console
-) -> dict[str, Any]:
-    """The figures of a run by a config of its own: nothing of it depends on votes but what is noisy."""
-    run, told = _finished(row, row.config(seed), *data, out, console)
-    seconds = json.loads(run.seconds_file.read_text())
-    return told | {"epsilon": None, "published_bound": None, "seconds": seconds, "votes": {}}
-
-
-def _run_on_votes(row: Row, seed: int, known: _Votes, out: Path, session: _Session) -> dict[str, Any]:
-    """The figures of a run on the votes of teachers, and of those votes."""
-    config = row.config(seed)
-    data, private = known.data, known.votes(config)
-    run, told = _finished(row, row.config_on_votes(seed), data, private, out, session.console)
-    report = told["report"]
-    epsilon, seconds = (json.loads(file.read_text()) for file in (run.epsilon_file, run.seconds_file))
-    rows = known.asked(config, report["queries"]["asked"])
+        pipeline.run(own, folder, public=data, private=private, console=console, resume="auto", feature_cache=kept)
+    report, seconds = (json.loads(file.read_text()) for file in (run.report_file, run.seconds_file))
+    found = {"folder": str(folder.relative_to(out)), "report": report}
+    if row.has_own_config:  # nothing of it depends on votes but what is noisy
+        return found | {"epsilon": None, "published_bound": None, "seconds": seconds, "votes": {}}
+    assert isinstance(private, Votes)
     assert data.y_public is not None
-    votes = private.counts[rows]
-    return told | {
-        "epsilon": epsilon.get("epsilon_data_dependent"),
+    asked = known.asked[config.name][: report["queries"]["asked"]]
+    votes = private.counts[asked]
+    return found | {
+        "epsilon": json.loads(run.epsilon_file.read_text()).get("epsilon_data_dependent"),
         "published_bound": published_epsilon(config.build_mechanism(), votes, config.budget.delta),
         "seconds": known.seconds(config) | seconds,
-        "votes": table.vote_figures(votes, data.y_public[rows]),
+        "votes": table.vote_figures(votes, data.y_public[asked]),
     }
 
 
-def _together(
+def _collect(
     study: Study,
     outcomes: dict[str, list[dict[str, Any]]],
     ensembles: list[dict[str, Any]],
@@ -254,25 +169,25 @@ def _together(
     for row in study.rows:
         found = outcomes[row.name]
         reports = [outcome["report"] for outcome in found]
+        first = reports[0]
+        selection = None if row.has_own_config else row.content["budget"].get("query_selection", "given")
         public_rows.append(
             {
                 "row": row.name,
                 "paper": row.paper,
                 "differs": "; ".join([row.differs, *notes]),
-                "mechanism": reports[0]["mechanism"],
-                "teachers": reports[0]["voters"]["n_teachers"],
-                "query_selection": None
-                if row.has_own_config
-                else row.content["budget"].get("query_selection", "given"),
-                "delta": reports[0]["privacy"]["delta"],
-                "epsilon": reports[0]["privacy"]["epsilon"],
-                "epsilon_added_or_removed": reports[0]["privacy"].get("epsilon_added_or_removed"),
+                "mechanism": first["mechanism"],
+                "teachers": first["voters"]["n_teachers"],
+                "query_selection": selection,
+                "delta": first["privacy"]["delta"],
+                "epsilon": first["privacy"]["epsilon"],
+                "epsilon_added_or_removed": first["privacy"].get("epsilon_added_or_removed"),
                 "epsilon_sanitised": _spread([(r["privacy"]["sanitised"] or {}).get("epsilon") for r in reports]),
                 "asked": _spread([r["queries"]["asked"] for r in reports]),
                 "answered": _spread([r["queries"]["answered"] for r in reports]),
                 "label_accuracy": _spread([r["benchmark"]["label_accuracy"] for r in reports]),
                 "student_accuracy": _spread([r["student"]["accuracy"] for r in reports]),
-                "test_examples": reports[0]["student"]["test_examples"],
+                "test_examples": first["student"]["test_examples"],
                 "runs": [outcome["folder"] for outcome in found],
             }
         )
@@ -293,7 +208,7 @@ def _together(
         "nonprivate_accuracy_of_the_paper": study.nonprivate_of_paper,
         "rows": public_rows,
     }
-    return Reproduction(head | public, {"private": PRIVATE} | head | {"rows": private_rows, "ensembles": ensembles})
+    return Reproduction(head | public, {"private": _PRIVATE} | head | {"rows": private_rows, "ensembles": ensembles})
 
 
 def _spread(values: list[Any]) -> dict[str, Any] | None:
@@ -305,14 +220,225 @@ def _spread(values: list[Any]) -> dict[str, Any] | None:
 
 
 def _write(result: Reproduction, out: Path, private: Path, data: str) -> None:
-    for folder, content, mode in ((out, result.public, 0o644), (private, result.private, 0o600)):
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(folder / RESULTS, lambda path, t=text: path.write_text(t), mode=mode)  # type: ignore[misc]
-    lines = "\n".join(table.public_lines(result.public)) + "\n"
-    write_atomically(out / TABLE, lambda path: path.write_text(lines), mode=0o644)
-    inside = "\n".join(table.private_lines(result.public, result.private)) + "\n"
-    write_atomically(private / TABLE, lambda path: path.write_text(inside))
+    _write_tables(out, result.public, table.public_lines(result.public), 0o644)
+    _write_tables(private, result.private, table.private_lines(result.public, result.private), 0o600)
     if result.private["ensembles"]:
         shown = [ensemble for ensemble in result.private["ensembles"] if ensemble.get("seed", 0) == 0]
         plot = table.draw(shown, data)
         write_atomically(private / "figures_2_and_3.png", lambda path: path.write_bytes(plot))
+
+
+def _write_tables(folder: Path, content: dict[str, Any], lines: Sequence[str], mode: int) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(folder / RESULTS, lambda path: path.write_text(text), mode=mode)
+    write_atomically(folder / TABLE, lambda path: path.write_text("\n".join(lines) + "\n"), mode=mode)
+
+
+# Votes
+
+
+class _Ensemble(NamedTuple):
+    """Which teachers voted: how many, and the share of the records that each saw if they were sampled."""
+
+    n_teachers: int
+    rate: float | None = None
+
+
+def _ensemble(config: Any) -> _Ensemble:
+    return _Ensemble(config.n_teachers, config.build_mechanism().split(config.n_teachers).rate)
+
+
+class _Votes:
+    """The votes of one seed's teachers on every example that some row asks about.
+
+    `asked` are the public examples that each row's run asks about, by the name of its config, in their order.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        data: PublicData,
+        known: PrivateData,
+        seed: int,
+        private: Path,
+        start_ray: Callable[[], None],
+        console: Console,
+    ) -> None:
+        self.data, self._known, self._seed = data, known, seed
+        self._private, self._start_ray, self._console = private, start_ray, console
+        self.asked: dict[str, NDArray[np.int64]] = {}
+        self._wanted: dict[_Ensemble, NDArray[np.int64]] = {}
+        self._taught: dict[_Ensemble, Any] = {}
+        first = np.arange(min(_FIGURE_EXAMPLES, len(data.X_public)))
+        numbered = replace(data, public_rows=np.arange(len(data.X_public)))
+        configs: list[Any] = [row.config(seed) for row in study.rows if not row.has_own_config]
+        for config in configs:
+            order = voters_of(config).order_public(numbered).public_rows
+            assert order is not None
+            self.asked[config.name] = order[: config.budget.max_queries]
+            ensemble = _ensemble(config)
+            self._wanted[ensemble] = np.union1d(self._wanted.get(ensemble, first), self.asked[config.name])
+            self._taught[ensemble] = study.teachers(config.n_teachers, seed) if ensemble.rate is None else config
+        for n_teachers in study.figure_teachers if seed == 0 else ():  # ensembles that only the figures need
+            self._wanted.setdefault(_Ensemble(n_teachers), first)
+            self._taught.setdefault(_Ensemble(n_teachers), study.teachers(n_teachers, seed))
+
+    def votes(self, config: Config) -> Votes:
+        """The votes of the config's teachers; those that no row asks about stay empty."""
+        if isinstance(self._known, Votes):
+            return self._known
+        votes = np.zeros((len(self.data.X_public), self.data.n_classes), dtype=np.int64)
+        votes[self._wanted[_ensemble(config)]] = self._count(_ensemble(config))[0]
+        return Votes(votes)
+
+    def seconds(self, config: Config) -> dict[str, float]:
+        """How long it took to train the config's teachers and to count their votes."""
+        return {} if isinstance(self._known, Votes) else self._count(_ensemble(config))[1]
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Figures 2 and 3 on the first public examples, for each size of ensemble."""
+        y = self.data.y_public
+        if y is None or not self._wanted:
+            return []
+        first = min(_FIGURE_EXAMPLES, len(y))
+        if isinstance(self._known, Votes):
+            return [table.vote_figures(self._known.counts[:first], y[:first])] if self._seed == 0 else []
+        return [
+            {"seed": self._seed, **table.vote_figures(self._count(ensemble)[0][:first], y[:first])}
+            for ensemble in sorted(one for one in self._wanted if one.rate is None)
+        ]  # the first rows of the union are the first examples
+
+    def _count(self, ensemble: _Ensemble) -> tuple[NDArray[np.int64], dict[str, float]]:
+        """Histograms int[rows, classes] of the ensemble on the examples that are wanted, and the seconds it took.
+
+        Counted once and stored below `private/`, under a digest of what the teachers depend on; an interrupted
+        training is continued.
+        """
+        config, rows = self._taught[ensemble], self._wanted[ensemble]
+        folder = self._private / f"teachers-{config.n_teachers}-seed-{config.seed}-{_digest(config, rows)}"
+        stored, times = folder / "votes.npy", folder / "seconds.json"
+        if not (stored.exists() and times.exists()):
+            self._start_ray()
+            votes, seconds = _train_and_count(
+                config, self.data, records_of(self._known), self.data.X_public[rows], folder, self._console
+            )
+
+            def save(path: Path) -> None:
+                with path.open("wb") as file:
+                    np.save(file, votes)
+
+            text = json.dumps({"private": _PRIVATE, **seconds})
+            write_atomically(times, lambda path: path.write_text(text))
+            write_atomically(stored, save)
+            shutil.rmtree(folder / "teachers", ignore_errors=True)
+        seconds = json.loads(times.read_text())
+        return np.load(stored, allow_pickle=False), {name: seconds[name] for name in ("train", "vote")}
+
+
+def _digest(config: TeachersConfig, rows: NDArray[np.int64]) -> str:
+    content = config.model_dump(
+        mode="json",
+        include={"data", "teachers", "n_teachers", "seed"},
+        exclude={"teachers": {"__all__": {"resources"}}},
+    )
+    if (split := config.build_mechanism().split(config.n_teachers)).rate is not None:  # records are sampled
+        content["split"] = [split.rate, split.max_parts]
+    text = json.dumps(content, sort_keys=True).encode()
+    return hashlib.sha256(text + rows.astype("<i8").tobytes()).hexdigest()[:12]
+
+
+def _train_and_count(
+    config: TeachersConfig, data: PublicData, known: Records, X: NDArray, folder: Path, console: Console
+) -> tuple[NDArray[np.int64], dict[str, float]]:
+    make_folder(folder, 0o700)
+    if not (folder / "key").exists():
+        write_atomically(folder / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
+    key = (folder / "key").read_bytes()
+    started = time.perf_counter()
+    records = split_records(config, known, key)
+    teaching = Teaching.of(config, data.n_classes, shape=data.X_public.shape[1:])
+    store = TeacherFiles(folder, key, user=user_secret(folder / "key"))
+    with Ensemble(teaching, records, store, config.ray, console.info) as ensemble:
+        with console.working(f"trying each kind of teacher, {records.n_records // config.n_teachers} records each"):
+            ensemble.probe(data.X_public)
+        with console.track(f"training {config.n_teachers} teachers", config.n_teachers) as update:
+            ensemble.train(update)
+        trained = time.perf_counter()
+        with console.working(f"counting votes on {len(X)} examples"):
+            votes = ensemble.count(X)
+    return votes, {"train": trained - started, "vote": time.perf_counter() - trained}
+
+
+# Papers about baselines
+
+
+def reproduce_baselines(
+    study: BaselineStudy, out: Path, seeds: int, *, data_dir: Path | None, address: str | None, console: Console
+) -> dict[str, Any]:
+    """Run what is missing in `out`, and collect all results there; after a stop, call it again to go on."""
+    make_folder(out)
+    loaded: dict[str, Both] = {}
+
+    def data_of(config: BaselineConfig) -> Both:
+        key = config.data.model_dump_json()
+        if key not in loaded:
+            loaded.clear()  # one at a time: some take gigabytes
+            loaded[key] = load(config.data, data_dir, Path(), keep_missing=True)
+        data, private = loaded[key]
+        if not data.benchmark or data.y_test is None:
+            raise DataError(f"{study.name}: {config.data.source} is no benchmark with labels")
+        return (replace(data, y_public=None) if study.public_was_seen else data), private
+
+    reports: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
+    with _locked(out / "lock", out):
+        for seed in range(seeds):
+            for number, row in enumerate(study.rows, start=1):
+                console.info(f"— {study.name}: {row.name} ({number} of {len(study.rows)}), seed {seed + 1} of {seeds}")
+                config = row.config(seed)
+                folder = out / "rows" / f"{row.name}-seed-{seed}-{config.digest()[:8]}"
+                if not RunFiles(folder).report_file.exists():
+                    data, private = data_of(config)
+                    run_baseline(
+                        config,
+                        folder,
+                        address=address,
+                        resume="auto",
+                        console=console,
+                        public=data,
+                        private=private,
+                        curve=row.curve,
+                    )
+                report = json.loads(RunFiles(folder).report_file.read_text())
+                reports[row.name].append(report | {"folder": str(folder.relative_to(out))})
+    outcomes = [_baseline_outcome(row, reports[row.name]) for row in study.rows]
+    result = {"study": study.name, "source": study.source, "seeds": seeds, "rows": outcomes}
+    _write_tables(out, result, table.baseline_lines(result), 0o644)
+    picture = table.draw_baselines(study, outcomes)
+    write_atomically(out / FIGURE, lambda path: path.write_bytes(picture), mode=0o644)
+    return result
+
+
+def _baseline_outcome(row: BaselineRow, reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of a row: accuracy on all examples that were not trained on; public ones may have labels too."""
+    first, right = reports[0], []
+    n_test, n_public = first["student"]["test_examples"], first["benchmark"].get("public_examples") or 0
+    for report in reports:
+        accuracy, public = report["student"]["accuracy"], report["benchmark"]["public_accuracy"]
+        right.append(accuracy if public is None else (n_public * public + n_test * accuracy) / (n_public + n_test))
+    return {
+        "row": row.name,
+        "panel": row.panel,
+        "line": row.line,
+        "at": row.at,
+        "paper": row.paper,
+        "differs": row.differs,
+        "epsilon": first["privacy"]["epsilon"],
+        "delta": first["privacy"]["delta"],
+        "planned": first["planned"],
+        "accuracy": statistics.fmean(right),
+        "deviation": statistics.stdev(right) if len(right) > 1 else None,
+        "each": right,
+        "tested_on": n_public + n_test,
+        "curve": first["benchmark"].get("curve"),
+        "runs": [report["folder"] for report in reports],
+    }

@@ -1,16 +1,23 @@
-"""The tables in plain text: what may be published, and apart from it what may not."""
+"""The tables in plain text, and the figures: what may be published, and apart from it what may not."""
 
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.mechanisms import LNMax
 from pate.report.formats import percent
+from pate.reproduce.rows import BaselineStudy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PRIVATE = "private: do not publish"
 
@@ -179,12 +186,10 @@ def noisy_accuracy(votes: NDArray[np.int64], y: NDArray[np.int64], scale: float)
 
 def draw(figures: list[dict[str, Any]], data: str) -> bytes:
     """Both figures side by side, as a PNG."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
     for ensemble, style in zip(figures, cycle(("o-", "s--", "^:", "d-.", "v-")), strict=False):
         at = [point["epsilon_per_query"] for point in ensemble["noisy_vote"]]
         accuracy = [100 * point["accuracy"] for point in ensemble["noisy_vote"]]
@@ -195,7 +200,113 @@ def draw(figures: list[dict[str, Any]], data: str) -> bytes:
     right.bar([str(n) for n in sizes], [100 * ensemble["gap"] for ensemble in figures], color="C0")
     right.set(xlabel="teachers", ylabel="lead of the plurality, % of the teachers", ylim=(0, 100))
     figure.suptitle(f"{data}: figures 2 and 3 of Papernot et al. 2017 (private: do not publish)")
+    return _png(figure, 150)
+
+
+def _png(figure: Figure, dpi: int) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=150, format="png")
-    plt.close(figure)
+    figure.savefig(buffer, dpi=dpi, format="png")
     return buffer.getvalue()
+
+
+# Papers about baselines
+
+
+def baseline_lines(result: dict[str, Any]) -> list[str]:
+    """The table in plain text."""
+    cells: list[tuple[str, ...]] = [("row", "ε", "δ", "σ", "steps", "paper", "right", "of")]
+    for row in result["rows"]:
+        planned = row["planned"]
+        cells.append(
+            (
+                row["row"],
+                f"{row['epsilon']:.3g}",
+                f"{row['delta']:g}",
+                f"{planned['sigma']:.3g}" if "sigma" in planned else "",
+                f"{planned['steps']:,}" if "steps" in planned else "",
+                "" if row["paper"] is None else percent(row["paper"]),
+                _share({"mean": row["accuracy"], "deviation": row["deviation"]}),
+                f"{row['tested_on']:,}",
+            )
+        )
+    return [
+        f"{result['study']}: {result['source']} ({_of_seeds(result['seeds'])})",
+        "",
+        *columns(cells),
+        "",
+        "ε holds for every data set, for a record added or removed. Each row stands by itself: runs on the same data "
+        "add up.",
+        *(f"{row['row']}: {row['differs']}." for row in result["rows"] if row["differs"]),
+    ]
+
+
+_WIDE, _HIGH, _IN_A_LINE = 4.2, 3.4, 4
+
+
+def draw_baselines(study: BaselineStudy, outcomes: Sequence[dict[str, Any]]) -> bytes:
+    """All panels that have rows, as a PNG."""
+    from matplotlib.figure import Figure
+
+    shown = [name for name in study.panels if any(row["panel"] == name for row in outcomes)]
+    across = min(len(shown), _IN_A_LINE)
+    down = -(-len(shown) // across)
+    size = (_WIDE * across, _HIGH * down)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    for place, name in zip(axes.flat, shown, strict=False):
+        panel, rows = study.panels[name], [row for row in outcomes if row["panel"] == name]
+        if "names" in panel:
+            _named(place, rows, panel["names"])
+        else:
+            (_curves if panel.get("kind") == "curves" else _lines)(place, rows)
+        ticks = {"xscale": panel["scale"]} if "scale" in panel else {}
+        place.set(title=panel["title"], xlabel=panel["x"], ylabel="right, %", **ticks)
+        if ticks:
+            at = sorted({row["at"] for row in rows})
+            place.set_xticks(at, [f"{value:g}" for value in at])
+            place.minorticks_off()
+        if place.get_legend_handles_labels()[0]:
+            place.legend(fontsize="small")
+    for place in axes.flat[len(shown) :]:
+        place.axis("off")
+    return _png(figure, 130)
+
+
+def _curves(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    """Training and test over the epochs; the paper's figure is a dotted line."""
+    for number, row in enumerate(row for row in rows if row["curve"]):
+        planned = row["planned"]
+        epochs = [step * planned["sampling_rate"] for step, _ in row["curve"]]
+        for name, style in (("training", "--"), ("test", "-")):
+            shares = [100 * found[name] for _, found in row["curve"]]
+            label = row["line"] if name == "test" else None
+            axes.plot(epochs, shares, style, color=f"C{number}", label=label)
+        if row["paper"] is not None:
+            axes.axhline(100 * row["paper"], linestyle=":", color=f"C{number}")
+
+
+def _lines(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    """Accuracy against what was changed, a line for each name; crosses are the paper's."""
+    lines = dict.fromkeys(row["line"] for row in rows)
+    for number, line in enumerate(lines):
+        own = sorted((row for row in rows if row["line"] == line and row["at"] is not None), key=lambda row: row["at"])
+        at, right = [row["at"] for row in own], [100 * row["accuracy"] for row in own]
+        errors = [100 * (row["deviation"] or 0) for row in own]
+        axes.errorbar(at, right, yerr=errors, fmt="o-", color=f"C{number}", label=line or None)
+        papers = [(row["at"], 100 * row["paper"]) for row in own if row["paper"] is not None]
+        if papers:
+            axes.plot(*zip(*papers, strict=True), "x", color=f"C{number}")
+
+
+def _named(axes: Axes, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    """Accuracy on what has a name (`at` counts them from 1), lines side by side; crosses are the paper's."""
+    lines = list(dict.fromkeys(row["line"] for row in rows))
+    for number, line in enumerate(lines):
+        own = [row for row in rows if row["line"] == line]
+        at = [row["at"] + 0.2 * (number - (len(lines) - 1) / 2) for row in own]
+        right, errors = ([100 * (row[name] or 0) for row in own] for name in ("accuracy", "deviation"))
+        axes.errorbar(at, right, yerr=errors, fmt="o", capsize=3, color=f"C{number}", label=line)
+        papers = [100 * row["paper"] if row["paper"] is not None else math.nan for row in own]
+        axes.plot(at, papers, "x", color="black", zorder=3, label="the paper" if line == lines[-1] else None)
+    axes.set_xticks(range(1, len(names) + 1), names)
+    axes.set_xlim(0.5, len(names) + 0.5)

@@ -10,14 +10,11 @@ import pytest
 from support.command_line import in_process
 
 from pate.errors import ConfigError
-from pate.reproduce import baseline_runs
-from pate.reproduce.baseline_runs import (
-    BaselineStudy,
-    baseline_studies,
-    baseline_study,
-    reproduce_baselines,
-    table_lines,
-)
+from pate.reproduce import run as reproduction
+from pate.reproduce import table
+from pate.reproduce.rows import BaselineStudy, baseline_studies, baseline_study
+from pate.reproduce.run import reproduce_baselines
+from pate.reproduce.table import baseline_lines
 from pate.runs.console import Quiet
 
 ROWS = """
@@ -57,13 +54,13 @@ def study(tmp_path: Path) -> BaselineStudy:
 
 def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, begun = tmp_path / "out", []
-    run = baseline_runs.run_baseline
+    run = reproduction.run_baseline
 
     def counted(config, *arguments, **settings):  # type: ignore[no-untyped-def]
         begun.append(config.name)
         return run(config, *arguments, **settings)
 
-    monkeypatch.setattr(baseline_runs, "run_baseline", counted)
+    monkeypatch.setattr(reproduction, "run_baseline", counted)
     result = reproduce_baselines(study, out, 2, data_dir=None, address=None, console=Quiet())
     assert begun == ["small-one", "small-much"] * 2
     one, much = result["rows"]
@@ -78,7 +75,7 @@ def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, m
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(result))
     assert (out / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert "90.0 %" in (out / "table.txt").read_text()
-    assert "much" in "\n".join(table_lines(result))
+    assert "much" in "\n".join(baseline_lines(result))
     begun.clear()
     again = reproduce_baselines(study, out, 2, data_dir=None, address=None, console=Quiet())
     assert begun == []
@@ -97,7 +94,7 @@ def test_a_panel_of_names_shows_lines_side_by_side_and_the_papers_figures() -> N
         {"line": "CNN", "at": 2, "accuracy": 0.7, "deviation": None, "paper": 0.75},
     ]
     figure, axes = plt.subplots()
-    baseline_runs._named(axes, rows, ["digits", "letters"])
+    table._named(axes, rows, ["digits", "letters"])
     crosses = [line.get_xydata().tolist() for line in axes.get_lines() if line.get_marker() == "x"]
     assert crosses[0] == [[pytest.approx(0.9), pytest.approx(80)]]
     assert crosses[1][1] == [pytest.approx(2.1), pytest.approx(75)]

@@ -15,8 +15,7 @@ from pate.errors import ConfigError
 from pate.mechanisms import LNMax
 from pate.reproduce import table
 from pate.reproduce.rows import Study, figures_alone, study
-from pate.reproduce.run import Reproduction, _ensemble, reproduce
-from pate.reproduce.teaching import _digest
+from pate.reproduce.run import Reproduction, _digest, _ensemble, reproduce
 from pate.runs.console import Console
 
 CONFIG = {
