@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate.audit.results import AttackResult, Audit, Audited, attack_classes
+from pate.audit.results import HEADER, AttackResult, Audit, Audited, attack_classes
 from pate.report import plots
 from pate.report.formats import percent, small
 from pate.report.html import HtmlTable, Plot, inline_svg, png_data_url, render
@@ -44,7 +44,7 @@ def render_audit(found: Audit, subject: Subject | None = None) -> str:
         lead=_lead(found),
         figures=_tiles(found),
         models=_models(found.models),
-        gained=_gained(found.findings),
+        gained=HtmlTable(HEADER, [finding.cells() for finding in found.findings]),
         curves=_curves(found, private),
         bounds=_bounds(found, private),
         tried=_tried(found.findings),
@@ -151,39 +151,6 @@ def _models(models: Sequence[Audited]) -> HtmlTable:
     ]
     header = ("model", "kind", "ε claimed", "right on its records", "right on others", "gap, points")
     return HtmlTable(header, rows, own=1)
-
-
-def _gained(findings: Sequence[AttackResult]) -> HtmlTable:
-    def share(value: float | None) -> str:
-        return "–" if value is None else f"{100 * value:.1f} %"
-
-    def number(value: float | None) -> str:
-        return "–" if value is None else f"{value:.2f}"
-
-    rows = [
-        (
-            finding.model,
-            finding.attack,
-            finding.describe_auc,
-            share(finding.tpr_at_0_1_percent),
-            share(finding.tpr_at_1_percent),
-            share(finding.advantage),
-            number(finding.epsilon_lower),
-            number(finding.epsilon_claimed),
-        )
-        for finding in findings
-    ]
-    header = (
-        "model",
-        "attack",
-        "AUC",
-        "found at 0.1 %",
-        "at 1 %",
-        "advantage",
-        "ε shown",
-        "ε claimed",
-    )
-    return HtmlTable(header, rows)
 
 
 def _curves(found: Audit, private: bool) -> Plot | None:

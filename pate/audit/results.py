@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pate import __version__
 from pate.components.registry import classes_in, nearest
 from pate.errors import ConfigError, PateError
+from pate.report.formats import percent
 from pate.runs.console import Console, Quiet
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 
 _ORDER = ("threshold", "correctness", "label-only", "lira", "rmia", "attribute", "one-run", "mechanism", "sensitivity")
+
+
+HEADER = ("model", "attack", "AUC", "found at 0.1 %", "at 1 %", "advantage", "ε shown", "ε claimed")
+"""Of a table of findings. Found: the share of members that are, where that share of others is accused."""
 
 
 class NotApplicable(PateError):
@@ -155,12 +160,17 @@ class AttackResult:
     def _above(self, epsilon: float) -> bool:
         return self.epsilon_lower is not None and self.epsilon_lower > epsilon
 
-    @property
-    def describe_auc(self) -> str:
-        """The AUC with its standard error, where that is known."""
-        if self.auc is None:
-            return "–"
-        return f"{self.auc:.3f}" if self.auc_error is None else f"{self.auc:.3f} ± {self.auc_error:.3f}"
+    def cells(self) -> tuple[str, ...]:
+        """The finding as a row under `HEADER`."""
+        error = "" if self.auc_error is None else f" ± {self.auc_error:.3f}"
+        rates = (self.tpr_at_0_1_percent, self.tpr_at_1_percent, self.advantage)
+        return (
+            self.model,
+            self.attack,
+            "–" if self.auc is None else f"{self.auc:.3f}{error}",
+            *("–" if share is None else percent(share) for share in rates),
+            *("–" if epsilon is None else f"{epsilon:.3g}" for epsilon in (self.epsilon_lower, self.epsilon_claimed)),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what JSON cannot hold, as an infinite ε, is None. `refutes` is there for who reads the file."""

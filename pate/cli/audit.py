@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.options import Trust
+from pate.cli.options import Trust, print_table
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.audit.results import AttackResult, Audit
+    from pate.audit.results import Audit
 
 
 def audit(
@@ -67,7 +67,10 @@ def audit(
         return
     if found.benchmark or not in_a_job():  # whose log is no place for what is known of private records
         _show(found)
-    _say_where(found, run)
+    place = run.rstrip("/")
+    print(f"private: do not publish: {place}/private/audit.html, audit.json")
+    if found.benchmark:
+        print(f"written (benchmark data): {place}/audit.html, audit.json")
 
 
 _CANARIES = (100, 300, 1_000, 3_000, 10_000)
@@ -101,11 +104,9 @@ def _plan(place: str, confidence: float, as_json: bool) -> None:
 
 
 def _show(found: Audit) -> None:
-    header = ("model", "attack", "AUC", "TPR at 0.1 %", "at 1 %", "advantage", "ε shown", "ε claimed")
-    rows = [header, *(_row(finding) for finding in found.findings)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    from pate.audit.results import HEADER
+
+    print_table([HEADER, *(finding.cells() for finding in found.findings)])
     for finding in found.findings:
         if finding.attack.startswith("attribute"):
             print(f"* {finding.model}, {finding.attack}: {finding.note}")
@@ -122,24 +123,3 @@ def _show(found: Audit) -> None:
         print(f"CONTRADICTED: {finding.attack} shows ε ≥ {finding.epsilon_lower:.3g} of {finding.model}")
     if not refuted:
         print("No claim was contradicted. That is no proof: better attacks may exist.")
-
-
-def _say_where(found: Audit, run: str) -> None:
-    place = run.rstrip("/")
-    print(f"private: do not publish: {place}/private/audit.html, audit.json")
-    if found.benchmark:
-        print(f"written (benchmark data): {place}/audit.html, audit.json")
-
-
-def _row(finding: AttackResult) -> tuple[str, ...]:
-    from pate.report.formats import percent
-
-    def share(value: float | None) -> str:
-        return "–" if value is None else percent(value)
-
-    def number(value: float | None) -> str:
-        return "–" if value is None else f"{value:.3g}"
-
-    rates = (finding.tpr_at_0_1_percent, finding.tpr_at_1_percent, finding.advantage)
-    bounds = (finding.epsilon_lower, finding.epsilon_claimed)
-    return (finding.model, finding.attack, finding.describe_auc, *map(share, rates), *map(number, bounds))
