@@ -30,10 +30,9 @@ from pate.report.files import store_report, write_pages
 from pate.report.schema import Report
 from pate.report.terminal import summary_rows
 from pate.runs import files
-from pate.runs.cleanup import remove_empty_run
 from pate.runs.console import Console
 from pate.runs.context import RunContext, RunOptions, begin_run
-from pate.runs.run import Run
+from pate.runs.run import Run, remove_empty_run
 from pate.students.held_out import held_out_unless_tested
 from pate.students.stage import mention_stored_labels, train_student
 from pate.voters import voters_of

@@ -21,8 +21,7 @@ from pate.data.private import PrivateData, Records, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError, PateError, RunError
 from pate.report.schema import BaselineReport, Report
-from pate.runs.run import Run
-from pate.runs.version import Version
+from pate.runs.run import Run, Version
 
 Kind = Literal["student", "baseline", "without privacy"]
 

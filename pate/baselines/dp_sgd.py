@@ -53,8 +53,8 @@ from pate.baselines.sgd_accounting import (
 from pate.boundary.guard import raised_by_pate
 from pate.components.registry import counted, found_file
 from pate.errors import ConfigError, RunError
+from pate.networks.architectures import device_anew, resolve_device
 from pate.networks.stored import check_weights, tensors_from_bytes, write_tensors
-from pate.networks.tensors import device_anew, resolve_device
 from pate.noise.continuous import Entropy
 from pate.storage.files import sizes
 

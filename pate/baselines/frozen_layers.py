@@ -16,7 +16,7 @@ from pate.baselines.forward_draws import KEY_BYTES, ForwardDraws, drawing
 from pate.boundary.guard import raised_by_pate
 from pate.errors import ConfigError, DataError, first_line
 from pate.features import Features, build_features
-from pate.networks.tensors import example_tensor
+from pate.networks.architectures import example_tensor
 from pate.noise.continuous import Entropy, gaussians
 
 

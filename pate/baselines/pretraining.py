@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pate.accounting import parameters
 from pate.baselines.networks import build_network
 from pate.errors import DataError
+from pate.networks.architectures import example_tensor, resolve_device
 from pate.networks.augment import Strength, augmentation
-from pate.networks.tensors import example_tensor, resolve_device
 from pate.networks.training import cosine_rate
 
 _LARGEST_GRADIENT = 1.0  # a large first step kills rectified units for good

@@ -26,9 +26,8 @@ def forget(
     from pate.config import Config
     from pate.data.private import records_of
     from pate.followup import unlearning as forgetting
-    from pate.runs.run import Run
+    from pate.runs.run import Run, Version
     from pate.runs.signatures import own_or_trusted
-    from pate.runs.version import Version
     from pate.voters import voters_of
 
     numbers = _numbers(rows)

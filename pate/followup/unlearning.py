@@ -29,8 +29,7 @@ from pate.data.shards import summary_of
 from pate.errors import DataError, RunError
 from pate.preflight.features import with_learned_features
 from pate.runs import files
-from pate.runs.run import Run
-from pate.runs.version import Version
+from pate.runs.run import Run, Version
 from pate.voters import voters_of
 from pate.voters.teachers.checkpoints import TeacherFiles
 from pate.voters.teachers.readers import require_same_data

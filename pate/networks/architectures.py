@@ -1,4 +1,5 @@
-"""Small networks for images and for tables, sized for a CPU: those of teachers, of students and of DP-SGD.
+"""Small networks for images and for tables, sized for a CPU: those of teachers, of students and of DP-SGD. And what
+all of them need: examples as tensors, and a device to compute on.
 
 `shape` is that of an example as data has it, height × width (× channels). Networks for DP-SGD take `input_shape`, with
 the channels of an image first. Order and names of layers are fixed: seeds and stored weights depend on them.
@@ -10,7 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -312,3 +315,41 @@ FOR_DP_SGD: dict[str, Callable[..., nn.Module]] = {
     "deep_cnn": dp_deep_cnn,
 }
 """Networks that DP-SGD can train, by the name that a config gives them."""
+
+
+def resolve_device(device: str, key: str = "device") -> torch.device:
+    """'auto' is CUDA where there is one: in a worker, the GPU that Ray gave it. `key` is where the config names it."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"{key} = {device!r}: use auto, cpu or cuda") from None
+
+
+def device_anew(device: str) -> str:
+    """The device of something that was trained elsewhere, and may not be here: unless it is the CPU, 'auto'."""
+    return "cpu" if device == "cpu" else "auto"
+
+
+def example_tensor(
+    X: ArrayLike,
+    device: torch.device | str = "cpu",
+    *,
+    standard: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+    images: bool = True,
+    memory_format: torch.memory_format = torch.channels_last,
+) -> Tensor:
+    """Examples as float32 on `device`, with `standard` (mean, scale) less the mean and divided by the scale.
+
+    `images` says that three or four dimensions are images (count × height × width, or × channels): they become planes,
+    count × channels × height × width. In memory their channels come last, which is fastest on a CPU.
+    """
+    tensor = torch.from_numpy(np.require(X, np.float32, ["C", "W"]))  # arrays from Ray are read-only: copied
+    if standard is not None:
+        mean, scale = map(torch.from_numpy, standard)
+        tensor = (tensor - mean) / scale
+    if images and tensor.ndim in (3, 4):
+        tensor = tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
+        tensor = tensor.contiguous(memory_format=memory_format)
+    return tensor.to(device)

@@ -11,16 +11,19 @@ import json
 import os
 import secrets
 import shutil
+import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from hashlib import blake2b
 from html import escape
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_config
 from pate.config.loading import settings_from
@@ -363,6 +366,67 @@ class Run(RunFiles):
     def _not_empty(self) -> RunError:
         text = f"{self.place}: is not empty; add {{resume}} to go on with that run, or choose another {{out}}"
         return RunError(text, resume=True, out=None)
+
+
+class Version(BaseModel):
+    """`private/ensemble.json`: which version of the ensemble this is, and how it came to be.
+
+    `pending` are parts that still have to be erased, and `data_digest` that of the records that are left once they are.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    forgotten: tuple[str, ...] = ()
+    pending: tuple[int, ...] | None = None
+    data_digest: str | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> Version:
+        """The version that a run is at; the first where nothing was forgotten."""
+        path = run.ensemble_file
+        return cls.model_validate_json(path.read_text()) if path.exists() else cls()
+
+    def store(self, run: Run) -> None:
+        """Make this the version of the run, in storage too."""
+        run.note(files.ENSEMBLE, self.model_dump(mode="json"))
+        run.sync()  # whatever happens next, the run knows what is to be forgotten
+
+
+@contextmanager
+def remove_empty_run(run: Run) -> Iterator[None]:
+    """Remove a run that was begun this moment if it ends in a mistake of the user and nothing was trained, counted or
+    charged. One that is resumed, is to be resumed by what the error says, is in storage or was interrupted stays as it
+    is. Within the run's own lock.
+    """
+    from pate.runs.anchoring import forget_anchor
+
+    try:
+        yield
+    except PateError as error:
+        stays = run.resumed or "resume" in error.arguments or run.storage is not None
+        if not stays and not _is_worth_keeping(run):
+            forget_anchor(run)
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+
+
+def _is_worth_keeping(run: RunFiles) -> bool:
+    """Whether anything was paid for, or took time; in doubt yes."""
+    if run.labels_file.exists() or run.votes_file.exists():
+        return True
+    if any(
+        (run.private / name).exists() and any((run.private / name).iterdir())
+        for name in (files.CELLS, files.FEATURES, files.TEACHERS)
+    ):
+        return True
+    if not run.ledger_file.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{run.ledger_file.resolve().as_uri()}?mode=ro", uri=True)) as ledger:
+            return any(ledger.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in ("charges", "answers"))
+    except sqlite3.Error:
+        return True
 
 
 def _must_match(config: RunConfig, stored: RunConfig, place: str) -> None:

@@ -167,9 +167,8 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Self:
         """The fitted student again, from `weights()` and `learned()`; ValueError if those do not belong together."""
-        from pate.networks.architectures import looks_like_images
+        from pate.networks.architectures import device_anew, looks_like_images
         from pate.networks.stored import check_weights
-        from pate.networks.tensors import device_anew
 
         self.device = device_anew(self.device)
         self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"), dtype=np.int64)
@@ -324,7 +323,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed, self.depth)
 
     def _device(self) -> torch.device:
-        from pate.networks.tensors import resolve_device
+        from pate.networks.architectures import resolve_device
 
         return resolve_device(self.device, "student.params.device")
 
@@ -338,8 +337,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         self.scale_ = np.asarray(np.where(deviation > 1e-6, deviation, 1.0), dtype=np.float32)
 
     def _tensor(self, X: NDArray) -> torch.Tensor:
-        from pate.networks.architectures import looks_like_images
-        from pate.networks.tensors import example_tensor
+        from pate.networks.architectures import example_tensor, looks_like_images
 
         standard = self.mean_, self.scale_
         return example_tensor(X, self._device(), standard=standard, images=looks_like_images(self.shape_))

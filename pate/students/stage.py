@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +24,9 @@ from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
 from pate.runs import files
 from pate.runs.console import Console
-from pate.runs.model_store import load_model, save_model
+from pate.runs.model_store import load_model, model_from_files, save_model
 from pate.runs.published import Labels, pin_to_json, write_labels
+from pate.runs.signatures import read_model_files
 from pate.storage.files import make_folder
 
 _MIN_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
@@ -234,3 +237,31 @@ def new_student(config: Config) -> Any:
     if prototype is not None:
         params["estimator"] = prototype
     return build_student(config.student.name, params, config.seed)
+
+
+@dataclass(frozen=True)
+class StudentFeatures:
+    """A transform: what the last layer of a stored network student sees of each example.
+
+    It goes to workers as the student's files, card and safetensors, and is loaded where it is first used: no live
+    network is pickled. The student has learned from released labels and public examples alone: so these features are
+    public.
+    """
+
+    files: dict[str, bytes]
+
+    @classmethod
+    def of(cls, folder: Path) -> StudentFeatures:
+        """The features of the student that was saved in `folder`."""
+        return cls(read_model_files(folder))
+
+    def transform(self, X: NDArray) -> NDArray:
+        """The features of each example, from that example alone."""
+        return self._student.features(X)
+
+    @cached_property
+    def _student(self) -> Any:
+        return model_from_files(self.files, "the student between rounds", frozenset())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files}

@@ -298,8 +298,8 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Network:
         """The fitted network again, from `weights()` and `learned()`; ValueError if those do not belong together."""
+        from pate.networks.architectures import device_anew
         from pate.networks.stored import check_weights
-        from pate.networks.tensors import device_anew
 
         self.device = device_anew(self.device)
         self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"))
@@ -314,7 +314,7 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def target_device(self) -> torch.device:
         """Where this process computes: on the GPU that Ray gave it, if any."""
-        from pate.networks.tensors import resolve_device
+        from pate.networks.architectures import resolve_device
 
         return resolve_device(self.device)
 
@@ -329,7 +329,7 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def tensor(self, X: NDArray) -> torch.Tensor:
         """Examples as the network takes them: images as planes."""
-        from pate.networks.tensors import example_tensor
+        from pate.networks.architectures import example_tensor
 
         return example_tensor(X, self.target_device())
 

@@ -14,8 +14,7 @@ from pate.ledger.chain import identity
 from pate.ledger.stored import StoredLedger
 from pate.runs.anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
 from pate.runs.published import published_pins
-from pate.runs.run import Run
-from pate.runs.version import Version
+from pate.runs.run import Run, Version
 from pate.storage import is_url
 from pate.voters.base import Voters
 

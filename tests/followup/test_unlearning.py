@@ -20,8 +20,7 @@ from pate.errors import DataError
 from pate.followup.unlearning import drop_forgotten, forget
 from pate.runs import files
 from pate.runs.console import Quiet
-from pate.runs.run import Run
-from pate.runs.version import Version
+from pate.runs.run import Run, Version
 from pate.voters.teachers.checkpoints import TeacherFiles
 from pate.voters.teachers.ensemble import Ensemble
 from pate.voters.teachers.readers import private_records

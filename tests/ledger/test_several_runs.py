@@ -12,8 +12,7 @@ from pate.config import Config, parse_config
 from pate.data.sources import load
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
-from pate.runs.run import Run
-from pate.runs.version import Version
+from pate.runs.run import Run, Version
 from pate.voters import voters_of
 from pate.voters.ledgers import ledger_opener, shared_ledger
 

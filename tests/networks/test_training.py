@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pate.networks import training
-from pate.networks.tensors import example_tensor
+from pate.networks.architectures import example_tensor
 from pate.networks.training import ClassPrior, Progress
 from pate.students import build_student
 

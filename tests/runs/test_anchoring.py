@@ -17,9 +17,8 @@ from pate.errors import PateError, RunError
 from pate.ledger import SharedBudget, SharedLedger
 from pate.ledger.chain import identity
 from pate.runs.anchoring import NONE, choose_anchor, known_anchor
-from pate.runs.cleanup import remove_empty_run
 from pate.runs.console import Quiet
-from pate.runs.run import Run
+from pate.runs.run import Run, remove_empty_run
 from pate.voters import voters_of
 from pate.voters.ledgers import anchor_of, ledger_opener
 

@@ -15,8 +15,7 @@ from pate.baselines.run import run_baseline
 from pate.cli.run import _place, new_run
 from pate.config import BaselineConfig, Config, parse_config
 from pate.errors import BudgetExceeded, RunError
-from pate.runs.cleanup import remove_empty_run
-from pate.runs.run import Run
+from pate.runs.run import Run, remove_empty_run
 
 CONFIG = {
     "name": "small",

@@ -287,7 +287,7 @@ class Crashing:
 def test_wherever_a_forgetting_is_cut_off_it_can_be_repeated(changes: int, copied: dict[str, Path]) -> None:
     """And votes of the old teachers are never there beside a run that says the record is forgotten."""
     from pate.followup.unlearning import drop_forgotten, forget
-    from pate.runs.version import Version
+    from pate.runs.run import Version
 
     store, config = copied["run"], parse_config(CONFIG)
     public, private = load(config.data, None, Path())

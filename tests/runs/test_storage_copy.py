@@ -13,8 +13,7 @@ from pate.config import parse_config
 from pate.errors import RunError
 from pate.runs import run as runs
 from pate.runs.run import Run
-from pate.storage import Storage, open_storage
-from pate.storage.stores import _FileStorage
+from pate.storage import Storage, _FileStorage, open_storage
 
 CONFIG = parse_config(
     {

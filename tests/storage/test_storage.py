@@ -16,8 +16,7 @@ from support.stored_ledgers import machine, pay
 from pate.config import load_config
 from pate.errors import RunError
 from pate.runs.run import Run
-from pate.storage import Storage, check_exclusive, open_storage, pull
-from pate.storage.stores import _ObjectStorage
+from pate.storage import Storage, _ObjectStorage, check_exclusive, open_storage, pull
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +170,7 @@ def test_a_disk_that_is_full_or_forbidden_gives_one_line(
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("pate.storage.stores.os.fsync", fails)
+    monkeypatch.setattr("pate.storage.os.fsync", fails)
     for action in (lambda: storage.create("private/x", b"1"), lambda: storage.write({"private/y": b"1"})):
         with pytest.raises(RunError, match=os.strerror(number)):
             action()

@@ -9,8 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.svm import SVC
 
-from pate.students.soft_labels import SoftLabelClassifier, suits
-from pate.students.supervised import Supervised
+from pate.students.supervised import SoftLabelClassifier, Supervised, suits_soft_labels
 
 
 def soft(n: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -72,20 +71,20 @@ def test_a_student_lacks_the_classes_that_no_label_has() -> None:
 
 def test_rows_that_are_the_same_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    from pate.students import soft_labels
+    from pate.students import supervised
 
     def noted(scores: np.ndarray, axis: int) -> np.ndarray:
         seen.append(len(scores))
         return np.logaddexp.reduce(scores, axis=axis)
 
-    monkeypatch.setattr(soft_labels, "logsumexp", noted)
+    monkeypatch.setattr(supervised, "logsumexp", noted)
     X, y, weights = soft(50, 10)
     Supervised("sklearn.linear_model.LogisticRegression").fit(X, y, sample_weight=weights)
     assert set(seen) == {50}
 
 
 def test_what_has_other_settings_is_fitted_as_before() -> None:
-    assert suits(LogisticRegression(C=3.0, max_iter=7))
+    assert suits_soft_labels(LogisticRegression(C=3.0, max_iter=7))
     for estimator in (
         LogisticRegression(class_weight="balanced"),
         LogisticRegression(l1_ratio=0.5, solver="saga"),
@@ -93,4 +92,4 @@ def test_what_has_other_settings_is_fitted_as_before() -> None:
         RidgeClassifier(),
         SVC(),
     ):
-        assert not suits(estimator)
+        assert not suits_soft_labels(estimator)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.students.feature_extractor import StudentFeatures
+from pate.students.stage import StudentFeatures
 from pate.voters.teachers.settings import TeachersConfig
 
 Seen = Callable[[int, NDArray[np.int64]], StudentFeatures]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.runs.run import Run
-    from pate.students.feature_extractor import StudentFeatures
+    from pate.students.stage import StudentFeatures
     from pate.voters.teachers.stand_in import StandIn
 
 _SECONDS_BETWEEN_COPIES = 10.0
@@ -153,8 +153,7 @@ class Teachers(QueryVoters[TeachersConfig]):
     def _run_rounds(self, context: RunContext, private: PrivateData, aggregator: Aggregator, queries: NDArray) -> None:
         """Train, vote and ask round by round; what is stored of a round is not done again, and all answers are."""
         from pate.boundary.aggregator import votes_collected
-        from pate.students.feature_extractor import StudentFeatures
-        from pate.students.stage import fit_intermediate_student, mention_stored_labels, split_labelled
+        from pate.students.stage import StudentFeatures, fit_intermediate_student, mention_stored_labels, split_labelled
         from pate.voters.query_loop import ask
 
         run, console, clock = context.run, context.console, context.clock

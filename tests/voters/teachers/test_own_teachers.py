@@ -22,8 +22,7 @@ from pate.data.private import records_of
 from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.followup.unlearning import drop_forgotten, forget
-from pate.runs.run import Run
-from pate.runs.version import Version
+from pate.runs.run import Run, Version
 from pate.teachers import assign_recipes, recipes
 from pate.voters.teachers.checkpoints import TeacherFiles
 from pate.voters.teachers.readers import parts_of

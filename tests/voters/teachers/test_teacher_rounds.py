@@ -23,7 +23,7 @@ from pate.report.published_config import LEFT_OUT, published_config
 from pate.runs.model_store import save_model
 from pate.runs.run import Run
 from pate.students import build_student
-from pate.students.feature_extractor import StudentFeatures
+from pate.students.stage import StudentFeatures
 from pate.voters import voters_of
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers.ensemble import Ensemble
