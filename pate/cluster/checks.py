@@ -224,7 +224,7 @@ def _train_teachers() -> str:
     """In a task on a node: train one teacher of scikit-learn and one network; returns the device networks use there."""
     import numpy as np
 
-    from pate.networks.tensors import resolve_device
+    from pate.networks.architectures import resolve_device
     from pate.teachers import build_estimator
 
     X, y = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32), np.arange(16) % 2
