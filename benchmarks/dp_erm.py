@@ -27,8 +27,7 @@ from dp_erm_tables import draw, print_tables
 from threadpoolctl import threadpool_limits
 
 from pate.accounting.parameters import MAX_EPSILON
-from pate.baselines.dp_erm import DPLinearClassifier
-from pate.baselines.private_tuning import PrivatelyTuned
+from pate.baselines.dp_erm import DPLinearClassifier, PrivatelyTuned
 from pate.data.images import load_table
 from pate.data.private import Records
 from pate.data.public import PublicData

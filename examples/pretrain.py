@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
-from pate.baselines.frozen_layers import transforms_of
+from pate.baselines.inputs import transforms_of
 from pate.baselines.pretraining import blended, pretrained_weights
 from pate.config import load_baseline_config
 from pate.data.sources import load

@@ -16,7 +16,7 @@ from pate.errors import ConfigError
 _HOMES = {
     "dp_sgd": "pate.baselines.dp_sgd.DPSGDClassifier",
     "dp_erm": "pate.baselines.dp_erm.DPLinearClassifier",
-    "dp_erm_tuned": "pate.baselines.private_tuning.PrivatelyTuned",
+    "dp_erm_tuned": "pate.baselines.dp_erm.PrivatelyTuned",
 }
 
 

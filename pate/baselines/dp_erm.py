@@ -22,9 +22,10 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
+from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError
 from pate.features.fourier import RandomFourierFeatures
-from pate.noise.continuous import Entropy, spherical_laplace
+from pate.noise.continuous import Entropy, exponential_choice, spherical_laplace
 
 Vector = NDArray[np.float64]
 
@@ -187,6 +188,35 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
     entropy; how long `fit` takes is not covered. Whether `fit` ends well depends on the settings alone: the solver gets
     there for every data set, and settings for which rounding could keep it from that are refused before.
 
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        ε of the guarantee; in a config `budget.epsilon`.
+    n_records : float
+        About how many private records there are, a figure that may be published; in a config `records`.
+    loss : {"logistic", "huber"}, default="logistic"
+        Logistic regression, or the support vector machine with a rounded hinge.
+    method : {"objective", "output"}, default="objective"
+        Where the noise goes: into what is minimised, which is nearly always better, or onto the minimum.
+    regularisation : float, default=1e-3
+        λ over `n_records`.
+    classes : sequence, default=(0, 1)
+        All labels that there can be; in a config those of the data.
+    huber_width : float, default=0.5
+        Half of the width over which the hinge is rounded, in margins.
+    intercept : float, default=1.0
+        The constant column's value beside rows of norm 1; 0 leaves the intercept out.
+    fourier_features : int, default=0
+        Random directions of a Gaussian kernel, two columns each; 0 is the plain columns.
+    gamma : float, default=1.0
+        The kernel is exp(−gamma·|x − x′|²).
+    random_state : int, default=0
+        Seed of those directions; no noise depends on it.
+    entropy : callable, default=os.urandom
+        entropy(n) gives n random bytes for the noise. Not for configs: other sources are for tests.
+
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(2000, 2)); y = (X[:, 0] > 0).astype(int)
     >>> model = DPLinearClassifier(epsilon=1.0, n_records=2000).fit(X, y)
@@ -383,3 +413,111 @@ def objective_parameters(epsilon: float, strength: float, curvature: float) -> t
     """
     strength = max(strength, curvature / math.expm1(min(epsilon, 1000.0) / 2.0))
     return strength, max(epsilon - math.log1p(curvature / strength), epsilon / 2.0)
+
+
+class PrivatelyTuned(ClassifierMixin, BaseEstimator):
+    """The best of several `DPLinearClassifier`s, chosen and trained at one ε (Chaudhuri et al. 2011, Algorithm 3).
+
+    Neighbouring data sets differ in one record added or removed; with `ids`, also in its content under the same id.
+    (Without ids a record's part is a hash of its bytes, so changing it can touch two parts: that is two steps.)
+
+    Records are hashed into m + 1 parts; candidate i is trained on part i with ε, and the exponential mechanism with ε
+    picks one by its number of errors on the last part. Sensitivity: a record is in one part. In a training part it
+    changes one candidate, which is ε-DP, and the choice among candidates only processes that further; in the last
+    part it changes each count of errors by at most 1.
+
+    A record whose features are no numbers, or whose label is not among `classes`, is as if it were not there.
+
+    Guarantee: the chosen candidate and its coefficients are ε-DP together.
+
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        ε of candidate and coefficients together; in a config `budget.epsilon`.
+    n_records : float
+        About how many private records there are, a figure that may be published; in a config `records`.
+    candidates : sequence of dict
+        Parameters of `DPLinearClassifier` to choose from.
+    params : dict, default=None
+        Its parameters that all candidates share.
+    classes : sequence, default=(0, 1)
+        All labels that there can be; in a config those of the data.
+    random_state : int, default=0
+        Seed of Fourier features, if there are any.
+    entropy : callable, default=os.urandom
+        entropy(n) gives n random bytes for noise and parts. Not for configs: other sources are for tests.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        n_records: float,
+        candidates: Sequence[dict[str, Any]],
+        params: dict[str, Any] | None = None,
+        classes: Sequence[Any] = (0, 1),
+        random_state: int = 0,
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        self.epsilon = epsilon
+        self.n_records = n_records
+        self.candidates = candidates
+        self.params = params
+        self.classes = classes
+        self.random_state = random_state
+        self.entropy = entropy
+
+    def fit(self, X: NDArray, y: NDArray, ids: Sequence[str] | None = None) -> PrivatelyTuned:
+        """Train every candidate and choose one, which costs `epsilon` in all; `ids` say whose each record is."""
+        if not self.candidates:
+            raise ConfigError("candidates: give at least one set of parameters, such as {regularisation: 1e-3}")
+        parameters.epsilon(self.epsilon)
+        parameters.positive(self.n_records, "n_records")
+        X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
+        usable = usable_records(X, y, self.classes)
+        self.left_out_ = int((~usable).sum())
+        X, y, ids = X[usable], y[usable], None if ids is None else [i for i, u in zip(ids, usable, strict=True) if u]
+        models = [self._candidate(candidate) for candidate in self.candidates]
+        *training, held_out = split_into_parts(X, y, ids, self.entropy(32), len(models) + 1)
+        for model, part in zip(models, training, strict=True):
+            model.fit(X[part], y[part])
+        errors = [int((model.predict(X[held_out]) != y[held_out]).sum()) for model in models]
+        chosen = exponential_choice(-np.array(errors), self.epsilon, self.entropy)
+        self.best_params_, self.best_ = dict(self.candidates[chosen]), models[chosen]
+        self.classes_ = self.best_.classes_
+        self.epsilon_, self.delta_ = float(self.epsilon), 0.0
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def predict(self, X: NDArray) -> NDArray:
+        """The class of each example, by the chosen candidate."""
+        return self.best_.predict(X)
+
+    def weights(self) -> dict[str, NDArray]:
+        """What is released, together with `best_params_`."""
+        return self.best_.weights()
+
+    def learned(self) -> dict[str, Any]:
+        """What `restore` needs beside the weights."""
+        return {"best_params": self.best_params_}
+
+    def restore(self, weights: dict[str, NDArray], about: dict[str, Any]) -> PrivatelyTuned:
+        """The chosen classifier again, from what was released."""
+        self.best_params_ = about["best_params"]
+        self.best_ = self._candidate(self.best_params_).restore(weights, {})
+        self.classes_ = self.best_.classes_
+        self.epsilon_, self.delta_ = float(self.epsilon), 0.0
+        return self
+
+    def _candidate(self, candidate: dict[str, Any]) -> DPLinearClassifier:
+        settings = {"random_state": self.random_state, **(self.params or {}), **candidate}
+        try:
+            return DPLinearClassifier(
+                self.epsilon,
+                n_records=self.n_records / (len(self.candidates) + 1),
+                classes=self.classes,
+                entropy=self.entropy,
+                **settings,
+            )
+        except TypeError as error:
+            raise ConfigError(f"candidates: {error}") from None

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -18,12 +19,13 @@ from safetensors import SafetensorError
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import parameters
-from pate.baselines.clipping_selfcheck import Buffers, made_up, way_for
 from pate.baselines.dp_erm import usable_records
-from pate.baselines.forward_draws import KEY_BYTES, ForwardDraws, record_marks
-from pate.baselines.frozen_layers import (
+from pate.baselines.inputs import (
     BLOCK,
+    Seen,
+    Views,
     Watched,
+    by_turns,
     features_of_nobody,
     held,
     inputs_of,
@@ -36,15 +38,12 @@ from pate.baselines.frozen_layers import (
     trained_part,
     transforms_of,
 )
-from pate.baselines.image_views import Seen, Views, by_turns
-from pate.baselines.networks import build_network
-from pate.baselines.optimisers import optimiser_for
+from pate.baselines.networks import Buffers, build_network, made_up, way_for
 from pate.baselines.per_example import clipped_sum, never_stopping
+from pate.baselines.sampling import KEY_BYTES, ForwardDraws, LotSampler, draws_for, record_marks
 from pate.baselines.sgd_accounting import (
     History,
-    LotSampler,
     append_step,
-    draws_for,
     epsilon_of,
     noise_for,
     steps_within,
@@ -59,6 +58,10 @@ from pate.noise.continuous import Entropy
 from pate.storage.files import sizes
 
 FEATURES = ("none", "pca", "scattering")
+OPTIMISERS: dict[str, Callable[[torch.nn.Module, float], torch.optim.Optimizer]] = {  # of noisy gradients: no cost
+    "momentum": lambda network, momentum: torch.optim.SGD(network.parameters(), momentum=momentum),
+    "adam": lambda network, momentum: torch.optim.Adam(network.parameters(), betas=(momentum, 0.999)),
+}
 FIXED = ("pca", "channels")  # tensors of preparation
 _SAVES = 20  # how often the state of a run is stored
 _Noted = tuple[int, dict[str, float]]  # after how many steps which share of which examples was right
@@ -79,9 +82,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     `sigma` on a Poisson sample of rate q. It changes it by zero where its gradient is not finite or cannot be computed,
     its features are no numbers or its label is not among `classes`: no record stops a run. What a network draws in a
     forward pass, such as dropout's masks, is keyed by record and, every step, by the operating system
-    (`pate.baselines.forward_draws`): no seed changes it, and no record changes another's. Preparation is per example
-    (`preprocessing`: public features, as teachers have; scattering, group normalisation), from `X_public` (PCA; mean
-    and scale of the scattered channels, with `normalise: public`), or noisy and counted (PCA with `pca_sigma`).
+    (`pate.baselines.sampling`): no seed changes it, and no record changes another's. What is done before training looks
+    at one example at a time, at public examples, or is noisy and counted.
 
     The network is tried on made-up examples first, and refused if it remembers anything of those that it saw: a buffer
     that changes in a forward pass would be released without noise. How it is clipped is held against a plain loop.
@@ -89,14 +91,74 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     Guarantee: `epsilon_` at `delta`, by the accountant named, for the network and everything before it, in real
     arithmetic with the operating system's entropy. It is the cost of all planned steps.
 
-    The learning rate goes in a straight line from `learning_rate` to `learning_rate_end` (None: it stays).
-    Give `epsilon` and the noise is worked out, or `sigma` and ε is; with both, ε is a limit that is checked first.
-    `checkpoint` is a safetensors file, beside the config, of weights pre-trained on public data; the first `frozen`
-    layers of the network stay as they are there, each example goes through those once, and no noise is added to them.
-    `views` are shifted and mirrored images to train on, a view a step (see `pate.baselines.image_views`).
-    `state` in `fit` is a file that an interrupted run goes on from, with the accountant's history in it. `optimiser` is
-    momentum or adam. `device` is auto (a GPU where there is one), cpu or cuda: all of a step is done there, and `draws`
-    says where lots and noise come from (see `pate.baselines.sgd_accounting`).
+    Parameters
+    ----------
+    epsilon : float, default=None
+        ε for which the noise is worked out; where `sigma` is given, a limit on the cost, checked before training. In a
+        config it is `budget.epsilon`.
+    delta : float, default=1e-5
+        δ of the guarantee; in a config `budget.delta`. It should be far below 1/`n_records`.
+    n_records : int
+        About how many private records there are, a figure that may be published; in a config `records`.
+    classes : sequence
+        All labels that there can be; in a config those of the data.
+    model : str, default="cnn"
+        A network of this package (linear, mlp, cnn, tempered_cnn, feature_cnn, …), or the dotted path of a
+        `torch.nn.Module` without batch norm.
+    model_params : dict, default=None
+        What the network's constructor takes beside the shape of an example and the number of classes.
+    preprocessing : str or sequence of (str or dict), default=()
+        Public features by name, as teachers take them, such as "upright" or {name: hog, params: {…}}; each example is
+        prepared by itself.
+    features : {"none", "pca", "scattering"}, default="none"
+        What the network sees: the examples as prepared, their principal components, or their wavelet scattering.
+    groups : int, default=27
+        Groups of channels in which a scattered image is normalised by itself, where `normalise` is "groups".
+    normalise : {"groups", "public"}, default="groups"
+        Whether scattered channels are normalised in each image by itself, or by the public images' mean and scale.
+    components : int, default=60
+        The number of principal components.
+    pca_sigma : float, default=None
+        Noise multiplier of principal components found from private records, counted with the rest; None finds them
+        from public examples.
+    sigma : float, default=None
+        Noise multiplier: the noise's standard deviation over `clip_norm`. None is the least for `epsilon`.
+    lot_size : int, default=512
+        Records in a lot on average.
+    epochs : float, default=40
+        Steps times `lot_size` over `n_records`.
+    learning_rate : float, default=0.5
+        Learning rate at the beginning.
+    learning_rate_end : float, default=None
+        Learning rate at the end, reached in a straight line; None leaves it as it is.
+    momentum : float, default=0.9
+        Share of the mean gradient that a step keeps, below 1; Adam's β₁.
+    clip_norm : float, default=0.1
+        The longest gradient of an example, between 1e-12 and 1e12.
+    micro_batch : int, default=512
+        Examples whose gradients are worked out at once; it bounds memory and changes nothing else.
+    per_example : {"auto", "ghost", "torch_func", "one_by_one"}, default="auto"
+        How clipped gradients are summed (`pate.baselines.per_example`); auto is the quickest that is right.
+    accountant : {"pld", "rdp"}, default="pld"
+        How the cost is worked out: by privacy loss distributions, or by the Rényi bound, which is larger.
+    checkpoint : str, default=None
+        A safetensors file, beside the config, of weights that public data gave.
+    frozen : int, default=0
+        How many layers of a `torch.nn.Sequential` stay as they are: each example goes through them once, and they get
+        neither gradient nor noise.
+    views : dict, default=None
+        Shifted and mirrored images to train on, one view a step: {count, shift in pixels, flip}.
+    optimiser : {"momentum", "adam"}, default="momentum"
+        What steps the noisy gradients take; either costs the same.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        Where steps are worked out; auto is a GPU where there is one.
+    draws : {"auto", "os", "device"}, default="auto"
+        Where lots and noise are drawn: by the operating system, or on the device by keys from there; auto is on the
+        device where that is a GPU.
+    random_state : int, default=0
+        Seed of the weights at the beginning and of the views; no lot and no noise depends on it.
+    entropy : callable, default=os.urandom
+        entropy(n) gives n random bytes, for lots, noise and keys. Not for configs: other sources are for tests.
     """
 
     accepts_images = True
@@ -212,12 +274,15 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         marks = record_marks(X, targets.numpy()) if self._may_draw else None
         seen, targets = self._seen(network, X, marks), held(targets, device)
         trained = trained_part(network, self.frozen)
-        optimiser = optimiser_for(self.optimiser, list(trained.parameters()), self.momentum)
+        weights, optimiser = list(trained.parameters()), OPTIMISERS[self.optimiser](trained, self.momentum)
         begin, self.curve_ = 0, list[_Noted]()
         if resumed is not None:
             tensors, begin, self.history_, self.curve_ = resumed
             network.load_state_dict({name[2:]: t for name, t in tensors.items() if name.startswith("w.")})
-            optimiser.resume([tensors[f"v.{i}"] for i in range(len(optimiser.tensors))])
+            moments = defaultdict[int, dict[str, torch.Tensor]](dict)
+            for _, place, name in (key.split(".", 2) for key in tensors if key.startswith("v.")):
+                moments[int(place)][name] = tensors[f"v.{place}.{name}"]
+            optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
         total = never_stopping(clipped_sum(way, trained, self.clip_norm), trained, self.clip_norm)
         draws = draws_for(self.draws, device, self.entropy)
         watched = self._watched(network, watch)
@@ -225,7 +290,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         trained.train()
         for step in range(begin, steps):
             rows = draws.lot(len(targets), rate).to(targets.device)
-            gradients = [torch.zeros_like(parameter) for parameter in optimiser.parameters]
+            gradients = [torch.zeros_like(parameter) for parameter in weights]
             step_key = self.entropy(KEY_BYTES) if marks is not None else b""
             for block in rows.split(self.micro_batch):
                 if len(block):
@@ -235,13 +300,19 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                         gradient += part
                     buffers.put_back()
             noisy = self._with_noise(gradients, draws)
-            optimiser.step(noisy, self._learning_rate_at(step / steps), step + 1)
+            for parameter, gradient in zip(weights, noisy, strict=True):
+                parameter.grad = gradient
+            end = self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
+            optimiser.param_groups[0]["lr"] = self.learning_rate + step / steps * (end - self.learning_rate)
+            optimiser.step()
+            optimiser.zero_grad()
             append_step(self.history_, self.sigma_, rate)
             if (step + 1) * _SAVES // steps > step * _SAVES // steps:
                 self.curve_ += [(step + 1, shares_right(trained, watched, device))] if watched else []
                 if state is not None:
                     tensors = {f"w.{name}": tensor for name, tensor in network.state_dict().items()}
-                    tensors |= {f"v.{i}": speed for i, speed in enumerate(optimiser.tensors)}
+                    for place, kept in optimiser.state_dict()["state"].items():
+                        tensors |= {f"v.{place}.{name}": each for name, each in kept.items() if each is not None}
                     about = {"digest": self._digest(), "step": step + 1, "history": self.history_, "curve": self.curve_}
                     write_tensors(state, tensors | self.fixed_, about)
             progress(step + 1, steps)
@@ -395,7 +466,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             parameters.queries(getattr(self, name), name, least=1)
         parameters.seed(self.random_state, "random_state")
         draws_for(self.draws, torch.device("cpu"), self.entropy)
-        optimiser_for(self.optimiser, [], self.momentum)
+        if self.optimiser not in OPTIMISERS:
+            raise ConfigError(f"optimiser = {self.optimiser!r}: must be one of {', '.join(OPTIMISERS)}")
         parameters.queries(self.frozen, "frozen", least=0)
         resolve_device(self.device)
         Views.of(self.views)
@@ -461,11 +533,6 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     def _inputs(self, X: NDArray) -> torch.Tensor:
         """What the network sees; each example is prepared by itself."""
         return inputs_of(X, self.features, self.groups, getattr(self, "fixed_", {}))
-
-    def _learning_rate_at(self, share_done: float) -> float:
-        """Straight from `learning_rate` to `learning_rate_end` over the run, if there is one."""
-        end = self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
-        return self.learning_rate + share_done * (end - self.learning_rate)
 
     def _with_noise(self, gradients: Sequence[torch.Tensor], draws: LotSampler) -> list[torch.Tensor]:
         """The noisy mean of a lot: noise once, whatever the micro-batches."""

@@ -7,10 +7,10 @@
 * `one_by_one`: the obvious loop over the examples, slow and right for any module.
 
 All give the same sum, up to rounding, for the networks of this package, which a test checks. For somebody else's,
-`pate.baselines.clipping_selfcheck` compares them with the loop on made-up examples before one is taken.
+`pate.baselines.networks` compares them with the loop on made-up examples before one is taken.
 
 Sensitivity: an example adds at most `clip_norm` to the norm of the sum, and changes nobody else's part of it: what is
-drawn on the way, such as dropout's masks, is keyed by example (`pate.baselines.forward_draws`). One whose gradient is
+drawn on the way, such as dropout's masks, is keyed by example (`pate.baselines.sampling`). One whose gradient is
 not finite, or longer than can be squared, adds zero: that depends on the example and the weights alone, and stops
 nothing.
 """
@@ -26,7 +26,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, group_norm, layer_norm, pad, unfold
 from torch.nn.grad import conv2d_weight
 
-from pate.baselines.forward_draws import ForwardDraws, drawing
+from pate.baselines.sampling import ForwardDraws, drawing
 from pate.errors import ConfigError
 
 _SUMMED = 8  # examples in one convolution's sum: a rounding for each of their places may be an example's fault

@@ -29,7 +29,7 @@ from pate.audit.one_run import (
     spikes,
 )
 from pate.audit.sensitivity import audit_sensitivity
-from pate.baselines import clipping_selfcheck, sgd_accounting
+from pate.baselines import networks, sampling
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.boundary import aggregator
@@ -296,14 +296,14 @@ class Shuffled:
 
 def test_shuffled_lots_are_found_at_a_large_delta(monkeypatch):
     """At δ = 1e-5 no number of runs that anybody could wait for shows it; at 0.65 a hundred do."""
-    monkeypatch.setattr(sgd_accounting, "bernoulli", Shuffled())
+    monkeypatch.setattr(sampling, "bernoulli", Shuffled())
     found = audit_sampling(model(), runs=120, confidence=0.999)
     assert found.refutes, found
 
 
 def test_published_statistics_of_batches_are_found(monkeypatch):
     """DP-SGD refuses such a network and puts buffers back: both are taken away here."""
-    monkeypatch.setattr(clipping_selfcheck, "refuse_memory", lambda *_: None)
+    monkeypatch.setattr(networks, "refuse_memory", lambda *_: None)
     monkeypatch.setattr(sgd.Buffers, "put_back", lambda _: None)
     leaky = model(model="support.leaky_network.LeakyNet", model_params={"size": 60, "n_classes": 3})
     X, y = np.zeros((40, 60), dtype=np.float32), RNG.integers(0, 3, 40)

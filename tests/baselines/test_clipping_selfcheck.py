@@ -12,7 +12,7 @@ import torch
 from test_dp_sgd import blobs, classifier
 from torch import nn
 
-from pate.baselines.clipping_selfcheck import Buffers, difference, made_up, way_for
+from pate.baselines.networks import Buffers, difference, made_up, way_for
 from pate.baselines.per_example import clipped_sum
 from pate.errors import ConfigError
 
@@ -358,7 +358,7 @@ def test_norms_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_that_is_not_finite_adds_nothing_to_the_private_pca() -> None:
-    from pate.baselines.frozen_layers import private_components
+    from pate.baselines.inputs import private_components
     from pate.noise.continuous import seeded_entropy
 
     X = blobs(50)[0].reshape(50, -1)

@@ -19,13 +19,13 @@ from pate.baselines.dp_erm import (
     Huber,
     Logistic,
     Loss,
+    PrivatelyTuned,
     clip_rows,
     min_strength,
     minimise,
     objective_parameters,
     tolerance_of,
 )
-from pate.baselines.private_tuning import PrivatelyTuned
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError
 from pate.noise.continuous import Entropy, seeded_entropy, spherical_laplace
@@ -369,7 +369,7 @@ def test_a_candidate_is_chosen_privately_by_its_errors_on_the_last_part(monkeypa
         given.append((scores, epsilon))
         return 1
 
-    monkeypatch.setattr("pate.baselines.private_tuning.exponential_choice", noted)
+    monkeypatch.setattr("pate.baselines.dp_erm.exponential_choice", noted)
     rng = np.random.default_rng(15)
     X, y = rng.normal(size=(90, 2)), rng.integers(0, 2, 90)
     candidates = [{"regularisation": 0.1}, {"regularisation": 10.0}]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-from pate.baselines import sgd_accounting as module
+from pate.baselines import sampling as module
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.baselines.sgd_accounting import FromSystem, OnDevice, draws_for
+from pate.baselines.sampling import FromSystem, OnDevice, draws_for
 from pate.errors import ConfigError
 from pate.noise.continuous import seeded_entropy
 

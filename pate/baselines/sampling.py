@@ -1,8 +1,9 @@
-"""What a network draws in a forward pass on private records: by keys of its own, one for each record in each step.
+"""What DP-SGD draws: lots, noise, and whatever a network draws in a forward pass on private records.
 
 Dropout, RReLU, stochastic depth, fractional pooling, and modules that call `torch.rand` draw from torch's global
 generator, one example after the other. Whoever seeds that knows every draw, and a record that comes or goes shifts
-those of all others: the sum of gradients then moves by far more than one clipping norm.
+those of all others: the sum of gradients then moves by far more than one clipping norm. So here they draw by keys of
+their own, one for each record in each step.
 
 Guarantee: what a record's gradient depends on is the record, the weights, and draws keyed by the step's key and that
 record's own content. So with all keys fixed another record changes no draw but its own; and the step's key comes from
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +25,64 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
+from pate.errors import ConfigError
 from pate.networks.seeding import seeded_globally
+from pate.noise.continuous import Entropy, bernoulli, gaussians
+
+WHERE = ("auto", "os", "device")
+_SEED_BYTES = 8
+
+
+class LotSampler(Protocol):
+    """One step's randomness."""
+
+    def lot(self, n: int, rate: float) -> torch.Tensor:
+        """Rows of a lot: each of `n` with probability `rate`, independently of the others."""
+
+    def gaussians(self, n: int) -> torch.Tensor:
+        """n standard normal draws, each half the sum of four (see `pate.noise.continuous`), in float64."""
+
+
+def draws_for(where: str, device: torch.device, entropy: Entropy) -> LotSampler:
+    """`os`, `device`, or `auto`: on the device where that is a GPU."""
+    if where not in WHERE:
+        raise ConfigError(f"draws = {where!r}: must be one of {', '.join(WHERE)}")
+    if where == "device" or (where == "auto" and device.type == "cuda"):
+        return OnDevice(device, entropy)
+    return FromSystem(device, entropy)
+
+
+class FromSystem:
+    """Every bit from `entropy`, moved to the device."""
+
+    def __init__(self, device: torch.device, entropy: Entropy) -> None:
+        self._device, self._entropy = device, entropy
+
+    def lot(self, n: int, rate: float) -> torch.Tensor:
+        return torch.from_numpy(np.flatnonzero(bernoulli(n, rate, self._entropy)))
+
+    def gaussians(self, n: int) -> torch.Tensor:
+        return torch.from_numpy(gaussians(n, self._entropy)).to(self._device)
+
+
+class OnDevice:
+    """Drawn on the device, each call by a key of its own from `entropy`."""
+
+    def __init__(self, device: torch.device, entropy: Entropy) -> None:
+        self._device, self._entropy = device, entropy
+        self._generator = torch.Generator(device=device)
+
+    def lot(self, n: int, rate: float) -> torch.Tensor:
+        uniform = torch.rand(n, generator=self._keyed(), device=self._device, dtype=torch.float64)
+        return (uniform < rate).nonzero().squeeze(1)
+
+    def gaussians(self, n: int) -> torch.Tensor:
+        four = torch.randn(4, n, generator=self._keyed(), device=self._device, dtype=torch.float64)
+        return 0.5 * four.sum(0)
+
+    def _keyed(self) -> torch.Generator:
+        return self._generator.manual_seed(int.from_bytes(self._entropy(_SEED_BYTES), "little") >> 1)
+
 
 KEY_BYTES = 32
 
