@@ -23,8 +23,8 @@ KEY = b"a" * 32
 
 def through_the_aggregator(folder: Path) -> tuple[float, int]:
     """Answers per second, and how many were charged."""
+    from pate.boundary import PartialCounts
     from pate.boundary.aggregator import RemoteAggregator
-    from pate.boundary.counts import PartialCounts
     from pate.cluster.session import ray_session
     from pate.config import RaySettings
     from pate.ledger import Ledger, Limits

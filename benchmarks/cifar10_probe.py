@@ -25,7 +25,7 @@ from pate.components.registry import make_importable
 from pate.config import load_baseline_config
 from pate.data.private import records_of
 from pate.data.sources import load
-from pate.voters.neighbours.features import FeatureCache, RecordFeatures
+from pate.voters.neighbours.cells import FeatureCache, RecordFeatures
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cifar10_dp_probe.yaml"
 HELD_OUT = 5_000

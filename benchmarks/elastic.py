@@ -227,7 +227,7 @@ def mixed(folder: Path, teachers: int, sleep: float) -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    from pate.boundary.counts import sum_counts
+    from pate.boundary import sum_counts
     from pate.config import RaySettings, TeacherFamily
     from pate.teachers import assign_recipes, recipes
     from pate.voters.teachers.checkpoints import InMemory

@@ -20,9 +20,8 @@ from pate.data.images import load_images
 from pate.mechanisms import GNMax, Histogram, LNMax, PermuteAndFlip
 from pate.mechanisms.cell_costs import Round
 from pate.students import posterior
-from pate.voters.neighbours.cells import Cells, CellVote, Space
+from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
 from pate.voters.neighbours.choice import with_target
-from pate.voters.neighbours.features import RecordFeatures
 
 _WAYS = {"histogram": Histogram(4), "lnmax": LNMax(4), "permute_and_flip": PermuteAndFlip(4), "gnmax": GNMax(8)}
 _FEATURES = {"mnist": ["upright", "hog"], "svhn": [{"name": "hog", "params": {"signed": False, "softness": 0.1}}]}

@@ -48,7 +48,7 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
     import ray
     from ray.cluster_utils import Cluster
 
-    from pate.boundary.counts import sum_counts
+    from pate.boundary import sum_counts
     from pate.config import RaySettings
     from pate.data.partition import split_into_parts
     from pate.teachers import Recipe

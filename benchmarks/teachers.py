@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pate.boundary.counts import sum_counts
+from pate.boundary import sum_counts
 from pate.config import RaySettings, TeacherFamily, load_config
 from pate.data.images import load_images
 from pate.data.private import Records

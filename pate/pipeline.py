@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from html import escape
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pate.baselines.nonprivate import nonprivate_model
-from pate.boundary.aggregator import open_aggregator
+from pate.boundary.aggregator import open_aggregator, shared_ledger
 from pate.cluster.connect import check_address, joins
 from pate.cluster.metrics import published_metrics
 from pate.cluster.session import check_workers, joined
@@ -22,42 +21,20 @@ from pate.data.sources import read_by_workers
 from pate.errors import ConfigError
 from pate.followup.unlearning import drop_forgotten
 from pate.networks.threads import waiting_threads
-from pate.preflight import run_checks
-from pate.preflight.components import check_components
+from pate.preflight import check_components, run_checks
 from pate.report.builder import report_of_run
 from pate.report.figures import save_examples
 from pate.report.files import store_report, write_pages
-from pate.report.schema import Report
-from pate.report.terminal import summary_rows
 from pate.runs import files
 from pate.runs.console import Console
-from pate.runs.context import RunContext, RunOptions, begin_run
+from pate.runs.context import Outcome, RunContext, RunOptions, begin_run
 from pate.runs.run import Run, remove_empty_run
 from pate.students.held_out import held_out_unless_tested
 from pate.students.stage import mention_stored_labels, train_student
 from pate.voters import voters_of
-from pate.voters.ledgers import anchor_of, ledger_opener, shared_ledger
 
 if TYPE_CHECKING:
     from pate.voters.base import Release
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run: what it may publish (its report and its student), where it is, and how long its stages took (for
-    the operator)."""
-
-    report: Report
-    path: Path | str
-    seconds: dict[str, float]
-    private_figures: dict[str, Any] = field(default_factory=dict)
-    student: Any = field(default=None, repr=False)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: publishable figures alone, since notebooks are passed on."""
-        rows = summary_rows(self.report)
-        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
-        return f"<table>{cells}</table><p>{escape(str(self.path))}</p>"
 
 
 @waiting_threads()
@@ -165,13 +142,9 @@ def _begin(context: RunContext) -> Iterator[Run]:
 
 def release_labels(context: RunContext, private: PrivateData) -> Release:
     """Everything inside the trust boundary: what comes back is paid for and stored."""
-    given, run, options = context.given, context.run, context.options
-    voters = voters_of(context.config)
-    anchor = anchor_of(given, run, options.config_dir, options.anchor, context.console.info)
-    context.is_anchored = anchor.place is not None
-    opener = ledger_opener(voters_of(given), run, options.config_dir, anchor)
+    voters = context.voters
     with ExitStack() as stack:
-        aggregator = open_aggregator(context, voters, opener, stack if voters.needs_cluster(context, private) else None)
+        aggregator = open_aggregator(context, stack if voters.needs_cluster(context, private) else None)
         release = voters.release(context, private, aggregator)
         aggregator.close()
     if release.labelled is None:

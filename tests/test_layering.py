@@ -28,7 +28,7 @@ _LIGHT = [
     "pate.data.public",
     "pate.voters",
     "pate.voters.base",
-    "pate.voters.ledgers",
+    "pate.boundary.aggregator",
     "pate.accounting.sanitise",
     "pate.audit.confidence_bounds",
     "pate.audit.mechanism",

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,23 +25,28 @@ from numpy.typing import NDArray
 from pate.accounting.exact import exact_epsilon
 from pate.accounting.parameters import TooWide
 from pate.accounting.sanitise import epsilon_sanitised
-from pate.boundary.counts import CountVotes, sum_counts, sum_votes
+from pate.boundary import CountVotes, sum_counts, sum_votes
 from pate.boundary.guard import error_kind, guarded_class, raised_by_pate
-from pate.config import Sanitise
+from pate.config import Config, Sanitise
 from pate.data.partition import keyed_digest
-from pate.errors import PateError, RunError
-from pate.ledger import Charge, Ledger
-from pate.ledger.chain import Pin
+from pate.errors import ConfigError, PateError, RunError
+from pate.ledger import Charge, Ledger, SharedLedger
+from pate.ledger.chain import Pin, identity
+from pate.ledger.stored import StoredLedger
 from pate.mechanisms import UNANSWERED, Mechanism, Stream
 from pate.noise.integer import Entropy
 from pate.runs import files
+from pate.runs.anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
+from pate.runs.published import published_pins
+from pate.runs.run import Run, Version
+from pate.storage import is_url
 from pate.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from pate.runs.context import RunContext
     from pate.voters.base import Voters
     from pate.voters.neighbours.cells import CellVote
-    from pate.voters.neighbours.vote_counting import VoteCounter
+    from pate.voters.neighbours.rounds import VoteCounter
 
 
 class Answers(NamedTuple):
@@ -357,25 +362,73 @@ class RemoteAggregator(Aggregator):
             raise RunError("the aggregator died and could not be restarted; go on with {resume}", resume=True) from None
 
 
-def open_aggregator(
-    context: RunContext, voters: Voters[Any], open_ledger: Callable[[], Ledger], until_end: ExitStack | None
-) -> Aggregator:
-    """The door to the votes: an actor of a Ray that stays up `until_end`, or in this process where that is None."""
+def open_aggregator(context: RunContext, until_end: ExitStack | None) -> Aggregator:
+    """The door to a run's votes: an actor of a Ray that stays up `until_end`, or in this process where that is None.
+
+    Its ledger is opened by its first call.
+    """
     from pate.cluster.connect import check_visible
     from pate.cluster.session import ray_session
+    from pate.voters import voters_of
 
-    run, config = context.run, context.config
+    run, config, options, given = context.run, context.config, context.options, context.given
+    anchor = anchor_of(given, run, options.config_dir, options.anchor, context.console.info)
+    context.is_anchored = anchor.place is not None
     arguments: dict[str, Any] = {
-        "mechanism": voters.mechanism,
-        "open_ledger": open_ledger,
+        "mechanism": context.voters.mechanism,
+        "open_ledger": ledger_opener(voters_of(given), run, options.config_dir, anchor),
         "private": run.private.resolve(),
         "key": run.key,
-        "n_parts": voters.n_parts,
+        "n_parts": context.voters.n_parts,
     }
     if until_end is None:
         return Aggregator(**arguments)
     with context.clock.stage("start"), context.console.working("starting Ray"):
-        until_end.enter_context(ray_session(context.options.address, config.ray))
+        until_end.enter_context(ray_session(options.address, config.ray))
         check_visible(arguments["private"])
         name = f"aggregator-{blake2b(run.key, digest_size=8).hexdigest()}"
         return RemoteAggregator(name, **arguments)
+
+
+def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLedger | None:
+    """The ledger that a run in `out` shares with others, None if it has its own; an error if it cannot be used."""
+    named = config.budget.ledger
+    if named is None:
+        return None
+    if is_url(out):
+        text = "budget.ledger: a ledger that runs share stays on one machine; give {out} as a folder there"
+        raise ConfigError(text, out=None)
+    return SharedLedger.at((config_dir / named.path).resolve(), named.id)
+
+
+def anchor_of(
+    config: Config, directory: Run, config_dir: Path, wanted: str | None, notify: Callable[[str], None]
+) -> ChosenAnchor:
+    """Where the links of the run's ledger, its own or a shared one, are also kept.
+
+    `wanted` is what `choose_anchor` takes.
+    """
+    shared = shared_ledger(config, directory.place, config_dir)
+    return choose_anchor(directory, identity(directory.key) if shared is None else shared.id, wanted, notify)
+
+
+def ledger_opener(
+    voters: Voters[Any], directory: Run, config_dir: Path = Path(), anchor: ChosenAnchor = NO_ANCHOR
+) -> Callable[[], Ledger]:
+    """How the aggregator opens its ledger: the run's own, or one that runs on the same data share.
+
+    What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
+    """
+    options: dict[str, Any] = {"ensemble": Version.of(directory).version}
+    options |= {"anchor": anchor.place, "new_anchor": anchor.new}
+    options["pins"] = published_pins(directory.path)
+    shared = shared_ledger(voters.config, directory.place, config_dir)
+    if shared is None:
+        head = directory.ledger_head.resolve()
+        own = (directory.ledger_file.resolve(), directory.key, head, "run", voters.limits())
+        if directory.storage is None:
+            return partial(Ledger, *own, **options)
+        return partial(StoredLedger, directory.storage.url, *own, **options)
+    joint = shared.budget()
+    name = directory.id  # copies of a run are one run: they share its answers
+    return partial(Ledger, shared.db, shared.key, shared.head, name, voters.limits(joint.order), joint, **options)

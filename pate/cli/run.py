@@ -84,9 +84,9 @@ def run(
 
 
 def _print_outcome(outcome: object) -> None:
-    from pate.pipeline import Outcome
     from pate.report.formats import percent
     from pate.report.terminal import summary_rows
+    from pate.runs.context import Outcome
 
     assert isinstance(outcome, Outcome)
     rows = summary_rows(outcome.report)

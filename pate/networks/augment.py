@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate
-from torchvision.transforms import v2
 
 from pate.components.registry import nearest
 from pate.errors import ConfigError
@@ -47,72 +46,67 @@ class Strength:
         return cls(**(settings or {}))
 
 
-class WarpEach(v2.Transform):
+Augmentation = Callable[[Tensor], Tensor]
+"""Changes a batch of standardised examples, each of them by a draw of its own."""
+
+
+class WarpEach:
     """Rotation, shear, zoom, shift and a smooth local displacement, drawn anew for each image of a batch."""
 
     def __init__(self, strength: Strength, generator: torch.Generator) -> None:
-        super().__init__()
         self._strength, self._generator = strength, generator
 
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        images, strength = flat_inputs[0], self._strength
+    def __call__(self, images: Tensor) -> Tensor:
+        strength = self._strength
         angle, shear, width, height, right, down = _between(6, len(images), self._generator)
         angle, shear = angle * math.radians(strength.rotate), shear * math.radians(strength.shear)
         width, height = 1 + strength.zoom * width, 1 + strength.zoom * height
         right, down = 2 * strength.shift * right, 2 * strength.shift * down
         rows = [width * angle.cos(), height * (shear - angle.sin()), right, width * angle.sin(), height * angle.cos()]
         matrices = torch.stack([*rows, down], dim=1).reshape(-1, 2, 3)
-        return {"grid": self._grid(matrices, images).to(images.device)}
-
-    def _grid(self, matrices: Tensor, images: Tensor) -> Tensor:
         grid = affine_grid(matrices, list(images.shape), align_corners=False)
-        if self._strength.elastic:
-            coarse = torch.randn(len(images), 2, 4, 4, generator=self._generator) * self._strength.elastic
+        if strength.elastic:
+            coarse = torch.randn(len(images), 2, 4, 4, generator=self._generator) * strength.elastic
             smooth = interpolate(coarse, images.shape[-2:], mode="bilinear", align_corners=True)
             grid = grid + smooth.permute(0, 2, 3, 1)
-        return grid
-
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        return grid_sample(inpt, params["grid"], padding_mode="border", align_corners=False)
+        return grid_sample(images, grid.to(images.device), padding_mode="border", align_corners=False)
 
 
-class ToneEach(v2.Transform):
+class ToneEach:
     """Contrast, brightness, a mirror image and a negative, drawn anew for each image of a batch."""
 
     def __init__(self, strength: Strength, generator: torch.Generator) -> None:
-        super().__init__()
         self._strength, self._generator = strength, generator
 
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        contrast, brightness, side = _between(3, len(inpt), self._generator).to(inpt.device)[:, :, None, None, None]
-        toned = inpt * (1 + self._strength.contrast * contrast) + self._strength.brightness * brightness
+    def __call__(self, images: Tensor) -> Tensor:
+        contrast, brightness, side = _between(3, len(images), self._generator).to(images.device)[:, :, None, None, None]
+        toned = images * (1 + self._strength.contrast * contrast) + self._strength.brightness * brightness
         toned = torch.where(side < 0, toned.flip(-1), toned) if self._strength.flip else toned
         if self._strength.negative:
-            toned = toned * _between(1, len(inpt), self._generator).sign().to(inpt.device)[0, :, None, None, None]
+            toned = toned * _between(1, len(images), self._generator).sign().to(images.device)[0, :, None, None, None]
         return toned
 
 
-class PerturbEach(v2.Transform):
+class PerturbEach:
     """For tables: Gaussian noise, and features replaced by their mean (0 once standardised)."""
 
     def __init__(self, strength: Strength, generator: torch.Generator) -> None:
-        super().__init__()
         self._strength, self._generator = strength, generator
 
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        noise = torch.randn(inpt.shape, generator=self._generator) * self._strength.noise
-        kept = torch.rand(inpt.shape, generator=self._generator) >= self._strength.dropout
-        return (inpt + noise.to(inpt.device)) * kept.to(inpt.device)
+    def __call__(self, rows: Tensor) -> Tensor:
+        noise = torch.randn(rows.shape, generator=self._generator) * self._strength.noise
+        kept = torch.rand(rows.shape, generator=self._generator) >= self._strength.dropout
+        return (rows + noise.to(rows.device)) * kept.to(rows.device)
 
 
-def augmentation(strength: Strength, images: bool, generator: torch.Generator) -> v2.Transform:
+def augmentation(strength: Strength, images: bool, generator: torch.Generator) -> Augmentation:
     """What to put a batch of standardised examples through."""
     if not images:
         return PerturbEach(strength, generator)
-    steps: list[v2.Transform] = [WarpEach(strength, generator)]
+    warp, tone = WarpEach(strength, generator), ToneEach(strength, generator)
     if strength.contrast or strength.brightness or strength.flip or strength.negative:
-        steps.append(ToneEach(strength, generator))
-    return v2.Compose(steps)
+        return lambda batch: tone(warp(batch))
+    return warp
 
 
 def _between(n: int, examples: int, generator: torch.Generator) -> Tensor:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pate.runs.console import Console
 if TYPE_CHECKING:
     from pate.data.public import PublicData
     from pate.ledger import SharedBudget
+    from pate.report.schema import Report
     from pate.runs.related import Related
     from pate.runs.run import Resume, Run
     from pate.students.held_out import HeldOut
@@ -107,6 +109,28 @@ def begin_run(out: Path | str, given: Any, options: RunOptions) -> Iterator[Run]
 
 
 _LONG = 5.0  # seconds: a student that takes longer is announced
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: what it may publish, where it is, and for the operator how many seconds its stages took.
+
+    `private_figures` are there of benchmarks alone: how often teachers are right.
+    """
+
+    report: Report
+    path: Path | str
+    seconds: dict[str, float]
+    private_figures: dict[str, Any] = field(default_factory=dict)
+    student: Any = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: publishable figures alone, since notebooks are passed on."""
+        from pate.report.terminal import summary_rows
+
+        rows = summary_rows(self.report)
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+        return f"<table>{cells}</table><p>{escape(str(self.path))}</p>"
 
 
 @dataclass

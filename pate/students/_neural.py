@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim.swa_utils import AveragedModel
-    from torchvision.transforms.v2 import Transform
 
     from pate.networks.architectures import Classifier
+    from pate.networks.augment import Augmentation
     from pate.networks.training import BatchSampler, ClassPrior, ProgressCallback
 
     Learn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
@@ -297,7 +297,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             average.update_parameters(network)
         return taught
 
-    def _begin(self) -> tuple[torch.Generator, Transform, Classifier, AveragedModel]:
+    def _begin(self) -> tuple[torch.Generator, Augmentation, Classifier, AveragedModel]:
         """What training draws from, its augmentation, a fresh network, and that one's average, which is `network_`."""
         import torch
 

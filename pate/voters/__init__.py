@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pate.voters.base import Voters
 
 DEFAULT = "teachers"
-_NO_KINDS = ("base", "classifier_config", "ledgers", "queries", "query_loop")
+_NO_KINDS = ("base", "classifier_config", "queries")
 
 
 def kind_names() -> list[str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pate.runs.context import RunContext
     from pate.runs.run import Run
     from pate.students.posterior import Labelled
-    from pate.voters.teachers.stand_in import StandIn
+    from pate.voters.teachers.choice import StandIn
 
 C = TypeVar("C", bound=Config)
 

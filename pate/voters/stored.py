@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.counts import PartialCounts
+from pate.boundary import PartialCounts
 from pate.config.settings import QueryConfig
 from pate.data.private import PrivateData, Votes
 from pate.data.public import PublicData
@@ -18,12 +18,17 @@ from pate.voters.queries import QueryVoters
 
 if TYPE_CHECKING:
     from pate.boundary.aggregator import Aggregator
-    from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
 
 
 class StoredSettings(Settings):
-    """Where the votes are: `file` is a .npy file whose row i is the histogram of public example i."""
+    """Where the votes are.
+
+    Parameters
+    ----------
+    file : str
+        A .npy file, in the data folder or beside the config, whose row i is the histogram of public example i.
+    """
 
     file: str
 
@@ -79,11 +84,6 @@ class Stored(QueryVoters[StoredConfig]):
             rows = context.public.public_rows
             counts = private.counts if rows is None else private.counts[rows]
             aggregator.collect(queries, StoredCount(counts[: len(queries)], self.config.n_teachers))
-
-    def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
-        from pate.voters.teachers.facts import query_facts
-
-        return query_facts(self.config, self.mechanism, public, queries, ())
 
     @property
     def described(self) -> str:

@@ -19,7 +19,7 @@ from pate.config import BaselineConfig
 from pate.errors import ConfigError
 from pate.features import Features, alone
 from pate.features.hog import Hog
-from pate.voters.neighbours.features import RecordFeatures
+from pate.voters.neighbours.cells import RecordFeatures
 
 
 class Centred:

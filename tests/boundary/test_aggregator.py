@@ -13,8 +13,8 @@ import pytest
 from support.aggregators import KEY, examples, make, vote
 
 from pate.accounting.sanitise import PrivateCost
+from pate.boundary import PartialCounts
 from pate.boundary.aggregator import query_ids, votes_collected
-from pate.boundary.counts import PartialCounts
 from pate.boundary.guard import Failed
 from pate.config import Sanitise
 from pate.errors import BudgetExceeded, RunError

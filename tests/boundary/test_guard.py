@@ -34,7 +34,7 @@ from pate.runs.console import Console
 from pate.runs.run import Run
 from pate.teachers import Recipe
 from pate.voters.neighbours.cells import Cells, CellVote, Space
-from pate.voters.neighbours.vote_counting import LocalVoteCounter
+from pate.voters.neighbours.rounds import LocalVoteCounter
 from pate.voters.stored import StoredCount
 from pate.voters.teachers.readers import check_part_sizes
 from pate.voters.teachers.worker import Teaching, TrainingJob, Worker

@@ -54,7 +54,7 @@ def test_while_modules_are_loaded_nothing_was_begun(module: str, folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("module", "number"), [("pate.voters.teachers.local", signal.SIGINT), ("matplotlib.figure", signal.SIGTERM)]
+    ("module", "number"), [("pate.voters.teachers.ensemble", signal.SIGINT), ("matplotlib.figure", signal.SIGTERM)]
 )
 def test_a_run_that_was_begun_goes_on_by_the_command_that_is_told(module: str, number: int, folder: Path) -> None:
     words = ["run", folder / "own.yaml", "--set", "n_teachers=9", "--data-dir", folder, "--out", folder / "a run"]

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from support.command_line import Ended, in_process
 
+from pate.boundary.aggregator import ledger_opener
 from pate.config import load_config
 from pate.data.column_inference import guess_dialect, read, seen
 from pate.data.private import is_per_person, records_of
@@ -24,7 +25,6 @@ from pate.planning.config_wizard import LOUD, start
 from pate.runs.run import Run
 from pate.teachers import recipes
 from pate.voters import voters_of
-from pate.voters.ledgers import ledger_opener
 
 N_PRIVATE, N_PUBLIC = 900, 240
 

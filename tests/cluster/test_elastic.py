@@ -25,7 +25,7 @@ from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
 from pate.voters.teachers.checkpoints import InMemory
 from pate.voters.teachers.pool import Pool
-from pate.boundary.counts import sum_counts
+from pate.boundary import sum_counts
 from pate.voters.teachers.worker import Teaching, Worker
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes

@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 from pate.voters.teachers.checkpoints import TeacherFiles
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts
-from pate.boundary.counts import sum_counts
+from pate.boundary import sum_counts
 from pate.voters.teachers.worker import Teaching, Worker
 from pate.voters.teachers.pool import Pool
 from pate.teachers import assign_recipes, recipes

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.boundary.counts import sum_counts
+from pate.boundary import sum_counts
 from pate.config import Config, RaySettings, parse_config
 from pate.data import shards
 from pate.data.disk_buffer import Block

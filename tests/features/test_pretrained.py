@@ -17,9 +17,9 @@ from pate.components.registry import found_file, importing_only, make_importable
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
 from pate.features.pretrained import Pretrained, folded
-from pate.voters.neighbours.features import FeatureCache, _digest, transformed
+from pate.voters.neighbours.cells import FeatureCache, _digest, transformed
+from pate.voters.neighbours.rounds import Rounds
 from pate.voters.neighbours.settings import NeighbourSettings
-from pate.voters.neighbours.stage import Rounds
 
 MODULE = "somebodys_small_network"
 NETWORK = '''

@@ -17,7 +17,8 @@ from pate.features import build_features, build_steps, learned_steps
 from pate.features.self_supervised import SelfSupervised
 from pate.preflight.features import with_learned_features, with_learned_preparation
 from pate.runs.console import Quiet
-from pate.voters.neighbours.features import RecordFeatures
+from pate.runs.context import Outcome
+from pate.voters.neighbours.cells import RecordFeatures
 
 SMALL = {"atoms": 6, "patch": 4, "patches": 300}
 
@@ -178,7 +179,7 @@ def data() -> PublicData:
     return PublicData(X_public, ("across", "down"), y_public, X_public, y_public, benchmark=True)
 
 
-def run(place: Path, chosen: Config, private: Records | None = None, **further: Any) -> pipeline.Outcome:
+def run(place: Path, chosen: Config, private: Records | None = None, **further: Any) -> Outcome:
     private = private or Records(*stripes(300, 2))
     return pipeline.run(chosen, place, public=data(), private=private, console=Quiet(), pages=False, **further)
 

@@ -20,6 +20,7 @@ from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
 from pate.followup.extra_students import Trials, train_extra_student, with_student
 from pate.runs.console import Quiet
+from pate.runs.context import Outcome
 from pate.runs.run import Run
 from pate.students.held_out import HeldOut
 
@@ -54,7 +55,7 @@ def digits() -> Data:
     return public, Votes(votes)
 
 
-def run(config: Config, out: Path, data: Data, **options: object) -> pipeline.Outcome:
+def run(config: Config, out: Path, data: Data, **options: object) -> Outcome:
     public, private = data
     return pipeline.run(config, out, public=public, private=private, pages=False, console=Quiet(), **options)
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pate.boundary.aggregator import ledger_opener
 from pate.cli.ledger import show, verify
 from pate.config import load_config
 from pate.errors import PateError
@@ -29,7 +30,6 @@ from pate.runs.files import LABELS, STUDENT, STUDENT_CARD
 from pate.runs.published import Labels, pin_to_json, write_labels
 from pate.runs.run import Run
 from pate.voters import voters_of
-from pate.voters.ledgers import ledger_opener
 
 EXAMPLES = int(os.environ.get("PATE_FUZZ", "70"))
 DB, HEAD, KEY = "ledger.db", "private/ledger.head", "private/key"

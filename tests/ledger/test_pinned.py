@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support import ledgers, stored_ledgers
 
+from pate.boundary.aggregator import anchor_of, ledger_opener
 from pate.cli.ledger import verify
 from pate.config import parse_config
 from pate.errors import RunError
@@ -18,7 +19,6 @@ from pate.runs.published import Labels, write_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
 from pate.voters import voters_of
-from pate.voters.ledgers import anchor_of, ledger_opener
 
 CONFIG = parse_config(
     {

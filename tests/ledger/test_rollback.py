@@ -15,6 +15,7 @@ from support.ledgers import KEY, LIMITS, check, opened, pay, tampered
 from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 
 from pate import pipeline
+from pate.boundary.aggregator import anchor_of, ledger_opener
 from pate.cli.ledger import verify as verify_command
 from pate.config import Config, parse_config
 from pate.errors import RunError
@@ -25,7 +26,6 @@ from pate.runs.published import published_pins, read_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
 from pate.voters import voters_of
-from pate.voters.ledgers import anchor_of, ledger_opener
 
 data = cache(partial(digits_with_votes, 20))
 

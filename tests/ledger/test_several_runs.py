@@ -8,13 +8,13 @@ import pytest
 from support.ledgers import KEY, LIMITS, opened, pay
 
 from pate import pipeline
+from pate.boundary.aggregator import ledger_opener, shared_ledger
 from pate.config import Config, parse_config
 from pate.data.sources import load
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
 from pate.runs.run import Run, Version
 from pate.voters import voters_of
-from pate.voters.ledgers import ledger_opener, shared_ledger
 
 BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
 

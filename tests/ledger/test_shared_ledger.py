@@ -186,10 +186,10 @@ def test_a_budget_that_is_none_makes_nothing(
 
 def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     """Both resumed: in a shared ledger they have the same answers, and the second of two writers is refused."""
+    from pate.boundary.aggregator import ledger_opener
     from pate.config import parse_config
     from pate.runs.run import Run
     from pate.voters import voters_of
-    from pate.voters.ledgers import ledger_opener
 
     shared = SharedLedger.create(tmp_path / "shared", BUDGET)
     content = {"n_teachers": 20, "mechanism": {"name": "gnmax", "sigma": 40}, "data": {"source": "digits"}}

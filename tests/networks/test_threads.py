@@ -232,7 +232,7 @@ def test_what_spins_has_one_thread_within_unless_its_user_had_it_wait() -> None:
 @several
 def test_a_teacher_in_this_process_has_one_thread_whatever_the_environment_says() -> None:
     code = """
-from pate.voters.teachers.local import Local
+from pate.voters.teachers.ensemble import Local
 from pate.voters.teachers.checkpoints import InMemory
 from pate.voters.teachers.worker import Teaching
 from pate.config import parse_config

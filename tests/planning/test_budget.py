@@ -10,13 +10,13 @@ import pytest
 
 from pate.accounting.composition import SAMPLER_SHARES
 from pate.accounting.sanitise import WithRelease
+from pate.boundary.aggregator import ledger_opener
 from pate.config import Config, parse_config
 from pate.errors import ConfigError
 from pate.ledger import SharedBudget, SharedLedger
 from pate.planning.costs import worst_case_epsilon
 from pate.runs.run import Run
 from pate.voters import voters_of
-from pate.voters.ledgers import ledger_opener
 
 _MECHANISMS: list[dict[str, Any]] = [
     {"name": "lnmax", "scale": 8},

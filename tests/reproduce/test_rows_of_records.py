@@ -13,7 +13,7 @@ from pate.reproduce import table
 from pate.reproduce.rows import Study, study
 from pate.reproduce.run import Reproduction, reproduce
 from pate.runs.console import Quiet
-from pate.voters.neighbours.features import RecordFeatures
+from pate.voters.neighbours.cells import RecordFeatures
 
 CONFIG = {
     "data": {"source": "digits"},

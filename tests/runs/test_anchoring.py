@@ -11,6 +11,7 @@ import pytest
 from support.small_data import digits_with_votes
 
 from pate import pipeline
+from pate.boundary.aggregator import anchor_of, ledger_opener
 from pate.cli.options import as_option
 from pate.config import Config, parse_config
 from pate.errors import PateError, RunError
@@ -20,7 +21,6 @@ from pate.runs.anchoring import NONE, choose_anchor, known_anchor
 from pate.runs.console import Quiet
 from pate.runs.run import Run, remove_empty_run
 from pate.voters import voters_of
-from pate.voters.ledgers import anchor_of, ledger_opener
 
 PUBLIC, VOTES = digits_with_votes(20)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pate.boundary import PartialCounts
 from pate.boundary.aggregator import Aggregator
-from pate.boundary.counts import PartialCounts
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax, Mechanism
 

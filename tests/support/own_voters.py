@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.counts import PartialCounts
+from pate.boundary import PartialCounts
 from pate.config.settings import QueryConfig
 from pate.data.partition import parts_of
 from pate.data.private import records_of

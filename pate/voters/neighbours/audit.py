@@ -25,18 +25,15 @@ from pate.audit.interface import (
     student_scores,
     with_quick_student,
 )
-from pate.boundary.aggregator import Aggregator
-from pate.boundary.counts import sum_votes
+from pate.boundary import sum_votes
+from pate.boundary.aggregator import Aggregator, ledger_opener
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.mechanisms import Mechanism
 from pate.mechanisms.cell_costs import Round, guarantee
 from pate.runs.run import Run
-from pate.voters.ledgers import ledger_opener
-from pate.voters.neighbours.cells import Cells, CellVote
-from pate.voters.neighbours.features import RecordFeatures
-from pate.voters.neighbours.stage import Rounds, digest
-from pate.voters.neighbours.vote_counting import LocalVoteCounter
+from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures
+from pate.voters.neighbours.rounds import LocalVoteCounter, Rounds, digest
 
 if TYPE_CHECKING:
     from pate.voters.neighbours.voters import Neighbours

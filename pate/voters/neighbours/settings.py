@@ -22,7 +22,17 @@ Noise = Annotated[float, AfterValidator(lambda value: parameters.noise(value, ""
 
 
 class RoundSettings(Settings):
-    """One round: how many cells, and what of the mechanism differs; `features: student` for the last student's own."""
+    """One round of votes.
+
+    Parameters
+    ----------
+    cells : int
+        How many cells the public examples are grouped into.
+    scale, sigma : float, default=None
+        The mechanism's noise in this round, in votes; None is that of the config.
+    features : "student", default=None
+        Whether cells are made in what the student of the rounds before has learned to see; None is the config's.
+    """
 
     cells: Cells
     scale: Noise | None = None
@@ -37,10 +47,28 @@ class RoundSettings(Settings):
 class NeighbourSettings(Settings):
     """Public features, cells in them, and what is made of the votes in each cell.
 
-    `votes_per_record` is how many of the nearest cells a record votes in. `label` says whether the example nearest to a
-    cell's centre gets its label, or every public example of the cell; of histograms, cells whose largest share of votes
-    is below `min_vote_share` are left out, and with `soft` every class comes with its share. `refine` times, a student
-    then says which examples of a cell have which share of its classes, and the next one learns from that.
+    Parameters
+    ----------
+    features : list of components, default=()
+        Public transforms, one after the other; without any, examples as they are.
+    components : int, default=None
+        How many principal components of the features are kept; None is all features.
+    standardise : bool, default=False
+        Whether each feature is divided by its standard deviation among the public examples.
+    votes_per_record : int, default=1
+        How many of its nearest cells a record votes in.
+    cells : int, default=None
+        How many cells there are in the one round; None is 100.
+    rounds : list of RoundSettings, default=()
+        Several rounds, in place of `cells`.
+    label : {"cells", "centres"}, default="cells"
+        Whether every public example of a cell gets its label, or the one nearest to its centre alone.
+    min_vote_share : float, default=0.0
+        Cells whose largest share of votes is below this are left out; for mechanisms that release counts.
+    soft : bool, default=False
+        Whether every class comes with its share of the votes.
+    refine : int, default=0
+        How many times a student says which examples of a cell have which of its classes, and the next learns from it.
     """
 
     features: Several[Component] = ()

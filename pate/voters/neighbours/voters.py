@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from pate.voters.neighbours.cells import CellVote
 
 _CELLS, _EXAMPLES_PER_CELL = 100, 4  # of a PATEClassifier, where nothing says otherwise
+_MAX_PUBLIC = 3000  # examples that cells are made of
+_ROWS_OF_A_CELL = 10
+_TRIED = 5  # examples, to see how long features take
+_SECONDS = 5.0  # that features may take
+_PRIOR = 2.0  # votes that every cell is taken to have in the shares of all cells together
 
 
 class Neighbours(Voters[NeighboursConfig]):
@@ -125,7 +131,7 @@ class Neighbours(Voters[NeighboursConfig]):
         """Raise ConfigError where cells cannot be made: by public features, and by a student's for a later round."""
         from pate.components.attempts import SHOWN, attempt
         from pate.students.stage import require_learned_features
-        from pate.voters.neighbours.features import RecordFeatures
+        from pate.voters.neighbours.cells import RecordFeatures
 
         steps = [step.model_dump() for step in self.config.neighbours.features]
         with attempt("neighbours.features", "computed"):
@@ -137,9 +143,27 @@ class Neighbours(Voters[NeighboursConfig]):
     def rehearse(
         self, public: PublicData, X: NDArray, y: NDArray[np.int64], held_out: NDArray
     ) -> RehearsedVotes | None:
-        from pate.voters.neighbours.rehearsal import rehearse_cells
+        """Votes in cells, of which there are fewer than in the run, since there are fewer rows."""
+        from pate.students.posterior import label_members
+        from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
 
-        return rehearse_cells(self, public, X, y, held_out)
+        settings, seed = self.config.neighbours, self.config.seed
+        features = RecordFeatures([step.model_dump() for step in settings.features])
+        examples = public.X_public[:: -(-len(public.X_public) // _MAX_PUBLIC)]
+        started = time.perf_counter()
+        features(examples[:_TRIED])
+        each = (time.perf_counter() - started) / len(examples[:_TRIED])
+        if settings.features and each * (len(examples) + len(X) + len(held_out)) > _SECONDS:
+            return None
+        seen = features(examples)
+        number = min(self.rounds[0].cells, len(examples), max(2, len(X) // _ROWS_OF_A_CELL))
+        cells = Cells.of(Space.of(seen, settings.components, settings.standardise), seen, number, seed)
+        counts = CellVote(features, cells, 1, public.n_classes, examples[:1]).count(X, y).astype(np.float64)
+        prior = counts.sum(axis=0) / max(1.0, counts.sum())
+        shares = (counts + _PRIOR * prior) / (counts.sum(axis=1, keepdims=True) + _PRIOR)
+        labelled = label_members(shares, cells.nearest(seen)[:, 0], 0.0, settings.soft)
+        of_held_out = shares[cells.nearest(features(held_out))[:, 0]]
+        return RehearsedVotes(f"{len(X):,} rows in {number} cells", examples, labelled.labels, labelled, of_held_out)
 
     def announcement(self, public: PublicData) -> str:
         cells = ", ".join(f"{one.cells} cells by {one.mechanism}" for one in self.rounds)
@@ -157,8 +181,7 @@ class Neighbours(Voters[NeighboursConfig]):
         """Release labels by rounds of cells, each of them one charge; a stored round is not counted again."""
         from pate.students.posterior import is_only_noise
         from pate.students.stage import fit_intermediate_student, split_weighted
-        from pate.voters.neighbours.stage import Rounds
-        from pate.voters.neighbours.vote_counting import open_vote_counter, report_silent_records
+        from pate.voters.neighbours.rounds import Rounds, open_vote_counter, report_silent_records
 
         config, public, run, console, clock = self.config, context.public, context.run, context.console, context.clock
         if not aggregator.spent().asked and not aggregator.room():
@@ -232,9 +255,55 @@ class Neighbours(Voters[NeighboursConfig]):
     # What is said of it
 
     def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
-        from pate.voters.neighbours.facts import neighbours_facts
 
-        return neighbours_facts(self.config, self.rounds, public, labelled)
+        from pate.report.schema import VotersFacts
+
+        config, rounds = self.config, self.rounds
+        votes, cells = config.neighbours.votes_per_record, [one.cells for one in rounds]
+        total, title = sum(cells), rounds[0].mechanism.title
+        each = "1 vote" if votes == 1 else f"{votes} votes"
+        nearest = "in the one" if votes == 1 else f"in the {votes}"
+        counted = "1 round" if len(cells) == 1 else f"{len(cells)} rounds"
+        in_turn = ", then ".join(f"{n:,}" for n in cells)
+        return VotersFacts(
+            kind=config.voters,
+            method=f"neighbours, {rounds[0].mechanism.name}, {total} cells",
+            settings={
+                "votes_per_record": votes,
+                "cells": cells,
+                "features": [step.name for step in config.neighbours.features],
+            },
+            labelled=labelled,
+            figures=(
+                ("cells", f"{in_turn}; {each} per {public.unit}"),
+                ("labelled", f"{labelled:,} of {len(public.X_public):,} public examples"),
+            ),
+            counts=(("public examples with a label", f"{labelled:,}"), ("cells of public examples", f"{total:,}")),
+            steps=(
+                ("Private records", "their number is not published"),
+                (f"{each} each", "near public examples, in different cells" if votes > 1 else "near public examples"),
+                (f"{total:,} cells", f"votes and noise: {title}"),
+                (f"{labelled:,} labels", "of public examples, from what was released of their cells"),
+            ),
+            summary=(
+                f"Public examples were grouped into {' and then '.join(f'{n:,}' for n in cells)} cells, and every "
+                f"private record voted, with its own label, {nearest} nearest to it. Noise hid the exact votes; what "
+                f"was released of them gave {labelled:,} public examples their labels. The student learned from those "
+                "and from public examples alone."
+            ),
+            sensitivity=(
+                "Neighbours. Public examples are grouped into cells; each record, or all records of one id, has "
+                f"{each} in each round, in different cells, those nearest to it. Added or removed it changes that many "
+                "counts by 1, changed twice as many, whatever the number of cells."
+            ),
+            limits=(
+                f"Fixed before the first: {counted} of votes, with {', '.join(map(str, cells))} cells. ε is the cost "
+                "of all of them, however many cells.",
+                "A round is stored whole, with its charge, before anything of it is shown; later it is read from "
+                "there.",
+            ),
+            labels=f"labels.npz: labels of {labelled:,} public examples, from noisy votes in {in_turn} cells",
+        )
 
     @property
     def described(self) -> str:

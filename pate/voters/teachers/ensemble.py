@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.counts import CountVotes, sum_counts
-from pate.boundary.guard import WorkerLost
-from pate.errors import RunError
+from pate.boundary import CountVotes, PartialCounts, sum_counts
+from pate.boundary.guard import WorkerLost, silenced
+from pate.errors import ConfigError, PateError, RunError
+from pate.networks.threads import one_thread, usable_cpus
 from pate.voters.teachers.checkpoints import InMemory, Store
-from pate.voters.teachers.worker import PartData, PartRecords, Teaching
+from pate.voters.teachers.worker import PartData, PartRecords, Records, Teaching, Trained, TrainingJob, Unread, Worker
 
 if TYPE_CHECKING:
     from pate.config import RaySettings
+    from pate.data.private import Records as AllRecords
+    from pate.data.public import PublicData
+    from pate.voters.teachers.settings import TeachersConfig
 
 _ATTEMPTS_TO_VOTE = 3
 
 
 class Backend(Protocol):
-    """Where teachers live: `local.Local`, in this process, or `pool.Pool`, on a cluster. The votes are the same."""
+    """Where teachers live: `Local`, in this process, or `pool.Pool`, on a cluster. The votes are the same."""
 
     @property
     def voters(self) -> CountVotes: ...
@@ -64,8 +69,6 @@ class Ensemble:
 
     def __enter__(self) -> Ensemble:
         if self._ray is None:
-            from pate.voters.teachers.local import Local
-
             self._backend: Backend = Local(self.teaching, self.store, self._n_jobs)
         else:
             from pate.voters.teachers.pool import Pool
@@ -110,3 +113,141 @@ class Ensemble:
         found: list[NDArray[np.int64]] = []
         self.vote(lambda voters: found.append(sum_counts(voters(X), len(self.teaching.assignment))))
         return found[-1]
+
+
+_KEY_BYTES = 32  # of a key that nobody has to keep: where records are public, the same parts come out each time
+
+
+class Local:
+    """One worker, called directly. Its votes are those that a pool's workers would give together.
+
+    What teachers print is dropped, as in a pool; nothing limits a teacher's time. With `n_jobs`, joblib's processes
+    train them; this one holds them and counts their votes all the same.
+    """
+
+    def __init__(self, teaching: Teaching, store: Store, n_jobs: int | None = None) -> None:
+        self._teaching, self._store = teaching, store
+        self._processes = _number_of_processes(n_jobs)
+        self._jobs = teaching.jobs(store.stacked(()))
+        self._worker = Worker(teaching)
+        self._held: set[int] = set()
+
+    def voters(self, X: NDArray) -> list[PartialCounts]:
+        """The votes of all teachers trained so far."""
+        with _as_a_worker(), silenced():
+            return [self._worker.count(X)]
+
+    def probe(self, X_public: NDArray, n_records: int) -> float:
+        """Try every recipe on public examples; returns the expected seconds of training."""
+        seconds = []
+        for number in range(len(self._teaching.kinds)):
+            stack = max((len(job.parts) for job in self._jobs if job.recipe == number), default=1)
+            with _as_a_worker(), silenced():
+                result = self._worker.probe(number, X_public[:2000], n_records, stack)
+            if isinstance(result, str):
+                raise ConfigError(result)
+            seconds.append(result)
+        return sum(seconds[kind] for kind in self._teaching.assignment) / self._processes
+
+    def train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None = None) -> None:
+        """Train every part, or those of `parts`, that is not held yet; what is stored is taken from there."""
+        with _as_a_worker():
+            self._train(part_data, done, parts)
+
+    def _train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None) -> None:
+        missing: list[tuple[TrainingJob, list[int]]] = []
+        for job in self._jobs:
+            wanted = [part for part in job.parts if part not in self._held and (parts is None or part in parts)]
+            untrained = [part for part in wanted if not self._restored(job.recipe, part)]
+            if untrained:
+                missing.append((job, untrained))
+            self._held.update(set(wanted) - set(untrained))
+        done(len(self._held))
+        for trained in self._trained(missing, part_data):
+            for teacher in trained:
+                self._store.save(teacher.part, teacher.payload, teacher.failure)
+                self._held.add(teacher.part)
+            done(len(self._held))
+
+    def _trained(
+        self, missing: Sequence[tuple[TrainingJob, list[int]]], part_data: PartData
+    ) -> Iterator[list[Trained]]:
+        """The teachers of each job, which this process's worker then holds."""
+        work = ((job, {part: part_data(part) for part in parts}) for job, parts in missing)
+        if self._processes == 1 or len(missing) < 2:
+            for job, data in work:
+                with silenced():
+                    finished = self._worker.train(job, data)
+                yield finished
+            return
+        from joblib import Parallel, delayed
+
+        # no arrays in shared files: records stay in memory
+        parallel = Parallel(self._processes, return_as="generator", max_nbytes=None)
+        results = parallel(delayed(_train_elsewhere)(self._teaching, job, data) for job, data in work)
+        for job, _ in missing:
+            try:
+                finished = next(results)
+            except PateError:
+                raise
+            except Exception as error:  # of joblib, whose processes may be killed
+                raise RunError(
+                    f"a process that trained teachers ended ({type(error).__name__}): use fewer with n_jobs"
+                ) from None
+            for trained in finished:
+                self._worker.restore(job.recipe, trained.part, trained.payload)
+            yield finished
+
+    def forget_dead(self) -> None:
+        """Nothing to do: there are no other processes that could die."""
+
+    def close(self) -> None:
+        """Drop the teachers from memory; they are in the store."""
+        self._worker = Worker(self._teaching)
+        self._held = set()
+
+    def _restored(self, recipe: int, part: int) -> bool:
+        payload = self._store.load(part)
+        if payload is None:
+            return False
+        try:
+            self._worker.restore(recipe, part, payload)
+        except Exception:  # a stored teacher that cannot be read is trained again
+            return False
+        return True
+
+
+def _train_elsewhere(teaching: Teaching, job: TrainingJob, data: Mapping[int, Records | Unread]) -> list[Trained]:
+    """What one of joblib's processes does; it is left as it was, since other work of the user may come to it."""
+    with _as_a_worker(), silenced():
+        return Worker(teaching).train(job, data)
+
+
+def _number_of_processes(n_jobs: int | None) -> int:
+    """As joblib counts them: -1 is one for each core."""
+    if n_jobs is None:
+        return 1
+    from joblib import effective_n_jobs
+
+    return int(effective_n_jobs(n_jobs))
+
+
+def _as_a_worker() -> AbstractContextManager[None]:
+    """With one thread whatever the environment says: a teacher votes the same as if it had been trained in a pool."""
+    return one_thread(obey_environment=False)
+
+
+def count_votes(config: TeachersConfig, public: PublicData, records: AllRecords, X: NDArray) -> NDArray[np.int64]:
+    """Votes about `X` of the teachers of a config, trained on records that are public."""
+    from pate.voters.teachers.readers import split_records
+
+    teaching = Teaching.of(config, public.n_classes, shape=public.X_public.shape[1:])
+    with Ensemble(teaching, split_records(config, records, bytes(_KEY_BYTES))) as ensemble:
+        ensemble.train()
+        return ensemble.count(X)
+
+
+def expected_seconds(config: TeachersConfig, X_public: NDArray, n_records: int, n_classes: int) -> float:
+    """How long training would take on this machine, from a try of each recipe on public examples."""
+    seconds = Local(Teaching.of(config, n_classes), InMemory()).probe(X_public, n_records)
+    return seconds / (1 if config.backend == "local" else config.ray.workers.max or usable_cpus())

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.counts import PartialCounts
+from pate.boundary import PartialCounts
 from pate.boundary.guard import Failed, WorkerLost, error_kind
 from pate.cluster.resources import fits, has_gpus, told
 from pate.cluster.session import started_here

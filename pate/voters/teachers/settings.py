@@ -1,8 +1,14 @@
-"""The sections of a config for teachers: how many, which families, and rounds of them."""
+"""The sections of a config for teachers: how many, which families, and rounds of them.
+
+All rounds have one partition, one mechanism and one budget, so a record moves one vote in every query, whatever the
+round, and ε is that of all their queries, known before the first. What a later round's teachers see depends on released
+labels: the cost of the limits holds by adaptive composition, a data-dependent ε does not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -13,10 +19,16 @@ from pate.data.settings import Settings, Several
 
 
 class TeacherRoundSettings(Settings):
-    """One round: how many queries, and its own families of teachers if they differ from the config's.
+    """One round of teachers.
 
-    `features: student`: its teachers, and their own features, see what the student of all rounds before has learned to
-    see instead of the examples themselves.
+    Parameters
+    ----------
+    queries : int
+        How many queries it asks.
+    features : "student", default=None
+        Whether its teachers see what the student of all rounds before has learned to see, instead of the examples.
+    teachers : list of TeacherFamily, default=()
+        Its own families; without any, those of the config.
     """
 
     queries: int = Field(ge=1, le=10_000_000)
@@ -24,8 +36,28 @@ class TeacherRoundSettings(Settings):
     teachers: Several[TeacherFamily] = ()
 
 
+@dataclass(frozen=True)
+class TeacherRound:
+    """A round: its number from 1 on, its config, in which `teachers` are its own, and whether they see by a student."""
+
+    number: int
+    config: TeachersConfig
+    queries: int
+    by_student: bool
+
+
 class TeachersConfig(QueryConfig):
-    """A run in which teachers vote, each trained on its part of the private records."""
+    """A run in which teachers vote, each trained on its part of the private records.
+
+    Parameters
+    ----------
+    teachers : list of TeacherFamily
+        The families that share the parts, by weight.
+    teacher_rounds : list of TeacherRoundSettings, default=()
+        Rounds, of which later ones may see by a student of the earlier; without any, one round asks all queries.
+    **others
+        What every run on queries has.
+    """
 
     teachers: Several[TeacherFamily]
     teacher_rounds: Several[TeacherRoundSettings] = ()
@@ -73,9 +105,20 @@ class TeachersConfig(QueryConfig):
     def student_shapes_release(self) -> bool:
         return self.budget.adaptive or any(one.features == "student" for one in self.teacher_rounds)
 
-    def of_round(self, number: int) -> TeachersConfig:
-        """The config with the teachers of the round of that number, from 1 on."""
-        return self.model_copy(update={"teachers": self.teacher_rounds[number - 1].teachers or self.teachers})
+    @property
+    def rounds(self) -> tuple[TeacherRound, ...]:
+        """The rounds, each with its config; one where none is listed."""
+        if not self.teacher_rounds:
+            return (TeacherRound(1, self, self.budget.max_queries, False),)
+        return tuple(
+            TeacherRound(
+                number,
+                self.model_copy(update={"teachers": one.teachers or self.teachers}),
+                one.queries,
+                one.features == "student",
+            )
+            for number, one in enumerate(self.teacher_rounds, start=1)
+        )
 
     def to_plain(self) -> dict[str, Any]:
         content = super().to_plain()

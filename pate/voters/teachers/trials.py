@@ -24,8 +24,7 @@ from pate.mechanisms import UNANSWERED
 from pate.teachers import recipes
 from pate.teachers.part import PartClassifier
 from pate.voters.base import RehearsedVotes
-from pate.voters.teachers.local import count_votes, expected_seconds
-from pate.voters.teachers.rounds import teacher_rounds
+from pate.voters.teachers.ensemble import count_votes, expected_seconds
 
 if TYPE_CHECKING:
     from pate.teachers import Recipe
@@ -81,7 +80,7 @@ def try_rounds_by_student(config: TeachersConfig, student: Any, X: NDArray, labe
         )
     answered = labels != UNANSWERED
     seen, given = student.features(X[: len(labels)][answered]), labels[answered]
-    for round_ in teacher_rounds(config):
+    for round_ in config.rounds:
         for recipe in recipes(round_.config.teachers) if round_.by_student else ():
             what = f"teacher_rounds.{round_.number - 1}.teachers = {recipe.name!r}"
             try:
@@ -100,7 +99,7 @@ def rehearse_teachers(
     n_rows, known = len(X), getattr(config.data, "public_record_count", None)
     each = max(_MIN_RECORDS, n_rows // _MAX_TEACHERS) if known is None else max(2, known // config.n_teachers)
     number = min(config.n_teachers, _MAX_TEACHERS, max(_MIN_TEACHERS, n_rows // each))
-    first = teacher_rounds(config)[0].config
+    first = config.rounds[0].config
     families = tuple(one for one in first.teachers if config.backend == "local" or _is_trusted_here(one.name))
     if not families:
         return None

@@ -16,8 +16,7 @@ from pate.data.private import PrivateData, Records, Shards
 from pate.data.public import PublicData
 from pate.voters.base import Estimator, RehearsedVotes
 from pate.voters.queries import QueryVoters
-from pate.voters.teachers.rounds import TeacherRound, run_rounds, teacher_rounds
-from pate.voters.teachers.settings import TeachersConfig
+from pate.voters.teachers.settings import TeacherRound, TeachersConfig
 
 if TYPE_CHECKING:
     from pate.audit.interface import CountVotes, OneRunAudit
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from pate.mechanisms import Mechanism
     from pate.planning.plan import Workload
     from pate.planning.recommend import Choice, Situation
-    from pate.report.schema import Queries, VotersFacts
+    from pate.report.schema import TeacherKind
     from pate.runs.context import RunContext
     from pate.runs.run import Run
     from pate.students.stage import StudentFeatures
-    from pate.voters.teachers.stand_in import StandIn
+    from pate.voters.teachers.choice import StandIn
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _TEACHERS, _QUERIES = 250, 200  # of a PATEClassifier, where nothing says otherwise
@@ -51,7 +50,7 @@ class Teachers(QueryVoters[TeachersConfig]):
     def _recipes(self) -> list[Any]:
         from pate.teachers import recipes
 
-        return [recipe for round_ in teacher_rounds(self.config) for recipe in recipes(round_.config.teachers)]
+        return [recipe for round_ in self.config.rounds for recipe in recipes(round_.config.teachers)]
 
     def estimators(self) -> Sequence[Estimator]:
         return [Estimator(one.key, one.estimator(self.config.seed), bool(one.features)) for one in self._recipes()]
@@ -63,9 +62,9 @@ class Teachers(QueryVoters[TeachersConfig]):
                     build()
 
     def training_seconds(self, public: PublicData, n_records: int) -> float:
-        from pate.voters.teachers.local import expected_seconds
+        from pate.voters.teachers.ensemble import expected_seconds
 
-        first = teacher_rounds(self.config)[0].config
+        first = self.config.rounds[0].config
         return expected_seconds(first, public.X_public, n_records // first.n_teachers, public.n_classes)
 
     def find_number(
@@ -77,7 +76,7 @@ class Teachers(QueryVoters[TeachersConfig]):
         workload: Workload,
         progress: Callable[[str], None],
     ) -> StandIn:
-        from pate.voters.teachers.stand_in import find_number
+        from pate.voters.teachers.choice import find_number
 
         return find_number(self.config, public, known, records, target_epsilon, workload, progress=progress)
 
@@ -147,42 +146,32 @@ class Teachers(QueryVoters[TeachersConfig]):
         if self.config.teacher_rounds:
             self._run_rounds(context, private, aggregator, queries)
         elif not is_done:
-            self._train_and_vote(context, private, aggregator, teacher_rounds(self.config)[0], queries)
+            self._train_and_vote(context, private, aggregator, self.config.rounds[0], queries)
         show(teachers_trained=self.config.n_teachers, teachers=self.config.n_teachers)
 
     def _run_rounds(self, context: RunContext, private: PrivateData, aggregator: Aggregator, queries: NDArray) -> None:
         """Train, vote and ask round by round; what is stored of a round is not done again, and all answers are."""
         from pate.boundary.aggregator import votes_collected
         from pate.students.stage import StudentFeatures, fit_intermediate_student, mention_stored_labels, split_labelled
-        from pate.voters.query_loop import ask
+        from pate.voters.queries import ask
 
-        run, console, clock = context.run, context.console, context.clock
-
-        def needs_votes(X: NDArray) -> bool:
+        run, clock = context.run, context.clock
+        labels = np.zeros(0, dtype=np.int64)
+        for round_ in self.config.rounds:
+            X = queries[len(labels) : len(labels) + round_.queries]
             stored = aggregator.stored_prefix(X) == len(X) or votes_collected(X, run.private, run.key)
-            return not stored and aggregator.room() > 0
-
-        def ask_about(X: NDArray) -> NDArray[np.int64]:
+            if not stored and aggregator.room() > 0:
+                seen, before = None, round_.number - 1
+                if round_.by_student:
+                    folder = run.student_of_round(before)
+                    with clock.stage("label"), mention_stored_labels(f"the student of round {before}", run.place):
+                        given = split_labelled(context.public.X_public, labels)
+                        fit_intermediate_student(self.config, given, folder, context.console)
+                    seen = StudentFeatures.of(folder)
+                self._train_and_vote(context, private, aggregator, round_, X, seen)
             with clock.stage("label"):
-                labels = ask(aggregator, X, console)
+                labels = np.concatenate([labels, ask(aggregator, X, context.console)])
             run.sync()
-            return labels
-
-        def seen(number: int, labels: NDArray[np.int64]) -> StudentFeatures:
-            folder = run.student_of_round(number)
-            with clock.stage("label"), mention_stored_labels(f"the student of round {number}", run.place):
-                given = split_labelled(context.public.X_public, labels)
-                fit_intermediate_student(self.config, given, folder, console)
-            return StudentFeatures.of(folder)
-
-        run_rounds(
-            self.config,
-            queries,
-            needs_votes,
-            partial(self._train_and_vote, context, private, aggregator),
-            ask_about,
-            seen,
-        )
 
     def _train_and_vote(
         self,
@@ -268,7 +257,7 @@ class Teachers(QueryVoters[TeachersConfig]):
         from pate.voters.teachers.readers import private_records
         from pate.voters.teachers.worker import Teaching
 
-        config = teacher_rounds(self.config)[0].config
+        config = self.config.rounds[0].config
         teaching = Teaching.of(config, public.n_classes, config_dir, shape=public.X_public.shape[1:])
         store = TeacherFiles(run.private, run.key, user=user_secret(run.key_file))
         with ExitStack() as stack:
@@ -323,10 +312,31 @@ class Teachers(QueryVoters[TeachersConfig]):
     def queries_by_round(self) -> tuple[int, ...]:
         return tuple(one.queries for one in self.config.teacher_rounds)
 
-    def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
-        from pate.voters.teachers.facts import query_facts, teacher_kinds
+    @property
+    def families(self) -> tuple[TeacherKind, ...]:
+        from pate.report.schema import TeacherKind
+        from pate.teachers import assign_recipes, recipes
 
-        return query_facts(self.config, self.mechanism, public, queries, teacher_kinds(self.config))
+        if self.config.teacher_rounds:
+            found: list[TeacherKind] = []
+            for round_ in self.config.rounds:
+                own = Teachers(round_.config.model_copy(update={"teacher_rounds": ()}))
+                first = ("student",) if round_.by_student else ()
+                found += (kind.model_copy(update={"features": first + kind.features}) for kind in own.families)
+            return tuple(found)
+        kinds = recipes(self.config.teachers)
+        teachers = [0] * len(self.config.teachers)
+        for chosen in assign_recipes(kinds, self.config.n_teachers):
+            teachers[int(kinds[chosen].key.rpartition(".")[2])] += 1
+        return tuple(
+            TeacherKind(
+                name=family.name,
+                params=dict(family.params) | {name: list(values) for name, values in family.grid.items()},
+                features=tuple(step.name for step in family.features),
+                teachers=number,
+            )
+            for family, number in zip(self.config.teachers, teachers, strict=True)
+        )
 
     @property
     def described(self) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.counts import PartialCounts
+from pate.boundary import PartialCounts
 from pate.boundary.guard import error_kind, guarded_class, raised_by_pate, silence
 from pate.components.registry import import_folders, make_importable
 from pate.errors import ConfigError

@@ -11,13 +11,12 @@ import pytest
 from typer.testing import CliRunner
 from voters.neighbours.test_neighbours_run import Data, config, data, run, stored
 
-from pate.boundary.counts import PartialVotes
+from pate.boundary import PartialVotes
 from pate.cli import app
 from pate.data.private import Records
 from pate.errors import DataError
-from pate.voters.neighbours.cells import CellVote
-from pate.voters.neighbours.features import RecordFeatures
-from pate.voters.neighbours.vote_counting import LocalVoteCounter
+from pate.voters.neighbours.cells import CellVote, RecordFeatures
+from pate.voters.neighbours.rounds import LocalVoteCounter
 
 LOGISTIC = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
 CSV = {"source": "csv", "private": "private.csv", "public": "public.csv", "label": "y", "classes": ["a", "b", "c"]}

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pate.boundary.counts import PartialVotes, sum_votes
+from pate.boundary import PartialVotes, sum_votes
 from pate.data.partition import ranks
 from pate.errors import RunError
 from pate.voters.neighbours.cells import Cells, CellVote, Space

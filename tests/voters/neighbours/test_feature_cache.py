@@ -9,8 +9,7 @@ import pytest
 from voters.neighbours.test_neighbours_run import config, data, run
 
 from pate.runs.run import Run
-from pate.voters.neighbours.cells import Cells, CellVote, Space
-from pate.voters.neighbours.features import FeatureCache, RecordFeatures
+from pate.voters.neighbours.cells import Cells, CellVote, FeatureCache, RecordFeatures, Space
 
 STEPS = [{"name": "upright", "params": {}}, {"name": "hog", "params": {}}]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pate import pipeline
-from pate.boundary.counts import PartialVotes
+from pate.boundary import PartialVotes
 from pate.config import Config, parse_config
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
@@ -20,7 +20,7 @@ from pate.runs.console import Quiet
 from pate.runs.model_store import load_model
 from pate.runs.run import Run
 from pate.voters.neighbours.cells import CellVote
-from pate.voters.neighbours.vote_counting import LocalVoteCounter
+from pate.voters.neighbours.rounds import LocalVoteCounter
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
@@ -146,7 +146,7 @@ def test_after_a_crash_behind_the_charge_the_stored_round_is_used(
     def never(*_: object) -> None:
         raise AssertionError("votes were counted again")
 
-    monkeypatch.setattr("pate.voters.neighbours.vote_counting.LocalVoteCounter.count", never)
+    monkeypatch.setattr("pate.voters.neighbours.rounds.LocalVoteCounter.count", never)
     run(place, resume=True)
     assert stored(place) == (1, 1, 18)
 

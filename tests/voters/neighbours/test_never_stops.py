@@ -19,7 +19,7 @@ from voters.neighbours.test_cell_vote import CENTRES, KEY, counted
 from voters.neighbours.test_neighbours_run import Data, config, data, run, stored
 
 from pate import PATEClassifier, pipeline
-from pate.boundary.counts import PartialVotes, sum_votes
+from pate.boundary import PartialVotes, sum_votes
 from pate.config import parse_config
 from pate.data.formats import Wanted, csv_columns
 from pate.data.partition import ranks
@@ -29,9 +29,8 @@ from pate.data.sources import load
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 from pate.runs.console import Quiet
-from pate.voters.neighbours.cells import Cells, CellVote, Space
-from pate.voters.neighbours.features import RecordFeatures
-from pate.voters.neighbours.vote_counting import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
+from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
+from pate.voters.neighbours.rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
 from pate.voters.teachers.readers import Readers
 
 KINDS: dict[str, Any] = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}

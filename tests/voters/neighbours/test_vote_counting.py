@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.boundary.counts import sum_votes
+from pate.boundary import sum_votes
 from pate.data.private import Records, Shards, is_per_person
 from pate.data.settings import NpzData
 from pate.data.shards import load_sharded
 from pate.mechanisms.base import Split
-from pate.voters.neighbours.cells import Cells, CellVote, Space
-from pate.voters.neighbours.features import RecordFeatures
-from pate.voters.neighbours.vote_counting import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
+from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
+from pate.voters.neighbours.rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
 from pate.voters.teachers.readers import Readers
 
 KEY = b"e" * 32

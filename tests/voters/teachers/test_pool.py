@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from support import REPOSITORY
 from support.teachers import KEY, KINDS, private_data, train_all
 
-from pate.boundary.counts import sum_counts
+from pate.boundary import sum_counts
 from pate.boundary.guard import WorkerLost
 from pate.config import RaySettings, TeacherFamily
 from pate.data.partition import split_into_parts

@@ -14,15 +14,15 @@ from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, ConfidentGNMax
 from pate.runs.console import Quiet
 from pate.runs.run import Run
-from pate.voters import query_loop
-from pate.voters.query_loop import ask, ask_actively
+from pate.voters import queries
+from pate.voters.queries import ask, ask_actively
 
 CONFIDENT = ConfidentGNMax(threshold=10, sigma1=0.05, sigma2=0.05)  # answers whatever fifteen of twenty agree on
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_loop, "BATCH", 4)
+    monkeypatch.setattr(queries, "BATCH", 4)
 
 
 def asked(folder: Path, n: int, limit_asked: int, limit_answered: int) -> tuple[list[int], Charge]:

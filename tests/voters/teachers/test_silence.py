@@ -18,7 +18,7 @@ from pate.boundary.aggregator import RemoteAggregator
 from pate.errors import RunError
 from pate.teachers import Recipe
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
-from pate.voters.teachers.local import Local
+from pate.voters.teachers.ensemble import Local
 from pate.voters.teachers.readers import RemotePart
 from pate.voters.teachers.worker import Teaching, Worker
 

@@ -28,7 +28,6 @@ from pate.voters import voters_of
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers.ensemble import Ensemble
 from pate.voters.teachers.readers import split_of
-from pate.voters.teachers.rounds import teacher_rounds
 from pate.voters.teachers.voters import Teachers
 from pate.voters.teachers.worker import Teaching
 
@@ -119,7 +118,7 @@ def test_a_record_touches_the_same_single_part_in_every_round(tmp_path: Path) ->
     before = Records(given.X, given.y, ids=changed.ids)
     changed.X[7] += 5
     differ = []
-    for round_ in teacher_rounds(config()):
+    for round_ in config().rounds:
         stores = []
         for records in (before, changed):
             members = parts_of(records.X, records.y, records.ids, key, split_of(round_.config))
@@ -159,7 +158,7 @@ def test_teachers_see_by_the_student_and_nothing_else(tmp_path: Path) -> None:
     (public, records), first = data(), student_features(tmp_path)
     X = public.X_public
     members = list(np.arange(120).reshape(8, 15))
-    teaching = Teaching.of(teacher_rounds(config())[1].config, 2, first=first)
+    teaching = Teaching.of(config().rounds[1].config, 2, first=first)
     with Ensemble(teaching, Parts(records, members)) as ensemble:
         ensemble.train()
         counts = ensemble.count(X)

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import BaseEstimator
 from support.teachers import FAMILIES, KEY, KINDS, private_data, train_all
 
-from pate.boundary.counts import PartialCounts, sum_counts
+from pate.boundary import PartialCounts, sum_counts
 from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
 from pate.errors import RunError

@@ -13,7 +13,7 @@ from pate.config.components import Resources
 from pate.teachers import assign_recipes, recipes
 from pate.teachers.network import Network, bytes_to_train
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
-from pate.voters.teachers.local import Local
+from pate.voters.teachers.ensemble import Local
 from pate.voters.teachers.worker import STACK, Teaching, Worker
 from pate.voters.teachers.worker_types import WorkerKind, kinds_of_workers
 
