@@ -236,7 +236,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     def _learner(
         self,
         network: Classifier,
-        augment: Transform,
+        augment: Augmentation,
         prior: ClassPrior,
         pool: torch.Tensor,
         generator: torch.Generator,

@@ -13,9 +13,9 @@ from pate.students.mixmatch import mixed_up, sharpened
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from torchvision.transforms.v2 import Transform
 
     from pate.networks.architectures import Classifier
+    from pate.networks.augment import Augmentation
     from pate.networks.training import ClassPrior
     from pate.students._neural import Learn
 
@@ -96,7 +96,7 @@ class GAN(NeuralStudent):
     def _learner(
         self,
         network: Classifier,
-        augment: Transform,
+        augment: Augmentation,
         prior: ClassPrior,
         pool: torch.Tensor,
         generator: torch.Generator,

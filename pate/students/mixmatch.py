@@ -10,9 +10,9 @@ from pate.students._neural import NeuralStudent
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from torchvision.transforms.v2 import Transform
 
     from pate.networks.architectures import Classifier
+    from pate.networks.augment import Augmentation
     from pate.networks.training import ClassPrior
     from pate.students._neural import Learn
 
@@ -81,7 +81,7 @@ class MixMatch(NeuralStudent):
     def _learner(
         self,
         network: Classifier,
-        augment: Transform,
+        augment: Augmentation,
         prior: ClassPrior,
         pool: torch.Tensor,
         generator: torch.Generator,
