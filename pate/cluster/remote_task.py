@@ -1,8 +1,8 @@
 """A plain function on a GPU of the cluster that was joined, where this process has none: networks that train for long.
 
-Nothing is sent but the function, by name, and its arguments: so whoever makes a `Task` decides what leaves this
-process. It runs as one Ray task, with one CPU and one GPU. What it tells of its progress, and the file that it keeps
-its state in, come back while it runs; a task that is lost with its node begins again from that file.
+Nothing is sent but the function, by name, and its arguments: so whoever makes a `RemoteTask` decides what leaves this
+process. It runs as one Ray task, with one CPU and one GPU. Its progress, and the file that it keeps its state in, come
+back while it runs; a task that is lost with its node begins again from that file.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import pickle
 import socket
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from pate.boundary.guard import Failed, error_kind, guarded, silence
 from pate.cluster.resources import grows, has_gpus
@@ -34,7 +32,6 @@ _SECONDS_TO_WAIT = 600.0  # for a GPU that is busy, or to come
 _SECONDS_WITHOUT_ANY = 30.0  # until a cluster that lost its last GPU, and brings no other, is no longer waited for
 _SECONDS_BETWEEN_NEWS = 0.5
 _SECONDS_TO_STOP = 5.0
-THREAD = "placed"
 
 Progress = Callable[..., None]
 
@@ -56,10 +53,9 @@ class RemoteTask:
 
 
 class Place(NamedTuple):
-    """Where a task runs, as people and as Ray name it."""
+    """Where a task runs."""
 
     host: str
-    node: str
     device: str
     lacks_gpu: bool
 
@@ -86,7 +82,7 @@ def here() -> Place:
 
     usable = torch.cuda.is_available()
     device = f"GPU {torch.cuda.get_device_name()}" if usable else "CPU"
-    return Place(socket.gethostname(), "", device, lacks_gpu=not usable)
+    return Place(socket.gethostname(), device, lacks_gpu=not usable)
 
 
 def on_gpu(task: RemoteTask, progress: Progress, console: Console) -> Any:
@@ -96,12 +92,11 @@ def on_gpu(task: RemoteTask, progress: Progress, console: Console) -> Any:
     """
     import ray
 
-    packed, buffers = _packed(task)
-    sent = [ray.put(buffer) for buffer in buffers]
+    sent = ray.put((task.function, task.arguments))
     lost = 0
     while True:
         try:
-            return _Attempt(task, progress, console).follow(packed, sent)
+            return _attempt(task, sent, progress, console)
         except _NotThere as reason:
             console.info(f"note: {task.what} is trained here instead: {reason}")
             return task.function(*task.arguments, kept=task.kept, progress=progress)
@@ -128,202 +123,122 @@ class _LostNode(Exception):
         self.had_come_on = had_come_on
 
 
-class _Attempt:
+def _attempt(task: RemoteTask, sent: Any, progress: Progress, console: Console) -> Any:
     """One Ray task, followed to its end."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def __init__(self, task: RemoteTask, progress: Progress, console: Console) -> None:
-        self._task, self._progress, self._console = task, progress, console
-        self._began = self._had_come_on = False
-
-    def follow(self, packed: bytes, buffers: list[Any]) -> Any:
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-
-        kept = self._task.kept
-        state = kept.read_bytes() if kept is not None and kept.is_file() else None
-        name = "state" if kept is None else kept.name
-        folders = [str(folder) for folder in component_folders()]
-        # no retries by Ray: it would begin without the state
-        remote = ray.remote(num_cpus=1, num_gpus=1, max_retries=0, num_returns="streaming")(_streamed)
-        news = remote.options(name=self._task.what).remote(packed, state, name, folders, self._task.private, *buffers)
-        try:
-            while True:
-                self._wait_for(news)
-                event, content = ray.get(next(news))
-                if event == "result":
-                    return content
-                self._take(event, content)
-        except RayTaskError as error:
-            raise Failed(f"{self._task.what} failed ({error_kind(error.cause)})") from None
-        except (RayError, StopIteration) as error:
-            raise _LostNode(type(error).__name__, self._had_come_on) from None
-        finally:
-            _end(news)
-
-    def _wait_for(self, news: Any) -> None:
-        """Until there is something; before it begins, no longer than a GPU is worth waiting for."""
-        import ray
-
-        since = any_gpu = time.monotonic()
-        told = False
-        while not ray.wait([news], timeout=_SECONDS_BETWEEN_NEWS)[0]:
+    beside_us = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    news = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside_us})
+    state = task.kept.read_bytes() if task.kept is not None and task.kept.is_file() else None
+    folders = [str(folder) for folder in component_folders()]
+    # no retries by Ray: it would begin without the state. The function is in a list, for the task itself to load.
+    remote = ray.remote(num_cpus=1, num_gpus=1, max_retries=0)(_work).options(name=task.what)
+    name = "state" if task.kept is None else task.kept.name
+    call = remote.remote([sent], state, name, folders, task.private, news)
+    since = any_gpu = time.monotonic()
+    began = had_come_on = waits = False
+    try:
+        while True:
+            done = ray.wait([call], timeout=_SECONDS_BETWEEN_NEWS)[0]  # before the news, which are then all there
+            for event, content in news.get_nowait_batch(news.qsize()):
+                if event == "began":
+                    began = True
+                    lacking = ": it was given a GPU that torch cannot use there" if content.lacks_gpu else ""
+                    console.info(f"{task.what} is trained on node {content}{lacking}")
+                elif event == "progress":
+                    progress(*content)
+                elif task.kept is not None:
+                    had_come_on = True
+                    make_folder(task.kept.parent, 0o700)
+                    write_atomically(task.kept, partial(Path.write_bytes, data=content))
+            if done:
+                end, content = ray.get(call)
+                if end == "unseen":
+                    raise _NotThere(content)
+                if end == "failed":
+                    raise content
+                return content
             now = time.monotonic()
-            if self._began:
+            if began:
                 continue
             if now - since > _SECONDS_TO_WAIT:
                 raise _NotThere(f"no GPU of the cluster was free for {_SECONDS_TO_WAIT:.0f} s")
-            if _gpus() >= 1 or (now - any_gpu > _SECONDS_WITHOUT_ANY and grows()):
+            if ray.cluster_resources().get("GPU", 0) >= 1 or (now - any_gpu > _SECONDS_WITHOUT_ANY and grows()):
                 any_gpu = now
             if now - any_gpu > _SECONDS_WITHOUT_ANY:
                 raise _NotThere("the cluster has no GPU any more")
-            if not told and now - since > _SECONDS_WITHOUT_ANY:
-                told = True
-                self._console.info(f"{self._task.what} waits for a GPU of the cluster")
-
-    def _take(self, event: str, content: Any) -> None:
-        task = self._task
-        if event == "began":
-            self._began = True
-            lacking = ": it was given a GPU that torch cannot use there" if content.lacks_gpu else ""
-            self._console.info(f"{task.what} is trained on node {content}{lacking}")
-        elif event == "kept" and task.kept is not None:
-            self._had_come_on = True
-            make_folder(task.kept.parent, 0o700)
-            write_atomically(task.kept, lambda path: path.write_bytes(content))
-        elif event == "progress":
-            self._progress(*content)
-        elif event == "unseen":
-            raise _NotThere(content)
-        elif event == "failed":
-            raise content
+            if not waits and now - since > _SECONDS_WITHOUT_ANY:
+                waits = True
+                console.info(f"{task.what} waits for a GPU of the cluster")
+    except RayTaskError as error:
+        raise Failed(f"{task.what} failed ({error_kind(error.cause)})") from None
+    except RayError as error:
+        raise _LostNode(type(error).__name__, had_come_on) from None
+    finally:
+        with suppress(Exception):  # stop it if it is still at work; it has a moment to remove its files
+            ray.cancel(call)
+            ray.wait([call], timeout=_SECONDS_TO_STOP)
+            ray.cancel(call, force=True)
+        with suppress(Exception):
+            news.shutdown(force=True)
 
 
-def _packed(task: RemoteTask) -> tuple[bytes, list[np.ndarray]]:
-    """The function and its arguments as bytes, and the content of arrays apart, which Ray passes without copies."""
-    from ray import cloudpickle
+def _work(
+    function: list[Any], state: bytes | None, name: str, folders: list[str], private: bool, news: Any
+) -> tuple[str, Any]:
+    """On the node: how it ended (a result, a failure, or what is not there) and its content.
 
-    buffers: list[pickle.PickleBuffer] = []
-    packed = cloudpickle.dumps((task.function, task.arguments), protocol=5, buffer_callback=buffers.append)
-    return packed, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
-
-
-def _gpus() -> float:
+    `news` is a queue of pairs of what happened meanwhile and its content.
+    """
     import ray
 
-    return float(ray.cluster_resources().get("GPU", 0))
-
-
-def _end(news: Any) -> None:
-    """Stop a task that is still at work; it has a moment to remove its files."""
-    import ray
-
-    with suppress(Exception):
-        ray.cancel(news)
-        deadline = time.monotonic() + _SECONDS_TO_STOP
-        while time.monotonic() < deadline:
-            if ray.wait([news], timeout=_SECONDS_BETWEEN_NEWS)[0]:
-                next(news)  # until it has none, which is raised
-        ray.cancel(news, force=True)
-
-
-def _streamed(
-    packed: bytes, state: bytes | None, name: str, folders: list[str], private: bool, *buffers: np.ndarray
-) -> Iterator[tuple[str, Any]]:
-    """On the node: pairs of what happened and its content, ending with a result, a failure or what is not there."""
     if private:
         silence()
+    for folder in folders:
+        make_importable(Path(folder))
+    missing = [folder for folder in folders if not Path(folder).is_dir()]
+    unseen = f"node {socket.gethostname()} {{}}" + (f", and has no folder {missing[0]}" if missing else "")
+    try:
+        call, arguments = ray.get(function[0])
+    except Exception as error:
+        return "unseen", unseen.format(f"cannot load it ({error_kind(error)})")
     with tempfile.TemporaryDirectory(prefix="pate-", ignore_cleanup_errors=True) as scratch:  # mode 0700
-        yield "began", _place_of_task()
-        work = _Work(packed, buffers, folders, Path(scratch) / name, private)
+        kept, known, latest, told = Path(scratch) / name, 0, None, 0.0
         if state is not None:
-            work.kept.write_bytes(state)
-        yield from work.news_until_done()
+            kept.write_bytes(state)
+            known = _version(kept)
 
+        def tell(*progress: Any) -> None:
+            nonlocal latest, known, told
+            latest = progress
+            if time.monotonic() - told < _SECONDS_BETWEEN_NEWS:
+                return
+            if (now := _version(kept)) != known:
+                known = now
+                news.put(("kept", kept.read_bytes()))
+            news.put(("progress", latest))
+            latest, told = None, time.monotonic()
 
-def _place_of_task() -> Place:
-    import ray
-
-    return here()._replace(node=ray.get_runtime_context().get_node_id())
-
-
-class _Work:
-    """The function in a thread of its own, so that this one can tell of it."""
-
-    def __init__(self, packed: bytes, buffers: Any, folders: list[str], kept: Path, private: bool) -> None:
-        self._packed, self._buffers, self._folders, self._private = packed, buffers, folders, private
-        self.kept = kept
-        self._latest: tuple[Any, ...] | None = None
-        self._outcome: tuple[str, Any] = "failed", RunError("the task ended without a result")
-        self._stopped = False
-
-    def news_until_done(self) -> Iterator[tuple[str, Any]]:
-        thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
-        known = _version(self.kept)
-        thread.start()
-        try:
-            over = False
-            while not over:
-                thread.join(_SECONDS_BETWEEN_NEWS)
-                over = not thread.is_alive()
-                latest, self._latest = self._latest, None  # before the state, which is then at least as new
-                if (now := _version(self.kept)) != known:
-                    known = now
-                    yield "kept", self.kept.read_bytes()
-                if latest is not None:
-                    yield "progress", latest
-            yield self._outcome
-        finally:
-            self._stopped = True
-            thread.join(_SECONDS_TO_STOP)
-
-    def _run(self) -> None:
-        for folder in self._folders:
-            make_importable(Path(folder))
-        try:
-            function, arguments = pickle.loads(self._packed, buffers=self._buffers)
-        except Exception as error:
-            self._outcome = "unseen", self._unseen(f"cannot load it ({error_kind(error)})")
-            return
-        call = guarded("training")(function) if self._private else function
+        news.put(("began", here()))
         try:
             with one_thread():  # Ray sets OMP_NUM_THREADS to the CPUs that it gave
-                self._outcome = "result", call(*arguments, kept=self.kept, progress=self._tell)
-        except _Stopped:
-            pass
+                result = (guarded("training")(call) if private else call)(*arguments, kept=kept, progress=tell)
         except Exception as error:
-            missing = any(not Path(folder).is_dir() for folder in self._folders)
             if missing and isinstance(error, ConfigError):
-                self._outcome = "unseen", self._unseen("lacks something that the config names")
-            else:
-                self._outcome = "failed", _sendable(error)
-
-    def _tell(self, *progress: Any) -> None:
-        if self._stopped:
-            raise _Stopped
-        self._latest = progress
-
-    def _unseen(self, why: str) -> str:
-        missing = [folder for folder in self._folders if not Path(folder).is_dir()]
-        where = f", and has no folder {missing[0]}" if missing else ""
-        return f"node {socket.gethostname()} {why}{where}"
+                return "unseen", unseen.format("lacks something that the config names")
+            try:
+                pickle.loads(pickle.dumps(error))
+            except Exception:
+                return "failed", RuntimeError(f"{type(error).__name__}: {error}")
+            return "failed", error
+        if latest is not None:
+            news.put(("progress", latest))
+        return "result", result
 
 
-class _Stopped(BaseException):
-    """Nobody waits for the result any more."""
-
-
-def _version(path: Path) -> tuple[int, ...] | None:
-    try:
-        about = path.stat()
-    except OSError:
-        return None
-    return about.st_ino, about.st_mtime_ns, about.st_size
-
-
-def _sendable(error: Exception) -> Exception:
-    """An error that can be sent to another process, and says the same."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+def _version(path: Path) -> int:
+    """A number that differs whenever another file has taken that name; 0 where there is none."""
+    return hash((path.stat().st_ino, path.stat().st_mtime_ns)) if path.exists() else 0

@@ -76,7 +76,7 @@ kinds = recipes([
     TeacherFamily(name="network", params={"architecture": "cnn", "channels": 2, "depth": 1, "hidden": 4, "steps": 4}),
 ])
 teaching, store = teaching_of(kinds, N), InMemory()
-pool = Pool(teaching, store, RaySettings(cpus_per_worker=2, wait=400), told.append)
+pool = Pool(teaching, store, RaySettings(cpus_per_worker=2, worker_timeout_seconds=400), told.append)
 begun = time.monotonic()
 pool.probe(X, 15)
 pool.train(records_of(N), lambda _: None)
@@ -88,7 +88,8 @@ found["same"] = bool((alone(teaching, store.stacked(()), N) == sum_counts(pool.v
 found["stacked"] = store.stacked(())
 
 # another run finds no room, says so, and ends in one line
-full = Pool(teaching_of(kinds[:1], 4), InMemory(), RaySettings(cpus_per_worker=2, wait=8), told.append)
+impatient = RaySettings(cpus_per_worker=2, worker_timeout_seconds=8)
+full = Pool(teaching_of(kinds[:1], 4), InMemory(), impatient, told.append)
 try:
     full.train(records_of(4), lambda _: None)
 except RunError as error:
@@ -98,7 +99,8 @@ full.close()
 # a node that joins while it waits, or trains, gets work
 flag = Path("joined").resolve()
 waiting = [Recipe("elastic_teachers.Sleeper", {"until": str(flag)})]  # no teacher is ready before the node has joined
-late = Pool(teaching_of(waiting, 40), InMemory(), RaySettings(cpus_per_worker=2, wait=400), told.append)
+patient = RaySettings(cpus_per_worker=2, worker_timeout_seconds=400)
+late = Pool(teaching_of(waiting, 40), InMemory(), patient, told.append)
 joined = {}
 def join(count):
     if not joined:
@@ -182,7 +184,7 @@ kinds = recipes([
 with growing_cluster(types, most, second=SECOND) as address:
     ray.init(address=address, log_to_driver=False)
     found["at_first"] = nodes()
-    pool = Pool(teaching_of(kinds, N), InMemory(), RaySettings(wait=500), told.append)
+    pool = Pool(teaching_of(kinds, N), InMemory(), RaySettings(worker_timeout_seconds=500), told.append)
     pool.probe(X, 15)
     seen = []
     pool.train(records_of(N), lambda _: seen.append(nodes()))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ray import cloudpickle
 
 from pate import pipeline
 from pate.baselines import nonprivate
@@ -64,8 +63,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[RemoteTask]:
 
     def noted(task: RemoteTask, progress: Callable[..., None], console: Any) -> Any:
         found.append(task)
-        packed, buffers = remote_task._packed(task)
-        function, arguments = pickle.loads(packed, buffers=buffers)
+        function, arguments = pickle.loads(bytes_of(task))
         kept = task.kept
         if kept is not None:
             kept.parent.mkdir(exist_ok=True, parents=True)
@@ -78,8 +76,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[RemoteTask]:
 
 
 def bytes_of(task: RemoteTask) -> bytes:
-    packed, buffers = remote_task._packed(task)
-    return packed + b"".join(buffer.tobytes() for buffer in buffers)
+    return bytes(cloudpickle.dumps((task.function, task.arguments), protocol=5))
 
 
 def table(folder: Path, n: int = 120) -> dict[str, Any]:
@@ -178,8 +175,8 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise end
         return end
 
-    monkeypatch.setattr(remote_task._Attempt, "follow", follow)
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(put=lambda array: array, cloudpickle=pickle))  # type: ignore[arg-type]
+    monkeypatch.setattr(remote_task, "_attempt", follow)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(put=lambda content: content))  # type: ignore[arg-type]
     return ends
 
 
@@ -232,33 +229,41 @@ def lacking(*, kept: Path, progress: Callable[..., None]) -> None:
     raise ConfigError("checkpoint = 'mine.safetensors': cannot be read")
 
 
-def endless(*, kept: Path, progress: Callable[..., None]) -> None:
-    while True:
-        time.sleep(0.01)
-        progress(0)
+class News(list[Any]):
+    put = list.append
 
 
-def news(function: Callable[..., Any], *arguments: Any, folder: Path, seen: Path | None = None) -> Iterator[Any]:
-    packed = pickle.dumps((function, arguments), protocol=5)
-    return remote_task._Work(packed, (), [str(seen or folder)], folder / "state", private=False).news_until_done()
+def done(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *arguments: Any, seen: Path, private: bool = False
+) -> tuple[list[Any], tuple[str, Any]]:
+    """What is told of a task meanwhile, but that it began, and how it ends; without Ray."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=pickle.loads))  # type: ignore[arg-type]
+    monkeypatch.setattr(remote_task, "silence", lambda: None)
+    told = News()
+    end = remote_task._work([pickle.dumps((function, arguments))], None, "state", [str(seen)], private, told)
+    assert told.pop(0) == ("began", remote_task.here())
+    return told, end
 
 
-def test_state_and_progress_come_before_the_result(tmp_path: Path) -> None:
-    told = [event for event in news(telling, 7, folder=tmp_path) if event != ("progress", (1, 2))]
-    assert told == [("kept", b"half"), ("progress", (2, 2)), ("result", 7)]
+def test_state_and_progress_come_before_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_task, "_SECONDS_BETWEEN_NEWS", 0.0)
+    told, end = done(monkeypatch, telling, 7, seen=tmp_path)
+    assert told == [("progress", (1, 2)), ("kept", b"half"), ("progress", (2, 2))]
+    assert end == ("result", 7)
+    monkeypatch.setattr(remote_task, "_SECONDS_BETWEEN_NEWS", 60.0)
+    assert done(monkeypatch, telling, 7, seen=tmp_path)[0][-1] == ("progress", (2, 2))  # the last one, always
 
 
-def test_a_node_without_the_configs_folder_says_so(tmp_path: Path) -> None:
-    ((event, text),) = news(lacking, folder=tmp_path, seen=tmp_path / "nowhere")
+def test_a_node_without_the_configs_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    event, text = done(monkeypatch, lacking, seen=tmp_path / "nowhere")[1]
     assert event == "unseen"
     assert text.endswith(f"lacks something that the config names, and has no folder {tmp_path / 'nowhere'}")
-    ((event, error),) = news(lacking, folder=tmp_path)
+    event, error = done(monkeypatch, lacking, seen=tmp_path)[1]
     assert (event, str(error)) == ("failed", "checkpoint = 'mine.safetensors': cannot be read")
 
 
-def test_what_a_private_task_says_of_a_record_stays_there(tmp_path: Path) -> None:
-    packed = pickle.dumps((quoting, ()), protocol=5)
-    ((event, error),) = remote_task._Work(packed, (), [], tmp_path / "state", private=True).news_until_done()
+def test_what_a_private_task_says_of_a_record_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    event, error = done(monkeypatch, quoting, seen=tmp_path, private=True)[1]
     assert (event, type(error), str(error)) == ("failed", Failed, "training failed (ValueError)")
     assert error.__context__ is None
 
@@ -267,17 +272,9 @@ def quoting(*, kept: Path, progress: Callable[..., None]) -> None:
     raise ValueError("the record is 4711")
 
 
-def test_nobody_goes_on_after_the_news_were_closed(tmp_path: Path) -> None:
-    following = news(endless, folder=tmp_path)
-    assert next(following) == ("progress", (0,))
-    following.close()
-    assert remote_task.THREAD not in [thread.name for thread in threading.enumerate()]
-
-
 def test_as_many_threads_as_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # what Ray says where it gave two
-    *_, (event, number) = news(threads_of_torch, folder=tmp_path)
-    assert (event, number) == ("result", 2)
+    assert done(monkeypatch, threads_of_torch, seen=tmp_path)[1] == ("result", 2)
 
 
 def threads_of_torch(*, kept: Path, progress: Callable[..., None]) -> int:

@@ -88,10 +88,10 @@ def on_a_cluster(script: str, folder: Path, timeout: float = 280) -> dict[str, A
 
 
 TRAINED = """
+from pate.baselines import nonprivate
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
 from pate.data.sources import load
-from pate.report import nonprivate
 from pate.students import build_student, stage
 from pate.teachers import Recipe
 
@@ -154,7 +154,8 @@ stage.gpu_on_cluster = nonprivate.gpu_on_cluster = lambda device: False
 found["same"] = student() == there
 config = parse_config(content, BaselineConfig)
 without = Recipe(config.nonprivate.name, dict(config.nonprivate.params))
-found["here"] = nonprivate.nonprivate_accuracy(without, load(config.data, None, out), 0, console)
+public, private = load(config.data, None, out)
+found["here"] = nonprivate.nonprivate_accuracy(without, public, private, 0, console)
 """
 
 
