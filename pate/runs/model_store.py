@@ -140,7 +140,7 @@ def model_from_files(content: Mapping[str, bytes], where: Path | str, trusted: f
     listed = card.get("files")
     for name in listed if isinstance(listed, list) else ():
         if name in (TENSORS, OBJECT) and name not in content:
-            raise RunError(f"{where}: {name} is missing; copy the whole folder")
+            raise RunError(f"{where}/{name}: missing; copy the whole folder")
     try:
         with importing_only(trusted) if trusted is not None else nullcontext():
             model = _restored(card, kind, content, trusted)

@@ -184,7 +184,7 @@ def test_predict_with_a_url_a_student_folder_and_a_baseline(copied: dict[str, Pa
         for place in (copied["erm"], url(copied["erm"]), copied["erm"] / "model", url(copied["erm"] / "model"))
     ]
     assert shown[1:] == shown[:1] * 3
-    assert shown[0]["baseline"]["name"] == "dp_erm"
+    assert shown[0]["baseline"] == "dp_erm"
     assert (shown[0]["epsilon"], shown[0]["probabilities"]) == (50, None)
     report = json.loads((copied["erm"] / "report.json").read_text())
     truth = load(parse_config(CONFIG).data, None, Path())[0].y_test
