@@ -40,7 +40,7 @@ from pate.report.quality import measured, warnings_of
 from pate.report.schema import BaselineReport, Privacy
 from pate.runs.console import Console
 from pate.runs.files import PLACES, SECONDS
-from pate.runs.model_store import baseline_card, save_model
+from pate.runs.model_store import baseline_card, data_card, save_model
 from pate.runs.related import related_runs
 from pate.runs.run import Resume, Run
 from pate.runs.signatures import sign
@@ -199,7 +199,8 @@ def _train(
     if left_out := getattr(model, "left_out_", 0) + int((~usable & ~chosen).sum()):
         console.info_private(f"{left_out} records have no label or no numbers to learn from, and counted as zero")
     method = config.baseline
-    card = {"baseline": method.name, "params": dict(method.params)} | _card(config, data) | baseline_card(model)
+    card = {"baseline": method.name, "params": dict(method.params)} | data_card(data)
+    card |= {"name": config.name} | baseline_card(model)
     about = {"card": card, "curve": list(getattr(model, "curve_", ()))}
     directory.release_once(tensors_to_bytes(model.weights(), about))
 
@@ -281,19 +282,6 @@ def _fit_on_private_data(
 
 def _shaped(model: Any, X: np.ndarray) -> np.ndarray:
     return X if getattr(model, "accepts_images", False) else X.reshape(len(X), math.prod(X.shape[1:]))
-
-
-def _card(config: BaselineConfig, data: PublicData) -> dict[str, Any]:
-    """What users of the model need to know."""
-    return {
-        "name": config.name,
-        "classes": list(data.classes),
-        "input": data.input,
-        "shape": list(data.X_public.shape[1:]),
-        "features": list(data.features) if data.features is not None else None,
-        "columns": None if data.columns is None else dict(data.columns),
-        "range": None if data.range is None else data.range.on_card(),
-    }
 
 
 def _report(

@@ -98,45 +98,31 @@ def train_extra_student(
     networks.
     `trust` names what a run may import ("module.Class") that was not made by this user.
     """
+    console = console or Console()
     with Run.load(place) as found, own_or_trusted(trust, found):
-        data = None if public is None or private is None else (public, private)
-        return _tried(found, place, overrides, student, data_dir, address, trust, console or Console(), data)
-
-
-def _tried(
-    found: Run,
-    place: Path | str,
-    overrides: Sequence[str],
-    student: Mapping[str, Any] | None,
-    data_dir: Path | None,
-    address: str | None,
-    trust: Sequence[str],
-    console: Console,
-    given: tuple[PublicData, PrivateData] | None,
-) -> Trials:
-    """What `train_extra_student` says, of a run whose names may be imported as far as they may."""
-    known_data_dir, config_dir = found.places
-    config = found.config
-    if not isinstance(config, Config):
-        raise RunError(f"{place}: is a run of `pate baseline`, which has no labels for a student")
-    wanted = with_student(config, overrides, student)
-    also_trust(dotted_names(wanted.student.model_dump()))  # the run's own are by now, and these the user names
-    with Run.create(place, config, resume=True) as run:
-        unread = getattr(config.data, "sharded", False)
-        given = given or voters_of(config).load(data_dir or known_data_dir, config_dir, unread)
-        data, private = clip_to_public_range(*given)
-        drop_forgotten(data, private, run)  # refuses other data than the run's
-        labels, labelled, data = _released(run, data)
-        wanted = with_learned_features(wanted, data.X_public)
-        trials = _Trials(run, data, labels, labelled, console, trust)
-        if wanted.student != config.student:
-            try_student(wanted, data, may_decline=True)
-        in_cluster = joined(address, config.ray) if config.backend == "ray" else nullcontext()
-        with mention_stored_labels("the student", place), in_cluster:
-            if wanted.student != config.student:
-                trials.train(wanted)
-            trials.train(config, own=True)
-            return trials.compared(config)
+        known_data_dir, config_dir = found.places
+        config = found.config
+        if not isinstance(config, Config):
+            raise RunError(f"{place}: is a run of `pate baseline`, which has no labels for a student")
+        wanted = with_student(config, overrides, student)
+        also_trust(dotted_names(wanted.student.model_dump()))  # the run's own are by now, and these the user names
+        with Run.create(place, config, resume=True) as run:
+            if public is None or private is None:
+                unread = getattr(config.data, "sharded", False)
+                public, private = voters_of(config).load(data_dir or known_data_dir, config_dir, unread)
+            data, private = clip_to_public_range(public, private)
+            drop_forgotten(data, private, run)  # refuses other data than the run's
+            labels, labelled, data = _released(run, data)
+            wanted = with_learned_features(wanted, data.X_public)
+            is_new = wanted.student != config.student
+            if is_new:
+                try_student(wanted, data, may_decline=True)
+            in_cluster = joined(address, config.ray) if config.backend == "ray" else nullcontext()
+            with mention_stored_labels("the student", place), in_cluster:
+                if is_new:
+                    held_out(wanted, data, labels, labelled, run, console)
+                    _train_and_store(wanted, data, labels, labelled, run, console)
+                return _compared(config, data, labels, labelled, run, console, trust)
 
 
 def with_student(config: Config, overrides: Sequence[str], student: Mapping[str, Any] | None = None) -> Config:
@@ -158,61 +144,53 @@ def with_student(config: Config, overrides: Sequence[str], student: Mapping[str,
     return overridden(config, {"student": section}, overrides)
 
 
-@dataclass(frozen=True)
-class _Trials:
-    run: Run
-    data: PublicData
-    labels: Any
-    labelled: Labelled | None
-    console: Console
-    trust: Sequence[str] = ()
+def _train_and_store(
+    config: Config, data: PublicData, labels: Any, labelled: Labelled | None, run: Run, console: Console
+) -> None:
+    """Train a student on all labels and store it, unless that was done before."""
+    folder = run.students_folder / student_name(config)
+    if (folder / STUDENT_CARD).exists():
+        return
+    seen = student_inputs(config, data.X_public, console)
+    bare = fit_student(config, seen, labels, labelled, len(data.classes), run.student_checkpoint, console)
+    published = run.labels
+    assert published is not None
+    card = model_card(config, data, voters_of(config).publishable_epsilon(data.n_classes))
+    card |= {"ledger": pin_to_json(published.pin), "settings": config.student.model_dump(mode="json")}
+    make_folder(folder.parent)
+    save_model(with_transforms(config, bare), folder, card, run)
+    run.sync()
 
-    def train(self, config: Config, own: bool = False) -> None:
-        """Hold out, then train on all labels and store, whatever of it was not done before."""
-        held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
-        folder = self.run.students_folder / student_name(config)
-        if own or (folder / STUDENT_CARD).exists():
-            return
-        seen = student_inputs(config, self.data.X_public, self.console)
-        checkpoint = self.run.student_checkpoint
-        bare = fit_student(config, seen, self.labels, self.labelled, len(self.data.classes), checkpoint, self.console)
-        published = self.run.labels
-        assert published is not None
-        card = model_card(config, self.data, self.epsilon(config)) | {"ledger": pin_to_json(published.pin)}
-        make_folder(folder.parent)
-        card["settings"] = config.student.model_dump(mode="json")
-        save_model(with_transforms(config, bare), folder, card, self.run)
-        self.run.sync()
 
-    def compared(self, config: Config) -> Trials:
-        """The run's own student and every further one, best first."""
-        found = [self._tried(config, self.run.student_folder, own=True)]
-        for card in sorted(self.run.students_folder.glob(f"*/{STUDENT_CARD}")):
-            settings = load_card(card.parent).get("settings")
-            if isinstance(settings, dict):
-                other = overridden(config, {"student": settings}, ())
-                with nullcontext() if is_signed(self.run, card.parent) else importing_only(self.trust):
-                    found.append(self._tried(other, card.parent, own=False))
-        unique = {one.name: one for one in reversed(found)}  # the run's own, where it was tried before it became that
-        order = sorted(unique.values(), key=lambda one: -(one.agreement.balanced if one.agreement else -1.0))
-        self.run.sync()
-        return Trials(tuple(order), self.epsilon(config), config.budget.delta)
+def _compared(
+    config: Config,
+    data: PublicData,
+    labels: Any,
+    labelled: Labelled | None,
+    run: Run,
+    console: Console,
+    trust: Sequence[str],
+) -> Trials:
+    """The run's own student and every further one, best first."""
 
-    def epsilon(self, config: Config) -> float:
-        """That of the labels; further students add nothing to it."""
-        return voters_of(config).publishable_epsilon(self.data.n_classes)
+    def tried(other: Config, folder: Path, own: bool) -> ExtraStudent:
+        agreement = held_out(other, data, labels, labelled, run, console)
+        name, test = student_name(other), None
+        if data.X_test is not None and data.y_test is not None:
+            with suppress(PateError), console.working("asking the student about test examples"):
+                test = measured(name, load_model(folder, run=run), data)[0]
+        return ExtraStudent(name, folder, other.student.model_dump(mode="json"), agreement, own, test)
 
-    def _tried(self, config: Config, folder: Path, own: bool) -> ExtraStudent:
-        agreement = held_out(config, self.data, self.labels, self.labelled, self.run, self.console)
-        name, settings = student_name(config), config.student.model_dump(mode="json")
-        return ExtraStudent(name, folder, settings, agreement, own, self._on_test_examples(name, folder))
-
-    def _on_test_examples(self, name: str, folder: Path) -> Student | None:
-        if self.data.X_test is None or self.data.y_test is None:
-            return None
-        with suppress(PateError), self.console.working("asking the student about test examples"):
-            return measured(name, load_model(folder, run=self.run), self.data)[0]
-        return None
+    found = [tried(config, run.student_folder, own=True)]
+    for card in sorted(run.students_folder.glob(f"*/{STUDENT_CARD}")):
+        settings = load_card(card.parent).get("settings")
+        if isinstance(settings, dict):
+            with nullcontext() if is_signed(run, card.parent) else importing_only(trust):
+                found.append(tried(overridden(config, {"student": settings}, ()), card.parent, own=False))
+    unique = {one.name: one for one in reversed(found)}  # the run's own, where it was tried before it became that
+    order = sorted(unique.values(), key=lambda one: -(one.agreement.balanced if one.agreement else -1.0))
+    run.sync()
+    return Trials(tuple(order), voters_of(config).publishable_epsilon(data.n_classes), config.budget.delta)
 
 
 def _released(run: Run, data: PublicData) -> tuple[Any, Labelled | None, PublicData]:

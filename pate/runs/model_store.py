@@ -21,7 +21,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pate.components.registry import importing_only, make_importable, nearest, require_trusted, untrusted_error
 from pate.errors import NotTrusted, RunError, first_line
@@ -30,6 +30,9 @@ from pate.runs.files import MODEL_CARD, OBJECT, STUDENT_CARD, TENSORS
 from pate.runs.run import Run
 from pate.runs.signatures import is_own, is_signed, read_model_files, sign
 from pate.storage.files import make_folder, sizes, write_atomically
+
+if TYPE_CHECKING:
+    from pate.data.public import PublicData
 
 _KINDS = {STUDENT_CARD: "student", MODEL_CARD: "baseline"}
 """Under which key each card says what the model is."""
@@ -123,6 +126,18 @@ def model_to_files(model: Any, card: Mapping[str, Any]) -> dict[str, bytes]:
         files[OBJECT] = _imported_skops().dumps(estimator)
     content = {**about, "files": list(files), **card}
     return files | {name: (json.dumps(content, indent=2, default=str) + "\n").encode()}
+
+
+def data_card(data: PublicData) -> dict[str, Any]:
+    """What a card says of examples and classes: how users write what they ask a model, and what it answers."""
+    return {
+        "classes": list(data.classes),
+        "input": data.input,
+        "shape": list(data.X_public.shape[1:]),
+        "features": list(data.features) if data.features is not None else None,
+        "columns": None if data.columns is None else dict(data.columns),
+        "range": None if data.range is None else data.range.on_card(),
+    }
 
 
 def baseline_card(model: Any) -> dict[str, Any]:

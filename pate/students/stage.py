@@ -24,7 +24,7 @@ from pate.mechanisms import UNANSWERED
 from pate.networks.threads import one_thread
 from pate.runs import files
 from pate.runs.console import Console
-from pate.runs.model_store import load_model, model_from_files, save_model
+from pate.runs.model_store import data_card, load_model, model_from_files, save_model
 from pate.runs.published import Labels, pin_to_json, write_labels
 from pate.runs.signatures import read_model_files
 from pate.storage.files import make_folder
@@ -76,17 +76,8 @@ def train_student(context: RunContext, release: Release) -> Any:
 
 def model_card(config: Config, data: PublicData, epsilon: float) -> dict[str, Any]:
     """What is stored beside a student: what it takes, what its answers mean, and what it cost."""
-    return {
-        "classes": list(data.classes),
-        "input": data.input,
-        "shape": list(data.X_public.shape[1:]),
-        "features": list(data.features) if data.features is not None else None,
-        "columns": None if data.columns is None else dict(data.columns),
-        "range": None if data.range is None else data.range.on_card(),
-        "epsilon": epsilon,
-        "delta": config.budget.delta,
-        "mechanism": dict(config.mechanism),
-    }
+    cost = {"epsilon": epsilon, "delta": config.budget.delta, "mechanism": dict(config.mechanism)}
+    return data_card(data) | cost
 
 
 Given = tuple[tuple[NDArray, NDArray[np.int64], NDArray], dict[str, Any]]
