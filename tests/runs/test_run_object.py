@@ -47,8 +47,8 @@ ERM = {
 }
 _OWN_FOLDERS = {  # names of files that are not a run's
     ("cli/init.py", files.CONFIG),  # what a user is offered to call a config
-    ("ledger/shared.py", files.LEDGER),
-    ("reproduce/teaching.py", files.SECONDS),
+    ("ledger/ledger.py", files.LEDGER),
+    ("reproduce/run.py", files.SECONDS),
 }
 
 
