@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pate import __version__
-from pate.components.registry import classes_in, nearest
+from pate.components.registry import Registry, nearest
 from pate.errors import ConfigError, PateError
 from pate.report.formats import percent
 from pate.runs.console import Console, Quiet
@@ -99,7 +99,7 @@ class Attack(ABC):
 
 def attack_classes(names: Sequence[str] = ()) -> dict[str, type[Attack]]:
     """The named attacks, or all: classes of this folder that have a `name`. ConfigError where there is none such."""
-    found = classes_in(__package__, Attack)  # type: ignore[type-abstract]
+    found = Registry("pate.audit", "attack", Attack).classes()
     order = sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
     if unknown := [name for name in names if name not in found]:
         raise ConfigError(f"{{attacks}}: no such attack; {nearest(unknown[0], order)}", attacks=",".join(unknown))

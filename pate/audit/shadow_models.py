@@ -29,6 +29,7 @@ from pate.audit.membership import Asked, Scores, asked_about, confidence, member
 from pate.audit.results import Attack, AttackResult, Options
 from pate.audit.target import Subject
 from pate.boundary.guard import guarded
+from pate.components.registry import config_folder, make_importable
 from pate.networks.threads import limit_threads, usable_cpus
 from pate.storage.files import make_folder, write_atomically
 
@@ -204,7 +205,7 @@ def _trained(
         for number in rest:
             yield number, task.run(number, inside[number], X, y)
         return
-    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (task, X, y)) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (config_folder(), task, X, y)) as pool:
         waiting = {pool.submit(_run_here, number, inside[number]): number for number in rest}
         for ended in as_completed(waiting):
             yield waiting[ended], ended.result()
@@ -215,9 +216,13 @@ def _trained_by_ray(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     import ray
 
+    folder = config_folder()
+
     @ray.remote(max_retries=3)
     def train(number: int, mask: NDArray[np.bool_], X: NDArray, y: NDArray[np.int64]) -> NDArray[np.float32]:
         limit_threads()
+        if folder is not None:
+            make_importable(folder)
         return task.run(number, mask, X, y)
 
     shared = ray.put(X), ray.put(y)
@@ -231,9 +236,11 @@ def _trained_by_ray(
 _here: dict[str, Any] = {}  # the task and the examples of a process that trains shadows
 
 
-def _begin(task: _Task, X: NDArray, y: NDArray[np.int64]) -> None:
+def _begin(folder: Path | None, task: _Task, X: NDArray, y: NDArray[np.int64]) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     limit_threads()
+    if folder is not None:
+        make_importable(folder)
     _here.update(task=task, X=X, y=y)
 
 

@@ -10,22 +10,18 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from pate.components.registry import import_dotted, nearest
+from sklearn.base import BaseEstimator
+
+from pate.components.registry import Registry, nearest
 from pate.errors import ConfigError
 
-_HOMES = {
-    "dp_sgd": "pate.baselines.dp_sgd.DPSGDClassifier",
-    "dp_erm": "pate.baselines.dp_erm.DPLinearClassifier",
-    "dp_erm_tuned": "pate.baselines.dp_erm.PrivatelyTuned",
-}
+_BASELINES = Registry("pate.baselines", "baseline", BaseEstimator)
 
 
 def build_baseline(name: str, params: dict[str, Any], given: dict[str, Any]) -> Any:
     """The baseline a config names; of `given` (ε, δ, number of records, …) it gets what its constructor takes."""
-    if "." not in name and name not in _HOMES:
-        raise ConfigError(f"baseline.name = {name!r}: no such baseline; {nearest(name, _HOMES)}, or a dotted path")
-    cls: Any = import_dotted(_HOMES.get(name, name), "baseline.name")
-    if not (callable(cls) and hasattr(cls, "fit") and hasattr(cls, "predict")):
+    cls = _BASELINES.find(name, "baseline.name")
+    if not (hasattr(cls, "fit") and hasattr(cls, "predict")):
         raise ConfigError(f"baseline.name = {name!r}: not a classifier with fit and predict")
     known = set(inspect.signature(cls).parameters)
     taken = {key: value for key, value in given.items() if key in known}

@@ -224,6 +224,8 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
     True
     """
 
+    name = "dp_erm"
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -447,6 +449,8 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
     entropy : callable, default=os.urandom
         entropy(n) gives n random bytes for noise and parts. Not for configs: other sources are for tests.
     """
+
+    name = "dp_erm_tuned"
 
     def __init__(
         self,

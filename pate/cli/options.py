@@ -140,7 +140,7 @@ class MechanismCommand(TyperCommand):
 
         name = _named(args)
         if name is not None and "." in name:
-            make_importable(Path())
+            make_importable(Path.cwd())
             ctx.meta[_OWN] = mechanism_class({"name": name})
         return super().parse_args(ctx, args)
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from pate.boundary.guard import Failed, error_kind, guarded, silence
 from pate.cluster.resources import grows, has_gpus
-from pate.components.registry import component_folders, make_importable
+from pate.components.registry import config_folder, make_importable
 from pate.errors import ConfigError, RunError
 from pate.networks.threads import one_thread
 from pate.runs.console import Console
@@ -133,7 +133,7 @@ def _attempt(task: RemoteTask, sent: Any, progress: Progress, console: Console) 
     beside_us = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     news = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside_us})
     state = task.kept.read_bytes() if task.kept is not None and task.kept.is_file() else None
-    folders = [str(folder) for folder in component_folders()]
+    folders = [str(folder)] if (folder := config_folder()) else []
     # no retries by Ray: it would begin without the state. The function is in a list, for the task itself to load.
     remote = ray.remote(num_cpus=1, num_gpus=1, max_retries=0)(_work).options(name=task.what)
     name = "state" if task.kept is None else task.kept.name

@@ -13,11 +13,14 @@ import math
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pate.errors import ConfigError, NotTrusted, own_line
@@ -159,42 +162,69 @@ def dotted(path: Iterable[int | str]) -> str:
     return ".".join(str(part) if str(part).isprintable() and len(str(part)) < 80 else shown(part) for part in path)
 
 
-def make_importable(folder: Path) -> None:
-    """Let dotted paths name classes in files next to a config; what is installed goes first.
+class _Beside(MetaPathFinder):
+    """Finds modules in the folder of the config that is in use; what is installed goes first.
 
-    Within `importing_only` nothing is added, unless files there are trusted too: one could stand in for a package that
-    is not installed.
+    The one thing here that is global, because `sys.modules` is: a file of the user's imports others beside it by plain
+    names whenever it likes, and a pickle finds a class by the name of its module. One config is in use at a time. What
+    was imported from beside another one is put away meanwhile, so modules of one name do not mix.
     """
-    if not import_folders(folder):
-        return
-    if str(folder.resolve()) not in sys.path:
-        sys.path.append(str(folder.resolve()))
-    add_component_folder(folder)
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._found: set[str] = set()  # names of modules in the folder, not of those inside of packages
+        self._put_away: dict[Path, dict[str, ModuleType]] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Where the module is, if it is in the folder."""
+        spec = PathFinder.find_spec(name, [str(self.folder)]) if path is None and self.folder is not None else None
+        self._found |= {name} if spec is not None else set()
+        return spec
+
+    def use(self, folder: Path | None) -> None:
+        """Look there, and nowhere else, from now on."""
+        if folder == self.folder:
+            return
+        if self.folder is not None:
+            names = [name for name in sys.modules if name.partition(".")[0] in self._found]
+            self._put_away[self.folder] = {name: sys.modules.pop(name) for name in names}
+        known = {} if folder is None else self._put_away.pop(folder, {})
+        sys.modules.update(known)
+        self.folder, self._found = folder, {name for name in known if "." not in name}
+
+
+_BESIDE = _Beside()
+sys.meta_path.append(_BESIDE)
+
+
+def make_importable(folder: Path) -> None:
+    """Let dotted paths name classes in files of the folder of a config, which is in use from now on.
+
+    `Path()` names no folder: then the one in use stays, or the working directory is taken where none is. Within
+    `importing_only` nothing changes, unless files there are trusted too: one could stand in for a package that is
+    not installed.
+    """
+    for place in import_folders(folder):
+        _BESIDE.use(Path(place))
 
 
 def import_folders(folder: Path) -> tuple[str, ...]:
     """What a process that works for this one makes importable of the folder of a config: it knows of no guard."""
     guard = _GUARD.get()
-    return () if guard is not None and not guard.beside else (str(folder.resolve()),)
+    place = _BESIDE.folder or folder if folder == Path() else folder
+    return () if guard is not None and not guard.beside else (str(place.resolve()),)
 
 
-_FOLDERS: list[Path] = []
-
-
-def add_component_folder(folder: Path) -> None:
-    """Let `found_file` look there first: it is the folder of the config that is being used."""
-    folder = folder.resolve()
-    _FOLDERS[:] = [known for known in _FOLDERS if known != folder] + [folder]
-
-
-def component_folders() -> tuple[Path, ...]:
-    """Where `found_file` looks, and where dotted paths may name classes; the config that is being used comes last."""
-    return tuple(_FOLDERS)
+def config_folder() -> Path | None:
+    """The folder of the config that is in use; None before any is."""
+    return _BESIDE.folder
 
 
 def found_file(name: str) -> Path | None:
     """A file that a config names, beside the config or else in the working directory; None if it is in neither."""
-    places = [folder / name for folder in reversed(_FOLDERS)] + [Path(name)]
+    places = [Path(name)] if _BESIDE.folder is None else [_BESIDE.folder / name, Path(name)]
     return next((place.resolve() for place in places if place.is_file()), None)
 
 
@@ -296,36 +326,60 @@ def short_names(package: str) -> list[str]:
     return [module.name for module in pkgutil.iter_modules(folder.__path__) if not module.name.startswith("_")]
 
 
-def class_in(package: str, module_name: str, base: type[T]) -> type[T] | None:
-    """The first class of its own that a component's file holds."""
-    module = importlib.import_module(f"{package}.{module_name}")
-    for _, cls in inspect.getmembers(module, inspect.isclass):
-        if cls.__module__ == module.__name__ and issubclass(cls, base):
-            return cls
-    return None
+@dataclass(frozen=True)
+class Registry:
+    """One kind of component, which configs name by short name or by dotted path: a new one is a new file.
 
+    Parameters
+    ----------
+    package : str
+        The folder of those that come with this package. A short name is that of a file (`-` counts as `_`), or of a
+        folder with a file that is called as the package, and means its first class derived from `base`; classes with
+        a `name` of their own are known by that.
+    what : str
+        How an error calls it, such as "teacher".
+    base : type
+        What classes of the package are derived from.
+    derived : bool, default=False
+        Whether a class that is named by a dotted path has to be derived from `base` too; else it has to be callable.
+    """
 
-def classes_in(package: str, base: type[T]) -> dict[str, type[T]]:
-    """The classes of a component folder that have a short `name`, by that name."""
-    found: dict[str, type[T]] = {}
-    for module_name in short_names(package):
-        module = importlib.import_module(f"{package}.{module_name}")
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            if issubclass(cls, base) and cls.__module__ == module.__name__ and "name" in vars(cls):
-                found[vars(cls)["name"]] = cls
-    return found
+    package: str
+    what: str
+    base: type
+    derived: bool = False
 
+    def classes(self) -> dict[str, Any]:
+        """All that come with this package, by short name. Every file is imported."""
+        return {name: cls for file in short_names(self.package) for name, cls in self._in_file(file).items()}
 
-def resolve(name: str, package: str, base: type[T], key: str) -> type[T]:
-    """The class that `name` means: a class of `package` by its short `name` attribute, or one by dotted path."""
-    if "." in name:
-        cls = import_dotted(name, key)
-        if not (isinstance(cls, type) and issubclass(cls, base)):
-            raise ConfigError(
-                f"{key} = {shown(name)}: not a {base.__name__}; derive it from {base.__module__}.{base.__name__}"
-            )
-        return cls
-    found = classes_in(package, base)
-    if name.replace("-", "_") not in found:
-        raise ConfigError(f"{key} = {shown(name)}: no such name; {nearest(name, found)}")
-    return found[name.replace("-", "_")]
+    def find(self, name: Any, key: str) -> Any:
+        """The class, or what a dotted path names instead; `key` is where the config says so."""
+        if isinstance(name, str) and "." in name:
+            found = import_dotted(name, key)
+            if self.derived and not (isinstance(found, type) and issubclass(found, self.base)):
+                home = f"{self.base.__module__}.{self.base.__name__}"
+                raise ConfigError(f"{key} = {shown(name)}: not a {self.base.__name__}; derive it from {home}")
+            if not callable(found):
+                raise ConfigError(f"{key} = {shown(name)}: not a class")
+            return found
+        short = str(name).replace("-", "_")
+        known = self._in_file(short) if short in short_names(self.package) else {}
+        known = known if short in known else self.classes()
+        if short not in known:
+            raise ConfigError(f"{key} = {shown(name)}: no such {self.what}; {nearest(str(name), known)}")
+        return known[short]
+
+    def _in_file(self, file: str) -> dict[str, Any]:
+        package = self.package
+        module = importlib.import_module(f"{package}.{file}")
+        if hasattr(module, "__path__"):
+            module = importlib.import_module(f"{package}.{file}.{package.rpartition('.')[2]}")
+        own = [
+            cls
+            for _, cls in inspect.getmembers(module, inspect.isclass)
+            if cls.__module__ == module.__name__ != self.base.__module__ and issubclass(cls, self.base)
+            if not cls.__name__.startswith("_") and not inspect.isabstract(cls)
+        ]
+        named = {vars(cls)["name"]: cls for cls in own if "name" in vars(cls)}
+        return named or dict(zip([file], own, strict=False))

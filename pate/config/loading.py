@@ -37,8 +37,9 @@ def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -
     """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
     if path is None:
         return _load(default_config_path(), overrides, Config)
-    make_importable(Path(path).parent)  # a mechanism may be in a file beside it
-    return _load(Path(path), overrides, Config)
+    folder = Path(path).parent.resolve()
+    make_importable(folder)  # a mechanism may be in a file beside it
+    return _load(Path(path), overrides, Config).of_folder(folder)
 
 
 def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> BaselineConfig:
@@ -65,7 +66,7 @@ def overridden(config: Kind, sections: Mapping[str, Any], overrides: Iterable[st
     content = config.to_plain() | dict(sections)
     for override in overrides:
         _override(content, override)
-    return parse_config(content, type(config))
+    return parse_config(content, type(config)).of_folder(config.folder)
 
 
 def stored_config(path: Path) -> Config | BaselineConfig:

@@ -9,26 +9,28 @@ parameters that it returns are added to its own wherever it is made from then on
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary.guard import is_pate_module
-from pate.components.registry import import_dotted, nearest, short_names
+from pate.components.registry import Registry
 from pate.errors import ConfigError
 from pate.networks.seeding import seed_globally, seeded_globally
 
 
+@runtime_checkable
 class Transform(Protocol):
     """What every file of this folder has."""
 
     def transform(self, X: NDArray) -> NDArray:
         """The features of each example, from that example alone."""
+
+
+FEATURES = Registry("pate.features", "features", Transform)
 
 
 class Features:
@@ -117,14 +119,7 @@ def learned_steps(steps: Sequence[Mapping[str, Any]], X_public: NDArray, key: st
 
 
 def _build(name: str, params: dict[str, Any], key: str) -> Transform:
-    cls: Any
-    if "." in name:
-        cls = import_dotted(name, f"{key}.name")
-    else:
-        known = short_names(__name__)
-        if name not in known:
-            raise ConfigError(f"{key}.name = {name!r}: no such features; {nearest(name, known)}, or a dotted path")
-        cls = _class_in(name)
+    cls = FEATURES.find(name, f"{key}.name")
     try:
         transform = cls(**params)
     except (TypeError, ValueError) as error:
@@ -138,9 +133,3 @@ def _build(name: str, params: dict[str, Any], key: str) -> Transform:
         )
     result: Transform = transform
     return result
-
-
-def _class_in(module_name: str) -> type:
-    module = importlib.import_module(f"{__name__}.{module_name}")
-    own = [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__]
-    return next(cls for cls in own if hasattr(cls, "transform"))

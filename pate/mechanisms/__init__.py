@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pate.accounting import parameters
-from pate.components.registry import classes_in, dotted, nearest, resolve, shown
+from pate.components.registry import Registry, dotted, nearest, shown
 from pate.errors import ConfigError, numbered
 from pate.mechanisms._trial import check_class, made_and_tried
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream
@@ -42,10 +42,12 @@ __all__ = [
 ]
 
 
+_REGISTRY = Registry("pate.mechanisms", "mechanism", Mechanism, derived=True)
+
+
 def mechanism_class(settings: Mapping[str, Any]) -> type[Mechanism]:
     """The class that settings['name'] means, by short name or dotted path."""
-    base: Any = Mechanism  # abstract, which mypy would not take for type[T]
-    found: type[Mechanism] = resolve(str(settings.get("name", "")), "pate.mechanisms", base, "mechanism.name")
+    found: type[Mechanism] = _REGISTRY.find(str(settings.get("name", "")), "mechanism.name")
     if not _is_ours(found):
         check_class(found, f"mechanism.name = {shown(settings['name'])}")
     return found
@@ -58,9 +60,7 @@ def _is_ours(cls: type[Mechanism]) -> bool:
 
 def mechanism_classes() -> list[type[Mechanism]]:
     """Every mechanism of this folder, by name."""
-    base: Any = Mechanism
-    named: dict[str, type[Mechanism]] = classes_in("pate.mechanisms", base)
-    return [named[name] for name in sorted(named)]
+    return [cls for _, cls in sorted(_REGISTRY.classes().items())]
 
 
 def parameters_of(cls: type[Mechanism]) -> dict[str, dataclasses.Field[Any]]:

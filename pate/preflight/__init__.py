@@ -67,7 +67,7 @@ def check_components(config: Config, config_dir: Path) -> None:
     from pate.teachers import recipe_of
     from pate.voters import voters_of
 
-    make_importable(config_dir)
+    make_importable(config_dir if config_dir != Path() else config.folder)
     voters_of(config).build_components()
     if config.nonprivate is not None:
         recipe = recipe_of(config.nonprivate, "nonprivate")

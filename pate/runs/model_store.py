@@ -105,7 +105,7 @@ def load_card(folder: Path) -> dict[str, Any]:
 
 def model_to_files(model: Any, card: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of a fitted model by name, the card last."""
-    from pate.students import own_students
+    from pate.students import STUDENTS
 
     files: dict[str, bytes] = {}
     estimator, weights = None, {}
@@ -113,7 +113,7 @@ def model_to_files(model: Any, card: Mapping[str, Any]) -> dict[str, bytes]:
         name, weights, about = MODEL_CARD, model.weights(), baseline_card(model)
     else:
         cls, name = type(model), STUDENT_CARD
-        own = next((short for short, known in own_students().items() if known is cls), None)
+        own = next((short for short, known in STUDENTS.classes().items() if known is cls), None)
         about = {"student": own or f"{cls.__module__}.{cls.__qualname__}", "params": model.get_params()}
         if own is None:
             estimator = model
@@ -170,7 +170,7 @@ def model_from_files(content: Mapping[str, bytes], where: Path | str, trusted: f
 
 
 def _restored(card: dict[str, Any], kind: str, content: Mapping[str, bytes], trusted: frozenset[str] | None) -> Any:
-    from pate.students import own_students
+    from pate.students import STUDENTS
 
     name, model = card[kind], None
     if kind == "baseline":
@@ -178,12 +178,12 @@ def _restored(card: dict[str, Any], kind: str, content: Mapping[str, bytes], tru
 
         given = {key: card[key] for key in ("epsilon", "delta", "n_records", "random_state")}
         model = build_baseline(name, card["params"], given | {"classes": range(len(card["classes"]))})
-    elif name in own_students():
-        model = own_students()[name](**card["params"])
+    elif name in STUDENTS.classes():
+        model = STUDENTS.classes()[name](**card["params"])
     elif "." in name:
         require_trusted(name, kind)
     else:
-        raise ValueError(f"student = {name[:50]!r}: no such student; {nearest(name[:50], own_students())}")
+        raise ValueError(f"student = {name[:50]!r}: no such student; {nearest(name[:50], STUDENTS.classes())}")
     weights: dict[str, Any] = {}
     further = []
     for file in card["files"]:

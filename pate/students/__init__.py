@@ -7,13 +7,10 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from pate.components.registry import class_in, import_dotted, nearest, short_names
+from pate.components.registry import Registry, nearest
 from pate.errors import ConfigError
 
-
-def own_students() -> dict[str, type[BaseEstimator]]:
-    """The students of this folder, by short name."""
-    return {name: cls for name in short_names(__name__) if (cls := _class_in(name)) is not None}
+STUDENTS = Registry("pate.students", "student", BaseEstimator)
 
 
 def build_student(name: str, params: dict[str, Any], random_state: int) -> Any:
@@ -21,13 +18,7 @@ def build_student(name: str, params: dict[str, Any], random_state: int) -> Any:
 
     One that has a method `check` is asked at once whether its parameters make sense.
     """
-    if "." in name:
-        cls: Any = import_dotted(name, "student.name")
-    else:
-        known = own_students()
-        if name not in known:
-            raise ConfigError(f"student.name = {name!r}: no such student; {nearest(name, known)}")
-        cls = known[name]
+    cls = STUDENTS.find(name, "student.name")
     try:
         student = cls(**{"random_state": random_state, **params})
     except TypeError as error:
@@ -37,7 +28,3 @@ def build_student(name: str, params: dict[str, Any], random_state: int) -> Any:
     if hasattr(student, "check"):
         student.check()
     return student
-
-
-def _class_in(module_name: str) -> type[BaseEstimator] | None:
-    return class_in(__name__, module_name, BaseEstimator)

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from pate.components.registry import class_in, import_dotted, nearest, require_trusted, short_names
+from pate.components.registry import Registry, nearest, require_trusted
 from pate.errors import ConfigError
 from pate.features import Features, build_features
 
 if TYPE_CHECKING:
     from pate.config import Model, TeacherFamily
     from pate.config.components import Resources
+
+TEACHERS = Registry("pate.teachers", "teacher", BaseEstimator)
 
 
 @dataclass(frozen=True)
@@ -259,9 +261,7 @@ def _own_params(estimator: Any) -> dict[str, Any]:
 
 
 def _built(name: str, params: dict[str, Any], key: str) -> Any:
-    make: Any = _own_class(name, key) if "." not in name else import_dotted(name, key)
-    if not callable(make):
-        raise ConfigError(f"{key} = {name!r}: not a class")
+    make = TEACHERS.find(name, key)
     if not isinstance(params, dict):
         raise ConfigError(f"{key} = {name!r}: params must be 'parameter: value' lines, not {params!r}")
     _check_names(make, name, params, key)
@@ -320,16 +320,3 @@ def _public_module(cls: type) -> str:
             break
         module = shorter
     return module
-
-
-def _own_class(name: str, key: str) -> type[BaseEstimator]:
-    known = [n for n in short_names(__name__) if _class_in(n) is not None]
-    if name not in known:
-        raise ConfigError(f"{key} = {name!r}: no such teacher; {nearest(name, known)}, or a dotted path")
-    cls = _class_in(name)
-    assert cls is not None
-    return cls
-
-
-def _class_in(module_name: str) -> type[BaseEstimator] | None:
-    return class_in(__name__, module_name, BaseEstimator)

@@ -282,7 +282,7 @@ def test_without_a_mistake_it_runs(files: Path, tmp_path: Path) -> None:
         ("reproduce mnist --figures --rows gnmax-250", "--figures: has no rows; leave out --rows"),
         ("reproduce abad", "did you mean 'abadi'?"),
         ("plan --mechanism confident-gnmax", "--threshold, --sigma1, --sigma2: missing; confident_gnmax needs them"),
-        ("plan --mechanism gnmx --sigma 4", "--mechanism 'gnmx': no such name; did you mean 'gnmax'?"),
+        ("plan --mechanism gnmx --sigma 4", "--mechanism 'gnmx': no such mechanism; did you mean 'gnmax'?"),
         ("ledger create made --epsilon -1", "--epsilon -1.0: must be a number above 0"),
         ("compare nowhere/a nowhere/b", "nowhere/a, nowhere/b: are no run directories"),
         ("init a.csv --public b.csv --test c.csv", "a.csv, b.csv, c.csv: no such files"),

@@ -19,7 +19,14 @@ from support.command_line import Ended, in_process
 from support.small_data import own_data
 
 from pate.cli import app
-from pate.components.registry import import_dotted, import_folders, importing_only, make_importable
+from pate.components.registry import (
+    _BESIDE,
+    config_folder,
+    import_dotted,
+    import_folders,
+    importing_only,
+    make_importable,
+)
 from pate.config import load_config
 from pate.followup.extra_students import train_extra_student
 from pate.runs.run import Run
@@ -93,7 +100,6 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for part in range(config.n_teachers):
             store.save(part, b"p" + pickle.dumps(_Trap(folder / "ran")))
     (folder / "ran").unlink()
-    sys.path[:] = [place for place in sys.path if Path(place).resolve() != folder.resolve()]
     return folder
 
 
@@ -109,10 +115,9 @@ class _Trap:
 def received(sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy in which commands may write, for a user who knows no other copy; the trap is where its configs say."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    before = list(sys.path)
+    _BESIDE.use(None)  # as in a process of the user's own
     copy = Path(shutil.copytree(sent, tmp_path / "received"))
     yield copy
-    sys.path[:] = before
     sys.modules.pop(NAME, None)
     (sent / "ran").unlink(missing_ok=True)
 
@@ -177,7 +182,7 @@ def command_line(name: tuple[str, ...], place: str, run: Path, folder: Path) -> 
 def nothing_ran(sent: Path, ended: Ended) -> None:
     assert not (sent / "ran").exists(), ended
     assert NAME not in sys.modules
-    assert str(sent) not in sys.path
+    assert config_folder() != sent
     assert ended.returncode in (0, 1, 2), ended
     assert "Traceback" not in ended.stderr
 
@@ -243,8 +248,7 @@ def test_a_run_of_ones_own_imports_from_beside_its_config(received: Path, tmp_pa
     (received / f"{module}.py").write_text(TRAP)
     (received / "mine.yaml").write_text((RUN + PATE_OF_SOMEBODY).replace(NAME, module))
     assert in_process("run", received / "mine.yaml", "--out", tmp_path / "mine", "--force").returncode == 0
-    sys.path.remove(str(received.resolve()))
-    sys.modules.pop(module)
+    _BESIDE.use(None)
     assert is_own(Run.load(tmp_path / "mine"))
     assert len(train_extra_student(tmp_path / "mine").students) == 1
     for file in (tmp_path / "mine" / "config.yaml", tmp_path / "mine" / "private" / "places.json"):
@@ -284,6 +288,6 @@ def test_trust_in_a_name_is_none_in_the_folder_that_a_run_names(tmp_path: Path) 
     with importing_only(["my.Net"]):
         make_importable(tmp_path)
         assert import_folders(tmp_path) == ()
-    assert str(tmp_path) not in sys.path
+    assert config_folder() != tmp_path
     with importing_only(["my.Net"], beside=True):  # of a config that the user names
         assert import_folders(tmp_path) == (str(tmp_path),)

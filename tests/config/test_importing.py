@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import pytest
 
-from pate.components.registry import import_dotted, importing_only, make_importable
-from pate.errors import NotTrusted
+from pate.components.registry import config_folder, import_dotted, importing_only, make_importable
+from pate.errors import ConfigError, NotTrusted
 
 
 @pytest.mark.parametrize("module", ["sklearn_own", "pate_own", "own"])
@@ -30,10 +34,35 @@ def test_tests_of_scikit_learn_are_nobodys_classifiers() -> None:
     assert guard.refused == [name]
 
 
-def test_the_folder_of_an_untrusted_config_is_not_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def test_the_folder_of_an_untrusted_config_is_not_looked_in(tmp_path: Path) -> None:
     with importing_only([]):
         make_importable(tmp_path)
-    assert str(tmp_path) not in sys.path
+    assert config_folder() != tmp_path
     make_importable(tmp_path)
-    assert str(tmp_path) in sys.path
+    assert config_folder() == tmp_path
+
+
+def test_modules_of_one_name_beside_two_configs_do_not_mix(tmp_path: Path) -> None:
+    """Each class stays what it is, with the files beside it; what is installed goes first."""
+    places, path = [tmp_path / "first", tmp_path / "second"], list(sys.path)
+    for number, place in enumerate(places):
+        place.mkdir()
+        (place / "helper_of_mine.py").write_text(f"NUMBER = {number}\n")
+        (place / "json.py").write_text("raise RuntimeError('stands in for what is installed')\n")
+        (place / "teacher_of_mine.py").write_text(
+            "class Own:\n    def number(self):\n        from helper_of_mine import NUMBER\n        return NUMBER\n"
+        )
+    found: list[Any] = []
+    for place in places:
+        make_importable(place)
+        found.append(import_dotted("teacher_of_mine.Own", "key"))
+        assert import_dotted("json.JSONEncoder", "key") is json.JSONEncoder
+        assert pickle.loads(pickle.dumps(found[-1]())).number() == places.index(place)
+    make_importable(places[0])
+    assert import_dotted("teacher_of_mine.Own", "key") is found[0]
+    assert [own().number() for own in found[:1]] == [0]
+    assert cloudpickle.loads(cloudpickle.dumps(found[1])) is not found[0]
+    make_importable(tmp_path)
+    with pytest.raises(ConfigError, match="cannot import 'teacher_of_mine'"):
+        import_dotted("teacher_of_mine.Own", "key")
+    assert sys.path == path

@@ -9,7 +9,7 @@ import pytest
 
 from pate.components.registry import short_names
 from pate.errors import ConfigError, DataError
-from pate.features import _class_in, build_features, learned_steps
+from pate.features import FEATURES, build_features, learned_steps
 from pate.features.hog import Hog
 from pate.features.upright import Upright
 
@@ -55,7 +55,7 @@ def test_every_example_by_itself(name: str, shape: tuple[int, ...], weights: str
     np.testing.assert_allclose(alone, whole, atol=1e-4)
     np.testing.assert_array_equal(chain.transform(X), whole)
     assert chain.transform(X[:0]).shape == (0, *whole.shape[1:])
-    assert not hasattr(_class_in(name), "fit")
+    assert not hasattr(FEATURES.find(name, "key"), "fit")
     if name in ON_TABLES:
         return
     with pytest.raises(DataError, match="images"):

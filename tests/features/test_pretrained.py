@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from pate.components.registry import found_file, importing_only, make_importable
+from pate.components.registry import _BESIDE, found_file, importing_only, make_importable
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
 from pate.features.pretrained import Pretrained, folded
@@ -193,7 +193,7 @@ def test_weights_are_looked_for_beside_the_config(tmp_path: Path, monkeypatch: p
     elsewhere.mkdir()
     other.mkdir()
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr("pate.components.registry._FOLDERS", [])
+    _BESIDE.use(None)
     relative = step(tmp_path, weights="weights.safetensors")
     with pytest.raises(ConfigError, match="no such file beside the config, nor in the working directory"):
         build_features([relative], "k")
@@ -207,16 +207,16 @@ def test_weights_are_looked_for_beside_the_config(tmp_path: Path, monkeypatch: p
     assert found_file("weights.safetensors") == tmp_path / "weights.safetensors"
     make_importable(other)
     assert found_file("weights.safetensors") == other / "weights.safetensors"
-    monkeypatch.setattr("pate.components.registry._FOLDERS", [])
+    _BESIDE.use(None)
     monkeypatch.chdir(tmp_path)
     assert found_file("weights.safetensors") == tmp_path / "weights.safetensors"
     assert found_file("none.safetensors") is None
 
 
 @pytest.mark.usefixtures("network")
-def test_who_counts_elsewhere_is_told_the_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_counts_elsewhere_is_told_the_full_path(tmp_path: Path) -> None:
     """And what is kept of features knows the weights' content, so that other weights are not taken for them."""
-    monkeypatch.setattr("pate.components.registry._FOLDERS", [tmp_path])
+    make_importable(tmp_path)
     relative = step(tmp_path, weights="weights.safetensors")
     settings = NeighbourSettings.model_validate({"cells": 3, "features": [relative]})
     rounds = Rounds(settings, (), 0, tmp_path, tmp_path / "kept")

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import chi2
 
-from pate.components.registry import resolve, short_names
+from pate.components.registry import short_names
 from pate.errors import ConfigError
 from pate.mechanisms import (
     UNANSWERED,
@@ -27,6 +27,7 @@ from pate.mechanisms import (
     MSvec,
     PermuteAndFlip,
     build,
+    mechanism_class,
 )
 
 EXAMPLES: list[Mechanism] = [
@@ -71,7 +72,7 @@ def test_examples_cover_the_folder() -> None:
     tested_in_their_own_files = {MStab, MSamp, GaussianMStab, GaussianMSamp, MSvec, LectureMSvec}
     assert found == {type(example) for example in EXAMPLES} | tested_in_their_own_files
     for cls in found:
-        assert resolve(cls.name, "pate.mechanisms", Mechanism, "mechanism.name") is cls
+        assert mechanism_class({"name": cls.name}) is cls
 
 
 @pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)

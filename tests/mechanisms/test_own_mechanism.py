@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ from support import REPOSITORY
 from support.command_line import Ended, in_process
 
 from pate.accounting.exact import exact_epsilon
-from pate.components import registry
 from pate.mechanisms import build
 from pate.planning.costs import worst_case_epsilon
 
@@ -23,15 +20,10 @@ PAGE = (REPOSITORY / "docs" / "mechanisms.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to work in, of whose modules nothing is left afterwards."""
-    before, path, folders = set(sys.modules), list(sys.path), list(registry._FOLDERS)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    sys.path[:], registry._FOLDERS[:] = path, folders
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
+    return tmp_path
 
 
 def plan(name: str, *options: str) -> Ended:

@@ -21,7 +21,7 @@ from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
 from pate.preflight.student import student_seconds, try_student
 from pate.report.plots import plain
-from pate.students import own_students
+from pate.students import STUDENTS
 
 TEACHERS = 40
 ASKED = 60
@@ -189,7 +189,7 @@ def test_a_student_that_wants_more_than_a_few_labels_is_not_refused(
     pipeline.run(config, tmp_path / "run", public=digits, private=votes, config_dir=own_students_folder, pages=False)
 
 
-@pytest.mark.parametrize("name", sorted(own_students()))
+@pytest.mark.parametrize("name", sorted(STUDENTS.classes()))
 def test_every_student_of_ours_is_tried_in_no_time(name: str, digits: PublicData) -> None:
     params: dict = {} if name == "supervised" else {"steps": 10**9}
     began = time.process_time()

@@ -14,7 +14,7 @@ import pytest
 from pate.errors import ConfigError, DataError, NotTrusted, RunError
 from pate.mechanisms import UNANSWERED
 from pate.runs.model_store import load_model, save_model
-from pate.students import build_student, own_students
+from pate.students import STUDENTS, build_student
 
 QUICK = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
 GAN = QUICK | {"consistency_weight": 5.0}
@@ -57,7 +57,7 @@ def fitted(name: str, params: dict[str, Any], shape: tuple[int, ...] = (8, 8), s
 
 
 def test_every_student_of_the_folder_is_tried() -> None:
-    assert set(own_students()) == {name for name, _ in KINDS.values()}
+    assert set(STUDENTS.classes()) == {name for name, _ in KINDS.values()}
 
 
 @each_kind

@@ -14,10 +14,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
-from pate.components.registry import short_names
 from pate.config import TeacherFamily
 from pate.errors import ConfigError
-from pate.teachers import _class_in, assign_recipes, build_estimator, describe, recipes, seed_of_part
+from pate.teachers import TEACHERS, assign_recipes, build_estimator, describe, recipes, seed_of_part
 from pate.teachers.part import PartClassifier
 
 KINDS = [
@@ -65,8 +64,7 @@ def part(n: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
 
 
 def test_every_class_of_the_folder_is_tried() -> None:
-    own = {name for name in short_names("pate.teachers") if _class_in(name) is not None}
-    assert own <= {name for name, _ in KINDS}
+    assert set(TEACHERS.classes()) <= {name for name, _ in KINDS}
 
 
 @pytest.mark.parametrize(("name", "params"), KINDS, ids=lambda value: str(value))
