@@ -19,7 +19,7 @@ from pate.errors import ConfigError, DataError, RunError
 from pate.runs.console import Console
 from pate.runs.run import Run
 from pate.voters import voters_of
-from pate.voters.query_loop import ask_actively, by_clusters
+from pate.voters.queries import ask_actively, by_clusters
 from pate.voters.stored import StoredCount, stored_votes
 
 CONTENT = {
@@ -170,7 +170,7 @@ def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"teachers": [{"name": "network"}]}, "teachers: is for voters: teachers; leave it out"),
+        ({"teachers": [{"name": "network"}]}, "teachers: is for voters: teachers"),
         ({"nonprivate": {"name": "network"}}, "nonprivate: stored votes come without private records; leave it out"),
         ({"voters": "teachers"}, "teachers: missing"),
         ({"voters": "storde"}, "voters = 'storde': no such kind of voters; did you mean 'stored'"),
