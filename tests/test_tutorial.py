@@ -15,7 +15,7 @@ from support.command_line import in_process
 
 from pate.config import load_config
 from pate.data.sources import load
-from pate.report.reading import read_report
+from pate.report.files import read_report
 from pate.runs.predictor import Predictor
 from pate.runs.run import Run
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pate.audit.results import HEADER, AttackResult, Audit, Audited, attack_classes
+from pate.audit.results import HEADER, AttackResult, Audit, attack_classes
 from pate.report import plots
 from pate.report.formats import percent, small
-from pate.report.html import HtmlTable, Plot, inline_svg, png_data_url, render
+from pate.report.html import Block, Content, Page, Plot, Section, Table
+from pate.report.sections.run import picture
 
 if TYPE_CHECKING:
     from pate.audit.target import Subject
@@ -35,27 +37,26 @@ _MAX_SHOWN = 12
 def render_audit(found: Audit, subject: Subject | None = None) -> str:
     """The page as HTML text; with `subject`, also which of its records are most at risk: for its owner only."""
     private = subject is not None
-    own = found.models[0]
-    return render(
-        "audit.html.j2",
-        name=found.name,
-        warning=WARNING if private else None,
-        benchmark=PUBLIC if found.benchmark else None,
+    footer = f"Made by pate {found.pate_version}. What each attack is, and where it comes from, is in docs/audit.md."
+    page = Page(
+        title=f"private: audit of {found.name}" if private else f"audit of {found.name}",
+        eyebrow=f"pate · {found.name} · audit" + (" · private" if private else ""),
+        heading="What attackers gain from what was published",
+        warnings=(WARNING,) if private else (),
         lead=_lead(found),
-        figures=_tiles(found),
-        models=_models(found.models),
-        gained=HtmlTable(HEADER, [finding.cells() for finding in found.findings]),
-        curves=_curves(found, private),
-        bounds=_bounds(found, private),
-        tried=_tried(found.findings),
-        assumed=_assumed(found.findings),
-        attributes=[f for f in found.findings if f.attack.startswith("attribute")],
-        left_out=found.left_out,
-        not_proved=_NOT_PROVED,
-        at_risk=None if subject is None else _at_risk(found, subject),
-        own=own,
-        version=found.pate_version,
+        tiles=_tiles(found),
+        sections=(
+            _models(found),
+            _bounds(found, private),
+            _curves(found, private),
+            _tried(found),
+            _gained(found.findings),
+            _at_risk(found, subject),
+            Section("What this does not prove", content=[Block("list", _NOT_PROVED)]),
+        ),
+        footer=f"{WARNING} {footer}" if private else footer,
     )
+    return page.render()
 
 
 def strongest(findings: Sequence[AttackResult], model: str) -> AttackResult | None:
@@ -137,7 +138,7 @@ def _tiles(found: Audit) -> list[tuple[str, str]]:
     return tiles
 
 
-def _models(models: Sequence[Audited]) -> HtmlTable:
+def _models(found: Audit) -> Section:
     rows = [
         (
             model.name,
@@ -147,86 +148,127 @@ def _models(models: Sequence[Audited]) -> HtmlTable:
             percent(model.right_on_outsiders),
             f"{100 * (model.right_on_members - model.right_on_outsiders):.1f}",
         )
-        for model in models
+        for model in found.models
     ]
     header = ("model", "kind", "ε claimed", "right on its records", "right on others", "gap, points")
-    return HtmlTable(header, rows, own=1)
+    text = (
+        "The first is what this run published. The others learned from the same records in other ways; the control "
+        "learned from public examples only, so what an attack gains against it is no leak but a difference between "
+        "members and others. A model that is much better on its own records than on others has learned some of them by "
+        "heart, and attacks live on that."
+    )
+    note = (Block("note", PUBLIC),) if found.benchmark else ()
+    return Section("The models", content=(*note, text, Table(header, rows, own=1)))
 
 
-def _curves(found: Audit, private: bool) -> Plot | None:
+def _gained(findings: Sequence[AttackResult]) -> Section:
+    text = (
+        "AUC: how often a member is told from another, with its standard error; 0.5 is guessing. Found at 0.1 %: how "
+        "many members an attacker finds who accuses one in a thousand others. Advantage: the most that members are "
+        "accused more often than others."
+    )
+    attributes = [f"{f.model}, {f.attack}: {f.note}." for f in findings if f.attack.startswith("attribute")]
+    return Section(
+        "What an attacker gained", content=(text, Table(HEADER, [finding.cells() for finding in findings]), *attributes)
+    )
+
+
+def _curves(found: Audit, private: bool) -> Section:
+    title = "Members found, against others accused"
     best = [strongest([f for f in found.findings if f.curve], model.name) for model in found.models]
     known = [finding for finding in best if finding is not None]
     if not known:
-        return None
-    figure = plots.roc_curves([(f"{f.model}: {f.attack}", f.curve) for f in known], private)
+        return Section(title)
     at = (0.001, 0.01, 0.1)
     rows = [
         (f.model, f.attack, *(f"{100 * max((t for x, t in f.curve if x <= most), default=0.0):.1f}" for most in at))
         for f in known
     ]
-    alternative = "ROC curves of the strongest attack on each model; the line of guessing is the diagonal."
-    return Plot(
-        inline_svg(plots.as_svg(figure, "audit-roc"), "audit-roc", alternative),
+    plot = Plot(
+        "audit-roc",
+        "ROC curves of the strongest attack on each model; the line of guessing is the diagonal.",
         "The attack with the largest AUC on each model. What counts is the left side: how many members are found while "
         "few others are accused.",
-        HtmlTable(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
+        Table(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
     )
+    text = (
+        "Every attack can find more members by accusing more records wrongly. On the grey line it does no better than "
+        "a coin."
+    )
+    draw = partial(plots.roc_curves, [(f"{f.model}: {f.attack}", f.curve) for f in known], private)
+    return Section(title, content=(text, plot), drawings={"audit-roc": draw})
 
 
-def _bounds(found: Audit, private: bool) -> Plot | None:
-    rows = bounds_by_kind(found.findings)
+def _bounds(found: Audit, private: bool) -> Section:
+    title, rows = "ε claimed, and ε shown", bounds_by_kind(found.findings)
     if not rows:
-        return None
+        return Section(title)
     cells = []
     for name, finding in rows:
         claimed = "–" if finding.epsilon_claimed is None else f"{finding.epsilon_claimed:.3g}"
         sure = "" if finding.confidence is None else f"{finding.confidence:g}"
         by = finding.attack if finding.epsilon_lower else "no attack"
         cells.append((name, claimed, f"{finding.epsilon_lower:.3g}", by, finding.relation, sure))
-    alternative = "; ".join(f"{name}: claimed {claimed}, shown {shown}" for name, claimed, shown, *_ in cells)
     known = [e for _, f in rows for e in (f.epsilon_claimed, f.epsilon_lower) if e is not None and math.isfinite(e)]
     most = 1.2 * max(known, default=1.0)  # where a bound is infinite, to the edge
     drawn = [(name, f.epsilon_claimed, min(f.epsilon_lower or 0.0, most)) for name, f in rows]
-    figure = plots.claimed_and_shown(drawn, private)
-    return Plot(
-        inline_svg(plots.as_svg(figure, "audit-epsilon"), "audit-epsilon", alternative),
+    plot = Plot(
+        "audit-epsilon",
+        "; ".join(f"{name}: claimed {claimed}, shown {shown}" for name, claimed, shown, *_ in cells),
         "Each bound beside the ε that is claimed for what was attacked: the whole run, or one query or round of it. "
         "A mark shown to the right of the claimed one would contradict the claim, unless the control has the same.",
-        HtmlTable(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
+        Table(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
+        open=True,
+    )
+    text = (
+        "ε is how much one record can change what is published. The claimed ε is proved and is an upper bound; an "
+        "attack that works well shows that it cannot be smaller than some lower bound."
+    )
+    return Section(
+        title, content=(text, plot), drawings={"audit-epsilon": partial(plots.claimed_and_shown, drawn, private)}
     )
 
 
-def _tried(findings: Sequence[AttackResult]) -> list[tuple[str, str]]:
-    """The title and explanation of each attack, in the order of the findings."""
-    attacks = attack_classes().values()
-    found = [attack for finding in findings for attack in attacks if finding.attack.startswith(attack.title)]
-    return [(attack.title, attack.explanation) for attack in dict.fromkeys(found)]
+def _tried(found: Audit) -> Section:
+    """Each kind of attack in a sentence; folded, each attack once with what it assumes, and what was not tried."""
+    attacks = {finding.attack: finding for finding in reversed(found.findings)}  # the first finding of each
+    names = list(dict.fromkeys(finding.attack for finding in found.findings))
+    known = attack_classes().values()
+    kinds = dict.fromkeys(attack for name in names for attack in known if name.startswith(attack.title))
+    assumed = []
+    for name in names:
+        note = "" if name.startswith("attribute") or not attacks[name].note else f" {attacks[name].note}."
+        assumed.append(f"{name}: {attacks[name].assumes}.{note}")
+    content: list[Content] = [
+        Block("terms", [(attack.title, attack.explanation) for attack in kinds]),
+        Block("folded", Block("list", assumed), "What each attack assumes"),
+    ]
+    if found.left_out:
+        content.append(Block("folded", Block("list", found.left_out), "What was not tried, and why"))
+    return Section("What was tried", content=content)
 
 
-def _assumed(findings: Sequence[AttackResult]) -> list[tuple[str, str, str]]:
-    """Each attack once, with what it assumes and notes."""
-    seen: dict[str, tuple[str, str, str]] = {}
-    for finding in findings:
-        note = "" if finding.attack.startswith("attribute") else finding.note
-        seen.setdefault(finding.attack, (finding.attack, finding.assumes, note))
-    return list(seen.values())
-
-
-def _at_risk(found: Audit, subject: Subject) -> dict[str, Any] | None:
+def _at_risk(found: Audit, subject: Subject | None) -> Section:
     """The records that the strongest attack is surest of: pictures where they are images, else rows and classes."""
+    title = "Records most at risk (private)"
+    if subject is None:
+        return Section(title)
     best = strongest([finding for finding in found.findings if finding.at_risk], subject.name)
     if best is None:
-        return None
+        return Section(title)
     places = {int(row): place for place, row in enumerate(subject.members.rows)}
-    shown = [(row, score) for row, score in best.at_risk[:_MAX_SHOWN] if row in places]
-    members, classes = subject.members, subject.data.classes
-    pictures = []
+    members, names = subject.members, subject.data.classes
+    shown = [(row, places[row], score) for row, score in best.at_risk[:_MAX_SHOWN] if row in places]
+    content: list[Content] = [
+        f"The records that the strongest attack on this model ({best.attack}) is surest of, with its score. Rows count "
+        "from 0 among the private records. Where the attack is no better than guessing, these are chance."
+    ]
     if members.X.ndim > 2:
-        for row, score in shown:
-            pixels = np.clip(255 * members.X[places[row]], 0, 255).astype(np.uint8)
-            address = png_data_url(plots.png_of(pixels))
-            pictures.append(
-                {"row": row, "said": classes[members.y[places[row]]], "score": f"{score:.2f}", "src": address}
-            )
-    rows = [(str(row), str(classes[members.y[places[row]]]), f"{score:.3f}") for row, score in shown]
-    return {"attack": best.attack, "table": HtmlTable(("row", "class", "score"), rows), "pictures": pictures}
+        pictures = []
+        for row, place, score in shown:
+            pixels, name = np.clip(255 * members.X[place], 0, 255).astype(np.uint8), names[members.y[place]]
+            pictures.append(picture(pixels, name, f"private record {row}, class {name}", f"{score:.2f}"))
+        content.append(Block("pictures", pictures))
+    rows = [(str(row), str(names[members.y[place]]), f"{score:.3f}") for row, place, score in shown]
+    content.append(Block("folded", Table(("row", "class", "score"), rows), "The same as a table"))
+    return Section(title, content=content)

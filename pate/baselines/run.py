@@ -32,12 +32,12 @@ from pate.data.sources import data_root, load
 from pate.errors import ConfigError, RunError
 from pate.networks.stored import tensors_from_bytes, tensors_to_bytes
 from pate.networks.threads import waiting_threads
-from pate.report.builder import benchmark_figures, together_of
-from pate.report.explanations import privacy_statement
-from pate.report.figures import data_name, software
+from pate.report.builder import benchmark_figures, data_name, software, together_of
 from pate.report.files import store_report, write_pages
-from pate.report.quality import measured, warnings_of
+from pate.report.measures import measure
 from pate.report.schema import BaselineReport, Privacy
+from pate.report.sections.privacy import privacy_statement
+from pate.report.sections.quality import warnings_of
 from pate.runs.console import Console
 from pate.runs.files import PLACES, SECONDS
 from pate.runs.model_store import baseline_card, data_card, save_model
@@ -334,7 +334,7 @@ def _figures(
 ) -> dict[str, Any]:
     """How good the model is, on public examples."""
     shaped = partial(_shaped, model)
-    student, answers = measured(config.baseline.name, model, data, groups=config.report.groups, shaped=shaped)
+    student, answers = measure(config.baseline.name, model, data, groups=config.report.groups, shaped=shaped)
     if not data.benchmark:
         return {"student": student, "benchmark": None}
     known: dict[str, Any] = {}

@@ -31,7 +31,7 @@ def baseline(
     from pate.cli.run import new_run, print_rows, report_seconds
     from pate.config import load_baseline_config
     from pate.errors import ConfigError
-    from pate.report.terminal import baseline_rows
+    from pate.report.files import summary_rows
     from pate.runs.console import console_for
 
     settings = load_baseline_config(config, set_ or ())
@@ -52,6 +52,6 @@ def baseline(
     if as_json:
         print(json.dumps(outcome.report.model_dump(mode="json") | {"run": str(outcome.path)}))
     else:
-        rows = baseline_rows(outcome.report)
+        rows = summary_rows(outcome.report)
         print_rows(rows, f"run directory: {outcome.path}  (model/ and report.* may leave it)")
         report_seconds(console, outcome.seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,10 @@ def report(
     run: Annotated[str, typer.Argument(help="directory or URL of a finished `pate run` or `pate baseline`")],
     open_: Annotated[bool, typer.Option("--open", help="show the page in a browser")] = False,
     mlflow: Annotated[
-        Path | None, typer.Option(help="add the run's publishable figures and files to the MLflow file store there")
+        str | None,
+        typer.Option(
+            help="add the run's publishable figures and files to MLflow: a tracking URI, or a folder of files"
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="print the publishable figures as one flat JSON object and nothing else")
@@ -27,7 +29,13 @@ def report(
 
     with Run.load(run) as found:
         if mlflow is not None or as_json:
-            _export(found.path, mlflow, as_json)
+            from pate.report import tracking
+
+            number = None if mlflow is None else tracking.write_mlflow(found.path, mlflow)
+            if as_json:
+                print(json.dumps(tracking.as_object(found.path)))
+            else:
+                print(f"run {number} of the experiment is in MLflow: {mlflow}")
             return
         if open_ and found.storage is not None:
             raise RunError(f"{run}: a page in storage cannot be shown; copy it to this machine")
@@ -43,15 +51,3 @@ def report(
 
             if not webbrowser.open(found.page.resolve().as_uri()):
                 print("no browser was found; open the page by hand")
-
-
-def _export(path: Path, mlflow: Path | None, as_json: bool) -> None:
-    from pate.report import tracking
-
-    if mlflow is not None:
-        folder = tracking.write_mlflow(path, mlflow)
-        if not as_json:
-            print(f"written: {folder}; look at it with:")
-            print(f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {mlflow}")
-    if as_json:
-        print(json.dumps(tracking.as_object(path)))

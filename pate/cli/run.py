@@ -84,8 +84,8 @@ def run(
 
 
 def _print_outcome(outcome: object) -> None:
+    from pate.report.files import summary_rows
     from pate.report.formats import percent
-    from pate.report.terminal import summary_rows
     from pate.runs.context import Outcome
 
     assert isinstance(outcome, Outcome)

@@ -164,17 +164,16 @@ def _download(url: str, folder: Path, as_json: dict[str, str] | None) -> None:
     """Download a run and show its figures: on standard output, or as JSON together with what is known already."""
     from pate.cli.run import print_rows
     from pate.cluster.jobs import download
-    from pate.report.reading import read_report
-    from pate.report.schema import Report
-    from pate.report.terminal import baseline_rows, summary_rows
+    from pate.report.files import read_report, summary_rows
 
     names = download(url, folder)
     report = read_report(folder)
     if as_json is not None:
         print(json.dumps(report.model_dump(mode="json") | as_json | {"run": str(folder)}))
         return
-    rows = summary_rows(report) if isinstance(report, Report) else baseline_rows(report)
-    print_rows(rows[:-1], f"downloaded to {folder}: {', '.join(names)}")  # the seconds of its stages stay where it ran
+    print_rows(
+        summary_rows(report), f"downloaded to {folder}: {', '.join(names)}"
+    )  # the seconds of its stages stay where it ran
 
 
 def _copy_commands(names: tuple[str, ...], place: str, folder: Path) -> list[str]:

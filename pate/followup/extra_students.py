@@ -22,7 +22,7 @@ from pate.errors import ConfigError, PateError, RunError
 from pate.followup.unlearning import drop_forgotten
 from pate.preflight.features import with_learned_features
 from pate.preflight.student import try_student
-from pate.report.quality import measured
+from pate.report.measures import measure
 from pate.report.schema import Student
 from pate.runs.console import Console
 from pate.runs.files import STUDENT_CARD
@@ -178,7 +178,7 @@ def _compared(
         name, test = student_name(other), None
         if data.X_test is not None and data.y_test is not None:
             with suppress(PateError), console.working("asking the student about test examples"):
-                test = measured(name, load_model(folder, run=run), data)[0]
+                test = measure(name, load_model(folder, run=run), data)[0]
         return ExtraStudent(name, folder, other.student.model_dump(mode="json"), agreement, own, test)
 
     found = [tried(config, run.student_folder, own=True)]

@@ -117,9 +117,9 @@ def check_report(context: RunContext) -> None:
     """Raise ConfigError where a page or plot could not be drawn with the real names, of classes above all."""
     if not context.options.pages:
         return
-    from pate.report.dummy import dummy_report
-    from pate.report.figures import save_examples
+    from pate.report.builder import dummy_report
     from pate.report.files import store_report, write_pages
+    from pate.report.sections.run import save_examples
     from pate.runs.files import RunFiles
 
     public = context.public

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.report.quality import area_under_curve
+from pate.report.measures import area_under_curve
 from pate.runs.console import Quiet
 from pate.voters import voters_of
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import platform
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +13,12 @@ import numpy as np
 from pate import __version__
 from pate.data.public import PublicData, groupings
 from pate.mechanisms import UNANSWERED
-from pate.report.explanations import described, privacy_statement
-from pate.report.fairness import without_privacy
-from pate.report.figures import data_name, publishable_curves, software
-from pate.report.quality import measured, released_labels, warnings_of
+from pate.report.measures import compare_without_privacy, group_figures, measure, released_labels
 from pate.report.schema import (
+    Agreement,
     Benchmark,
+    Calibration,
+    Description,
     EpsilonCurves,
     Privacy,
     Queries,
@@ -25,17 +28,22 @@ from pate.report.schema import (
     Student,
     Together,
 )
+from pate.report.sections.privacy import privacy_statement
+from pate.report.sections.quality import warnings_of
 
 if TYPE_CHECKING:
+    from pate.data.settings import DataSettings
     from pate.runs.context import RunContext
     from pate.runs.related import Related
     from pate.voters.base import Release, Voters
+
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "ray", "dp-accounting")
 
 
 def report_of_run(context: RunContext, release: Release, student: Any, nonprivate: Any = None) -> Report:
     """All that a run publishes about itself; the curves are for its pages."""
     config, data = context.config, context.public
-    measures, answers = measured(
+    measures, answers = measure(
         config.student.name, student, data, groups=config.report.groups, agreement=context.agreement
     )
     voters = context.voters
@@ -54,7 +62,7 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
             if data.benchmark
             else None
         ),
-        curves=publishable_curves(voters.epsilon_curves(data.n_classes)) if context.options.pages else None,
+        curves=_curves(voters, data.n_classes) if context.options.pages else None,
         together=together_of(context.related),
     )
     return found.model_copy(update={"anchored": context.is_anchored})
@@ -99,7 +107,7 @@ def described_report(
         config_digest=config.digest(),
         classes=data.classes,
         mechanism=dict(config.mechanism),
-        description=described(voters.mechanism, voters.n_parts),
+        description=describe_mechanism(voters),
         voters=voters.facts(data, queries, answered if labelled is None else labelled),
         queries=queries,
         privacy=Privacy(
@@ -120,6 +128,41 @@ def described_report(
         versions=software(),
     )
     return report.model_copy(update={"warnings": warnings_of(report)})
+
+
+def describe_mechanism(voters: Voters[Any]) -> Description:
+    """What the mechanism says of itself, for the report to keep."""
+    mechanism = voters.mechanism
+    subsampled = mechanism.split(voters.n_parts).rate is not None
+    return Description(title=mechanism.title, releases=mechanism.describe(), subsampled=subsampled)
+
+
+def _curves(voters: Voters[Any], n_classes: int) -> EpsilonCurves | None:
+    """ε against the number of queries, for every data set."""
+    curves = voters.epsilon_curves(n_classes)
+    if curves is None:
+        return None
+    finite = {
+        name: tuple(value if math.isfinite(value) else None for value in curve.values())
+        for name, curve in curves.items()
+    }
+    return EpsilonCurves(queries=tuple(next(iter(curves.values()))), epsilon=finite)
+
+
+def data_name(settings: DataSettings) -> str:
+    """The data set by its short name; that of the images where stored votes play the teachers."""
+    return str(getattr(settings, "images", settings.source))
+
+
+def software() -> dict[str, str]:
+    """Versions to repeat a run with."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _label_accuracy(data: PublicData, released: Release) -> float | None:
@@ -147,7 +190,47 @@ def benchmark_figures(
         other, n_classes = nonprivate(), len(data.classes)
         found = {
             "nonprivate_accuracy": float((other == data.y_test).mean()),
-            "without_privacy": without_privacy(groupings(data, groups), answers, other, data.y_test, n_classes),
+            "without_privacy": compare_without_privacy(groupings(data, groups), answers, other, data.y_test, n_classes),
         }
     note = "Public data plays private here; a run on private data would not show these figures."
     return Benchmark(note=note, label_accuracy=label_accuracy, **found, **more)
+
+
+def dummy_report(voters: Voters[Any], data: PublicData, epsilon: float) -> Report:
+    """A report with the names that the real one will have, and figures that mean nothing: to be stored and drawn."""
+    config = voters.config
+    n, groups = len(data.classes), groupings(data, config.report.groups)
+    n_queries, n_answers = voters.query_limits
+    curves = EpsilonCurves(queries=(1, n_queries), epsilon={"for every data set": (epsilon / 2, epsilon)})
+    confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
+    y = np.arange(n) if data.y_test is None or not len(data.y_test) else data.y_test
+    benchmark = Benchmark(
+        note="made up",
+        label_accuracy=0.5,
+        nonprivate_accuracy=0.5,
+        without_privacy=compare_without_privacy(groups, y, y, y, n),
+    )
+    return described_report(
+        voters,
+        data,
+        epsilon,
+        asked=n_queries,
+        answered=n_answers,
+        student=Student(
+            name=config.student.name,
+            test_examples=4 * n,
+            accuracy=0.75,
+            confusion=confusion,
+            balanced_accuracy=0.75,
+            recall=(0.75,) * n,
+            groups=group_figures(groups, y, y, n),
+            commonest_share=1 / n,
+            auc=0.5,
+            calibration=Calibration(error=0.1, bins=((0.5, 0.6, 4 * n),)),
+            public_predictions=(1,) * n,
+            agreement=Agreement(share=0.5, error=0.1, mean_over_classes=0.5, commonest=0.5, labels=n),
+        ),
+        labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n, expected_shares=(1 / n,) * n),
+        benchmark=benchmark if data.benchmark else None,
+        curves=curves,
+    )

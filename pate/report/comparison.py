@@ -1,24 +1,25 @@
-"""Finished runs side by side: which accuracy at which ε, and which kind of ε that is."""
+"""Finished runs side by side: which accuracy at which ε, which kind of ε that is, and who pays for it."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from pate.config import read_yaml
 from pate.errors import RunError
-from pate.report.compared_parts import NO_PARTS, PartColumns, Parts, mean_of, nonprivate_parts, part_tables, parts_of
-from pate.report.fairness import FEWEST, mean_over_classes
-from pate.report.formats import percent, small
-from pate.report.html import HtmlTable, Plot, inline_svg, render
-from pate.report.page import paper_point, paper_sources, paper_table_rows
-from pate.report.papers import paper_rows
+from pate.report.formats import TOO_FEW, format_change, percent, small
+from pate.report.html import Block, Content, Page, Plot, Section, Table
+from pate.report.measures import FEWEST, mean_over_classes
+from pate.report.papers import paper_rows, sources
 from pate.report.plots import Point, accuracy_against_epsilon
-from pate.report.published_config import LEFT_OUT, published_config
+from pate.report.published_config import published_settings
+from pate.report.sections.groups import Part, by_column, class_parts, group_parts, nonprivate_parts, parts_within
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
 from pate.storage import is_url
@@ -42,6 +43,85 @@ _NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate", "re
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The best and the worst group by a column, of those with enough test examples to tell."""
+
+    column: str
+    worst: str
+    worst_right: float
+    best: str
+    best_right: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How right a method is on each class and group; `rarest` is the share of the rarest class that it recognises.
+
+    And `rarest_within` that of the same class within each group.
+    """
+
+    classes: tuple[Part, ...] = ()
+    groups: tuple[Part, ...] = ()
+    rarest_within: tuple[Part, ...] = ()
+    rarest_class: str | None = None
+    rarest: float | None = None
+    spreads: tuple[Spread, ...] = ()
+
+    @classmethod
+    def of(cls, classes: Sequence[Part], groups: Sequence[Part], within: Sequence[Part]) -> Parts:
+        """With what follows from the parts; `within` are classes within groups."""
+        rarest = min((one for one in classes if one.examples), key=lambda one: one.examples, default=None)
+        spreads = []
+        for column, parts in by_column(groups).items():
+            known = [(one.right, one.value) for one in parts if one.tells and one.right is not None]
+            if known:
+                (low, worst), (high, best) = min(known), max(known)
+                spreads.append(Spread(column, worst, low, best, high, high - low))
+        return cls(
+            tuple(classes),
+            tuple(groups),
+            tuple(one for one in within if rarest is not None and one.of_class == rarest.value),
+            None if rarest is None else rarest.value,
+            None if rarest is None else rarest.right,
+            tuple(spreads),
+        )
+
+    @classmethod
+    def mean(cls, several: Sequence[Parts]) -> Parts:
+        """The mean over runs of each class and group that they have; test examples are the same in all."""
+
+        def means(kind: str) -> list[Part]:
+            alike: dict[tuple[str | None, str], list[Part]] = {}
+            for one in (one for parts in several for one in getattr(parts, kind)):
+                alike.setdefault((one.column, one.value), []).append(one)
+            return [
+                Part(
+                    column,
+                    value,
+                    same[0].examples,
+                    _mean([one.right for one in same]),
+                    lost=_mean([one.lost for one in same]),
+                    lost_error=_mean([one.lost_error for one in same]),
+                    of_class=same[0].of_class,
+                )
+                for (column, value), same in alike.items()
+            ]
+
+        return cls.of(means("classes"), means("groups"), means("rarest_within"))
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values."""
+
+        def plain(one: Part) -> dict[str, Any]:
+            shown = {name: getattr(one, name) for name in ("column", "value", "examples", "right", "lost")}
+            return shown | {"error": one.lost_error}
+
+        kinds = ("classes", "groups", "rarest_within")
+        return asdict(self) | {kind: [plain(one) for one in getattr(self, kind)] for kind in kinds}
+
+
+@dataclass(frozen=True)
 class Entry:
     """One method at one ε: the mean over its seeds.
 
@@ -57,31 +137,38 @@ class Entry:
     deviation: float | None
     runs: int
     names: tuple[str, ...]
-    added_or_removed: float | None = None
-    unit: str = "record"
-    balanced_accuracy: float | None = None
-    auc: float | None = None
-    parts: Parts = NO_PARTS
+    added_or_removed: float | None
+    unit: str
+    balanced_accuracy: float | None
+    auc: float | None
+    parts: Parts
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Entries ordered by kind of ε, δ and ε (an order to read by, not a ranking), and what to keep in mind."""
+    """Entries ordered by kind of ε, δ and ε (an order to read by, not a ranking), and what to keep in mind.
+
+    `commonest_share` is what always saying the commonest class of the test examples is right on.
+    """
 
     entries: tuple[Entry, ...]
     nonprivate: float | None
     test_examples: int
     notes: tuple[str, ...]
-    data: str | None = None
-    commonest_share: float | None = None
-    """What always saying the commonest class of the test examples is right on."""
-    n_classes: int = 2
-    nonprivate_parts: Parts | None = None
+    data: str | None
+    commonest_share: float | None
+    n_classes: int
+    nonprivate_parts: Parts | None
 
     @property
     def skewed(self) -> bool:
         """Whether one class is so frequent that the share that is right does not tell how good a model is."""
         return self.commonest_share is not None and self.commonest_share > _SKEWED / self.n_classes
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a figure is among them that must not be published."""
+        return any(entry.epsilon_kind == DATA_DEPENDENT for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -95,15 +182,21 @@ class _Run:
     classes: tuple[str, ...]
     nonprivate: float | None
     data: str | None
-    added_or_removed: float | None = None
-    unit: str = "record"
-    balanced_accuracy: float | None = None
-    auc: float | None = None
-    commonest_share: float | None = None
-    shown: tuple[tuple[str, str], ...] = ()
+    added_or_removed: float | None
+    unit: str
+    balanced_accuracy: float | None
+    auc: float | None
+    commonest_share: float | None
+    shown: dict[str, str]
     """What of the settings may be published, by key."""
-    parts: Parts = NO_PARTS
-    nonprivate_parts: Parts | None = None
+    parts: Parts
+    nonprivate_parts: Parts | None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
 
 
 def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
@@ -116,7 +209,10 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
         raise RunError(
             f"{', '.join(absent)}: {'is not a run directory' if len(absent) == 1 else 'are no run directories'}"
         )
-    runs = [_read(path, with_private) for path in paths]
+    runs = []
+    for path in paths:
+        with Run.load(path, inside=with_private) as files:
+            runs.append(_read(files, path, with_private))
     _check_same_test(runs)
     groups: dict[tuple[str, str, float, float, str], list[_Run]] = {}
     for run in runs:
@@ -127,45 +223,49 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
     entries = []
     for (settings, kind, _, delta, unit), members in groups.items():
         accuracies = [run.accuracy for run in members]
-        epsilons = [e for run in members for k, e, d in run.epsilons if (k, d) == (kind, delta)]
-        mean = sum(accuracies) / len(accuracies)
-        spread = math.sqrt(sum((a - mean) ** 2 for a in accuracies) / (len(accuracies) - 1)) if members[1:] else None
-        names = tuple(run.name for run in members)
-        half = members[0].added_or_removed if kind == WORST_CASE else None
-        epsilon = sum(epsilons) / len(epsilons)
-        balanced, auc = (_mean_of(members, name) for name in ("balanced_accuracy", "auc"))
-        found = methods[settings], epsilon, kind, delta, mean, spread, len(members), names, half, unit, balanced, auc
-        entries.append(Entry(*found, mean_of([run.parts for run in members])))
+        entries.append(
+            Entry(
+                method=methods[settings],
+                epsilon=mean(e for run in members for k, e, d in run.epsilons if (k, d) == (kind, delta)),
+                epsilon_kind=kind,
+                delta=delta,
+                accuracy=mean(accuracies),
+                deviation=stdev(accuracies) if members[1:] else None,
+                runs=len(members),
+                names=tuple(run.name for run in members),
+                added_or_removed=members[0].added_or_removed if kind == WORST_CASE else None,
+                unit=unit,
+                balanced_accuracy=_mean([run.balanced_accuracy for run in members]),
+                auc=_mean([run.auc for run in members]),
+                parts=Parts.mean([run.parts for run in members]),
+            )
+        )
     order = list(_MEANING)
     entries.sort(key=lambda entry: (entry.unit, order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
-    known = [run.nonprivate for run in runs if run.nonprivate is not None]
-    nonprivate = sum(known) / len(known) if known else None
-    sources = {run.data for run in runs}
-    data = sources.pop() if len(sources) == 1 else None
+    data = {run.data for run in runs}
     without = [run.nonprivate_parts for run in runs if run.nonprivate_parts is not None]
     return Comparison(
         entries=tuple(entries),
-        nonprivate=nonprivate,
+        nonprivate=_mean([run.nonprivate for run in runs]),
         test_examples=runs[0].test[0],
         notes=_notes(entries, runs),
-        data=data,
-        commonest_share=_mean_of(runs, "commonest_share"),
+        data=data.pop() if len(data) == 1 else None,
+        commonest_share=_mean([run.commonest_share for run in runs]),
         n_classes=len(runs[0].classes),
-        nonprivate_parts=mean_of(without) if without else None,
+        nonprivate_parts=Parts.mean(without) if without else None,
     )
-
-
-def _mean_of(runs: Sequence[_Run], name: str) -> float | None:
-    """Mean of a figure over the runs that have it."""
-    known = [value for run in runs if (value := getattr(run, name)) is not None]
-    return sum(known) / len(known) if known else None
 
 
 def as_object(comparison: Comparison) -> dict[str, Any]:
     """Plain values, as `pate compare` prints them as JSON."""
-    content = asdict(comparison)
+    beside = comparison.nonprivate_parts
+    entries = [asdict(entry) | {"parts": entry.parts.as_object()} for entry in comparison.entries]
     kinds = {(entry.unit, entry.epsilon_kind, entry.delta) for entry in comparison.entries}
-    return content | {"comparable": len(kinds) == 1}
+    return asdict(comparison) | {
+        "entries": entries,
+        "nonprivate_parts": None if beside is None else beside.as_object(),
+        "comparable": len(kinds) == 1,
+    }
 
 
 def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -174,30 +274,38 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     Where test examples were counted by groups, with the worst of them.
     """
     skewed, beside = comparison.skewed, comparison.nonprivate_parts
-    parts = PartColumns.of([entry.parts for entry in comparison.entries], skewed)
-    further = (*(("mean over classes", "AUC") if skewed else ()), *parts.header)
-    rows: list[tuple[str, ...]] = [("method", "ε", "per", "right", *further, "which ε", "δ", "runs")]
+    several = [entry.parts for entry in comparison.entries]
+    rarest = skewed and any(parts.rarest is not None for parts in several)
+    columns = dict.fromkeys(spread.column for parts in several for spread in parts.spreads)
+
+    def further(parts: Parts | None, balanced: float | None, auc: float | None) -> tuple[str, ...]:
+        """What a row has of classes and groups."""
+        parts = parts or Parts()
+        cells = ["–" if balanced is None else percent(balanced), "–" if auc is None else f"{auc:.3f}"] if skewed else []
+        cells += ["–" if parts.rarest is None else percent(parts.rarest)] if rarest else []
+        spreads = {one.column: f"{one.worst} {percent(one.worst_right)} ({100 * one.gap:.1f})" for one in parts.spreads}
+        return (*cells, *(spreads.get(column, "–") for column in columns))
+
+    names = [*(("mean over classes", "AUC") if skewed else ()), *(["rarest class"] if rarest else [])]
+    header = ("method", "ε", "per", "right", *names, *(f"worst by {column} (gap)" for column in columns))
+    rows: list[tuple[str, ...]] = [(*header, "which ε", "δ", "runs")]
     for entry in comparison.entries:
         epsilon = f"{entry.epsilon:.3g}"
         if entry.added_or_removed is not None:
             epsilon += f" ({entry.added_or_removed:.3g})"
         spread = f" ± {100 * entry.deviation:.1f}" if entry.deviation is not None else ""
         shown = f"{percent(entry.accuracy).removesuffix(' %')}{spread} %"
-        delta = small(entry.delta)
-        balanced = "–" if entry.balanced_accuracy is None else percent(entry.balanced_accuracy)
-        more = (balanced, "–" if entry.auc is None else f"{entry.auc:.3f}") if skewed else ()
-        more = (*more, *parts.cells(entry.parts))
-        rows.append((entry.method, epsilon, entry.unit, shown, *more, entry.epsilon_kind, delta, str(entry.runs)))
+        more = further(entry.parts, entry.balanced_accuracy, entry.auc)
+        last = (entry.epsilon_kind, small(entry.delta), str(entry.runs))
+        rows.append((entry.method, epsilon, entry.unit, shown, *more, *last))
     if comparison.nonprivate is not None:
-        mean = mean_over_classes([one.right for one in beside.classes]) if beside else None
-        more = ("–" if mean is None else percent(mean), "–") if skewed else ()
-        more = (*more, *parts.cells(beside))
-        rows.append(("without privacy (benchmark)", "∞", "", percent(comparison.nonprivate), *more, "none", "", ""))
+        balanced = mean_over_classes([one.right for one in beside.classes]) if beside else None
+        right = percent(comparison.nonprivate)
+        rows.append(("without privacy (benchmark)", "∞", "", right, *further(beside, balanced, None), "none", "", ""))
     if skewed and comparison.commonest_share is not None:
-        even = percent(1 / comparison.n_classes)
         right = percent(comparison.commonest_share)
-        never = ("0.0 %" if name == "rarest class" else "–" for name in parts.header)
-        rows.append(("always the commonest class", "0", "", right, even, "0.500", *never, "none", "", ""))
+        never = further(Parts(rarest=0.0), 1 / comparison.n_classes, 0.5)
+        rows.append(("always the commonest class", "0", "", right, *never, "none", "", ""))
     return rows
 
 
@@ -215,8 +323,8 @@ def draw(comparison: Comparison) -> Figure:
         )
         for entry in comparison.entries
     ]
-    papers = [paper_point(row) for row in paper_rows(comparison.data)]
-    return accuracy_against_epsilon(points + papers, comparison.nonprivate, private=_is_private(comparison))
+    papers = [row.point for row in paper_rows(comparison.data)]
+    return accuracy_against_epsilon(points + papers, comparison.nonprivate, private=comparison.is_private)
 
 
 def render_comparison(comparison: Comparison, svg: str) -> str:
@@ -224,46 +332,82 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
     header, *rows = table_rows(comparison)
     papers = paper_rows(comparison.data)
     unknown = ("–",) * (len(header) - _COLUMNS)
-    shown = rows + [(*row[:2], "record", row[2], *unknown, *row[3:], "") for row in paper_table_rows(papers)]
+    for row in papers:
+        method, epsilon, *more = row.cells
+        rows.append((method, epsilon, "record", more[0], *unknown, *more[1:], ""))
     best = max(comparison.entries, key=lambda entry: entry.accuracy)
-    alternative = f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}."
-    return render(
-        "comparison.html.j2",
-        is_private=_is_private(comparison),
-        plane=Plot(
-            inline_svg(svg, "comparison", alternative),
-            "Accuracy on test examples against ε; hollow marks are data-dependent ε. A line to the left ends at the ε "
-            "for records that are only added or removed.",
-            HtmlTable(header, shown, len(comparison.entries)),
-        ),
-        paper_sources=paper_sources(papers),
-        part_tables=part_tables(_by_method(comparison)),
-        fewest=FEWEST,
-        notes=comparison.notes,
+    plane = Plot(
+        "comparison",
+        f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}.",
+        "Accuracy on test examples against ε; hollow marks are data-dependent ε. A line to the left ends at the ε "
+        "for records that are only added or removed.",
+        Table(header, rows, len(comparison.entries)),
+        open=True,
     )
+    page = Page(
+        title="pate: comparison",
+        eyebrow="pate",
+        heading="Comparison",
+        warnings=("Private: do not publish.",) if comparison.is_private else (),
+        sections=(
+            Section(
+                "Accuracy and privacy",
+                content=(plane, *sources(papers)),
+                drawings={"comparison": partial(draw, comparison)},
+            ),
+            _who_pays(comparison),
+            Section("To keep in mind", content=[Block("list", comparison.notes)]),
+        ),
+    )
+    return page.render({"comparison": svg})
 
 
-def _by_method(comparison: Comparison) -> dict[str, Parts]:
-    """Classes and groups of each method at each of its ε, and without privacy."""
-    found: dict[str, Parts] = {}
+def _who_pays(comparison: Comparison) -> Section:
+    """Tables of the classes, of each column's groups, and of the rarest class in these, by method and ε."""
+    title, methods = "Who pays for privacy", dict[str, Parts]()
     for entry in comparison.entries:
         if entry.epsilon_kind == WORST_CASE:  # every run has one
             name = f"{entry.method}, ε = {entry.epsilon:.3g}" + (" per id" if entry.unit == "id" else "")
-            found[f"{name}, δ = {small(entry.delta)}" if name in found else name] = entry.parts
-    beside = comparison.nonprivate_parts
-    return found if beside is None else {**found, "without privacy (benchmark)": beside}
+            methods[f"{name}, δ = {small(entry.delta)}" if name in methods else name] = entry.parts
+    if comparison.nonprivate_parts is not None:
+        methods["without privacy (benchmark)"] = comparison.nonprivate_parts
+    if not any(parts.groups or any(one.lost is not None for one in parts.classes) for parts in methods.values()):
+        return Section(title)
+    content: list[Content] = [
+        "How right each method is on the test examples of each class and group, on average over its runs. Lost (or "
+        "gained), of benchmarks: the share right without privacy less the share right with it, in points, on the same "
+        f"test examples; ± is a standard error over test examples. Fewer than {FEWEST} test examples are too few to "
+        "tell."
+    ]
+
+    def add(heading: str, kind: str, column: str | None) -> None:
+        given = {
+            name: {one.value: one for one in getattr(parts, kind) if one.column == column}
+            for name, parts in methods.items()
+        }
+        sizes = {one.value: one.examples for parts in given.values() for one in parts.values()}
+        rows = [(value, f"{n:,}", *(_cell(parts.get(value)) for parts in given.values())) for value, n in sizes.items()]
+        if rows and any(one.tells for parts in given.values() for one in parts.values()):
+            content.extend([Block("heading", heading), Table((column or "class", "test examples", *methods), rows)])
+
+    rarest = next((parts.rarest_class for parts in methods.values() if parts.rarest_class is not None), None)
+    add("By class: recognised", "classes", None)
+    for column in dict.fromkeys(one.column for parts in methods.values() for one in parts.groups):
+        add(f"By {column}: right", "groups", column)
+        add(f"By {column}: recognised of class {rarest}, the rarest", "rarest_within", column)
+    return Section(title, content=content if content[1:] else ())
 
 
-def _is_private(comparison: Comparison) -> bool:
-    return any(entry.epsilon_kind == DATA_DEPENDENT for entry in comparison.entries)
+def _cell(one: Part | None) -> str:
+    if one is None:
+        return "–"
+    if not one.tells:
+        return TOO_FEW
+    lost = "" if one.lost is None or one.lost_error is None else f", {format_change(one.lost, one.lost_error)}"
+    return f"{percent(one.right)}{lost}"
 
 
-def _read(place: Path | str, with_private: bool) -> _Run:
-    with Run.load(place, inside=with_private) as run:
-        return _read_files(run, place, with_private)
-
-
-def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
+def _read(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
     try:
         report = json.loads(run.report_file.read_text())
         config = read_yaml(run.config_file)
@@ -282,6 +426,8 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
         if privacy.get("sanitised"):
             epsilons.append((SANITISED, privacy["sanitised"]["epsilon"], privacy["sanitised"]["delta"]))
         settings = {key: value for key, value in config.items() if key not in _NEVER_PART_OF_THE_METHOD}
+        benchmark = report.get("benchmark") or {}
+        parts = class_parts(report), group_parts(report), parts_within(report)
         return _Run(
             name=str(path),
             settings=json.dumps(settings, sort_keys=True, default=str),
@@ -290,22 +436,22 @@ def _read_files(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             accuracy=student["accuracy"],
             test=(student["test_examples"], student.get("test_digest")),
             classes=tuple(report["classes"]),
-            nonprivate=(report.get("benchmark") or {}).get("nonprivate_accuracy"),
+            nonprivate=benchmark.get("nonprivate_accuracy"),
             data=report.get("data"),
             added_or_removed=privacy.get("epsilon_added_or_removed"),
             unit=str(privacy.get("unit", "record")),
             balanced_accuracy=student.get("balanced_accuracy"),
             auc=student.get("auc"),
             commonest_share=student.get("commonest_share"),
-            shown=tuple(_flat(published_config(settings))),
-            parts=parts_of(report),
-            nonprivate_parts=nonprivate_parts(report),
+            shown={key: _shown(value) for key, value in published_settings(settings).items()},
+            parts=Parts.of(*parts),
+            nonprivate_parts=Parts.of(*map(nonprivate_parts, parts)) if benchmark.get("without_privacy") else None,
         )
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None
 
 
-def method_name(report: dict[str, Any]) -> str:
+def method_name(report: Mapping[str, Any]) -> str:
     """A method in a few words, from its report."""
     if report.get("kind") != "baseline":
         return str(report["voters"]["method"])
@@ -324,25 +470,15 @@ def _told_apart(runs: Sequence[_Run]) -> dict[str, str]:
         named.setdefault(run.method, {}).setdefault(run.settings, run)
     found = {}
     for method, alike in named.items():
-        values = {settings: dict(run.shown) for settings, run in alike.items()}
-        keys = sorted({key for shown in values.values() for key in shown})
-        differ = [key for key in keys if len({shown.get(key) for shown in values.values()}) > 1]
+        keys = sorted({key for run in alike.values() for key in run.shown})
+        differ = [key for key in keys if len({run.shown.get(key) for run in alike.values()}) > 1]
         named_keys = [key for key in differ if key not in _TOLD_ANYWAY][:_MAX_TOLD]
-        for settings, shown in values.items():
-            told = [f"{key.rpartition('.params.')[2]} {shown.get(key, 'not set')}" for key in named_keys]
+        for settings, run in alike.items():
+            told = [f"{key.rpartition('.params.')[2]} {run.shown.get(key, 'not set')}" for key in named_keys]
             if not differ and len(alike) > 1:  # in what is not published
-                told = [Path(alike[settings].name).name]
+                told = [Path(run.name).name]
             found[settings] = ", ".join([method, *told])
     return found
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Settings by dotted key; a list is one value."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    elif value != LEFT_OUT:
-        yield path, _shown(value)
 
 
 def _shown(value: Any) -> str:

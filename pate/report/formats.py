@@ -1,8 +1,10 @@
-"""How figures are written for people."""
+"""How figures and settings are written for people."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 TOO_FEW = "too few"
 """Stands in place of a figure that too few examples cannot tell."""
@@ -46,3 +48,35 @@ def format_change(share: float, error: float) -> str:
     ('lost 3.2 ± 0.5', 'gained 1.2 ± 0.3')
     """
     return f"lost {points(share, error)}" if share >= 0 else f"gained {points(-share, error)}"
+
+
+def short_name(name: str) -> str:
+    """The last part of a dotted path.
+
+    >>> short_name("sklearn.svm.SVC")
+    'SVC'
+    """
+    return name.rpartition(".")[2]
+
+
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """Parameters beside a name, short ones only.
+
+    >>> describe_settings({"C": 10, "name": "x", "steps": [{"deep": 1}]})
+    'C 10'
+    """
+    shown = []
+    for key, value in settings.items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if key != "name" and "{" not in text and len(text) <= 40:
+            shown.append(f"{key.replace('_', ' ')} {text}")
+    return ", ".join(shown)
+
+
+def describe_planned(planned: Mapping[str, Any]) -> str:
+    """What was worked out before training; numbers of steps are whole, however many.
+
+    >>> describe_planned({"sigma": 1.23456, "steps": 12_345})
+    'sigma 1.235, steps 12345'
+    """
+    return ", ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in planned.items())

@@ -1,6 +1,6 @@
-"""From values to pages: templates in `templates/` hold the HTML. Pages have no script and nothing from elsewhere.
+"""Pages of sections. A page has no script and loads nothing from elsewhere; its HTML is in `templates/page.html.j2`.
 
-Whatever a template is given is text and is escaped, so that a run, a class or a teacher may be called anything. Only
+Whatever the template is given is text and is escaped, so that a run, a class or a teacher may be called anything. Only
 what is of type `Markup` counts as HTML, and it is made here alone: drawings and the style sheet.
 """
 
@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from pate.report.formats import TOO_FEW
 
-from pate.report.formats import TOO_FEW, percent, small
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
+Fact = tuple[str, str]
+"""A name and a value, for people."""
+
 
 @dataclass(frozen=True)
-class HtmlTable:
+class Table:
     """Cells of plain text. Columns of numbers are aligned right, and the first `own` rows are emphasised."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     own: int = 0
+    kind: ClassVar[str] = "table"
 
     @property
     def is_figure(self) -> list[bool]:
@@ -38,20 +44,82 @@ class HtmlTable:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing with its text alternative, and its figures as a table."""
+    """The drawing of a section by its name, with a text alternative, and its figures as a table."""
 
-    drawing: Markup
+    name: str
+    alternative: str
     caption: str
-    table: HtmlTable
+    table: Table
+    open: bool = False
+    kind: ClassVar[str] = "plot"
 
 
-def render(template: str, **values: Any) -> str:
-    """The template filled with values; one that it names and is not given is an error, never a gap."""
-    return _environment().get_template(template).render(values)
+@dataclass(frozen=True)
+class Block:
+    """Another part of a page: `kind` is what the template draws it as, and `content` what is drawn."""
+
+    kind: str
+    content: Any
+    title: str = ""
+    open: bool = False
+
+
+Content = str | Table | Plot | Block
+"""What a section of a page consists of; a text is a paragraph."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One subject of a report, and all that is shown of it; where it has nothing to show, it is left out.
+
+    The terminal shows its `facts`, a page its `content`, and the privacy statement its `statement`, paragraph by
+    paragraph. `drawings` are figures to be drawn, by the name of their file.
+    """
+
+    title: str
+    facts: Sequence[Fact] = ()
+    content: Sequence[Content] = ()
+    statement: Sequence[str] = ()
+    drawings: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: what it begins with, its sections, and its last line."""
+
+    title: str
+    eyebrow: str
+    heading: str
+    sections: Sequence[Section]
+    lead: str = ""
+    tiles: Sequence[Fact] = ()
+    warnings: Sequence[str] = ()
+    footer: str = ""
+
+    def drawings(self) -> dict[str, Callable[[], Figure]]:
+        """All drawings of its sections."""
+        return {name: draw for section in self.sections for name, draw in section.drawings.items()}
+
+    def render(self, svg: Mapping[str, str] | None = None) -> str:
+        """The page as HTML text; `svg` are its drawings as files, where these are there already."""
+        if svg is None:
+            from pate.report.plots import as_svg
+
+            svg = {name: as_svg(draw(), name) for name, draw in self.drawings().items()}
+        drawn = svg
+
+        def drawing(plot: Plot) -> Markup:
+            return _inline_svg(drawn[plot.name], plot.name, plot.alternative)
+
+        shown = [section for section in self.sections if section.content]
+        return _template().render(page=self, sections=shown, drawing=drawing)
 
 
 @cache
-def _environment() -> Environment:
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -60,13 +128,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": percent, "small": small}
     environment.globals["style"] = Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    return environment
+    return environment.get_template("page.html.j2")
 
 
-def inline_svg(svg: str, name: str, alternative: str) -> Markup:
+def _inline_svg(svg: str, name: str, alternative: str) -> Markup:
     """An SVG file as part of a page: in the page's colours and font, with a text alternative and ids of its own."""
+    from markupsafe import Markup
+
     from pate.report.plots import CSS_COLOURS
 
     svg = svg[svg.index("<svg") :].strip()
@@ -79,15 +148,13 @@ def inline_svg(svg: str, name: str, alternative: str) -> Markup:
     view_box = re.search(r'viewBox="([^"]+)"', opening)
     assert view_box is not None
     width, height = view_box.group(1).split()[2:]
-    head = render(
-        "svg_head.html.j2",
-        name=name,
-        alternative=alternative,
-        view_box=view_box.group(1),
-        width=width,
-        height=height,
+    head = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img" '
+        'aria-labelledby="{name}-title {name}-text" width="{width}" height="{height}">'
+        '<title id="{name}-title">{name}</title><desc id="{name}-text">{text}</desc>'
     )
-    return Markup(head.rstrip("\n") + svg[len(opening) + 1 :])
+    filled = head.format(box=view_box.group(1), name=name, width=width, height=height, text=alternative)
+    return Markup(filled + Markup(svg[len(opening) + 1 :]))
 
 
 def png_data_url(png: bytes) -> str:

@@ -86,6 +86,25 @@ def published_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _published(key, value) for key, value in config.items()}
 
 
+def published_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that may be published by dotted key; those that are left out are absent.
+
+    >>> published_settings({"seed": 1, "data": {"source": "csv", "private": "hiv.csv"}})
+    {'seed': 1, 'data.source': 'csv'}
+    """
+    found: dict[str, Any] = {}
+
+    def add(value: Any, path: str) -> None:
+        if isinstance(value, Mapping) and value:
+            for key, inner in value.items():
+                add(inner, f"{path}.{key}" if path else str(key))
+        elif value != LEFT_OUT:
+            found[path] = value
+
+    add(published_config(config), "")
+    return found
+
+
 def published_params(params: Any) -> Any:
     """Parameters of a model: numbers, words and paths of classes, however deep they are.
 

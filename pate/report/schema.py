@@ -292,3 +292,6 @@ class BaselineReport(_Section):
     benchmark: Benchmark | None
     data: str | None = Field(default=None, description="name of the data source")
     versions: dict[str, str] = Field(default={}, description="software that the run was made with")
+
+
+AnyReport = Report | BaselineReport

@@ -1,36 +1,30 @@
-"""A run's publishable figures for experiment trackers: flat names and values, and MLflow's file store.
+"""A run's publishable figures for experiment trackers: flat names and values, and MLflow.
 
-All of it comes from `report.json`, the published part of the config and the files that may leave the run. Nothing of a
-tracker is imported, and nothing is sent anywhere.
+All of it comes from `report.json`, the published part of the config and the files that may leave the run. MLflow is
+imported only where it is asked for.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pate.config import read_yaml
-from pate.report.explanations import AnyReport
-from pate.report.published_config import LEFT_OUT, published_config
-from pate.report.reading import read_report
-from pate.report.schema import Report
-from pate.report.who_pays import class_parts, group_parts
+from pate.errors import RunError
+from pate.report.files import read_report
+from pate.report.published_config import published_settings
+from pate.report.schema import AnyReport, Report
+from pate.report.sections.groups import class_parts, group_parts
 from pate.runs.files import RunFiles
-from pate.storage.files import make_folder, write_atomically
 
 _MAX_TEXT = 500  # signs of a parameter's value: the least that MLflow's stores take
-_FINISHED, _LOCAL = 3, 4  # MLflow's numbers for the status of a run and for where its code is
 
 
-def figures(report: AnyReport) -> dict[str, float]:
+def tracked_figures(report: AnyReport) -> dict[str, float]:
     """Numbers to plot and compare, by name."""
     student, privacy = report.student, report.privacy
     found: dict[str, float | None] = {
@@ -45,12 +39,11 @@ def figures(report: AnyReport) -> dict[str, float]:
         "agreement_error": None if student.agreement is None else student.agreement.error,
         "epsilon_sanitised": None if privacy.sanitised is None else privacy.sanitised.epsilon,
     }
-    found |= {f"recall/{one.value}": one.right for one in class_parts(report)}
-    found |= {f"groups/{one.column}={one.value}": one.right for one in group_parts(report)}
+    classes, groups = class_parts(report), group_parts(report)
+    found |= {f"recall/{one.value}": one.right for one in classes}
+    found |= {f"groups/{one.column}={one.value}": one.right for one in groups}
     if report.benchmark is not None:
-        for one in class_parts(report) + group_parts(report):
-            if one.lost is not None:
-                found[f"benchmark/lost/{one.column or 'class'}={one.value}"] = one.lost.share
+        found |= {f"benchmark/lost/{one.column or 'class'}={one.value}": one.lost for one in classes + groups}
         found["benchmark/label_accuracy"] = report.benchmark.label_accuracy
         found["benchmark/nonprivate_accuracy"] = report.benchmark.nonprivate_accuracy
     if isinstance(report, Report):
@@ -60,98 +53,72 @@ def figures(report: AnyReport) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def settings(run: RunFiles) -> dict[str, Any]:
-    """The published part of the config by dotted key."""
-    return dict(_flat(published_config(read_yaml(run.config_file))))
-
-
 def as_object(path: Path) -> dict[str, Any]:
     """One flat object for trackers that take JSON: `config`, `summary`, and the report as it is."""
-    report, run = read_report(path), RunFiles(path)
+    report = read_report(path)
     return {
         "name": report.name,
-        "config": settings(run),
-        "summary": figures(report),
+        "config": published_settings(read_yaml(RunFiles(path).config_file)),
+        "summary": tracked_figures(report),
         "warnings": list(report.warnings),
         "report": report.model_dump(mode="json"),
     }
 
 
-def write_mlflow(path: Path, store: Path) -> Path:
-    """Add the run to an MLflow file store (`mlflow ui --backend-store-uri DIR`); the folder that it has there.
+def write_mlflow(path: Path, store: str) -> str:
+    """Add the run to MLflow and return the id that it has there; a run that is there already is left as it is.
 
-    The experiment is the config's name. The same run is written to the same place again.
+    Parameters
+    ----------
+    path : Path
+        Directory of a finished run.
+    store : str
+        A tracking URI, or a folder for MLflow's file store. The experiment is the config's name.
     """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is sent but where the store is
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError:
+        raise RunError("--mlflow needs the package mlflow-skinny: pip install 'pate[mlflow]'") from None
+    uri = store if ":/" in store or store == "databricks" else Path(store).resolve().as_uri()
+    others = os.umask(0o022)
+    os.umask(others | 0o022)  # nobody else writes to a store of files
+    try:
+        return _write(MlflowClient(uri), path)
+    except (MlflowException, ImportError, OSError) as error:
+        raise RunError(f"--mlflow {store}: {str(error).partition(chr(10))[0]}") from None
+    finally:
+        os.umask(others)
+
+
+def _write(client: Any, path: Path) -> str:
     report, run = read_report(path), RunFiles(path)
     content = run.report_file.read_bytes()
-    experiment = str(int.from_bytes(blake2b(report.name.encode(), digest_size=7).digest(), "big") + 10**17)
-    number = blake2b(content + str(path.resolve()).encode(), digest_size=16).hexdigest()
-    home, folder = store / experiment, store / experiment / number
+    experiment = client.get_experiment_by_name(report.name)
+    number = client.create_experiment(report.name) if experiment is None else experiment.experiment_id
+    digest = blake2b(content + str(path.resolve()).encode(), digest_size=16).hexdigest()
+    known = client.search_runs([number], f"tags.`pate.report` = '{digest}' and attributes.status = 'FINISHED'")
+    if known:
+        return str(known[0].info.run_id)
     ended = int(1000 * run.report_file.stat().st_mtime)  # and no beginning: how long private work took is private
-    if not (home / "meta.yaml").exists():
-        times = {"creation_time": ended, "last_update_time": ended}
-        names = {"experiment_id": experiment, "name": report.name, "lifecycle_stage": "active"}
-        _write_meta(home, names | times | {"artifact_location": home.resolve().as_uri()})
-    shutil.rmtree(folder, ignore_errors=True)
-    about: dict[str, Any] = {
-        "artifact_uri": (folder / "artifacts").resolve().as_uri(),
-        "end_time": ended,
-        "entry_point_name": "",
-        "experiment_id": experiment,
-        "lifecycle_stage": "active",
-        "run_id": number,
-        "run_name": path.resolve().name,
-        "run_uuid": number,
-        "source_name": "pate",
-        "source_type": _LOCAL,
-        "source_version": report.pate_version,
-        "start_time": ended,
-        "status": _FINISHED,
-        "tags": [],
-        "user_id": "",
-    }
-    _write_meta(folder, about)
-    entries: dict[str, dict[str, str]] = {
-        "metrics": {name: f"{ended} {value!r} 0\n" for name, value in figures(report).items()},
-        "params": {name: _text(value) for name, value in settings(run).items()},
-        "tags": {"mlflow.runName": about["run_name"], "mlflow.source.name": "pate", "pate.unit": report.privacy.unit},
-    }
-    for kind, values in entries.items():
-        make_folder(folder / kind)
-        for name, value in values.items():
-            file = folder / kind / _allowed(name)
-            make_folder(file.parent)
-            _write(file, str(value))
-    for name in run.may_leave():
-        copy = folder / "artifacts" / name
-        make_folder(copy.parent)
-        write_atomically(copy, partial(shutil.copyfile, path / name), mode=0o644, durable=False)
-    return folder
-
-
-def _write_meta(folder: Path, content: Mapping[str, Any]) -> None:
-    make_folder(folder)
-    _write(folder / "meta.yaml", yaml.safe_dump(dict(content)))
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"), mode=0o644, durable=False)
+    tags = {"mlflow.source.name": "pate", "pate.unit": report.privacy.unit, "pate.report": digest}
+    created = client.create_run(number, start_time=ended, tags=tags, run_name=path.resolve().name)
+    key: str = created.info.run_id
+    for name, value in tracked_figures(report).items():
+        client.log_metric(key, _allowed(name), value, timestamp=ended)
+    for name, setting in published_settings(read_yaml(run.config_file)).items():
+        text = setting if isinstance(setting, str) else json.dumps(setting, ensure_ascii=False)
+        client.log_param(key, _allowed(name), text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…")
+    for file in run.may_leave():
+        folder = Path(file).parent.as_posix()
+        client.log_artifact(key, str(path / file), None if folder == "." else folder)
+    client.set_terminated(key, end_time=ended)
+    return key
 
 
 def _allowed(name: str) -> str:
     """A name that trackers take: letters, digits and a few signs; a slash makes a group."""
     parts = [re.sub(r"[^A-Za-z0-9_. -]", "_", part).strip(". ") or "_" for part in name.split("/")]
     return "/".join([parts[0], "_".join(parts[1:])] if len(parts) > 1 else parts)[:200]
-
-
-def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    elif value != LEFT_OUT:
-        yield path, value

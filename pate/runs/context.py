@@ -126,7 +126,7 @@ class Outcome:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: publishable figures alone, since notebooks are passed on."""
-        from pate.report.terminal import summary_rows
+        from pate.report.files import summary_rows
 
         rows = summary_rows(self.report)
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)

@@ -201,7 +201,7 @@ class Run(RunFiles):
     @property
     def report(self) -> Report | BaselineReport:
         """The figures of a finished run."""
-        from pate.report.reading import read_report
+        from pate.report.files import read_report
 
         return read_report(self.path)
 

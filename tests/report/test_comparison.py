@@ -188,7 +188,7 @@ def test_where_classes_are_skewed_it_tells_more_than_the_share_that_is_right(tmp
 
 def group(column: str, value: str, examples: int, accuracy: float) -> dict[str, Any]:
     about = {"column": column, "value": value, "examples": examples, "accuracy": accuracy}
-    return about | {"recall": [0.9, accuracy / 2], "class_examples": [examples - 40, 40]}
+    return about | {"recall": [0.9, accuracy / 2], "class_examples": [max(0, examples - 40), min(examples, 40)]}
 
 
 def grouped(folder: Path, rights: list[float], config: str = "a: 1", recall: float = 0.4, epsilon: float = 1.0) -> Path:

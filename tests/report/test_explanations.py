@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 from pydantic import ValidationError
 
 from pate.config import parse_config
 from pate.data.public import PublicData
-from pate.report.explanations import described, guarantee, headline, how_sure, privacy_statement
-from pate.report.figures import confusion_of
-from pate.report.html import HtmlTable, Plot, render
-from pate.report.page import curves_table, draw, render_page
-from pate.report.plots import as_svg, class_accuracies
-from pate.report.private_page import WARNING
+from pate.report.builder import describe_mechanism
+from pate.report.files import render_statement, run_page
+from pate.report.html import Block, Page, Section, Table
+from pate.report.measures import count_confusion
+from pate.report.plots import class_accuracies
 from pate.report.schema import EpsilonCurves, Queries, Report
-from pate.report.statement import render_statement
+from pate.report.sections.privacy import curves_table, guarantee, how_sure, privacy_statement
+from pate.report.sections.quality import headline
 from pate.reproduce.table import vote_figures
 from pate.voters import voters_of
 
@@ -48,7 +47,7 @@ def report(classes: tuple[str, ...] = ("a", "b"), **privacy: Any) -> Report:
             "voters": voters.facts(PublicData(np.zeros((90, 2)), classes), QUERIES, QUERIES.answered),
             "classes": classes,
             "mechanism": MECHANISM,
-            "description": described(voters.mechanism, voters.n_parts),
+            "description": describe_mechanism(voters),
             "queries": QUERIES,
             "privacy": privacy,
             "student": {"name": "supervised", "test_examples": 50, "accuracy": 0.9, "confusion": ((20, 5), (0, 25))},
@@ -89,7 +88,8 @@ def test_every_text_names_the_unit_that_is_protected(unit: str, others: str) -> 
         ),
     }
     found = report(unit=unit)
-    text = " ".join(f"{' '.join(guarantee(found))} {render_statement(found)}".split())
+    page = [text for text in guarantee(found).content if isinstance(text, str)]
+    text = " ".join(f"{' '.join(page)} {render_statement(found)}".split())
     assert all(words in text for words in said[unit])
     assert not any(words in text for words in said[others])
 
@@ -116,7 +116,7 @@ def test_a_class_that_is_taken_for_another_is_never_right() -> None:
 
 
 def test_true_classes_are_the_rows_of_the_confusion_matrix() -> None:
-    assert confusion_of(np.array([1, 1, 0]), np.array([0, 0, 0]), 2) == ((1, 2), (0, 0))
+    assert count_confusion(np.array([1, 1, 0]), np.array([0, 0, 0]), 2) == ((1, 2), (0, 0))
 
 
 def test_the_lead_is_over_the_second_class() -> None:
@@ -138,23 +138,25 @@ def test_a_report_takes_no_other_fields() -> None:
 
 def test_class_names_are_text_wherever_the_page_shows_them() -> None:
     name = "<script>alert('&amp;')</script>"
-    found = report(classes=(f"{name}0", f"{name}1"))
-    svg = {key: as_svg(figure, key) for key, figure in draw(found, None).items()}
-    page = render_page(found, "seed: 1", svg)
+    page = run_page(report(classes=(f"{name}0", f"{name}1")), "seed: 1").render()
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 8
-    private = {"cost": HtmlTable(("a",), [(name,)]), "cost_by_queries": None, "agreement": HtmlTable(("a",), [(name,)])}
-    gaps = Plot(Markup("<svg></svg>"), "gaps", HtmlTable(("a",), [("1",)]))
-    inside = render(
-        "private.html.j2",
-        name=name,
-        warning=WARNING,
-        gaps=gaps,
-        classes=HtmlTable(("a",), [(name,)]),
-        rare=name,
-        teachers=[(name, name)],
-        seconds=[(name, "1 s")],
-        **private,
-    )
-    assert "<script" not in inside
-    assert WARNING in inside
+    picture = dict.fromkeys(("title", "text", "note", "kind", "address", "width", "height"), name)
+    kinds = ("bold", "note", "code", "heading")
+    content = [
+        name,
+        Table((name,), [(name,)]),
+        *(Block(kind, name) for kind in kinds),
+        Block("folded", name, name),
+        Block("list", [name]),
+        Block("terms", [(name, name)]),
+        Block("facts", [(name, name)]),
+        Block("sources", [(name, name)]),
+        Block("steps", [(True, name, name)]),
+        Block("families", [(name, name, name, name)]),
+        Block("confusion", [(name, [1])]),
+        Block("pictures", [picture]),
+    ]
+    page = Page(name, name, name, [Section(name, content=content)], name, [(name, name)], [name], name).render()
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 35

@@ -19,14 +19,11 @@ from pate.data.private import Records
 from pate.data.public import Grouping, PublicData, groupings
 from pate.data.sources import load
 from pate.errors import ConfigError, RunError
-from pate.report.fairness import FEWEST, group_figures, without_privacy
-from pate.report.files import write_pages
-from pate.report.quality import measured
-from pate.report.reading import read_report
+from pate.report.files import read_report, summary_rows, write_pages
+from pate.report.measures import FEWEST, compare_without_privacy, group_figures, measure
 from pate.report.schema import BaselineReport, Benchmark, Report, Student
-from pate.report.terminal import baseline_rows, summary_rows
-from pate.report.tracking import figures
-from pate.report.who_pays import find_largest_loss
+from pate.report.sections.groups import find_largest_loss
+from pate.report.tracking import tracked_figures
 from pate.runs.console import Quiet
 from pate.runs.run import Run
 
@@ -62,7 +59,7 @@ def test_figures_are_those_of_counting(drawn: Examples) -> None:
 @settings(max_examples=150, deadline=None)
 def test_what_was_lost_is_counted_example_by_example(drawn: Examples) -> None:
     given, truth, private, nonprivate = arrays(drawn)
-    found = without_privacy(given, private, nonprivate, truth, N_CLASSES)
+    found = compare_without_privacy(given, private, nonprivate, truth, N_CLASSES)
 
     def check(lost: Any, own: Examples) -> None:
         if not own:
@@ -93,7 +90,7 @@ def test_the_weighted_mean_of_groups_is_the_accuracy(drawn: Examples) -> None:
     groups = group_figures(given, private, truth, N_CLASSES)
     right = sum(one.examples * (one.accuracy or 0.0) for one in groups)
     assert right / len(drawn) == pytest.approx((private == truth).mean())
-    found = without_privacy(given, private, nonprivate, truth, N_CLASSES)
+    found = compare_without_privacy(given, private, nonprivate, truth, N_CLASSES)
     sizes = [(one.examples, lost.share) for one, lost in zip(groups, found.lost_by_group, strict=True) if lost]
     assert sum(n * share for n, share in sizes) / len(drawn) == pytest.approx(found.lost.share)
 
@@ -183,7 +180,7 @@ def test_report_and_page_and_terminal_have_classes_and_groups(finished: Path) ->
         assert f"<h3>{heading}</h3>" in page
     for rare in page.split('<th scope="row">rare</th>')[1:]:
         assert rare[: rare.index("</tr>")].count("too few") >= 3  # whatever would be a figure
-    flat = figures(report)
+    flat = tracked_figures(report)
     assert flat["groups/ward=b"] == next(one.accuracy for one in report.student.groups if one.value == "b")
     assert flat["benchmark/lost/ward=b"] == pytest.approx(beside.lost_by_group[3].share)  # type: ignore[union-attr]
 
@@ -218,7 +215,7 @@ def test_private_records_have_no_say_but_through_the_model() -> None:
 
     (first, records), (second, other_records) = made_up(0), made_up(1)
     assert not np.array_equal(records.X, other_records.X)
-    (found, answers), (other, its_answers) = (measured("m", Model(), data, groups=GROUPS) for data in (first, second))
+    (found, answers), (other, its_answers) = (measure("m", Model(), data, groups=GROUPS) for data in (first, second))
     assert len(found.groups) == 6
     assert other == found
     assert np.array_equal(answers, its_answers)  # type: ignore[arg-type]
@@ -291,7 +288,7 @@ def test_a_baseline_has_groups_and_may_get_others_later(tmp_path: Path) -> None:
     content = files(tmp_path)
     report = baseline(tmp_path, content | {"report": {"groups": ["sex"]}})
     assert [one.value for one in report.student.groups] == ["f", "m"]
-    assert "right by sex" in dict(baseline_rows(report))
+    assert "right by sex" in dict(summary_rows(report))
     model = tmp_path / "run" / "model" / "model.safetensors"
     before = model.read_bytes(), model.stat().st_mtime_ns
     again = baseline(tmp_path, content, resume=True)
@@ -336,7 +333,7 @@ def report_with(classes: tuple[str, ...], sizes: list[int], lost: list[int], gai
         own = np.flatnonzero(truth == label)
         private[own[:less]] = other[own[:less]]
         nonprivate[own[less : less + more]] = other[own[less : less + more]]
-    beside = without_privacy([], private, nonprivate, truth, len(sizes))
+    beside = compare_without_privacy([], private, nonprivate, truth, len(sizes))
     counts = np.zeros((len(sizes), len(sizes)), dtype=int)
     np.add.at(counts, (truth, private), 1)
     confusion = tuple(tuple(int(n) for n in row) for row in counts)
@@ -389,7 +386,7 @@ def test_a_class_in_a_group_that_lost_more_is_told_too(finished: Path) -> None:
     counts = np.zeros((2, 2), dtype=int)
     np.add.at(counts, (truth, private), 1)
     update = {"confusion": tuple(map(tuple, counts.tolist())), "groups": group_figures(grouped, private, truth, 2)}
-    beside = {"without_privacy": without_privacy(grouped, private, nonprivate, truth, 2)}
+    beside = {"without_privacy": compare_without_privacy(grouped, private, nonprivate, truth, 2)}
     changed = {
         "student": report.student.model_copy(update=update),
         "benchmark": report.benchmark.model_copy(update=beside),

@@ -15,11 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from pate.config import default_config_path, load_baseline_config, load_config, parse_config
 from pate.data.public import PublicData
-from pate.report.figures import load_examples, save_examples
-from pate.report.files import store_report, write_pages
+from pate.report.files import read_report, store_report, write_pages
 from pate.report.published_config import LEFT_OUT, published_config, published_method, published_params, published_yaml
-from pate.report.reading import read_report
 from pate.report.schema import BaselineReport, Method, Report, TeacherKind
+from pate.report.sections.run import load_examples, save_examples
 
 SECRETS = ("crippen", "hiv", "patient_no", "viral_load", "clinic-7", "s3://")
 PRIVATE = {
@@ -196,4 +195,4 @@ def test_true_labels_are_shown_of_benchmarks_alone(tmp_path: Path) -> None:
         save_examples(tmp_path / "plots" / "examples.npz", data, labels)
         examples = load_examples(tmp_path / "plots" / "examples.npz")
         assert examples is not None
-        assert (examples.truth is not None) == benchmark
+        assert ("truth" in examples) == benchmark

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
 
 from pate import pipeline
 from pate.config import Config, parse_config
 from pate.data.private import Votes
 from pate.data.public import PublicData
-from pate.report.explanations import headline, is_majority_class_model, skewed
-from pate.report.figures import confusion_of
+from pate.report.files import summary_rows
 from pate.report.formats import percent
-from pate.report.quality import area_under_curve, balanced_accuracy, calibration, released_labels, warnings_of
+from pate.report.measures import calibration, mean_over_classes, measure, recall_of, released_labels
 from pate.report.schema import ReleasedLabels, Report, Student
-from pate.report.terminal import summary_rows
+from pate.report.sections.quality import headline, is_majority_class_model, skewed, warnings_of
 from pate.runs.console import Quiet
 from pate.runs.files import RunFiles
 from pate.students.posterior import Labelled
@@ -34,20 +33,28 @@ def test_figures_are_scikit_learns(n_classes: int) -> None:
     shares = RNG.dirichlet(np.ones(n_classes), 300) + 0.3 * np.eye(n_classes)[y]
     shares = (shares / shares.sum(axis=1, keepdims=True)).round(2)  # with ties
     predicted = shares.argmax(axis=1)
-    ours = balanced_accuracy(np.array(confusion_of(predicted, y, n_classes)))
-    assert ours == pytest.approx(balanced_accuracy_score(y, predicted))
+
+    class Model:
+        def predict(self, X: np.ndarray) -> np.ndarray:
+            return predicted[: len(X)]
+
+        def predict_proba(self, X: np.ndarray) -> np.ndarray:
+            return shares[: len(X)]
+
+    names = tuple(map(str, range(n_classes)))
+    found, _ = measure("m", Model(), PublicData(np.zeros((9, 1)), names, X_test=np.zeros((300, 1)), y_test=y))
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(y, predicted))
+    assert found.recall == pytest.approx(recall_score(y, predicted, average=None))
     areas = [roc_auc_score(y == label, shares[:, label]) for label in range(n_classes)]
-    assert area_under_curve(shares, y) == pytest.approx(np.mean(areas))
-
-
-def test_one_class_has_no_area() -> None:
-    assert area_under_curve(np.full((5, 2), 0.5), np.zeros(5, dtype=np.int64)) is None
+    assert found.auc == pytest.approx(np.mean(areas))
+    one, _ = measure("m", Model(), PublicData(np.zeros((9, 1)), names, X_test=np.zeros((5, 1)), y_test=0 * y[:5]))
+    assert one.auc is None, "of one class there is no curve"
 
 
 def test_calibration_is_the_mean_distance_of_sure_and_right() -> None:
-    shares = np.array([[0.95, 0.05]] * 10 + [[0.55, 0.45]] * 10)
+    sure = np.array([0.95] * 10 + [0.55] * 10)
     right = np.array([True] * 9 + [False] + [True] * 5 + [False] * 5)
-    found = calibration(shares, right)
+    found = calibration(sure, right)
     assert found.error == pytest.approx((0.05 + 0.05) / 2)
     assert [n for *_, n in found.bins] == [10, 10]
 
@@ -206,7 +213,7 @@ def test_recognising_rare_classes_at_the_cost_of_accuracy_is_no_collapse() -> No
             test_examples=int(counts.sum()),
             accuracy=float(np.trace(counts) / counts.sum()),
             confusion=confusion,
-            balanced_accuracy=balanced_accuracy(counts),
+            balanced_accuracy=mean_over_classes(recall_of(confusion)),
             commonest_share=float(counts.sum(axis=1).max() / counts.sum()),
         )
 

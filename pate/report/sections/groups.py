@@ -1,0 +1,254 @@
+"""Who pays for privacy: how right a model is on each class and group of test examples, and what each lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+from pate.report.formats import TOO_FEW, format_change, percent, points
+from pate.report.html import Block, Content, Section, Table
+from pate.report.measures import FEWEST, error_of_share
+from pate.report.schema import AnyReport
+
+_FEW = 6  # classes or groups, for a line of a terminal
+_FEW_ROWS = 12  # of a table that is open from the start
+_BY_CHANCE = 0.025  # how often a class or group may be said to have lost most where none lost anything
+
+
+@dataclass(frozen=True)
+class Part:
+    """The test examples of a class, or of a group by a `column`: how many, and how right a model is on them.
+
+    Of a group they may be those of one class, `of_class`. What a model without privacy is right on, and what was lost
+    against it, is known of benchmarks; each share has its standard error over test examples beside it.
+    """
+
+    column: str | None
+    value: str
+    examples: int
+    right: float | None
+    error: float | None = None
+    nonprivate: float | None = None
+    lost: float | None = None
+    lost_error: float | None = None
+    of_class: str | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are enough test examples to tell anything."""
+        return self.right is not None and self.examples >= FEWEST
+
+    @property
+    def name(self) -> str:
+        """The name of a class, a group, or a class in a group, as a sentence uses it."""
+        if self.column is None:
+            return f"the class {self.value!r}"
+        group = f"{self.column} = {self.value}"
+        return f"the group {group}" if self.of_class is None else f"the class {self.of_class!r} of {group}"
+
+    @property
+    def comparison(self) -> str:
+        """What it got right instead of what it would have without privacy, in words."""
+        assert self.lost is not None
+        assert self.lost_error is not None
+        verb = "right" if self.column is not None and self.of_class is None else "recognised"
+        less = points(self.lost, self.lost_error)
+        return f"{percent(self.right)} {verb} instead of {percent(self.nonprivate)}, {less} points less"
+
+
+Stored = Mapping[str, Any]
+"""A report as its file holds it, of whatever version."""
+
+
+def class_parts(report: AnyReport | Stored) -> list[Part]:
+    """The classes, by what of their test examples is recognised."""
+    content, beside = _read(report)
+    names, confusion = content["classes"], content["student"].get("confusion") or ()
+    nothing = (None,) * len(names)
+    others, losses = beside.get("recall") or nothing, beside.get("lost_by_class") or nothing
+    found = []
+    for label, (name, row, other, lost) in enumerate(zip(names, confusion, others, losses, strict=False)):
+        size, right = sum(row), row[label]
+        found.append(
+            Part(None, name, size, right / size if size else None, error_of_share(right, size), other, *_loss(lost))
+        )
+    return found
+
+
+def group_parts(report: AnyReport | Stored) -> list[Part]:
+    """The groups, column by column, by what of their test examples is right."""
+    return [
+        Part(
+            own["column"],
+            own["value"],
+            own["examples"],
+            own["accuracy"],
+            own.get("error"),
+            None if other is None else other["accuracy"],
+            *_loss(lost),
+        )
+        for own, other, lost in _groups(report)
+    ]
+
+
+def parts_within(report: AnyReport | Stored) -> list[Part]:
+    """The classes within each group, group by group, by what of their test examples is recognised."""
+    names, found = _read(report)[0]["classes"], []
+    for own, other, lost in _groups(report):
+        for label, name in enumerate(names):
+            n, share = own["class_examples"][label], own["recall"][label]
+            error = None if share is None else error_of_share(round(share * n), n)
+            nonprivate = None if other is None else other["recall"][label]
+            by = None if lost is None else lost["by_class"][label]
+            found.append(Part(own["column"], own["value"], n, share, error, nonprivate, *_loss(by), of_class=name))
+    return found
+
+
+def _read(report: AnyReport | Stored) -> tuple[Stored, Stored]:
+    """The report as plain values, and what it says of a model without privacy."""
+    content = report if isinstance(report, Mapping) else report.model_dump()
+    return content, (content.get("benchmark") or {}).get("without_privacy") or {}
+
+
+def _groups(report: AnyReport | Stored) -> list[tuple[Stored, Stored | None, Stored | None]]:
+    """Each group, the same group without privacy, and what it lost."""
+    content, beside = _read(report)
+    groups = content["student"].get("groups") or ()
+    nothing = (None,) * len(groups)
+    others = beside.get("groups") or ()
+    if len(others) != len(groups):
+        return list(zip(groups, nothing, nothing, strict=True))
+    return list(zip(groups, others, beside.get("lost_by_group") or nothing, strict=True))
+
+
+def _loss(lost: Stored | None) -> tuple[float | None, float | None]:
+    return (None, None) if lost is None else (lost["share"], lost["error"])
+
+
+def by_column(parts: Sequence[Part]) -> dict[str, list[Part]]:
+    """Groups by their column."""
+    found: dict[str, list[Part]] = {}
+    for one in parts:
+        found.setdefault(one.column or "class", []).append(one)
+    return found
+
+
+def nonprivate_parts(parts: Sequence[Part]) -> list[Part]:
+    """The same test examples, as the model without privacy is right on them."""
+    return [replace(one, right=one.nonprivate, error=None, lost=None, lost_error=None) for one in parts]
+
+
+def find_largest_loss(report: AnyReport) -> str | None:
+    """The class or group that lost most to privacy, and the class in a group if that lost more; None: nobody knows.
+
+    The largest of many differences is large by chance: the more there are, the larger it has to be to be told.
+    """
+    known = [one for one in class_parts(report) + group_parts(report) if one.lost is not None and one.tells]
+    within = [one for one in parts_within(report) if one.lost is not None and one.tells]
+    if report.benchmark is None or report.benchmark.without_privacy is None or not known:
+        return None
+    errors = NormalDist().inv_cdf(1 - _BY_CHANCE / len(known + within))
+
+    def loss(one: Part) -> float:
+        return one.lost or 0.0
+
+    def max_beyond_chance(parts: Sequence[Part]) -> Part | None:
+        return max((one for one in parts if loss(one) > errors * (one.lost_error or 0.0)), key=loss, default=None)
+
+    most, deepest = max_beyond_chance(known), max_beyond_chance(within)
+    told = most or deepest
+    if told is None:
+        largest = max(known, key=loss)
+        if loss(largest) <= 0:
+            return "No class or group lost anything to privacy."
+        less = points(loss(largest), largest.lost_error or 0.0)
+        return f"No class or group lost more to privacy than chance explains. The most: {largest.name}, {less} points."
+    name = f"{told.name} ({told.examples:,} test examples) lost most to privacy"
+    more = ""
+    if most is not None and deepest is not None and loss(deepest) > loss(most):
+        more = f" Within groups: {deepest.name} ({deepest.examples:,}), {deepest.comparison}."
+    whole = report.benchmark.without_privacy.lost
+    return (
+        f"{name[0].upper()}{name[1:]}: {told.comparison}.{more} All test examples together "
+        f"{format_change(whole.share, whole.error)}."
+    )
+
+
+def in_a_line(parts: Sequence[Part]) -> str:
+    """Shares of classes, or of the groups of one column, for a terminal; of many groups, the best and the worst."""
+
+    def shown(one: Part) -> str:
+        if one.lost is not None and one.lost_error is not None:
+            return f"{one.value} {percent(one.right)} ({format_change(one.lost, one.lost_error)})"
+        return f"{one.value} {_with_error(one)}"
+
+    told = [one for one in parts if one.tells]
+    few = [one for one in parts if not one.tells and one.examples]
+    if len(parts) > _FEW and told:
+        worst, *_, best = sorted(told, key=lambda one: one.right or 0.0) if len(told) > 1 else (told[0], told[0])
+        more = f"; {len(few)} more with too few test examples to tell" if few else ""
+        return f"{len(told)} groups, from {shown(worst)} to {shown(best)}{more}"
+    return ", ".join([shown(one) for one in told] + [f"{one.value} {TOO_FEW} ({one.examples})" for one in few])
+
+
+def groups(report: AnyReport) -> Section:
+    """What each class and group gets right, and what it lost; only where there are enough test examples to tell."""
+    within, found = by_column(parts_within(report)), by_column(group_parts(report))
+    facts = [(f"right by {name}", in_a_line(parts)) for name, parts in found.items() if any(one.tells for one in parts)]
+    most = find_largest_loss(report)
+    content: list[Content] = []
+    if most is not None:
+        facts.append(("who pays (benchmark)", most))
+        content += [
+            Block("bold", most),
+            "Lost: the share right without privacy less the share right with it (below zero: gained), in points, on "
+            "the same test examples of this benchmark. ± is one standard error over test examples; another training, "
+            "with other noise, differs beyond that.",
+        ]
+    classes = class_parts(report)
+    tables: list[Content] = []
+    if most is not None and any(one.tells for one in classes):
+        tables += [Block("heading", "By class"), _table(["class"], "recognised", classes)]
+    for column, parts in found.items():
+        if not any(one.tells for one in parts):
+            tables.append(f"By {column}: every group has fewer than {FEWEST} test examples, too few to tell anything.")
+            continue
+        means = [
+            TOO_FEW if min(group.class_examples) < FEWEST else percent(group.balanced_accuracy)
+            for group in report.student.groups
+            if group.column == column
+        ]
+        table = _table([column], "right", parts)
+        rows = [(*row, mean) for row, mean in zip(table.rows, means, strict=True)]
+        tables += [Block("heading", f"By {column}"), Table((*table.header, "mean over classes"), rows)]
+        if any(one.tells for one in within[column]):
+            inner = _table([column, "class"], "recognised", within[column])
+            title = f"By {column}, class by class"
+            tables.append(Block("folded", inner, title, open=len(inner.rows) <= _FEW_ROWS))
+    if any(TOO_FEW in row for one in tables if isinstance(one, Table) for row in one.rows):
+        content.append(
+            f"Where there are fewer than {FEWEST} test examples it says “{TOO_FEW}”: nothing can be told of them. "
+            "Their figures are in report.json."
+        )
+    return Section("Group by group" if most is None else "Who pays for privacy", facts, [*content, *tables])
+
+
+def _table(names: Sequence[str], right: str, parts: Sequence[Part]) -> Table:
+    """A row for each part; what is known of benchmarks alone has columns only there."""
+    beside = ("without privacy", "lost") if any(one.lost is not None for one in parts) else ()
+    rows = []
+    for one in parts:
+        cells = [TOO_FEW] * 3
+        if one.tells:
+            lost = "–" if one.lost is None or one.lost_error is None else points(one.lost, one.lost_error)
+            cells = [_with_error(one), "–" if one.nonprivate is None else percent(one.nonprivate), lost]
+        of_class = () if one.of_class is None else (one.of_class,)
+        rows.append((one.value, *of_class, f"{one.examples:,}", *cells[: 1 + len(beside)]))
+    return Table((*names, "test examples", right, *beside), rows)
+
+
+def _with_error(one: Part) -> str:
+    assert one.right is not None
+    return percent(one.right) if one.error is None else f"{points(one.right, one.error)} %"
