@@ -171,9 +171,7 @@ def _download(url: str, folder: Path, as_json: dict[str, str] | None) -> None:
     if as_json is not None:
         print(json.dumps(report.model_dump(mode="json") | as_json | {"run": str(folder)}))
         return
-    print_rows(
-        summary_rows(report), f"downloaded to {folder}: {', '.join(names)}"
-    )  # the seconds of its stages stay where it ran
+    print_rows(summary_rows(report), f"downloaded to {folder}: {', '.join(names)}")
 
 
 def _copy_commands(names: tuple[str, ...], place: str, folder: Path) -> list[str]:
