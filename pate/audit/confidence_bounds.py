@@ -225,24 +225,6 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     return min(1.0, chance + 2 * canaries * delta * worst)
 
 
-def best_one_run_epsilon(canaries: int, delta: float, confidence: float) -> float:
-    """The most that so many canaries can show: every guess is right. Where δ is 0, ε = ln(p/(1 − p)), pᵐ = 1 − conf.
-
-    >>> round(best_one_run_epsilon(1000, delta=1e-5, confidence=0.95), 1)
-    5.8
-    """
-    return one_run_epsilon(canaries, canaries, canaries, delta, confidence)
-
-
-def expected_one_run_epsilon(canaries: int, epsilon: float, delta: float, confidence: float) -> float:
-    """What so many canaries show of randomised response of this ε, whose answers tell all that ε allows, on average.
-
-    No attack on something that keeps an ε of this can do better on average; it is what to expect of the strongest.
-    """
-    right = math.floor(canaries / (1 + math.exp(-parameters.epsilon(epsilon))))
-    return one_run_epsilon(canaries, canaries, right, delta, confidence)
-
-
 @dataclass(frozen=True)
 class Planned:
     """What so many canaries can show: all guesses right, and the best to be expected where the claim is true."""
@@ -255,20 +237,22 @@ class Planned:
 def plan(
     canaries: Sequence[int], delta: float, confidence: float = 0.95, claimed: float | None = None
 ) -> list[Planned]:
-    """For `pate audit --plan`: no attack with so many canaries shows more than `at_best`; the strongest attack on
-    something that leaks all of `claimed` shows about `expected`.
+    """For `pate audit --plan`: no attack with so many canaries shows more than `at_best`.
+
+    The strongest attack on something that leaks all of `claimed` shows about `expected`: what is shown of randomised
+    response of this ε, whose answers tell all that ε allows, on average.
 
     >>> [(p.canaries, round(p.at_best, 2), round(p.expected, 2)) for p in plan([100, 1000], 1e-5, claimed=1.0)]
     [(100, 3.49, 0.61), (1000, 5.78, 0.88)]
     """
-    return [
-        Planned(
-            n,
-            best_one_run_epsilon(n, delta, confidence),
-            None if claimed is None else expected_one_run_epsilon(n, claimed, delta, confidence),
-        )
-        for n in canaries
-    ]
+    planned = []
+    for n in canaries:
+        expected = None
+        if claimed is not None:
+            right = math.floor(n / (1 + math.exp(-parameters.epsilon(claimed))))
+            expected = one_run_epsilon(n, n, right, delta, confidence)
+        planned.append(Planned(n, one_run_epsilon(n, n, n, delta, confidence), expected))
+    return planned
 
 
 def _check(delta: float, confidence: float) -> None:

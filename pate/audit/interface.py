@@ -111,7 +111,7 @@ Scores = dict[str, NDArray[np.float64]]
 """For each way to look at what was released, how much speaks for each canary being in."""
 
 
-class CountVotes(Protocol):
+class RecordVotes(Protocol):
     """Counts the votes of records, always the same way, and says what one changed record may move."""
 
     max_records: int

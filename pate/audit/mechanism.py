@@ -156,14 +156,14 @@ def audit_mechanism(
     delta = max(delta, *(float(getattr(mechanism, name, 0.0)) for name in ("delta", "query_delta")))
     asked = _STREAM_QUERIES if mechanism.priced_as_stream else 1
     cost = guarantee([Round(1, mechanism)], 1, changed=False) if single else mechanism.worst_case(asked, asked)
-    repeats = noise_repeats(mechanism, n_teachers, miss * _FOR_REPEATS)
+    repeats = _noise_repeats(mechanism, n_teachers, miss * _FOR_REPEATS)
     if mechanism.priced_as_stream:
         shown, exact = _of_stream(mechanism, n_teachers, delta, miss * (1 - _FOR_REPEATS)), math.nan
     elif mechanism.releases_counts and single:
         exact, shown = _of_a_count(mechanism, n_classes, delta, miss * (1 - _FOR_REPEATS), draws // 2)
     else:
         exact = worst_pair(mechanism, n_teachers, delta, single).epsilon
-        nearer, level = other_pairs(mechanism, n_teachers, n_classes, single)
+        nearer, level = _other_pairs(mechanism, n_teachers, n_classes, single)
         of_nearer = min(2 * draws // 5, _MAX_OTHERS) // (2 * len(nearer))
         of_level = min(draws // 5, _MAX_OTHERS) // (2 * len(level))
         of_worst = draws // 2 - len(nearer) * of_nearer - len(level) * of_level
@@ -178,7 +178,7 @@ def audit_mechanism(
     return MechanismAudit(math.inf if repeats else shown, exact, cost.epsilon(delta), delta, repeats)
 
 
-def noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
+def _noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     """Whether two fresh aggregators, or this process and a copy of it, answer alike more often than independent noise
     would; said of independent noise with probability `miss` at most."""
     if mechanism.priced_as_stream:  # ends after some queries, and then answers alike whatever it drew
@@ -330,7 +330,7 @@ class Pair:
     """Exact: ln((p − δ)/q) of the event's two probabilities, where they were worked out."""
 
 
-def other_pairs(mechanism: Mechanism, n_teachers: int, n_classes: int, single: bool) -> tuple[list[Pair], list[Pair]]:
+def _other_pairs(mechanism: Mechanism, n_teachers: int, n_classes: int, single: bool) -> tuple[list[Pair], list[Pair]]:
     """Neighbouring histograms for bugs that the worst pair does not show; the event is the answer of one class.
 
     The first are of two classes, the answer being more or less probable: too little noise may make the worst pair's

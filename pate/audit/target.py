@@ -20,7 +20,6 @@ from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError, PateError, RunError
-from pate.report.schema import BaselineReport, Report
 from pate.runs.run import Run, Version
 
 Kind = Literal["student", "baseline", "without privacy"]
@@ -68,7 +67,6 @@ class Subject:
     epsilon: float | None
     delta: float
     config_dir: Path = Path()
-    run: Run | None = None
 
     @property
     def benchmark(self) -> bool:
@@ -85,10 +83,6 @@ class Subject:
     def predict_proba(self, X: NDArray) -> Probabilities:
         return self.model.predict_proba(X)
 
-    def retrain(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
-        """A shadow model of these examples."""
-        return self.trainer.train(X, y, seed)
-
 
 def subject_of(run: Run, data: PublicData, private: PrivateData) -> Subject:
     """What the run has released, ready to be attacked; `data` and `private` are the run's own.
@@ -98,36 +92,47 @@ def subject_of(run: Run, data: PublicData, private: PrivateData) -> Subject:
     """
     from pate.voters import voters_of
 
-    config, report = run.config, _finished(run)
-    data = voters_of(config).order_public(data) if isinstance(config, Config) else data
-    members, outsiders = _members(run, data, private), _outsiders(run, data)
-    records = records_of(private)
+    config = run.config
+    try:
+        report = run.report
+    except PateError as error:
+        text = f"{run.place}: is no finished run; an audit attacks what was published ({error.text()})"
+        raise RunError(text) from None
+    if isinstance(config, Config):
+        voters = voters_of(config)
+        data, method = voters.order_public(data), voters.described
+    else:
+        name = config.baseline.name
+        method = {"dp_sgd": "DP-SGD", "dp_erm": "DP-ERM", "dp_erm_tuned": "DP-ERM, tuned"}.get(name, name)
+    members = _members(run, data, private)
+    if data.X_test is None or data.y_test is None or not len(data.X_test):
+        raise DataError(
+            f"{run.place}: there are no labelled test examples, which an audit takes as records outside; add data.test"
+        )
     if report.student.test_digest not in (None, data.test_digest()):
         raise _other_data(run)
-    trust = dotted_names(config.student.model_dump() if isinstance(config, Config) else config.baseline.model_dump())
     try:
-        predictor = run.predictor(trust)
+        chosen = config.student if isinstance(config, Config) else config.baseline
+        predictor = run.predictor(dotted_names(chosen.model_dump()))
     except PateError as error:
         raise RunError(f"{run.place}: has no student or model to attack ({error.text()})") from None
-    scorer, reference = Fitted.of_baseline if "baseline" in predictor.card else Fitted, nonprivate_trainer(config, data)
-    privacy = report.privacy
-    changed_or_not = privacy.epsilon if privacy.epsilon_added_or_removed is None else privacy.epsilon_added_or_removed
+    records, reference, privacy = records_of(private), _nonprivate_trainer(config, data), report.privacy
+    scorer = Fitted.of_baseline if "baseline" in predictor.card else Fitted
     return Subject(
         name=config.name,
         kind="student" if isinstance(config, Config) else "baseline",
-        method=_method(config),
+        method=method,
         model=scorer(predictor.model, data.n_classes),
         trainer=reference if isinstance(config, Config) else Baseline.of(config, data, len(records)),
         reference=reference,
         members=members,
-        outsiders=outsiders,
+        outsiders=TargetExamples(data.X_test, data.y_test, np.arange(len(data.X_test))),
         data=data,
         records=records,
         config=config,
-        epsilon=changed_or_not,
+        epsilon=privacy.epsilon if privacy.epsilon_added_or_removed is None else privacy.epsilon_added_or_removed,
         delta=privacy.delta,
         config_dir=run.places[1],
-        run=run,
     )
 
 
@@ -137,21 +142,15 @@ def without_privacy(of: Subject, records: int, seed: int = 0) -> Subject:
     Records that it was not trained on are no members of it.
     """
     trainer, members = of.reference, of.members.some(records, seed)
-    return Subject(
+    return replace(
+        of,
         name="without privacy",
         kind="without privacy",
         method=trainer.description,
         model=trainer.train(members.X, members.y, seed),
         trainer=trainer,
-        reference=trainer,
         members=members,
-        outsiders=of.outsiders,
-        data=of.data,
-        records=of.records,
-        config=of.config,
         epsilon=None,
-        delta=of.delta,
-        config_dir=of.config_dir,
     )
 
 
@@ -170,7 +169,6 @@ def control(of: Subject, records: int, seed: int = 0) -> Subject:
         model=of.reference.train(X, labels, seed),
         trainer=of.reference,
         epsilon=None,
-        run=None,
     )
 
 
@@ -196,7 +194,7 @@ def data_of(run: Run, data_dir: Path | None = None) -> tuple[PublicData, Private
         ).privately(error.private) from None
 
 
-def nonprivate_trainer(config: Config | BaselineConfig, data: PublicData) -> NonprivateTrainer:
+def _nonprivate_trainer(config: Config | BaselineConfig, data: PublicData) -> NonprivateTrainer:
     """The config's own `nonprivate` model, else a network with one hidden layer of 64."""
     chosen, n_classes = config.nonprivate, len(data.classes)
     if chosen is None:
@@ -204,15 +202,6 @@ def nonprivate_trainer(config: Config | BaselineConfig, data: PublicData) -> Non
         return NonprivateTrainer("network", n_classes, shared)
     steps = getattr(chosen, "features", ())
     return NonprivateTrainer(chosen.name, n_classes, dict(chosen.params), tuple(step.model_dump() for step in steps))
-
-
-def _finished(run: Run) -> Report | BaselineReport:
-    try:
-        return run.report
-    except PateError as error:
-        raise RunError(
-            f"{run.place}: is no finished run; an audit attacks what was published ({error.text()})"
-        ) from None
 
 
 def _members(run: Run, data: PublicData, private: PrivateData) -> TargetExamples:
@@ -242,21 +231,3 @@ def _other_data(run: Run) -> DataError:
     return DataError(
         f"{run.place}: was made with other data than is at hand; name its folder with {{data_dir}}", data_dir=None
     )
-
-
-def _outsiders(run: Run, data: PublicData) -> TargetExamples:
-    if data.X_test is None or data.y_test is None or not len(data.X_test):
-        raise DataError(
-            f"{run.place}: there are no labelled test examples, which an audit takes as records outside; add data.test"
-        )
-    return TargetExamples(data.X_test, data.y_test, np.arange(len(data.X_test)))
-
-
-def _method(config: Config | BaselineConfig) -> str:
-    from pate.voters import voters_of
-
-    if isinstance(config, BaselineConfig):
-        return {"dp_sgd": "DP-SGD", "dp_erm": "DP-ERM", "dp_erm_tuned": "DP-ERM, tuned"}.get(
-            config.baseline.name, config.baseline.name
-        )
-    return voters_of(config).described

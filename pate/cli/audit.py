@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,8 +93,7 @@ def _plan(place: str, confidence: float, as_json: bool) -> None:
     by_membership = max_detectable_epsilon(outsiders, privacy.delta, confidence)
     if as_json:
         content = {"epsilon": claimed, "delta": privacy.delta, "confidence": confidence, "outsiders": outsiders}
-        canaries = [{"canaries": p.canaries, "at_best": p.at_best, "expected": p.expected} for p in rows]
-        print(json.dumps({**content, "membership_at_best": by_membership, "one_run": canaries}))
+        print(json.dumps({**content, "membership_at_best": by_membership, "one_run": [asdict(p) for p in rows]}))
         return
     sure = f"each bound with confidence {confidence:g}"
     print(f"claimed: ε = {claimed:.3g} at δ = {privacy.delta:g}, for a record added or removed; {sure}")

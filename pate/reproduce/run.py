@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import shutil
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,26 +23,24 @@ from numpy.typing import NDArray
 from pate import pipeline
 from pate.baselines.nonprivate import nonprivate_accuracy
 from pate.baselines.run import run_baseline
+from pate.boundary.aggregator import Aggregator, query_ids, votes_collected
 from pate.cluster.session import joined
 from pate.config import BaselineConfig, Config, Model
 from pate.data.private import PrivateData, Records, Votes, prepare_data, records_of
 from pate.data.public import PublicData
 from pate.data.sources import load
 from pate.errors import DataError, RunError
+from pate.ledger import Ledger
 from pate.planning.costs import published_epsilon
 from pate.reproduce import table
 from pate.reproduce.rows import BaselineRow, BaselineStudy, Row, Study
 from pate.runs.console import Console
+from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.runs.files import RESULTS, TABLE, RunFiles
-from pate.runs.signatures import user_secret
-from pate.storage.files import KEY_BYTES, locked, make_folder, write_atomically
+from pate.storage.files import locked, make_folder, write_atomically
 from pate.teachers import recipe_of
 from pate.voters import voters_of
-from pate.voters.teachers.checkpoints import TeacherFiles
-from pate.voters.teachers.ensemble import Ensemble
-from pate.voters.teachers.readers import split_records
 from pate.voters.teachers.settings import TeachersConfig
-from pate.voters.teachers.worker import Teaching
 
 FIGURE = "figure.png"
 _FIGURE_EXAMPLES = 1000
@@ -319,9 +315,8 @@ class _Votes:
         stored, times = folder / "votes.npy", folder / "seconds.json"
         if not (stored.exists() and times.exists()):
             self._start_ray()
-            votes, seconds = _train_and_count(
-                config, self.data, records_of(self._known), self.data.X_public[rows], folder, self._console
-            )
+            X, known = self.data.X_public[rows], records_of(self._known)
+            votes, seconds = _collect_votes(config, self.data, known, X, folder, self._console)
 
             def save(path: Path) -> None:
                 with path.open("wb") as file:
@@ -330,7 +325,6 @@ class _Votes:
             text = json.dumps({"private": _PRIVATE, **seconds})
             write_atomically(times, lambda path: path.write_text(text))
             write_atomically(stored, save)
-            shutil.rmtree(folder / "teachers", ignore_errors=True)
         seconds = json.loads(times.read_text())
         return np.load(stored, allow_pickle=False), {name: seconds[name] for name in ("train", "vote")}
 
@@ -347,26 +341,28 @@ def _digest(config: TeachersConfig, rows: NDArray[np.int64]) -> str:
     return hashlib.sha256(text + rows.astype("<i8").tobytes()).hexdigest()[:12]
 
 
-def _train_and_count(
+def _collect_votes(
     config: TeachersConfig, data: PublicData, known: Records, X: NDArray, folder: Path, console: Console
 ) -> tuple[NDArray[np.int64], dict[str, float]]:
-    make_folder(folder, 0o700)
-    if not (folder / "key").exists():
-        write_atomically(folder / "key", lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
-    key = (folder / "key").read_bytes()
-    started = time.perf_counter()
-    records = split_records(config, known, key)
-    teaching = Teaching.of(config, data.n_classes, shape=data.X_public.shape[1:])
-    store = TeacherFiles(folder, key, user=user_secret(folder / "key"))
-    with Ensemble(teaching, records, store, config.ray, console.info) as ensemble:
-        with console.working(f"trying each kind of teacher, {records.n_records // config.n_teachers} records each"):
-            ensemble.probe(data.X_public)
-        with console.track(f"training {config.n_teachers} teachers", config.n_teachers) as update:
-            ensemble.train(update)
-        trained = time.perf_counter()
-        with console.working(f"counting votes on {len(X)} examples"):
-            votes = ensemble.count(X)
-    return votes, {"train": trained - started, "vote": time.perf_counter() - trained}
+    """Votes on `X`, by the stage of a run that trains teachers and collects them; and the seconds of that.
+
+    It ends before anything is released.
+    """
+    context = RunContext(config, folder, RunOptions(resume="auto"), console, data)
+    voters: Any = voters_of(config)
+    with begin_run(folder, config, context.options) as run:
+        context.run = run
+        aggregator = Aggregator(config.build_mechanism(), _no_ledger, run.private, run.key, config.n_teachers)
+        is_done = votes_collected(X, run.private, run.key)
+        voters.collect_votes(context, known, aggregator, X, is_done)
+        votes = np.array([aggregator._votes[query] for query in query_ids(X, run.key)])
+        for done in run.teacher_folders():
+            shutil.rmtree(done / "teachers", ignore_errors=True)
+    return votes, {name: context.clock.seconds.get(name, 0.0) for name in ("train", "vote")}
+
+
+def _no_ledger() -> Ledger:
+    raise AssertionError("nothing is released here")
 
 
 # Papers about baselines

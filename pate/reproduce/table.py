@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PRIVATE = "private: do not publish"
+_PRIVATE = "private: do not publish"
 
 
 def public_lines(public: dict[str, Any]) -> list[str]:
@@ -88,7 +88,7 @@ def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
                 f"{sum(s['mean'] for s in inside['seconds'].values() if s):.0f}",
             )
         )
-    lines = [f"{public['data']}, {PRIVATE}: figures that depend on the votes", ""]
+    lines = [f"{public['data']}, {_PRIVATE}: figures that depend on the votes", ""]
     lines += [*columns(cells), ""] if public["rows"] else []
     lines.append(
         "by its bound: our votes, the paper's accounting; exact: the same labels, by the exact accountant. Seconds "
@@ -109,7 +109,7 @@ def private_lines(public: dict[str, Any], private: dict[str, Any]) -> list[str]:
         ]
         lines += [
             "",
-            f"Figures 2 and 3 of the 2017 paper, {PRIVATE}: how often the noisy vote is right, by ε per query",
+            f"Figures 2 and 3 of the 2017 paper, {_PRIVATE}: how often the noisy vote is right, by ε per query",
             "",
         ]
         lines += columns(cells)
@@ -159,7 +159,7 @@ def _share(spread: dict[str, Any] | None) -> str:
     return f"{percent(spread['mean']).removesuffix(' %')}{deviation} %"
 
 
-GAMMAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_GAMMAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The paper's γ, the inverse of the Laplace scale; a label costs ε = 2γ at most."""
 
 
@@ -174,7 +174,7 @@ def vote_figures(votes: NDArray[np.int64], y: NDArray[np.int64]) -> dict[str, An
         "plurality_accuracy": float((votes.argmax(1) == y).mean()),
         "gap": float((ordered[:, -1] - ordered[:, -2]).mean() / n_teachers),
         "noisy_vote": [
-            {"epsilon_per_query": 2 * gamma, "accuracy": noisy_accuracy(votes, y, 1 / gamma)} for gamma in GAMMAS
+            {"epsilon_per_query": 2 * gamma, "accuracy": noisy_accuracy(votes, y, 1 / gamma)} for gamma in _GAMMAS
         ],
     }
 

@@ -28,7 +28,7 @@ from pate.planning.costs import Part
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pate.audit.interface import CountVotes, OneRunAudit
+    from pate.audit.interface import OneRunAudit, RecordVotes
     from pate.boundary.aggregator import Aggregator
     from pate.planning.plan import Workload
     from pate.planning.recommend import Choice, Situation
@@ -349,7 +349,7 @@ class Voters(ABC, Generic[C]):
     counts_one_record: ClassVar[bool] = False
     """Whether a record changes single counts by 1, instead of moving votes from one class to another."""
 
-    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> CountVotes | None:
+    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> RecordVotes | None:
         """Counts the votes of any records, for an audit that changes one of them; None where records do not vote."""
         return None
 

@@ -10,12 +10,11 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from pate.audit.confidence_bounds import (
-    best_one_run_epsilon,
     epsilon_from_pairs,
     epsilon_from_rates,
-    expected_one_run_epsilon,
     one_run_epsilon,
     one_run_p_value,
+    plan,
 )
 
 
@@ -35,7 +34,7 @@ def test_without_delta_the_bound_is_where_the_binomial_tail_is_the_miss(guesses,
 
 def test_all_right_has_a_closed_form():
     right = 0.05 ** (1 / 200)
-    assert best_one_run_epsilon(200, 0.0, 0.95) == pytest.approx(math.log(right / (1 - right)))
+    assert one_run_epsilon(200, 200, 200, 0.0, 0.95) == pytest.approx(math.log(right / (1 - right)))
 
 
 @pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.05])
@@ -62,7 +61,7 @@ def test_bounds_are_monotone_in_everything():
     assert rises([of(m=m) for m in (100_000, 10_000, 1000, 400, 200)])
     assert rises([of(delta=d) for d in (0.5, 0.01, 1e-3, 1e-5, 1e-9, 0.0)])
     assert rises([of(confidence=c) for c in (1 - 1e-6, 0.999, 0.95, 0.5, 0.1)])
-    assert rises([best_one_run_epsilon(m, 1e-7, 0.95) for m in (1, 2, 5, 10, 100, 1000, 10_000)])
+    assert rises([one_run_epsilon(m, m, m, 1e-7, 0.95) for m in (1, 2, 5, 10, 100, 1000, 10_000)])
 
     def rates(tp=80, p=100, fp=5, n=100, delta=1e-5, confidence=0.95):
         return epsilon_from_rates(tp, p, fp, n, delta, confidence)
@@ -86,7 +85,7 @@ def test_a_larger_epsilon_is_never_easier_to_refute(delta):
 def test_nobody_shows_more_than_the_best():
     m, delta, confidence = 12, 1e-3, 0.9
     found = [one_run_epsilon(m, r, v, delta, confidence) for r in range(m + 1) for v in range(r + 1)]
-    assert max(found) == pytest.approx(best_one_run_epsilon(m, delta, confidence))
+    assert max(found) == pytest.approx(one_run_epsilon(m, m, m, delta, confidence))
 
 
 def test_randomised_response_is_not_accused_and_nearly_shown():
@@ -98,9 +97,9 @@ def test_randomised_response_is_not_accused_and_nearly_shown():
     found = np.array([shown[v] for v in right.tolist()])
     assert binomtest(int((found > epsilon).sum()), trials, 1 - confidence, alternative="greater").pvalue > 1e-6
     assert (found > epsilon).any()  # and no slack is left: at this confidence some are above
-    assert np.median(found) == pytest.approx(expected_one_run_epsilon(m, epsilon, 0.0, confidence), abs=0.02)
+    assert np.median(found) == pytest.approx(plan([m], 0.0, confidence, epsilon)[0].expected, abs=0.02)
     assert 0.9 * epsilon < np.median(found) < epsilon
-    many = expected_one_run_epsilon(10**6, epsilon, 0.0, 0.95)
+    many = plan([10**6], 0.0, 0.95, epsilon)[0].expected
     assert 0.99 * epsilon < many < epsilon
 
 

@@ -9,6 +9,7 @@ show. *student*: the probability that the student gives to the canary's own labe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class CellVotes:
     max_records, what = _MAX_RECORDS, "counts of a round"
 
     def __init__(self, voters: Neighbours, public: PublicData, key: bytes) -> None:
-        self._cell_vote, self._votes = first_cell_vote(voters, public), voters.config.neighbours.votes_per_record
+        self._cell_vote, self._votes = _first_cell_vote(voters, public), voters.config.neighbours.votes_per_record
         self._mechanism, self._delta, self._key = voters.rounds[0].mechanism, voters.config.budget.delta, key
 
     def __call__(self, records: Records) -> NDArray[np.int64]:
@@ -64,23 +65,21 @@ class CellVotes:
         return cost(int(moved)), cost(self._votes * (2 if change == "changed" else 1))
 
 
-def records_in_or_out(voters: Neighbours) -> OneRunAudit:
-    """Canaries that are among the records or not."""
-    return OneRunAudit(
-        "records in or out",
-        "a record added or removed",
-        lambda n_classes: voters.rounds_cost(n_classes).added_or_removed,
-        lambda *given: _find_scores(voters, False, *given),
-    )
-
-
-def one_label_or_another(voters: Neighbours) -> OneRunAudit:
-    """Canaries whose coins say which of two classes they have."""
-    return OneRunAudit(
-        "records with one label or another",
-        "a record changed",
-        lambda n_classes: voters.rounds_cost(n_classes).epsilon,
-        lambda *given: _find_scores(voters, True, *given),
+def one_run_audits(voters: Neighbours) -> tuple[OneRunAudit, OneRunAudit]:
+    """Canaries that are among the records or not, and canaries whose coins say which of two classes they have."""
+    return (
+        OneRunAudit(
+            "records in or out",
+            "a record added or removed",
+            lambda n_classes: voters.rounds_cost(n_classes).added_or_removed,
+            partial(_find_scores, voters, False),
+        ),
+        OneRunAudit(
+            "records with one label or another",
+            "a record changed",
+            lambda n_classes: voters.rounds_cost(n_classes).epsilon,
+            partial(_find_scores, voters, True),
+        ),
     )
 
 
@@ -107,7 +106,7 @@ def _find_scores(
 
 def _in_cells(voters: Neighbours, public: PublicData, most: int, changed: bool, seed: int) -> Canaries:
     """A canary for each cell and class, or pair of classes, of the first round; no more than `most`, chosen by seed."""
-    cell_vote = first_cell_vote(voters, public)
+    cell_vote = _first_cell_vote(voters, public)
     seen, cells = cell_vote.features(public.X_public), cell_vote.cells
     nearest, step = cells.nearest_examples(seen), 2 if changed else 1
     places = [(row, label) for row in nearest.tolist() for label in range(0, public.n_classes - step + 1, step)]
@@ -116,7 +115,7 @@ def _in_cells(voters: Neighbours, public: PublicData, most: int, changed: bool, 
     return Canaries(public.X_public[rows], labels, np.arange(len(rows)), labels + 1 if changed else None)
 
 
-def first_cell_vote(voters: Neighbours, public: PublicData) -> CellVote:
+def _first_cell_vote(voters: Neighbours, public: PublicData) -> CellVote:
     """The first round, with the cells that a run makes: they follow from public examples and the config."""
     settings = voters.config.neighbours
     with scratch_folder() as folder:

@@ -26,7 +26,7 @@ from pate.voters.neighbours.choice import check_cells, describe_plan, plan_of_ro
 from pate.voters.neighbours.settings import NeighboursConfig
 
 if TYPE_CHECKING:
-    from pate.audit.interface import CountVotes, OneRunAudit
+    from pate.audit.interface import OneRunAudit, RecordVotes
     from pate.boundary.aggregator import Aggregator
     from pate.planning.recommend import Choice, Situation
     from pate.report.schema import Queries, VotersFacts
@@ -314,12 +314,12 @@ class Neighbours(Voters[NeighboursConfig]):
     def audited_mechanisms(self) -> Sequence[Mechanism]:
         return [one.mechanism for one in self.rounds]
 
-    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> CountVotes:
+    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> RecordVotes:
         from pate.voters.neighbours.audit import CellVotes
 
         return CellVotes(self, public, key)
 
     def one_run_audits(self) -> Sequence[OneRunAudit]:
-        from pate.voters.neighbours.audit import one_label_or_another, records_in_or_out
+        from pate.voters.neighbours.audit import one_run_audits
 
-        return (records_in_or_out(self), one_label_or_another(self))
+        return one_run_audits(self)

@@ -19,7 +19,7 @@ from pate.voters.queries import QueryVoters
 from pate.voters.teachers.settings import TeacherRound, TeachersConfig
 
 if TYPE_CHECKING:
-    from pate.audit.interface import CountVotes, OneRunAudit
+    from pate.audit.interface import OneRunAudit, RecordVotes
     from pate.boundary.aggregator import Aggregator
     from pate.mechanisms import Mechanism
     from pate.planning.plan import Workload
@@ -353,7 +353,7 @@ class Teachers(QueryVoters[TeachersConfig]):
 
     # What an audit may do
 
-    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> CountVotes:
+    def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> RecordVotes:
         from pate.voters.teachers.audit import TeacherVotes
 
         return TeacherVotes(self, public, config_dir, key)
