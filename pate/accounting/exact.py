@@ -31,11 +31,6 @@ _LARGEST_EXPONENT = 600.0
 _SMALLEST_MOMENT = 1e-200
 
 
-def renyi_divergences(log_p: Array, log_q: Array, orders: Orders) -> Array:
-    """D_order(P ‖ Q) of each pair of rows of log-probabilities, float[rows, orders]."""
-    return worst_divergences(log_p, log_q, np.arange(len(log_p)), orders)
-
-
 def worst_divergences(log_p: Array, log_q: Array, begin: NDArray[np.int64], orders: Orders) -> Array:
     """The largest D_order(P ‖ Q) among the rows begin[i] … begin[i + 1] − 1, float[len(begin), orders].
 
@@ -90,15 +85,10 @@ def _log_moment(log_p: Array, loss: Array, a: Array) -> Array:
     with np.errstate(divide="ignore"):
         result: Array = np.log(total) + np.outer(a, largest)
     lost = np.any(total < _SMALLEST_MOMENT, axis=0)
-    result[:, lost] = _careful_log_moment(log_p[lost], loss[lost], a)
-    return result
-
-
-def _careful_log_moment(log_p: Array, loss: Array, a: Array) -> Array:
-    """The log moment, summed term by term in logarithms: slower, and safe where terms cancel."""
-    exponents = log_p.T[:, None] + loss.T[:, None] * a[:, None]  # outcomes, a, rows
-    largest = exponents.max(axis=0)
-    result: Array = largest + np.log(np.exp(exponents - largest).sum(axis=0))
+    if lost.any():  # terms may cancel: sum these in logarithms, which is slower
+        exponents = log_p[lost].T[:, None] + loss[lost].T[:, None] * a[:, None]  # outcomes, a, rows
+        most = exponents.max(axis=0)
+        result[:, lost] = most + np.log(np.exp(exponents - most).sum(axis=0))
     return result
 
 

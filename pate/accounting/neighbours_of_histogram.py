@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,12 @@ def neighbour_outcomes(mechanism: Answering, counts: Counts) -> NeighbourOutcome
             f"mechanism.name = {mechanism.name!r}: its queries share secret noise, so their costs do not add up; "
             "charge the whole stream instead"
         )
-    histograms, where = np.unique(np.sort(as_votes(counts), axis=1), axis=0, return_inverse=True)
+    votes = parameters.histograms(counts, "votes")
+    if len(votes) == 0:
+        raise parameters.VotesError(
+            f"votes: the shape is {votes.shape}; needed is (queries, classes), with at least one query"
+        )
+    histograms, where = np.unique(np.sort(votes, axis=1), axis=0, return_inverse=True)
     rows, sources, targets = distinct_moves(histograms)
     first = np.searchsorted(rows, np.arange(len(histograms) + 1))
 
@@ -101,7 +106,9 @@ def neighbour_outcomes(mechanism: Answering, counts: Counts) -> NeighbourOutcome
         part = histograms[block]
         moves = slice(first[block.start], first[block.stop])
         move = rows[moves] - block.start, sources[moves], targets[moves]
-        return mechanism.log_outcomes(part), _after_moves(mechanism, part, *move)
+        quick = getattr(mechanism, "log_outcomes_after_moves", None)
+        moved = mechanism.log_outcomes(move_votes(part, *move)) if quick is None else quick(part, *move)
+        return mechanism.log_outcomes(part), moved
 
     steps = range(0, len(histograms), _ROWS_AT_ONCE)
     blocks = [slice(i, min(i + _ROWS_AT_ONCE, len(histograms))) for i in steps]
@@ -109,14 +116,17 @@ def neighbour_outcomes(mechanism: Answering, counts: Counts) -> NeighbourOutcome
     return NeighbourOutcomes(np.concatenate(own), np.concatenate(moved), first, where.reshape(-1))
 
 
-def as_votes(counts: NDArray[Any]) -> Indices:
-    """The histograms as integers, or an error that says what is wrong with them."""
-    votes = parameters.histograms(counts, "votes")
-    if len(votes) == 0:
-        raise parameters.VotesError(
-            f"votes: the shape is {votes.shape}; needed is (queries, classes), with at least one query"
-        )
-    return votes
+def move_votes(counts: Indices, rows: Indices, sources: Indices, targets: Indices) -> Indices:
+    """counts[rows[i]] with one vote moved from class sources[i] to targets[i], for each i.
+
+    >>> move_votes(np.array([[3, 0, 1]]), np.array([0, 0]), np.array([0, 2]), np.array([1, 0])).tolist()
+    [[2, 1, 1], [4, 0, 0]]
+    """
+    moved = counts[rows]
+    move = np.arange(len(rows))
+    moved[move, sources] -= 1
+    moved[move, targets] += 1
+    return moved
 
 
 def distinct_moves(histograms: Indices) -> tuple[Indices, Indices, Indices]:
@@ -132,18 +142,6 @@ def distinct_moves(histograms: Indices) -> tuple[Indices, Indices, Indices]:
     another = ~np.eye(histograms.shape[1], dtype=bool)
     rows, sources, targets = np.nonzero((fresh & (histograms > 0))[:, :, None] & last[:, None, :] & another)
     return rows, sources, targets
-
-
-def _after_moves(mechanism: Answering, histograms: Indices, rows: Indices, sources: Indices, targets: Indices) -> Array:
-    quick = getattr(mechanism, "log_outcomes_after_moves", None)
-    if quick is not None:
-        outcomes: Array = quick(histograms, rows, sources, targets)
-        return outcomes
-    moved = histograms[rows]
-    move = np.arange(len(rows))
-    moved[move, sources] -= 1
-    moved[move, targets] += 1
-    return mechanism.log_outcomes(moved)
 
 
 def map_on_all_cores(work: Callable[[S], T], items: Iterable[S]) -> list[T]:

@@ -26,24 +26,8 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
-
-
-def log_ndtr(x: ArrayLike) -> NDArray[np.float64]:
-    """log P(Z ≤ x)."""
-    from scipy.special import log_ndtr
-
-    return np.asarray(log_ndtr(x), dtype=np.float64)
-
-
-def ndtri(probability: float) -> float:
-    """The x with P(Z ≤ x) = `probability`."""
-    from scipy.special import ndtri
-
-    return float(ndtri(probability))
-
 
 __all__ = [
     "DEFAULT_ORDERS",
@@ -95,7 +79,11 @@ def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> F
     moments = np.arange(1, lambda_max + 1, dtype=np.float64)
     bound = np.tile(np.minimum(0.5 * loss**2 * moments * (moments + 1.0), loss * moments), (log_q.size, 1))
     valid = log_q < -np.logaddexp(loss, 0.0)
-    bound[valid] = np.minimum(bound[valid], _theorem3(log_q[valid], loss, moments))
+    column = log_q[valid, np.newaxis]
+    log_hit = _log1mexp(column)
+    log_kept = log_hit + moments * (log_hit - _log1mexp(column + loss))
+    theorem3 = np.maximum(np.logaddexp(log_kept, column + loss * moments), 0.0)
+    bound[valid] = np.minimum(bound[valid], theorem3)
     return bound
 
 
@@ -109,7 +97,8 @@ def lnmax_epsilon(counts: npt.ArrayLike, scale: float, delta: float, lambda_max:
     1.439
     """
     total = lnmax_moments(counts, scale, lambda_max).sum(axis=0)
-    return epsilon_from_rdp(*_rdp_from_moments(total), delta)[0]
+    moments = np.arange(1, total.size + 1, dtype=np.float64)
+    return epsilon_from_rdp(moments + 1.0, total / moments, delta)[0]  # (total + ln(1/δ))/l is RDP's conversion
 
 
 def gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
@@ -118,6 +107,8 @@ def gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
     Σ ½·erfc((c₁ − cⱼ)/(2σ)) over the other classes, and never more than 1 − 1/classes: the plurality is the
     likeliest answer.
     """
+    from scipy.special import log_ndtr  # costs 0.3 s: import where used
+
     gaps = _gaps(counts)
     log_tails = log_ndtr(-gaps / (math.sqrt(2.0) * parameters.positive(sigma, "sigma")))
     cap = math.log1p(-1.0 / (gaps.shape[1] + 1))
@@ -183,66 +174,46 @@ def epsilon_from_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     return float(epsilons[best]), float(order_values[best])
 
 
-def _theorem3(log_q: FloatArray, loss: float, moments: FloatArray) -> FloatArray:
-    """2017, Theorem 3 for a `loss`-DP mechanism; the caller has checked that every q is small enough."""
-    column = log_q[:, np.newaxis]
-    log_hit = _log1mexp(column)
-    log_kept = log_hit + moments * (log_hit - _log1mexp(column + loss))
-    return np.maximum(np.logaddexp(log_kept, column + loss * moments), 0.0)
-
-
 def theorem6(log_q: FloatArray, sigma: float, orders: FloatArray) -> FloatArray:
     """2018, Theorem 6 for a mechanism whose RDP is order/σ² on every data set: float[queries, orders].
 
-    The bound depends on the votes through q alone, so each distinct q is worked out once: confident teachers
+    The bound depends on the votes through q alone, so each distinct q is computed once: confident teachers
     give the same histogram again and again.
+
+    At Proposition 10's orders μ₂ = σ√(ln 1/q), μ₁ = μ₂ + 1 it is log((1−q)·A^{order−1} + q·B^{order−1}) / (order−1)
+    up to μ₁, under three conditions: μ₂ > 1; q ≤ e^{(μ₂−1)ε₂} / (μ₁/(μ₁−1) · μ₂/(μ₂−1))^{μ₂}, the range in which it
+    grows with q; and q·e^{ε₂} < 1, so that A is positive.
     """
     distinct, position = np.unique(log_q, return_inverse=True)
     rdp = np.tile(orders / sigma**2, (distinct.size, 1))
     mu2 = sigma * np.sqrt(-distinct)
-    valid = _theorem6_holds(distinct, mu2, sigma)
-    rdp[valid] = np.minimum(rdp[valid], _theorem6_where_valid(distinct[valid], mu2[valid], sigma, orders))
-    return np.asarray(rdp[position], dtype=np.float64)
-
-
-def _theorem6_holds(log_q: FloatArray, mu2: FloatArray, sigma: float) -> npt.NDArray[np.bool_]:
-    """Which q meet the conditions of Theorem 6 at Proposition 10's orders μ₂ = σ√(ln 1/q), μ₁ = μ₂ + 1.
-
-    Needed: μ₂ > 1; q ≤ e^{(μ₂−1)ε₂} / (μ₁/(μ₁−1) · μ₂/(μ₂−1))^{μ₂}, the range in which the bound grows with
-    q; and q·e^{ε₂} < 1, so that A is positive.
-    """
     safe = np.where(mu2 > 1.0, mu2, 2.0)  # the entries replaced are refused by the first condition anyway
     epsilon2 = safe / sigma**2
     limit = (safe - 1.0) * epsilon2 - safe * (np.log1p(1.0 / safe) + np.log1p(1.0 / (safe - 1.0)))
-    return (mu2 > 1.0) & (log_q <= limit) & (log_q + epsilon2 < 0.0)
+    valid = (mu2 > 1.0) & (distinct <= limit) & (distinct + epsilon2 < 0.0)
 
-
-def _theorem6_where_valid(log_q: FloatArray, mu2: FloatArray, sigma: float, orders: FloatArray) -> FloatArray:
-    """log((1−q)·A^{order−1} + q·B^{order−1}) / (order−1), or infinity at orders above μ₁."""
+    log_miss, mu2 = distinct[valid], mu2[valid]
     mu1 = mu2 + 1.0
-    log_hit = _log1mexp(log_q)
-    log_a = log_hit - _log1mexp((log_q + mu2 / sigma**2) * (1.0 - 1.0 / mu2))
-    log_b = mu1 / sigma**2 - log_q / mu2  # the root's index μ₁ − 1 is μ₂
+    log_hit = _log1mexp(log_miss)
+    log_a = log_hit - _log1mexp((log_miss + mu2 / sigma**2) * (1.0 - 1.0 / mu2))
+    log_b = mu1 / sigma**2 - log_miss / mu2  # the root's index μ₁ − 1 is μ₂
     within = orders <= mu1[:, np.newaxis]
     query, column = np.nonzero(within)
     powers = orders[column] - 1.0
-    log_sum = np.logaddexp(log_hit[query] + powers * log_a[query], log_q[query] + powers * log_b[query])
-    rdp = np.full(within.shape, np.inf)
-    rdp[within] = np.maximum(log_sum / powers, 0.0)
-    return rdp
+    log_sum = np.logaddexp(log_hit[query] + powers * log_a[query], log_miss[query] + powers * log_b[query])
+    bound = np.full(within.shape, np.inf)
+    bound[within] = np.maximum(log_sum / powers, 0.0)
+    rdp[valid] = np.minimum(rdp[valid], bound)
+    return np.asarray(rdp[position], dtype=np.float64)
 
 
 def _log_pass_fail(counts: npt.ArrayLike, threshold: float, sigma1: float) -> tuple[FloatArray, FloatArray]:
     """Log-probabilities that the noisy test passes and that it fails, one per query."""
+    from scipy.special import log_ndtr
+
     parameters.threshold(threshold)
     z = (_votes(counts).max(axis=1) - threshold) / parameters.positive(sigma1, "sigma1")
     return log_ndtr(z), log_ndtr(-z)
-
-
-def _rdp_from_moments(total: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Orders l + 1 and RDP moment(l)/l: with them (moment(l) + ln(1/δ))/l is the conversion of RDP."""
-    moments = np.arange(1, total.size + 1, dtype=np.float64)
-    return moments + 1.0, total / moments
 
 
 def _log1mexp(x: FloatArray) -> FloatArray:

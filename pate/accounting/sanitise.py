@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -39,11 +38,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, RdpGuarantee, epsilon_of_rdp, rdp_epsilon
-from pate.accounting.published_bounds import ndtri
 from pate.accounting.tight.histogram_grid import Floats, Ints, Plane, _excess, two_class_excesses
 from pate.accounting.tight.margins import log_test, moves_among_others, tabulated, tests_above
 from pate.accounting.worst_case import LARGEST_SCALE, WorstCaseGuarantee, worst_case_rdp
-from pate.noise.integer import TV_ERROR_PER_DRAW, IntegerNoise
+from pate.noise.integer import TV_ERROR_PER_DRAW, Entropy, IntegerNoise
 
 _COST_ROUNDING = 1e-8  # relative
 _MAX_BLOCKS = 1 << 20  # of the table: a few seconds
@@ -105,9 +103,6 @@ def _of_the_plurality(plane: Plane, size: int, gains: bool, largest: float, n_cl
         value = np.where(place < 0, largest, best[np.clip(place, 0, len(best) - 1)])
         found[i] = float(mass @ np.maximum(value, two_class[i])) + missing * largest
     return np.minimum(plane.with_slack(found), largest)
-
-
-# relative
 
 
 @dataclass(frozen=True)
@@ -224,26 +219,19 @@ def largest_steps(curve: Floats, places: Ints, step: int) -> Floats:
         changes[:-far] = np.maximum(changes[:-far], np.abs(curve[far:] - curve[:-far]))
     distance = np.arange(len(curve))
     first = np.clip(places[:, None] - (distance + 1) * step, 0, last)
-    return _RangeMaximum(changes)(first, np.clip(places[:, None] + distance * step, 0, last))
+    return _range_maximum(changes, first, np.clip(places[:, None] + distance * step, 0, last))
 
 
-class _RangeMaximum:
-    """Maxima of many index ranges [first, last] of one array: a table of the maxima over powers of two."""
+def _range_maximum(values: Floats, first: Ints, last: Ints) -> Floats:
+    """Maxima of many index ranges [first, last] of one array, by a table of the maxima over powers of two."""
+    levels = [values]
+    while 2 ** len(levels) <= len(values):
+        half = 2 ** (len(levels) - 1)
+        levels.append(np.maximum(levels[-1][:-half], levels[-1][half:]))
+    table = np.stack([np.pad(level, (0, len(values) - len(level))) for level in levels])
+    level = np.frexp((last - first + 1).astype(np.float64))[1] - 1
+    return np.asarray(np.maximum(table[level, first], table[level, last + 1 - 2**level]))
 
-    def __init__(self, values: Floats) -> None:
-        levels = [values]
-        while 2 ** len(levels) <= len(values):
-            half = 2 ** (len(levels) - 1)
-            shorter = np.maximum(levels[-1][:-half], levels[-1][half:])
-            levels.append(shorter)
-        self._table = np.stack([np.pad(level, (0, len(values) - len(level))) for level in levels])
-
-    def __call__(self, first: Ints, last: Ints) -> Floats:
-        level = np.frexp((last - first + 1).astype(np.float64))[1] - 1
-        return np.asarray(np.maximum(self._table[level, first], self._table[level, last + 1 - 2**level]))
-
-
-Entropy = Callable[[int], bytes]
 
 ROUNDING = 1e-9  # charged for floating point: far above the error of any cost or ratio of sensitivities here
 GRID = Fraction(1, 1000)  # what is released is a multiple of this
@@ -262,6 +250,13 @@ class SanitisedEpsilon:
     order: float
     rdp_bound: float
     release_rdp: float
+
+
+def _quantile(probability: float) -> float:
+    """What a standard normal variable exceeds with this probability."""
+    from scipy.special import ndtri  # costs 0.3 s: import where used
+
+    return -float(ndtri(probability))
 
 
 def release_rdp(order: float, beta: float, sigma_ss: float, quantile: float = 0.0) -> float:
@@ -303,7 +298,7 @@ def epsilon_sanitised(
     """
     delta = parameters.delta(delta)
     lost = FAILURE_SHARE * delta if failure is None else parameters.number(failure, "failure", above=0, below=delta)
-    quantile = -ndtri(lost)
+    quantile = _quantile(lost)
     own = release_rdp(cost.order, beta + ROUNDING, sigma_ss, quantile)
     left = _delta_left(delta - lost, cost.worst_case_rdp, cost.order, own, cost.label_draws)
     scale = Fraction(cost.smooth_sensitivity(beta) + ROUNDING) * Fraction(sigma_ss)
@@ -329,7 +324,7 @@ class WithRelease(Guarantee):
     @classmethod
     def of(cls, labels: WorstCaseGuarantee, order: float, beta: float, sigma_ss: float, delta: float) -> WithRelease:
         """With the figure released at `delta`, the usual share of it for the chance that the figure is too low."""
-        return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(FAILURE_SHARE * delta)))
+        return cls(labels, order, release_rdp(order, beta + ROUNDING, sigma_ss, _quantile(FAILURE_SHARE * delta)))
 
     def epsilon(self, delta: float) -> float:
         total = np.array([self.labels.rdp_at(self.order) + self.release])
@@ -340,7 +335,7 @@ def check_release(
     labels: RdpGuarantee, order: float, beta: float, sigma_ss: float, delta: float, label_draws: int
 ) -> None:
     """Raise where `epsilon_sanitised` would, once all of the budget is spent: before any of it is."""
-    own = release_rdp(order, beta + ROUNDING, sigma_ss, -ndtri(FAILURE_SHARE * parameters.delta(delta)))
+    own = release_rdp(order, beta + ROUNDING, sigma_ss, _quantile(FAILURE_SHARE * parameters.delta(delta)))
     _delta_left((1 - FAILURE_SHARE) * delta, float(labels.rdp(np.array([order]))[0]), order, own, label_draws)
 
 

@@ -8,7 +8,7 @@ order is well below the noise's scale they are lower by a factor of π/2 for Gau
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -171,7 +171,7 @@ class WorstCaseGuarantee(RdpGuarantee):
     @classmethod
     def of(cls, *costs: QueryCost) -> WorstCaseGuarantee:
         """The guarantee of all `costs` together."""
-        return cls(lambda orders: _sum(cost.times * cost.closed_form(orders) for cost in costs), costs)
+        return cls(lambda orders: np.sum([cost.times * cost.closed_form(orders) for cost in costs], axis=0), costs)
 
     def epsilon(self, delta: float) -> float:
         return min(self.by_method(delta).values())
@@ -217,7 +217,8 @@ class WorstCaseGuarantee(RdpGuarantee):
         return self._approximately(delta)[0]
 
     def _approximately(self, delta: float) -> tuple[float, float]:
-        return rdp_epsilon(ORDERS, _sum(cost.times * cost.approximate(ORDERS) for cost in self.costs), delta)
+        curve = np.sum([cost.times * cost.approximate(ORDERS) for cost in self.costs], axis=0)
+        return rdp_epsilon(ORDERS, curve, delta)
 
     def rdp_at(self, order: float) -> float:
         """The proven Rényi cost at one order; cached, as it takes seconds for noise of hundreds of votes."""
@@ -227,10 +228,6 @@ class WorstCaseGuarantee(RdpGuarantee):
 def _cost_at(cost: QueryCost, order: float) -> float:
     closed_form = float(cost.closed_form(np.array([order]))[0])
     return cost.times * min(closed_form, cost.proven(order))
-
-
-def _sum(curves: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
-    return np.sum(list(curves), axis=0)
 
 
 def _rdp_of(excess: float, order: float) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pate.accounting import parameters, published_bounds
 from pate.accounting.composition import gaussian_rdp
+from pate.accounting.neighbours_of_histogram import move_votes
 from pate.accounting.sanitise import PrivateCost, realised_cost
 from pate.accounting.tight.margins import Question, log_test
 from pate.accounting.worst_case import (
@@ -24,7 +25,7 @@ from pate.accounting.worst_case import (
 from pate.errors import ConfigError
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, parameter
 from pate.mechanisms.noisy_max import GNMax
-from pate.mechanisms.win_probabilities import Indices, move_votes
+from pate.mechanisms.win_probabilities import Indices
 from pate.noise.integer import DiscreteGaussian, Entropy
 
 

@@ -33,19 +33,6 @@ _MOVED_AT_ONCE = 1 << 20
 _LARGEST_LOG_RATIO = 100.0  # beyond it a linear-space sum could lose what a moved vote makes large
 
 
-def move_votes(counts: Indices, rows: Indices, sources: Indices, targets: Indices) -> Indices:
-    """counts[rows[i]] with one vote moved from class sources[i] to targets[i], for each i.
-
-    >>> move_votes(np.array([[3, 0, 1]]), np.array([0, 0]), np.array([0, 2]), np.array([1, 0])).tolist()
-    [[2, 1, 1], [4, 0, 0]]
-    """
-    moved = counts[rows]
-    move = np.arange(len(rows))
-    moved[move, sources] -= 1
-    moved[move, targets] += 1
-    return moved
-
-
 @lru_cache(maxsize=32)
 def legendre_on_unit_interval(n_rivals: int) -> tuple[Array, Array]:
     """Nodes and log-weights that integrate polynomials of degree n_rivals over [0, 1] exactly.
@@ -162,8 +149,10 @@ def _moves_of_one(tables: _Tables, noise: IntegerNoise, row: Indices, sources: I
     more = _windows(tables.share_more, begin, width)
 
     bystander_wins = np.zeros((len(sources), len(values)))
+    step = max(1, _MOVED_AT_ONCE // width)
     for t in range(len(terms)):  # what one quadrature node needs fits the cache
-        for block in _slices(len(sources), max(1, _MOVED_AT_ONCE // width)):
+        for i in range(0, len(sources), step):
+            block = slice(i, i + step)
             bystander_wins[block] += (fewer[t, source[block]] * more[t, target[block]]) @ terms[t].T
     source_wins = terms * _windows(tables.pmf_fewer[None], begin, width) @ more.transpose(0, 2, 1)
     target_wins = terms * _windows(tables.pmf_more[None], begin, width) @ fewer.transpose(0, 2, 1)
@@ -174,10 +163,6 @@ def _moves_of_one(tables: _Tables, noise: IntegerNoise, row: Indices, sources: I
     wins[move, targets] = target_wins.sum(axis=0)[target, source]
     result: Array = np.log(wins) + shift[group]
     return result
-
-
-def _slices(n: int, step: int) -> list[slice]:
-    return [slice(i, i + step) for i in range(0, n, step)]
 
 
 def _terms(tables: _Tables, values: Indices, group: Indices, noise: IntegerNoise) -> tuple[Array, Array, Indices]:

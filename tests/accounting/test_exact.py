@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
-from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon, renyi_divergences
+from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon, worst_divergences
 from pate.accounting.loss_distribution import Curves, _fast_length, connect_the_dots, losses_epsilon, pld_epsilon
 from pate.accounting.neighbours_of_histogram import distinct_moves, neighbour_outcomes
 from pate.errors import ConfigError, DataError, PateError
@@ -123,6 +123,10 @@ def test_quick_path_is_the_generic_path(mechanism: Mechanism) -> None:
     quick, generic = (exact_cost(m, votes, ORDERS) for m in (mechanism, OnlyLogOutcomes(mechanism)))
     np.testing.assert_allclose(quick.forward, generic.forward, rtol=1e-9)
     np.testing.assert_allclose(quick.backward, generic.backward, rtol=1e-9)
+
+
+def renyi_divergences(log_p: np.ndarray, log_q: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    return worst_divergences(log_p, log_q, np.arange(len(log_p)), orders)
 
 
 def test_divergence_of_nearly_equal_distributions_keeps_its_digits() -> None:
