@@ -11,7 +11,6 @@ from numbers import Real
 from typing import Any, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pate.accounting.composition import Guarantee
 from pate.components.registry import shown
@@ -59,7 +58,7 @@ def _try(mechanism: Mechanism, n: int, where: str) -> None:
         ("noise_draws", lambda: _whole(mechanism.noise_draws(2), least=0)),
         ("log_outcomes", lambda: _log_probabilities(mechanism.log_outcomes(counts), mechanism, len(counts))),
         ("release", lambda: _answers(mechanism.begin().answer(counts), mechanism, len(counts))),
-        ("worst_case", lambda: _costs(mechanism)),
+        ("worst_case", lambda: _more_cost_more(*(_epsilon(mechanism.worst_case(k, k), _DELTA) for k in (1, 2)))),
         ("log_outcomes", lambda: _claims_enough(mechanism, n)),
         ("rdp_per_query", lambda: _pair_or_none(mechanism.rdp_per_query(8.0))),
         ("split", lambda: _is_a(mechanism.split(n), Split)),
@@ -88,12 +87,12 @@ def _blamed(cls: Any, where: str, method: str | None = None) -> Iterator[None]:
         problem = error
     else:
         return
-    wrong = isinstance(problem, _Wrong)
-    place = None if wrong else own_line(problem)
-    told = str(problem) if wrong else f"{type(problem).__name__}: {first_line(problem)}"
-    if method is not None:
-        told = f"{method} {told}" if wrong else f"{method}: {told}"
-    raise ConfigError(f"{where}: {place or _defined(cls, method)}: {told}") from None
+    if isinstance(problem, _Wrong):
+        place, text = _defined(cls, method), f"{method} {problem}" if method else str(problem)
+    else:
+        text = f"{f'{method}: ' if method else ''}{type(problem).__name__}: {first_line(problem)}"
+        place = own_line(problem) or _defined(cls, method)
+    raise ConfigError(f"{where}: {place}: {text}") from None
 
 
 def _defined(cls: Any, method: str | None) -> str:
@@ -144,8 +143,7 @@ def _answers(found: Any, mechanism: Mechanism, queries: int) -> None:
         raise _Wrong(f"must give numbers of classes from {fewest} to 1, not {array.min()} to {array.max()}")
 
 
-def _costs(mechanism: Mechanism) -> None:
-    one, two = (_epsilon(mechanism.worst_case(n, n), _DELTA) for n in (1, 2))
+def _more_cost_more(one: float, two: float) -> None:
     if one > two * (1 + 1e-3):
         raise _Wrong(f"says that one query costs ε = {one:.4g} and two {two:.4g}; more queries cannot cost less")
 
@@ -172,21 +170,14 @@ def _claims_enough(mechanism: Mechanism, n: int) -> None:
     ways = [np.exp(mechanism.log_outcomes(each)) for each in (counts, moved)]
     for delta in (_DELTA, 1e-2):
         claimed = _epsilon(mechanism.worst_case(1, 1), delta)
-        for p, q in (ways, ways[::-1]):
-            needed = float(_excess(p, q, claimed).max())
+        for p, q in (ways, ways[::-1]):  # the δ that (claimed, δ) needs; none where nothing is claimed
+            excess = np.maximum(p - math.exp(min(claimed, 700)) * q, 0).sum(axis=1)
+            needed = float(excess.max()) if math.isfinite(claimed) else 0.0
             if needed > delta * (1 + 1e-6) + _ROUNDING:
                 raise _Wrong(
                     f"and worst_case disagree: where a vote moves, ε = {claimed:.4g} holds with δ = {needed:.3g} only, "
                     f"and worst_case claims it at δ = {delta:g}"
                 )
-
-
-def _excess(p: NDArray[np.float64], q: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
-    """The δ that (ε, δ) needs, row by row."""
-    if math.isinf(epsilon):
-        return np.zeros(len(p))
-    excess: NDArray[np.float64] = np.maximum(p - math.exp(min(epsilon, 700)) * q, 0).sum(axis=1)
-    return excess
 
 
 def _pair_or_none(found: Any) -> None:

@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from itertools import product
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -24,7 +23,6 @@ from pate.mechanisms.stability import (
     StabilityTest,
     check_noise,
     gaussian_test,
-    log_plurality_shares,
     plurality_gap,
     stable_moves,
 )
@@ -75,18 +73,14 @@ class Design:
         scale = self.threshold_noise.scale
         return _log_tail(scale, missing), _log_tail(scale, 1 - missing)
 
-
-def guarantee_of(design: Design, max_queries: int, max_answers: int, unstable: int) -> Guarantee:
-    """What a stream costs at most."""
-    if design.threshold_noise is not None:
-        return RepeatedGuarantee(2 / design.threshold_noise.scale, design.bad_answer(), unstable)
-    assert design.most is not None
-    lost = -math.expm1(unstable * math.log1p(-design.bad_answer()))
-    return LimitedTests(
-        NoisyTest(design.noise, design.votes_to_pass, design.most),
-        TestLimits(max_queries, max(1, max_answers), unstable),
-        lost,
-    )
+    def guarantee(self, max_queries: int, max_answers: int, unstable: int) -> Guarantee:
+        """What a stream costs at most that ends after `unstable` times ⊥."""
+        if self.threshold_noise is not None:
+            return RepeatedGuarantee(2 / self.threshold_noise.scale, self.bad_answer(), unstable)
+        assert self.most is not None
+        lost = -math.expm1(unstable * math.log1p(-self.bad_answer()))
+        test = NoisyTest(self.noise, self.votes_to_pass, self.most)
+        return LimitedTests(test, TestLimits(max_queries, max(1, max_answers), unstable), lost)
 
 
 @lru_cache(maxsize=64)
@@ -95,13 +89,18 @@ def calibrated(epsilon: float, delta: float, unstable: int, max_queries: int) ->
     usable = delta * (1 - SAMPLER_SHARES[0])
 
     def fits(design: Design) -> bool:
-        return guarantee_of(design, max_queries, max_queries, unstable).epsilon(usable) <= epsilon
+        return design.guarantee(max_queries, max_queries, unstable).epsilon(usable) <= epsilon
 
     def quick(design: Design) -> bool:
-        return guarantee_of(design, max_queries, max_queries, unstable).quick_epsilon(usable) <= epsilon
+        return design.guarantee(max_queries, max_queries, unstable).quick_epsilon(usable) <= epsilon
 
     bad = _BAD_SHARES[0] * usable / unstable
-    found = [_min_noise(lambda sigma: _gaussian_design(sigma, bad), quick, fits)]  # first, as it has no secret to lose
+
+    def gaussian(sigma: float) -> Design:
+        test = gaussian_test(sigma, bad)
+        return Design(test.noise, None, test.threshold, test.most)
+
+    found = [_min_noise(gaussian, quick, fits)]  # first, as it has no secret to lose
     for share in _BAD_SHARES:
         rarer = share * usable / unstable
         found.append(_min_noise(lambda scale, b=rarer: _laplace_design(scale, b), fits, fits))  # type: ignore[misc]
@@ -120,11 +119,6 @@ def _laplace_design(scale: float, bad_answer: float) -> Design:
 
     votes = bisect_left(range(math.ceil(2 * scale * (1 - math.log(bad_answer))) + 2), True, key=rare)
     return Design(DiscreteLaplace(2 * scale), DiscreteLaplace(scale), votes)
-
-
-def _gaussian_design(sigma: float, bad_answer: float) -> Design:
-    test = gaussian_test(sigma, bad_answer)
-    return Design(test.noise, None, test.threshold, test.most)
 
 
 def _min_noise(
@@ -161,9 +155,6 @@ def _log_tail(scale: float, least: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.where(least >= 1, log_upper, np.log1p(-np.exp(log_upper)))
 
 
-_MAX_JOINT_QUERIES = 8
-
-
 @dataclass(frozen=True, repr=False)
 class MSvec(StabilityTest):
     """The plurality if d and noise reach a threshold, else ⊥; d is `stable_moves`. Ends after `unstable` times ⊥.
@@ -197,13 +188,13 @@ class MSvec(StabilityTest):
     Parameters
     ----------
     epsilon : float
-        Ε of the stream.
+        The ε of the whole stream, which noise and threshold follow from.
     delta : float
-        Δ of the stream.
+        The δ of the whole stream.
     unstable : int
-        Most ⊥.
+        How many queries may stay unanswered (⊥); the stream ends with the last of them.
     max_queries : int
-        Most queries.
+        How many queries may be asked.
     """
 
     name: ClassVar[str] = "msvec"
@@ -242,7 +233,7 @@ class MSvec(StabilityTest):
         max_queries, max_answers = parameters.limits(max_queries, max_answers)
         if max_queries > self.max_queries:
             raise BudgetExceeded(f"{max_queries} queries are more than {self.name}'s max_queries = {self.max_queries}")
-        return guarantee_of(self.design, max_queries, max_answers, min(max_queries, self.unstable))
+        return self.design.guarantee(max_queries, max_answers, min(max_queries, self.unstable))
 
     def check(self, max_queries: int, delta: float, n_teachers: int) -> None:
         if max_queries > self.max_queries:
@@ -307,25 +298,6 @@ class MSvec(StabilityTest):
             likely[1:] += np.maximum(before - after, 0.0)[:-1, None] * fresh
         return answered
 
-    def log_stream_outcomes(self, counts: Counts) -> NDArray[np.float64]:
-        """Exact joint log-probabilities of a short stream: one axis per query, each of n_classes + 1, ⊥ last.
-
-        A tuple of labels, with `UNANSWERED` = −1, is an index. What follows the stream's end is ⊥.
-        """
-        n_queries, n_classes = counts.shape
-        if n_queries > _MAX_JOINT_QUERIES:
-            raise ValueError(f"joint outcomes of at most {_MAX_JOINT_QUERIES} queries, not {n_queries}")
-        declined = np.append(np.full(n_classes, -np.inf), 0.0)
-        answered = np.column_stack([log_plurality_shares(counts), np.full(n_queries, -np.inf)])
-        total = np.full((n_classes + 1,) * n_queries, -np.inf)
-        scores = tuple(self.design.scores(plurality_gap(counts)).tolist())
-        for bits in product((True, False), repeat=n_queries):
-            joint = np.asarray(_log_bits(self, scores, bits))
-            for i, bit in enumerate(bits):
-                joint = np.add.outer(joint, answered[i] if bit else declined)
-            total = np.logaddexp(total, joint)
-        return total
-
 
 class MSvecStream(Stream):
     """A stream under way. Its noisy threshold is secret, lives in memory only and cannot be pickled.
@@ -353,33 +325,26 @@ class MSvecStream(Stream):
     def answer(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """Answers to the histograms in turn; fewer than there are histograms if a ⊥ ends the stream."""
         counts = parameters.histograms(counts)
-        self._refuse_beyond_limits(len(counts))
+        if self.ended:
+            raise BudgetExceeded(f"the stream has ended: unstable = {self._mechanism.unstable} is used up")
+        left = self._mechanism.max_queries - self.asked
+        if len(counts) > left:
+            raise BudgetExceeded(f"{len(counts)} queries do not fit: {max(0, left)} of max_queries are left")
         design = self._mechanism.design
         noisy = design.scores(plurality_gap(counts)) + design.noise.sample((len(counts),), entropy)
         labels = argmax_with_random_ties(counts, entropy)
         for i in range(len(counts)):
             self.asked += 1
-            if noisy[i] < self._noisy_threshold(entropy):
+            if self._threshold is None:
+                noise = 0 if design.threshold_noise is None else int(design.threshold_noise.sample((1,), entropy)[0])
+                self._threshold = design.votes_to_pass + noise
+            if noisy[i] < self._threshold:
                 labels[i] = UNANSWERED
                 self.unstable += 1
                 self._threshold = None
             if self.ended:
                 return labels[: i + 1]
         return labels
-
-    def _noisy_threshold(self, entropy: Entropy) -> int:
-        if self._threshold is None:
-            design = self._mechanism.design
-            noise = 0 if design.threshold_noise is None else int(design.threshold_noise.sample((1,), entropy)[0])
-            self._threshold = design.votes_to_pass + noise
-        return self._threshold
-
-    def _refuse_beyond_limits(self, n_queries: int) -> None:
-        if self.ended:
-            raise BudgetExceeded(f"the stream has ended: unstable = {self._mechanism.unstable} is used up")
-        left = self._mechanism.max_queries - self.asked
-        if n_queries > left:
-            raise BudgetExceeded(f"{n_queries} queries do not fit: {max(0, left)} of max_queries are left")
 
 
 @dataclass(frozen=True, repr=False)
@@ -396,13 +361,13 @@ class LectureMSvec(MSvec):
     Parameters
     ----------
     epsilon : float
-        Ε of the stream.
+        The ε of the whole stream, which noise and threshold follow from.
     delta : float
-        Δ of the stream.
+        The δ of the whole stream.
     unstable : int
-        Most ⊥.
+        How many queries may stay unanswered (⊥); the stream ends with the last of them.
     max_queries : int
-        Most queries.
+        How many queries may be asked.
     """
 
     name: ClassVar[str] = "lecture_msvec"
@@ -444,23 +409,3 @@ class LectureMSvec(MSvec):
 
     def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.full(len(at), self.published_epsilon(counts, delta))
-
-
-@lru_cache(maxsize=4096)
-def _log_bits(mechanism: MSvec, scores: tuple[int, ...], bits: tuple[bool, ...]) -> float:
-    """log-probability that just these queries are answered: a sum over each epoch's threshold noise."""
-    from scipy.special import logsumexp  # costs 0.3 s: import where used
-
-    test = mechanism.design.noise
-    values, log_fresh = mechanism.design.threshold_values()
-    log_epoch, unstable = log_fresh, 0
-    for i, bit in enumerate(bits):
-        if unstable == mechanism.unstable or i == mechanism.max_queries:
-            return -np.inf if any(bits[i:]) else float(logsumexp(log_epoch))
-        missing = mechanism.votes_to_pass + values - scores[i]
-        if bit:
-            log_epoch = log_epoch + test.log_sf(missing)
-        else:
-            log_epoch = log_fresh + logsumexp(log_epoch + test.log_cdf(missing - 1))
-            unstable += 1
-    return float(logsumexp(log_epoch))

@@ -260,9 +260,9 @@ class MStab(LaplaceStabilityTest):
     Parameters
     ----------
     epsilon : float
-        Ε per query.
+        The ε of each query.
     query_delta : float
-        Δ per query.
+        The δ of each query.
     """
 
     name: ClassVar[str] = "mstab"
@@ -308,9 +308,9 @@ class MSamp(LaplaceStabilityTest, Subsampling):
     Parameters
     ----------
     epsilon : float
-        Ε per query.
+        The ε of each query.
     query_delta : float
-        Δ per query.
+        The δ of each query.
     sampling_rate : float, optional
         Probability of each record to be in a subsample; the largest for which κ is 2·sampling_rate·n_teachers
         where left out.
