@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from pate.errors import RunError
 from pate.ledger.chain import Pin, json_pin, parse_pin
@@ -22,19 +21,9 @@ LinksFrom = Callable[[int], list[Pin]]
 """The links of a ledger from that number on."""
 
 
-class Anchor(Protocol):
-    """Where the links of one ledger are kept; every failure is a `RunError` of one line."""
-
-    def last(self) -> Pin | None:
-        """The last link that is kept here."""
-
-    def extend(self, links_from: LinksFrom) -> None:
-        """Store all links that are not here yet, durably; RunError if those that are here belong to another chain."""
-
-
-def open_anchor(place: str, ledger: str) -> Anchor:
-    """The anchor at a path or URL, of the ledger of that identity."""
-    return _ObjectAnchor(place, ledger) if is_url(place) else _FileAnchor(Path(place), ledger)
+def open_anchor(place: str, ledger: str) -> FileAnchor | ObjectAnchor:
+    """The anchor at a path or URL, of the ledger of that identity; every failure is a `RunError` of one line."""
+    return ObjectAnchor(place, ledger) if is_url(place) else FileAnchor(Path(place), ledger)
 
 
 def absolute(place: str) -> str:
@@ -50,7 +39,7 @@ def conflict(place: str, link: int) -> RunError:
     )
 
 
-class _FileAnchor:
+class FileAnchor:
     """Lines of JSON, appended under a lock. Only the last link of this ledger matters, and it is under the lock too."""
 
     def __init__(self, path: Path, ledger: str) -> None:
@@ -59,6 +48,7 @@ class _FileAnchor:
         self._read = 0
 
     def last(self) -> Pin | None:
+        """The last link of the ledger that is kept here."""
         if not self._path.exists():
             return None
         descriptor = self._open(os.O_RDONLY, fcntl.LOCK_SH)
@@ -69,10 +59,11 @@ class _FileAnchor:
         return self._last
 
     def extend(self, links_from: LinksFrom) -> None:
+        """Append all links that are not here yet, durably; RunError if those that are here belong to another chain."""
         descriptor = self._open(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX)
         try:
             torn = self._read_on(descriptor)
-            new = links_after(self._last, links_from, str(self._path))
+            new = _links_after(self._last, links_from, str(self._path))
             lines = [json.dumps({"ledger": self._ledger} | json.loads(json_pin(pin))) + "\n" for pin in new]
             content = ("\n" * bool(torn and new) + "".join(lines)).encode()
             if os.write(descriptor, content) != len(content):
@@ -119,7 +110,7 @@ class _FileAnchor:
         self._last = pin
 
 
-class _ObjectAnchor:
+class ObjectAnchor:
     """The object `LEDGER/n` holds the code of link n: whoever creates it decides which chain it is."""
 
     def __init__(self, url: str, ledger: str) -> None:
@@ -127,6 +118,7 @@ class _ObjectAnchor:
         self._last: Pin | None = None
 
     def last(self) -> Pin | None:
+        """The last link of the ledger that is kept here."""
         names = self._storage.names(self._ledger)
         if not names:
             return None
@@ -137,8 +129,9 @@ class _ObjectAnchor:
         return pin
 
     def extend(self, links_from: LinksFrom) -> None:
+        """Create an object for each link that has none; RunError if those that are here belong to another chain."""
         self._last = self._last or self.last()
-        for pin in links_after(self._last, links_from, self._storage.url):
+        for pin in _links_after(self._last, links_from, self._storage.url):
             if not self._storage.create(self._name(pin.link), json_pin(pin).encode()):
                 raise conflict(self._storage.url, pin.link)
             if self._last is None and self._storage.create(self._name(pin.link), b"another"):
@@ -149,7 +142,7 @@ class _ObjectAnchor:
         return f"{self._ledger}/{link:09d}"
 
 
-def links_after(last: Pin | None, links_from: LinksFrom, place: str) -> list[Pin]:
+def _links_after(last: Pin | None, links_from: LinksFrom, place: str) -> list[Pin]:
     """A ledger's links after the last that the anchor holds; RunError if the ledger does not hold that one."""
     if last is None:
         return links_from(1)

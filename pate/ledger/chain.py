@@ -204,13 +204,6 @@ def link_mac(key: bytes, before: bytes, link: int, kind: str, content: list[Any]
     return hmac.digest(key, message, "sha256")
 
 
-def _vouches(mac: object, key: bytes, before: bytes, link: int, kind: str, content: list[Any]) -> bool:
-    try:
-        return isinstance(mac, bytes) and hmac.compare_digest(link_mac(key, before, link, kind, content), mac)
-    except TypeError:  # bytes where there were none
-        return False
-
-
 def identity(key: bytes) -> str:
     """The public name of the ledger of a key: only who has the key can make a ledger of that name."""
     return f"ledger-{hmac.digest(key, b'pate ledger identity', 'sha256')[:12].hex()}"
@@ -225,7 +218,12 @@ def read_chain(db: sqlite3.Connection, key: bytes, path: Path) -> Chain:
     for expected, (link, kind, number, mac) in enumerate(db.execute("SELECT * FROM chain ORDER BY link"), start=1):
         if link != expected:
             raise RunError(f"{path}: link {expected} of the chain is missing")
-        if kind not in KINDS or not _vouches(mac, key, before, link, kind, contents.pop((kind, number), [])):
+        content = contents.pop((kind, number), [])
+        try:
+            vouched = kind in KINDS and hmac.compare_digest(link_mac(key, before, link, kind, content), mac)
+        except TypeError:  # text where there were bytes, or the other way round
+            vouched = False
+        if not vouched:
             raise RunError(f"{path}: link {link} of the chain, or what it vouches for, was changed, removed or moved")
         macs.append(mac)
         before, released = mac, released or kind in _RELEASES
@@ -285,7 +283,10 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise RunError(f"{path}: there is no ledger")
     with named_errors(path), TemporaryDirectory(prefix="pate-ledger-") as folder:  # mode 0700
         if not os.access(path.parent, os.W_OK):  # SQLite needs files of its own there
-            path = _copied(path, Path(folder))
+            for beside in (path, path.with_name(f"{path.name}-wal")):
+                if beside.exists():
+                    shutil.copyfile(beside, Path(folder) / beside.name)
+            path = Path(folder) / path.name
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30, isolation_level=None)
         try:
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
@@ -293,14 +294,6 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             yield db
         finally:
             db.close()
-
-
-def _copied(path: Path, folder: Path) -> Path:
-    for suffix in ("", "-wal"):
-        beside = path.with_name(path.name + suffix)
-        if beside.exists():
-            shutil.copyfile(beside, folder / beside.name)
-    return folder / path.name
 
 
 def verify(path: Path, key: bytes, head: Path, pins: Mapping[str, Pin] | None = None) -> int:

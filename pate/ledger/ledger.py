@@ -154,7 +154,7 @@ class Ledger:
         self._anchor = None if anchor is None else open_anchor(anchor, identity(key))
         self._db = connect(path, make=shared is None)
         try:
-            with self._named_errors(), self._transaction():
+            with named_errors(self.path), self._transaction():
                 prepare_tables(self._db, path)
                 self._catch_up()
                 self._check()
@@ -253,7 +253,7 @@ class Ledger:
         if not self._db.in_transaction:
             raise RuntimeError("charge_and_store is for the block of a batch")
         rdp = cost.asked * self.limits.rdp_asked + cost.answered * self.limits.rdp_answered
-        with self._named_errors():
+        with named_errors(self.path):
             charge = self._db.execute(
                 "INSERT INTO charges (run, asked, answered, unstable, rdp, at, ensemble) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (self._run, *astuple(cost), rdp, now(), self.ensemble),
@@ -276,7 +276,7 @@ class Ledger:
 
     def close(self) -> None:
         """Release the file, with everything in the one file that people copy."""
-        with self._named_errors():
+        with named_errors(self.path):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
@@ -359,26 +359,21 @@ class Ledger:
             self._anchor.extend(self._links_from)
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._named_errors():
+        with named_errors(self.path):
             return self._db.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._named_errors():
+        with named_errors(self.path):
             self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            with self._named_errors():
+            with named_errors(self.path):
                 self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        with named_errors(self.path):
-            yield
 
 
 def connect(path: Path, make: bool = True) -> sqlite3.Connection:
@@ -505,7 +500,7 @@ class _Founding(Ledger):
     def __init__(self, place: SharedLedger, budget: SharedBudget) -> None:
         self.path, self.shared, self._key, self._head, self._anchor = place.db, budget, place.key, place.head, None
         self._db = connect(place.db)
-        with self._named_errors(), self._transaction():
+        with named_errors(self.path), self._transaction():
             prepare_tables(self._db, place.db)
             self._agree_on_budget()
         self._write_head()

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from pate.errors import RunError
-from pate.ledger.chain import FIRST_LINK, Link, link_mac, prepare_tables, row_content
+from pate.ledger.chain import FIRST_LINK, Link, link_mac, named_errors, prepare_tables, row_content
 from pate.ledger.ledger import Ledger, connect, now
 from pate.storage import Storage, open_storage
 
@@ -154,7 +154,7 @@ class History(StoredLedger):
         self.path, self._key, self._head, self._storage, self._anchor = path, key, head, storage, None
         self._sent = self._stopped = False
         self._db = connect(path)
-        with self._named_errors(), self._transaction():
+        with named_errors(self.path), self._transaction():
             prepare_tables(self._db, path)
             self._catch_up()
         if not self._rows("SELECT 1 FROM chain"):

@@ -172,17 +172,10 @@ class Mechanism(ABC):
 
         Infinity where no paper bounds it. `moments` is for papers that take moments up to a number.
         """
-        return float(self.published_epsilons(counts, delta, np.array([len(counts)]))[0])
-
-    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
-        """`published_epsilon` of the first n queries for each n in `at`."""
         rdp = self.published_rdp(counts, published_bounds.DEFAULT_ORDERS)
         if rdp is None:
-            return np.full(len(at), math.inf)
-        totals = np.cumsum(rdp, axis=0)[at - 1]
-        return np.array(
-            [published_bounds.epsilon_from_rdp(published_bounds.DEFAULT_ORDERS, total, delta)[0] for total in totals]
-        )
+            return math.inf
+        return published_bounds.epsilon_from_rdp(published_bounds.DEFAULT_ORDERS, rdp.sum(axis=0), delta)[0]
 
     def sanitised_cost(self, counts: Counts, answered: NDArray[np.bool_], order: float) -> PrivateCost:
         """The data-dependent cost that `budget.sanitise` releases a bound on; private."""

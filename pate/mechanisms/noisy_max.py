@@ -121,9 +121,6 @@ class LNMax(SymmetricNoisyMax):
         """Papernot et al. 2017, Theorems 2 and 3; the paper took 8 moments."""
         return published_bounds.lnmax_epsilon(counts, self.scale, delta, moments)
 
-    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.array([self.published_epsilon(counts[:n], delta) for n in at])
-
     def describe(self) -> str:
         return f"the class with most votes after integer Laplace noise of scale {self.scale:g} votes on each"
 

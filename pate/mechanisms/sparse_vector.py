@@ -406,6 +406,3 @@ class LectureMSvec(MSvec):
 
     def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
         return self.epsilon if delta >= self.delta else math.inf
-
-    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.full(len(at), self.published_epsilon(counts, delta))

@@ -148,9 +148,6 @@ class LaplaceStabilityTest(SingleStabilityTest):
         advanced = compose_advanced(self.epsilon, self.query_delta, len(counts), slack).epsilon
         return min(advanced, len(counts) * self.epsilon)
 
-    def published_epsilons(self, counts: Counts, delta: float, at: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.array([self.published_epsilon(counts[:n], delta) for n in at])
-
 
 class Subsampling(SingleStabilityTest):
     """What MSamp's tests share: teachers on Poisson subsamples of the records, and how large those are.

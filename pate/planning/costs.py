@@ -144,7 +144,7 @@ def cumulative_epsilons(
     n_classes = counts.shape[1]
     worst = [worst_case_epsilon(mechanism, int(n), None, delta, n_classes) for n in at]
     curves = {"every data set (publishable)": np.array(worst)}
-    published = mechanism.published_epsilons(counts, delta, at)
+    published = np.array([mechanism.published_epsilon(counts[:n], delta) for n in at])
     if np.isfinite(published).any():
         curves["published bound (private)"] = published
     if not mechanism.has_exact_cost:

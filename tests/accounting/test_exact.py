@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon, worst_divergences
-from pate.accounting.loss_distribution import Curves, _fast_length, connect_the_dots, losses_epsilon, pld_epsilon
+from pate.accounting.loss_distribution import Curves, connect_the_dots, losses_epsilon, pld_epsilon
 from pate.accounting.neighbours_of_histogram import distinct_moves, neighbour_outcomes
 from pate.errors import ConfigError, DataError, PateError
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
@@ -225,13 +225,6 @@ def one_histogram(p: NDArray[np.float64], q: NDArray[np.float64], interval: floa
     grid = np.arange(n + 1) * interval
     there, back = hockey_stick(p, q, grid)[None], hockey_stick(q, p, grid)[None]
     return Curves(interval, there, back, np.array([repeats]))
-
-
-def test_transforms_have_the_lengths_that_scipy_takes_for_quick() -> None:
-    from scipy.fft import next_fast_len
-
-    for least in (*range(1, 3000), 10**6 + 1, 123_456_789):
-        assert _fast_length(least) == next_fast_len(least, real=True)
 
 
 def test_connect_the_dots_is_dp_accountings() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pate.accounting.neighbours_of_histogram import move_votes
 from pate.accounting.parameters import TooWide
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, PermuteAndFlip
-from pate.mechanisms.win_probabilities import move_votes
 
 NOISY_MAX = [LNMax(20.0), LNMax(0.4), LNMax(3.0), GNMax(40.0), GNMax(9.0), GNMax(0.6)]
 ALL = [*NOISY_MAX, ConfidentGNMax(12.5, 3.0, 2.0), ConfidentGNMax(200.0, 150.0, 40.0)]
