@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,6 @@ from pate.storage import is_url
 if TYPE_CHECKING:
     from pate.ledger.chain import Pin
     from pate.runs.run import Run as RunOf
-    from pate.storage import Storage
 
 Run = Annotated[str, typer.Argument(help="run directory, its URL, or the folder of a shared ledger")]
 Anchor = Annotated[
@@ -114,61 +113,47 @@ class _Place:
 @contextmanager
 def _place(run: str, anchor: str | None) -> Iterator[_Place]:
     """The ledger a run writes to, or a shared one; a copy where the run is in storage."""
+    from pate.ledger.anchor import open_anchor
     from pate.ledger.chain import identity
     from pate.runs.anchoring import known_anchor
     from pate.runs.run import Run as RunOf
 
     with RunOf.load(run) as found:
-        place = _local_place(found) if found.storage is None else _stored_place(found, found.storage)
+        place = _ledger_of(found)
         named = anchor or known_anchor(found, identity(place.key))
-        yield _anchored(place, named) if named else place
+        if named:
+            last = open_anchor(named, identity(place.key)).last()
+            if last is None:
+                raise RunError(f"{named}: the anchor holds nothing of this ledger")
+            place = replace(place, pins={**place.pins, f"the anchor {named}": last})
+        yield place
 
 
-def _stored_place(run: RunOf, storage: Storage) -> _Place:
-    from pate.ledger.stored import History
-    from pate.runs.published import published_pins
-
-    History(storage, run.ledger_file, run.key, run.ledger_head)
-    return _Place(storage.url, run.ledger_file, run.key, run.ledger_head, published_pins(run.path))
-
-
-def _local_place(run: RunOf) -> _Place:
+def _ledger_of(run: RunOf) -> _Place:
     from pate.config import Config
-    from pate.ledger import SharedLedger
+    from pate.ledger import History, SharedLedger
     from pate.runs.published import published_pins
 
-    if not run.config_file.exists():
-        if SharedLedger.is_at(run.path):
-            return _shared_place(SharedLedger.at(run.path))
-        raise RunError(f"{run.place}: is not a run directory, nor a shared ledger")
-    config = run.config
-    if not isinstance(config, Config):
-        raise RunError(f"{run.place}: is a run of `pate baseline`, which has no ledger")
-    pins = published_pins(run.path)
-    if config.budget.ledger is not None:
+    if run.storage is not None:
+        History(run.storage, run.ledger_file, run.key, run.ledger_head)
+        return _Place(run.storage.url, run.ledger_file, run.key, run.ledger_head, published_pins(run.path))
+    pins: Mapping[str, Pin] = {}
+    if run.config_file.exists():
+        config = run.config
+        if not isinstance(config, Config):
+            raise RunError(f"{run.place}: is a run of `pate baseline`, which has no ledger")
+        path, pins = run.ledger_file, published_pins(run.path)
+        if config.budget.ledger is None:
+            if not path.exists() and not pins:
+                raise RunError(f"{path}: there is no ledger yet")
+            return _Place(str(path), path, run.key, run.ledger_head, pins)
         _, config_dir = run.places
         shared = SharedLedger.at(config_dir / config.budget.ledger.path, config.budget.ledger.id)
-        return _shared_place(shared, pins)
-    path = run.ledger_file
-    if not path.exists() and not pins:
-        raise RunError(f"{path}: there is no ledger yet")
-    return _Place(str(path), path, run.key, run.ledger_head, pins)
-
-
-def _shared_place(shared: Any, pins: Mapping[str, Pin] | None = None) -> _Place:
-    return _Place(str(shared.db), shared.db, shared.key, shared.head, pins or {})
-
-
-def _anchored(place: _Place, anchor: str) -> _Place:
-    from dataclasses import replace
-
-    from pate.ledger.anchor import open_anchor
-    from pate.ledger.chain import identity
-
-    last = open_anchor(anchor, identity(place.key)).last()
-    if last is None:
-        raise RunError(f"{anchor}: the anchor holds nothing of this ledger")
-    return replace(place, pins={**place.pins, f"the anchor {anchor}": last})
+    elif SharedLedger.is_at(run.path):
+        shared = SharedLedger.at(run.path)
+    else:
+        raise RunError(f"{run.place}: is not a run directory, nor a shared ledger")
+    return _Place(str(shared.db), shared.db, shared.key, shared.head, pins)
 
 
 def _published(place: str) -> dict[str, float] | None:

@@ -151,7 +151,7 @@ def _solved(
         return RdpGuarantee.epsilon(guarantee, workload.delta) if isinstance(guarantee, RdpGuarantee) else math.inf
 
     def rounded(noise: float) -> Mechanism:
-        return mechanism_at(min(_rounded_up(noise), parameters.MAX_NOISE) if sign > 0 else noise)
+        return mechanism_at(min(three_digits(noise, up=True), parameters.MAX_NOISE) if sign > 0 else noise)
 
     about = min_noise(closed_form, target_epsilon, 100.0, bounds, 0.05) or 100.0
     noise = min_noise(
@@ -173,7 +173,7 @@ def _solved(
             expected = epsilon_of(found, workload)
             if expected <= target_epsilon:
                 return found
-            less, expected = _rounded_up(less), expected * _SAFELY
+            less, expected = three_digits(less, up=True), expected * _SAFELY
     for _ in range(60):
         found = rounded(noise)
         epsilon = epsilon_of(found, workload, roughly=True)
@@ -313,7 +313,7 @@ def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: in
     return np.array(rows), np.array(list(gaps.values()), dtype=np.float64)
 
 
-def _rounded_up(noise: float) -> float:
-    """Three digits: noise that people can write down."""
-    unit = 10.0 ** (math.floor(math.log10(noise)) - 2)
-    return round(math.ceil(noise / unit - 1e-9) * unit, 10)
+def three_digits(value: float, up: bool = False) -> float:
+    """The value with three digits, rounded to the nearest or up."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return round((math.ceil(value / unit - 1e-9) if up else round(value / unit)) * unit, 10)

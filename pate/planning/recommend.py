@@ -209,12 +209,6 @@ def usual_delta(records: int) -> float:
     return min(1e-5, 10.0 ** math.floor(math.log10(0.1 / records) + 1e-9))
 
 
-def three_digits(value: float, up: bool = False) -> float:
-    """The value with three digits, rounded to the nearest or up."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return round((math.ceil(value / unit - 1e-9) if up else round(value / unit)) * unit, 10)
-
-
 def round_up(epsilon: float) -> float:
     """Two decimals: a limit that people can write down, and that ε is within."""
     return math.ceil(100 * epsilon - 1e-9) / 100

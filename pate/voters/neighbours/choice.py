@@ -12,8 +12,8 @@ from pate.components.registry import counted
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import Histogram, build
 from pate.mechanisms.cell_costs import Round, cost_of, guarantee
-from pate.planning.plan import min_noise
-from pate.planning.recommend import Choice, Situation, describe_parameters, round_up, three_digits
+from pate.planning.plan import min_noise, three_digits
+from pate.planning.recommend import Choice, Situation, describe_parameters, round_up
 
 _SURE = 0.95
 _MIN_PUBLIC = 2

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pate.accounting import parameters
 from pate.errors import DataError
 from pate.mechanisms import Mechanism, build
-from pate.planning.plan import Workload, epsilon_of, histograms_of_gaps, solve_noise
-from pate.planning.recommend import Choice, Situation, describe_parameters, round_up, three_digits
+from pate.planning.plan import Workload, epsilon_of, histograms_of_gaps, solve_noise, three_digits
+from pate.planning.recommend import Choice, Situation, describe_parameters, round_up
 
 if TYPE_CHECKING:
     from pate.data.private import PrivateData
