@@ -2,7 +2,7 @@
 
 Every function takes a value and the key it is known by, and gives the value back as a plain number; what makes no
 sense (a negative count, a δ of 2, NaN, text, True) raises one line that names the key, the value and what would do.
-A figure worked out from nonsense would look like any other, and be too small.
+A figure computed from nonsense would look like any other, and be too small.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def positive(value: object, key: str) -> float:
 
 
 def clip_norm(value: object, key: str = "clip_norm") -> float:
-    """The norm that gradients are clipped to: single precision works out norms, so it must hold squares as short.
+    """The norm that gradients are clipped to: single precision computes norms, so it must hold squares as short.
 
     Of a number too small to square nothing is left: a gradient far longer than the clipping norm would count whole.
     """

@@ -293,7 +293,7 @@ def epsilon_sanitised(
 ) -> SanitisedEpsilon:
     """Release an upper bound on the ε of the labels and of this release together.
 
-    `failure` is the part of `delta` spent on the bound being too low (a tenth unless told). The figure is
+    `failure` is the part of `delta` spent on the bound being too low (by default a tenth). The figure is
     clipped at the public worst case and at zero, and rounded up to a multiple of `GRID`.
     """
     delta = parameters.delta(delta)

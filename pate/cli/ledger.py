@@ -212,8 +212,8 @@ def _print(content: dict[str, Any]) -> None:
             f"in {len(own)} batches"
         )
     if content["published"] is not None:
-        told = content["published"]
-        print(f"ε to publish: {told['epsilon']:.4g} at δ = {told['delta']:g}, of limits that were fixed beforehand")
+        cost = content["published"]
+        print(f"ε to publish: {cost['epsilon']:.4g} at δ = {cost['delta']:g}, of limits that were fixed beforehand")
 
 
 def _rounds(limits: str) -> tuple[str, list[str]]:

@@ -269,7 +269,7 @@ def _seconds(voters: Voters[Any], public: PublicData, private: PrivateData, conf
     context = RunContext(config, "", RunOptions(config_dir=config_dir, pages=False), Quiet(), public)
     run_checks(context, skip=NotTrusted)
     student = context.student_seconds if context.student_seconds else None
-    # How long it takes tells about how many records there are, and what is printed may end up in a log.
+    # How long it takes shows about how many records there are, and what is printed may end up in a log.
     records = len(private) if public.benchmark and isinstance(private, Sized) else public_record_count(config.data)
     if guard.refused or records is None:
         return Seconds(None, student)

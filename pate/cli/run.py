@@ -53,7 +53,7 @@ def run(
     """Train teachers on private data, release labels privately, train a student, report."""
     with held_back(end_at_once=True):  # threads that libraries start while they are loaded leave signals to us
         from pate.config import load_config
-    settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is told at once
+    settings = load_config(config, set_ or ())  # before the rest is loaded: a mistake in it is reported at once
     with held_back(end_at_once=True):
         from pate import pipeline
     from pate.runs.console import console_for

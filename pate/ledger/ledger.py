@@ -444,7 +444,7 @@ class SharedLedger:
 
     @classmethod
     def is_at(cls, folder: Path) -> bool:
-        """Whether there is a shared ledger in that folder, as far as its key tells."""
+        """Whether there is a shared ledger in that folder, judging by its key."""
         return (folder / _KEY).exists()
 
     @classmethod

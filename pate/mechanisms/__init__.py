@@ -72,7 +72,7 @@ def parameters_of(cls: type[Mechanism]) -> dict[str, dataclasses.Field[Any]]:
 def build(settings: Mapping[str, Any], n_teachers: int | None = None) -> Mechanism:
     """The mechanism that `settings` name: {'name': 'gnmax', 'sigma': 40}; a name is short or a dotted path.
 
-    One that has to know the number of teachers is told `n_teachers`.
+    One with a parameter `n_teachers` gets the number of teachers.
 
     >>> build({"name": "gnmax", "sigma": 40})
     GNMax(sigma=40.0)

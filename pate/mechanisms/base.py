@@ -113,7 +113,7 @@ class Mechanism(ABC):
 
     @property
     def has_exact_cost(self) -> bool:
-        """Whether the exact data-dependent cost of single queries can be worked out and composed."""
+        """Whether the exact data-dependent cost of single queries can be computed and composed."""
         return self.votes_per_record == 1 and not self.priced_as_stream
 
     # how it answers

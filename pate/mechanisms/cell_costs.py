@@ -2,7 +2,7 @@
 
 A record, or a person with all records, has m votes in all, each in another cell. Added or removed it changes m counts
 by 1; changed under its id at most 2m: m go down by 1 and m go up by 1, in one cell or in two. Noise is drawn for every
-count of every cell on its own. So what a release tells about the record, it tells through at most 2m noisy counts,
+count of every cell on its own. So what a release reveals of the record, it reveals through at most 2m noisy counts,
 or through the choices made in the cells they are in, whatever the number of cells and classes: the cost is per record
 and round, not per cell. Rounds may look at what earlier rounds released: their costs add up.
 
@@ -178,7 +178,7 @@ class RoundsCost:
 
 
 def guarantee(rounds: Sequence[Round], votes: int, changed: bool = True) -> SingleCounts:
-    """What all rounds tell about one record.
+    """What all rounds reveal of one record.
 
     Neighbouring relation: a record is added or removed, or `changed` under its id: with ids, all that a person has.
     Sensitivity: in each round at most `votes` counts change by 1; if changed, as many go down and as many go up

@@ -42,13 +42,13 @@ class ConfidentGNMax(Mechanism):
     Parameters
     ----------
     threshold : float
-        Votes the noisy plurality needs.
+        Votes that the noisy largest count needs for an answer; about 70 % of the teachers is usual.
     sigma1 : float
-        Noise of the test, a standard deviation in votes.
+        Standard deviation of the noise on the test, in votes.
     sigma2 : float
-        Noise of the answer, a standard deviation in votes.
-    n_teachers : int, optional
-        Number of votes in every histogram.
+        Standard deviation of the noise on each count of an answer, in votes.
+    n_teachers : int, default=None
+        Number of votes in every histogram; where it is given, test and answer together cost less.
     """
 
     name: ClassVar[str] = "confident_gnmax"
@@ -77,7 +77,7 @@ class ConfidentGNMax(Mechanism):
         return labels
 
     def _counted(self, counts: Counts) -> NDArray[np.int64]:
-        """The histograms, each with as many votes as the cost was worked out for."""
+        """The histograms, each with as many votes as the cost was computed for."""
         votes = parameters.histograms(counts)
         if self.n_teachers is not None and (votes.sum(axis=1) != self.n_teachers).any():
             raise parameters.VotesError(f"counts: a row does not hold the votes of {self.n_teachers:,} teachers")

@@ -91,7 +91,7 @@ class LNMax(SymmetricNoisyMax):
     Parameters
     ----------
     scale : float
-        Laplace scale in votes.
+        Scale b of the Laplace noise on each count, in votes; the 2017 paper's γ is 1/scale.
     """
 
     name: ClassVar[str] = "lnmax"
@@ -137,7 +137,7 @@ class GNMax(SymmetricNoisyMax):
     Parameters
     ----------
     sigma : float
-        Standard deviation in votes.
+        Standard deviation of the noise on each count, in votes.
     """
 
     name: ClassVar[str] = "gnmax"
@@ -186,7 +186,7 @@ class Histogram(LNMax):
     Parameters
     ----------
     scale : float
-        Laplace scale in votes.
+        Scale b of the Laplace noise on each count, in votes.
     """
 
     name: ClassVar[str] = "histogram"
@@ -228,7 +228,7 @@ class PermuteAndFlip(NoisyMax):
     Parameters
     ----------
     scale : float
-        Scale of the exponential noise in votes.
+        Scale of the exponential noise on each count, in votes.
     """
 
     name: ClassVar[str] = "permute_and_flip"

@@ -257,9 +257,9 @@ class MStab(LaplaceStabilityTest):
     Parameters
     ----------
     epsilon : float
-        The ε of each query.
+        The ε of each query; the noise follows from it.
     query_delta : float
-        The δ of each query.
+        Most probability of an answer where one record decides it: the δ of each query.
     """
 
     name: ClassVar[str] = "mstab"
@@ -305,14 +305,14 @@ class MSamp(LaplaceStabilityTest, Subsampling):
     Parameters
     ----------
     epsilon : float
-        The ε of each query.
+        The ε of each query; the noise follows from it.
     query_delta : float
-        The δ of each query.
-    sampling_rate : float, optional
-        Probability of each record to be in a subsample; the largest for which κ is 2·sampling_rate·n_teachers
-        where left out.
-    n_teachers : int, optional
-        Number of teachers.
+        Most probability of an answer where one record decides it: the δ of each query.
+    sampling_rate : float, default=None
+        Probability of each record to be in a teacher's subsample; by default the largest at which a clear lead,
+        of `CLEAR_LEAD` of the teachers, is answered.
+    n_teachers : int
+        Number of teachers; a run sets it.
     """
 
     name: ClassVar[str] = "msamp"
@@ -440,7 +440,7 @@ class GaussianMStab(GaussianStabilityTest):
     sigma : float
         Standard deviation of the noise, in votes.
     query_delta : float
-        Most probability of an answer where one vote decides it.
+        Most probability of an answer where one vote decides it: the δ of each query.
     """
 
     name: ClassVar[str] = "gaussian_mstab"
@@ -462,12 +462,12 @@ class GaussianMSamp(GaussianStabilityTest, Subsampling):
     sigma : float
         Standard deviation of the noise, in records.
     query_delta : float
-        Most probability of an answer where one record decides it.
-    sampling_rate : float, optional
-        Probability of each record to be in a subsample; the largest for which κ is 2·sampling_rate·n_teachers
-        where left out.
-    n_teachers : int, optional
-        Number of teachers.
+        Most probability of an answer where one record decides it: the δ of each query.
+    sampling_rate : float, default=None
+        Probability of each record to be in a teacher's subsample; by default the largest at which a clear lead,
+        of `CLEAR_LEAD` of the teachers, is answered.
+    n_teachers : int
+        Number of teachers; a run sets it.
     """
 
     name: ClassVar[str] = "gaussian_msamp"

@@ -6,7 +6,7 @@ probability p(v − c). Ties are shared: the winner's share, E[1/(1 + rivals at 
 term is positive, so nothing cancels, and each probability, however small, has full relative precision.
 
 The accountant prices a histogram against every histogram one moved vote away, up to 90 of them with 10
-classes. Two factors of the product differ between the two, so the product over all classes is worked out
+classes. Two factors of the product differ between the two, so the product over all classes is computed
 once, and each neighbour is a sum of it times two tabulated ratios.
 """
 

@@ -33,7 +33,7 @@ def uniforms(n: int, entropy: Entropy = os.urandom) -> NDArray[np.float64]:
 def gaussians(n: int, entropy: Entropy = os.urandom) -> NDArray[np.float64]:
     """n standard normal draws, each half the sum of four.
 
-    One inverse-CDF draw takes at most 2⁵² values, and which floating-point sums it can reach may tell what it was
+    One inverse-CDF draw takes at most 2⁵² values, and which floating-point sums it can reach may show what it was
     added to; a sum of four has no such short list (Holohan and Braghin, "Secure Random Sampling in
     Differential Privacy", 2021).
     """

@@ -3,7 +3,7 @@
 Votes are integers, so the noise is too: no low bits of a floating-point sum can give a count away, and tails, ties
 and probabilities can be summed exactly.
 
-A draw compares 128 random bits with a table of the cumulative distribution, worked out in 60-digit decimal
+A draw compares 128 random bits with a table of the cumulative distribution, computed in 60-digit decimal
 arithmetic and cut where the tails hold less than 2⁻⁹⁹. Its total-variation distance from the untruncated
 distribution is below `TV_ERROR_PER_DRAW`; the accountant charges that error to δ.
 """

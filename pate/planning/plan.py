@@ -123,7 +123,7 @@ def solve_noise(
         text = f"{{target_epsilon}}: nothing to solve for in {cls.name}; give all its parameters"
         raise ConfigError(text, target_epsilon=None)
     others = {name: value for name, value in settings.items() if name not in ("name", cls.free_parameter)}
-    build({**others, "name": settings["name"], cls.free_parameter: 1.0}, n_teachers)  # a wrong one is told here
+    build({**others, "name": settings["name"], cls.free_parameter: 1.0}, n_teachers)  # a wrong one is refused here
     return _solved(cls, settings["name"], tuple(sorted(others.items())), target_epsilon, workload, n_teachers)
 
 

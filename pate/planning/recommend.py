@@ -21,7 +21,7 @@ from pate.planning.plan import Workload, solve_queries
 _MAX_QUERIES = 2_000  # beyond, better teachers are worth more than more labels
 _ENOUGH_LABELS_PER_CLASS = 100  # for a student
 _ORDERS_OF_A_LEDGER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
-_ONE_SIGMA = 40.0  # with which ε is worked out once
+_ONE_SIGMA = 40.0  # with which ε is computed once
 
 
 @dataclass(frozen=True)

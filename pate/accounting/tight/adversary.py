@@ -176,10 +176,10 @@ NEGLECTED = 1e-16
 
 MIN_SCALE = 1.0
 MAX_SCALE, MAX_LAPLACE_SCALE = 64.0, 30.0
-"""Noise, in votes, for which this is worked out: beyond, finding the curves takes too long."""
+"""Noise, in votes, for which this is computed: beyond, finding the curves takes too long."""
 
 MAX_WORK = 1.2e11
-"""Multiplications beyond which it is not worked out: some seconds."""
+"""Multiplications beyond which it is not computed: some seconds."""
 
 _STEP = 0.2  # of the grid of log-likelihood ratios, over the noise's scale
 _BLOCKS_AT_ONCE = 50_000
@@ -340,7 +340,7 @@ def _trimmed(grid: Grid, masses: Floats) -> _Game:
 
 
 def has_game(noise: IntegerNoise) -> bool:
-    """Whether the game is worked out for this noise."""
+    """Whether the game is computed for this noise."""
     return MIN_SCALE <= noise.scale <= (MAX_LAPLACE_SCALE if noise.tail_ratio else MAX_SCALE)
 
 
@@ -349,7 +349,7 @@ def adversary_epsilons(noise: IntegerNoise, at: Sequence[int], delta: float, kno
 
     Neighbouring relation: one vote moves, in every query. Sensitivity: two counts change by 1 each.
     Guarantee: the answers to so many queries, each chosen by the answers before, are (ε, δ)-DP, for any number of
-    classes and of teachers. Infinite where it is not worked out. `known` is an ε that holds for all of them.
+    classes and of teachers. Infinite where it is not computed. `known` is an ε that holds for all of them.
     """
     if not (has_game(noise) and 0 < known < _LARGEST):
         return [math.inf] * len(at)

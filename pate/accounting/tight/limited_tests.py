@@ -142,7 +142,7 @@ def _log_moments(test: NoisyTest, order: float, thin: int) -> tuple[NDArray[np.f
 class LimitedTests(Guarantee):
     """A stream of tests within limits, but for an event of probability `lost`, which is charged to δ.
 
-    A privacy loss distribution of all tests is valid as well, but was never seen to give less (`by_method` tells both).
+    A privacy loss distribution of all tests is valid as well, but was never seen to give less (`by_method` gives both).
     """
 
     test: NoisyTest
