@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import Guarantee, RdpGuarantee, epsilon_of_rdp, rdp_epsilon
-from pate.accounting.tight.histogram_grid import Floats, Ints, Plane, _excess, two_class_excesses
+from pate.accounting.tight.histogram_grid import Floats, Ints, Plane, moment_excess, two_class_excesses
 from pate.accounting.tight.margins import log_test, moves_among_others, tabulated, tests_above
 from pate.accounting.worst_case import LARGEST_SCALE, WorstCaseGuarantee, worst_case_rdp
 from pate.noise.integer import TV_ERROR_PER_DRAW, Entropy, IntegerNoise
@@ -191,7 +191,10 @@ def rdp_of_test_by_largest(noise: IntegerNoise, threshold: float, order: float, 
     """Rényi cost of the test, forward, by the largest count 0 … n_teachers: exact for integer noise, rounded up."""
     passes, fails = log_test(noise, threshold, np.arange(-1, n_teachers + 2))
     here, less, more = slice(1, -1), slice(None, -2), slice(2, None)
-    excess = [_excess(passes[here], passes[to], order) + _excess(fails[here], fails[to], order) for to in (less, more)]
+    excess = [
+        moment_excess(passes[here], passes[to], order) + moment_excess(fails[here], fails[to], order)
+        for to in (less, more)
+    ]
     return np.log1p(np.maximum(*excess) * (1 + _COST_ROUNDING)) / (order - 1)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from support.exact_noise import exact_mass
 
 from pate.accounting.composition import rdp_epsilon
-from pate.accounting.tight.histogram_grid import Outcomes, Plane, _excess, largest_excess
+from pate.accounting.tight.histogram_grid import Outcomes, Plane, largest_excess, moment_excess
 from pate.accounting.tight.margins import Question, largest_below, moves, moves_among_others, moves_of_the_plurality
 from pate.accounting.worst_case import confident_price, threshold_test_rdp, worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax
@@ -144,10 +144,10 @@ def points(plane: Plane, loses_ties: bool, low: int, high: int) -> tuple[NDArray
     """x, y and the excess there."""
     x, y = (side.ravel() for side in np.meshgrid(np.arange(low, high), np.arange(low, high), indexing="ij"))
     outcomes = Outcomes(plane, loses_ties)
-    excess = _excess(outcomes.log_win(x, y), outcomes.log_win(x - 1, y + 1), plane.order)
-    excess += _excess(outcomes.log_win(y, x), outcomes.log_win(y + 1, x - 1), plane.order)
+    excess = moment_excess(outcomes.log_win(x, y), outcomes.log_win(x - 1, y + 1), plane.order)
+    excess += moment_excess(outcomes.log_win(y, x), outcomes.log_win(y + 1, x - 1), plane.order)
     for coin in outcomes.coins:
-        excess += _excess(outcomes.log_rival(x, y, coin), outcomes.log_rival(x - 1, y + 1, coin), plane.order)
+        excess += moment_excess(outcomes.log_rival(x, y, coin), outcomes.log_rival(x - 1, y + 1, coin), plane.order)
     return x, y, excess
 
 

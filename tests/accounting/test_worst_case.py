@@ -16,10 +16,10 @@ from pate.accounting.tight.histogram_grid import (
     TOLERANCE,
     Outcomes,
     Plane,
-    _block_bounds,
-    _excess,
     _search,
+    block_bounds,
     largest_excess,
+    moment_excess,
     threshold_excess,
     two_class_excess,
 )
@@ -207,7 +207,7 @@ def test_blocks_find_the_largest_of_the_whole_grid(noise: IntegerNoise, order: f
     largest = 0.0
     for loses_ties in (True, False):
         pairs = case_moments(plane, loses_ties, x, y)
-        largest = max(largest, float(sum(_excess(p, q, order) for p, q in pairs).max()))
+        largest = max(largest, float(sum(moment_excess(p, q, order) for p, q in pairs).max()))
     for limit_case in (two_class_excess, threshold_excess):
         largest = max(largest, float(limit_case(noise, plane.radius, np.array([order]))[0]))
     assert plane.with_slack(largest) <= largest_excess(plane) <= largest * (1 + 2 * TOLERANCE)
@@ -221,7 +221,7 @@ def test_what_is_not_searched_further_still_counts(noise: IntegerNoise, loses_ti
     order = 3.0
     plane = Plane(noise, order)
     pairs = case_moments(plane, loses_ties, *square(math.ceil(-4 * noise.scale), math.ceil(7 * noise.scale)))
-    largest = float(sum(_excess(p, q, order) for p, q in pairs).max())
+    largest = float(sum(moment_excess(p, q, order) for p, q in pairs).max())
     for attained in (0.0, largest, 2 * largest, 10 * largest):
         assert _search(plane, Outcomes(plane, loses_ties), attained) >= largest
 
@@ -232,9 +232,9 @@ def test_a_blocks_bound_covers_each_of_its_points(noise: IntegerNoise, loses_tie
     plane, size = Plane(noise, 3.0), 4
     outcomes = Outcomes(plane, loses_ties)
     x, y = (size * corner for corner in square(-3, 6))
-    bound, _ = _block_bounds(plane, outcomes, x, y, size)
+    bound, _ = block_bounds(plane, outcomes, x, y, size)
     for right, up in itertools.product(range(size), repeat=2):
-        inside, _ = _block_bounds(plane, outcomes, x + right, y + up, 1)
+        inside, _ = block_bounds(plane, outcomes, x + right, y + up, 1)
         assert (inside <= bound * (1 + 1e-9)).all()
 
 
@@ -256,7 +256,7 @@ def test_two_classes_by_the_mechanism_itself(mechanism: NoisyMax, order: float) 
         mechanism.log_outcomes(np.stack([100 + leads - moved, np.full_like(leads, 100 + moved)], axis=1))[:, :2]
         for moved in (0, 1)
     )
-    largest = float(sum(_excess(before[:, i], after[:, i], order) for i in (0, 1)).max())
+    largest = float(sum(moment_excess(before[:, i], after[:, i], order) for i in (0, 1)).max())
     radius = Plane(mechanism.noise, order).radius
     assert two_class_excess(mechanism.noise, radius, np.array([order]))[0] == pytest.approx(largest, rel=1e-9)
 
@@ -278,7 +278,7 @@ def test_laplace_below_zero_is_between_two_cases(noise: IntegerNoise, loses_ties
     """For x ≤ 0 or y ≤ −1 both distributions are affine along the axis: a border case or a test is worse."""
     plane = Plane(noise, order)
     x, y = square(-15, 15)
-    excess = sum(_excess(p, q, order) for p, q in case_moments(plane, loses_ties, x, y)).reshape(30, 30)
+    excess = sum(moment_excess(p, q, order) for p, q in case_moments(plane, loses_ties, x, y)).reshape(30, 30)
     test = float(threshold_excess(noise, plane.radius, np.array([order]))[0])
     at_zero, at_minus_one = excess[15:16, :], excess[:, 14:15]
     assert (excess[:16] <= np.maximum(at_zero, test) * (1 + 1e-9)).all()

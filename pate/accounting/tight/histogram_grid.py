@@ -203,7 +203,7 @@ def log_shift_moment(noise: IntegerNoise, order: float) -> float:
     log_pmf = noise.log_pmf(np.arange(-reach, reach + 2))
     if tails[0] > 1:
         return float(tails[0])
-    return math.log1p(math.fsum(_excess(log_pmf[:-1], log_pmf[1:], order)))  # precise where it is tiny
+    return math.log1p(math.fsum(moment_excess(log_pmf[:-1], log_pmf[1:], order)))  # precise where it is tiny
 
 
 @lru_cache(maxsize=16)
@@ -218,7 +218,7 @@ def _log_tail_moments(noise: IntegerNoise, order: float) -> tuple[int, Floats]:
     return reach, np.logaddexp.accumulate(terms[::-1])[::-1]
 
 
-def _excess(log_p: Floats, log_q: Floats, order: float) -> Floats:
+def moment_excess(log_p: Floats, log_q: Floats, order: float) -> Floats:
     """q·φ(p/q), φ(r) = r^order − 1 − order·(r − 1) ≥ 0; the sum over the outcomes is the moment less 1."""
     return _scaled_excess(log_q, log_p - log_q, order)
 
@@ -244,7 +244,7 @@ def threshold_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats
 def threshold_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
     """That moment where noise of at least −radius … radius is needed, and one more after the move."""
     passes, fails = log_test(noise, radius)
-    return _excess(passes[:-1], passes[1:], order) + _excess(fails[:-1], fails[1:], order)
+    return moment_excess(passes[:-1], passes[1:], order) + moment_excess(fails[:-1], fails[1:], order)
 
 
 @lru_cache(maxsize=16)
@@ -263,7 +263,7 @@ def two_class_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats
     """That moment where the class that loses the vote leads by −2·radius … 2·radius + 2 before."""
     log_win = log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
     log_lose = log_win[::-1]
-    return _excess(log_win[2:], log_win[:-2], order) + _excess(log_lose[2:], log_lose[:-2], order)
+    return moment_excess(log_win[2:], log_win[:-2], order) + moment_excess(log_lose[2:], log_lose[:-2], order)
 
 
 @lru_cache(maxsize=16)
@@ -354,7 +354,7 @@ def _search(plane: Plane, outcomes: Outcomes, attained: float) -> float:
     x, y = first_blocks(plane, size)
     accepted = 0.0
     while len(x):
-        bound, value = _block_bounds(plane, outcomes, x, y, size)
+        bound, value = block_bounds(plane, outcomes, x, y, size)
         attained = max(attained, float(value.max()))
         if size == plane.last_size:
             return max(accepted, float(bound.max()))
@@ -378,7 +378,7 @@ def first_blocks(plane: Region, size: int) -> tuple[Ints, Ints]:
     return x[searched], y[searched]
 
 
-def _block_bounds(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints, size: int) -> tuple[Floats, Floats]:
+def block_bounds(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints, size: int) -> tuple[Floats, Floats]:
     """An upper bound of the excess on each block, and its value at one corner.
 
     Each likelihood ratio is largest at the corner (x, y + size − 1) and smallest at the opposite one, and φ
@@ -395,14 +395,14 @@ def _block_bounds(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints, size: int)
     of_b = tuple((py, px) for px, py in of_a)
     a, b = outcomes.log_win(*joined(*of_a, *of_b)).reshape(2, 4, len(x))
     bound = _scaled_excess(a[3], a[0] - a[2], order) + _scaled_excess(b[2], b[1] - b[3], order)
-    value = _excess(a[0], a[2], order) + _excess(b[0], b[2], order)
+    value = moment_excess(a[0], a[2], order) + moment_excess(b[0], b[2], order)
     near = np.flatnonzero(np.maximum(x, y) < plane.far)  # elsewhere the rival is part of the slack
     corners = [(px[near], py[near]) for px, py in (*of_a, (x - 1, y + 1))]
     for coin in outcomes.coins:
         r = outcomes.log_rival(*joined(*corners), coin).reshape(5, len(near))
         either = (_scaled_excess(r[4], r[i] - r[i + 2], order) for i in (0, 1))
         bound[near] += np.maximum(*either)
-        value[near] += _excess(r[0], r[2], order)
+        value[near] += moment_excess(r[0], r[2], order)
     return np.where(np.isnan(bound), np.inf, bound), value
 
 
@@ -410,9 +410,9 @@ def _values(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints) -> Floats:
     """The excess at single points."""
     before, after = (x, y), (x - 1, y + 1)
     a, b = outcomes.log_win(*joined(before, after, before[::-1], after[::-1])).reshape(2, 2, len(x))
-    value = _excess(a[0], a[1], plane.order) + _excess(b[0], b[1], plane.order)
+    value = moment_excess(a[0], a[1], plane.order) + moment_excess(b[0], b[1], plane.order)
     near = np.flatnonzero(np.maximum(x, y) < plane.far)
     for coin in outcomes.coins:
         r = outcomes.log_rival(*joined((x[near], y[near]), (x[near] - 1, y[near] + 1)), coin).reshape(2, len(near))
-        value[near] += _excess(r[0], r[1], plane.order)
+        value[near] += moment_excess(r[0], r[1], plane.order)
     return value

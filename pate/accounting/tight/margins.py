@@ -45,9 +45,9 @@ from pate.accounting.tight.histogram_grid import (
     Ints,
     Outcomes,
     Plane,
-    _block_bounds,
-    _excess,
+    block_bounds,
     first_blocks,
+    moment_excess,
     threshold_excesses,
     two_class_excesses,
 )
@@ -87,7 +87,7 @@ def _search_leads(plane: Plane, outcomes: Outcomes, sign: int, score: Score, mat
         x, y, leads = x[leads >= 0], y[leads >= 0], leads[leads >= 0]
         if len(x) == 0:
             return
-        bound, value = _block_bounds(plane, outcomes, x, y, size)
+        bound, value = block_bounds(plane, outcomes, x, y, size)
         corner = sign * (x - y - (size - 1 if size > 1 else 0))
         inside = corner >= 0
         attained = score(np.minimum(corner[inside], len(found) - 1), value[inside])
@@ -177,7 +177,7 @@ def tabulated(plane: Plane, size: int) -> tuple[int, Floats]:
     n = (max(int(x.max()), int(y.max())) - first) // size + 1
     table = np.zeros((n, n))
     for loses_ties in (True, False):
-        bound, _ = _block_bounds(plane, Outcomes(plane, loses_ties), x, y, size)
+        bound, _ = block_bounds(plane, Outcomes(plane, loses_ties), x, y, size)
         np.maximum.at(table, ((x - first) // size, (y - first) // size), bound)
     return first, table
 
@@ -295,7 +295,7 @@ def _weights(question: Question, before: Ints, after: Ints, order: float) -> tup
     """The excess of the test's moment, and t(before)^order·t(after)^(1 − order)."""
     passes, fails = question.log_test(before)
     passes_after, fails_after = question.log_test(after)
-    test = _excess(passes, passes_after, order) + _excess(fails, fails_after, order)
+    test = moment_excess(passes, passes_after, order) + moment_excess(fails, fails_after, order)
     return test, np.exp(order * passes + (1 - order) * passes_after)
 
 
