@@ -19,7 +19,7 @@ from pate.report.measures import FEWEST, mean_over_classes
 from pate.report.papers import paper_rows, sources
 from pate.report.plots import Point, accuracy_against_epsilon
 from pate.report.published_config import published_settings
-from pate.report.sections.groups import Part, by_column, class_parts, group_parts, nonprivate_parts, parts_within
+from pate.report.sections.groups import Part, Parts, mean_of_known
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
 from pate.storage import is_url
@@ -40,85 +40,6 @@ _SKEWED = 1.2  # times the share that a class has if all have the same
 _MAX_TOLD = 4  # settings beside the name of a method
 _TOLD_ANYWAY = ("budget.epsilon", "budget.delta")  # every row has them
 _NEVER_PART_OF_THE_METHOD = ("name", "seed", "ray", "backend", "nonprivate", "report")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The best and the worst group by a column, of those with enough test examples to tell."""
-
-    column: str
-    worst: str
-    worst_right: float
-    best: str
-    best_right: float
-    gap: float
-
-
-@dataclass(frozen=True)
-class Parts:
-    """How right a method is on each class and group; `rarest` is the share of the rarest class that it recognises.
-
-    And `rarest_within` that of the same class within each group.
-    """
-
-    classes: tuple[Part, ...] = ()
-    groups: tuple[Part, ...] = ()
-    rarest_within: tuple[Part, ...] = ()
-    rarest_class: str | None = None
-    rarest: float | None = None
-    spreads: tuple[Spread, ...] = ()
-
-    @classmethod
-    def of(cls, classes: Sequence[Part], groups: Sequence[Part], within: Sequence[Part]) -> Parts:
-        """With what follows from the parts; `within` are classes within groups."""
-        rarest = min((one for one in classes if one.examples), key=lambda one: one.examples, default=None)
-        spreads = []
-        for column, parts in by_column(groups).items():
-            known = [(one.right, one.value) for one in parts if one.tells and one.right is not None]
-            if known:
-                (low, worst), (high, best) = min(known), max(known)
-                spreads.append(Spread(column, worst, low, best, high, high - low))
-        return cls(
-            tuple(classes),
-            tuple(groups),
-            tuple(one for one in within if rarest is not None and one.of_class == rarest.value),
-            None if rarest is None else rarest.value,
-            None if rarest is None else rarest.right,
-            tuple(spreads),
-        )
-
-    @classmethod
-    def mean(cls, several: Sequence[Parts]) -> Parts:
-        """The mean over runs of each class and group that they have; test examples are the same in all."""
-
-        def means(kind: str) -> list[Part]:
-            alike: dict[tuple[str | None, str], list[Part]] = {}
-            for one in (one for parts in several for one in getattr(parts, kind)):
-                alike.setdefault((one.column, one.value), []).append(one)
-            return [
-                Part(
-                    column,
-                    value,
-                    same[0].examples,
-                    _mean([one.right for one in same]),
-                    lost=_mean([one.lost for one in same]),
-                    lost_error=_mean([one.lost_error for one in same]),
-                    of_class=same[0].of_class,
-                )
-                for (column, value), same in alike.items()
-            ]
-
-        return cls.of(means("classes"), means("groups"), means("rarest_within"))
-
-    def as_object(self) -> dict[str, Any]:
-        """Plain values."""
-
-        def plain(one: Part) -> dict[str, Any]:
-            shown = {name: getattr(one, name) for name in ("column", "value", "examples", "right", "lost")}
-            return shown | {"error": one.lost_error}
-
-        kinds = ("classes", "groups", "rarest_within")
-        return asdict(self) | {kind: [plain(one) for one in getattr(self, kind)] for kind in kinds}
 
 
 @dataclass(frozen=True)
@@ -193,12 +114,6 @@ class _Run:
     nonprivate_parts: Parts | None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Of those that are known."""
-    known = [value for value in values if value is not None]
-    return mean(known) if known else None
-
-
 def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
     """Read the runs, check that they were tested alike, and put seeds of one method together."""
     named = [str(path) if is_url(path) else str(Path(path).resolve()) for path in paths]
@@ -235,8 +150,8 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
                 names=tuple(run.name for run in members),
                 added_or_removed=members[0].added_or_removed if kind == WORST_CASE else None,
                 unit=unit,
-                balanced_accuracy=_mean([run.balanced_accuracy for run in members]),
-                auc=_mean([run.auc for run in members]),
+                balanced_accuracy=mean_of_known([run.balanced_accuracy for run in members]),
+                auc=mean_of_known([run.auc for run in members]),
                 parts=Parts.mean([run.parts for run in members]),
             )
         )
@@ -246,11 +161,11 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
     without = [run.nonprivate_parts for run in runs if run.nonprivate_parts is not None]
     return Comparison(
         entries=tuple(entries),
-        nonprivate=_mean([run.nonprivate for run in runs]),
+        nonprivate=mean_of_known([run.nonprivate for run in runs]),
         test_examples=runs[0].test[0],
         notes=_notes(entries, runs),
         data=data.pop() if len(data) == 1 else None,
-        commonest_share=_mean([run.commonest_share for run in runs]),
+        commonest_share=mean_of_known([run.commonest_share for run in runs]),
         n_classes=len(runs[0].classes),
         nonprivate_parts=Parts.mean(without) if without else None,
     )
@@ -427,7 +342,6 @@ def _read(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             epsilons.append((SANITISED, privacy["sanitised"]["epsilon"], privacy["sanitised"]["delta"]))
         settings = {key: value for key, value in config.items() if key not in _NEVER_PART_OF_THE_METHOD}
         benchmark = report.get("benchmark") or {}
-        parts = class_parts(report), group_parts(report), parts_within(report)
         return _Run(
             name=str(path),
             settings=json.dumps(settings, sort_keys=True, default=str),
@@ -444,8 +358,8 @@ def _read(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             auc=student.get("auc"),
             commonest_share=student.get("commonest_share"),
             shown={key: _shown(value) for key, value in published_settings(settings).items()},
-            parts=Parts.of(*parts),
-            nonprivate_parts=Parts.of(*map(nonprivate_parts, parts)) if benchmark.get("without_privacy") else None,
+            parts=Parts.of_report(report),
+            nonprivate_parts=Parts.of_report(report, private=False) if benchmark.get("without_privacy") else None,
         )
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None

@@ -152,10 +152,7 @@ def epsilon_by_queries(curves: EpsilonCurves, limit: int, epsilon: float, privat
     axes.plot(limit, epsilon, "o", color=SERIES[0], markersize=8, label=f"this run's limit: ε = {epsilon:.3g}")
     axes.set(xlabel="label queries", ylabel="ε", xlim=(0, None), ylim=(0, None))
     axes.grid(color=LINE)
-    _legend(figure, axes)
-    if private:
-        axes.set_title("private: do not publish", color=SERIES[1])
-    return figure
+    return _finished(figure, axes, private)
 
 
 def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, private: bool = False) -> Figure:
@@ -192,10 +189,7 @@ def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, 
     axes.set(xlabel="ε (smaller is more private)", ylabel="right, %")
     axes.grid(color=LINE)
     axes.margins(y=0.18)
-    _legend(figure, axes)
-    if private:
-        axes.set_title("private: do not publish", color=SERIES[1])
-    return figure
+    return _finished(figure, axes, private)
 
 
 def roc_curves(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], private: bool) -> Figure:
@@ -213,10 +207,7 @@ def roc_curves(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], priv
     axes.set(xlabel="false positives", ylabel="true positives", xlim=(least, 1), ylim=(least, 1.05))
     axes.minorticks_off()
     axes.grid(color=LINE)
-    _legend(figure, axes)
-    if private:
-        axes.set_title("private: do not publish", color=SERIES[1])
-    return figure
+    return _finished(figure, axes, private)
 
 
 def claimed_and_shown(rows: Sequence[tuple[str, float | None, float]], private: bool) -> Figure:
@@ -231,10 +222,7 @@ def claimed_and_shown(rows: Sequence[tuple[str, float | None, float]], private: 
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set(xlabel="ε", xlim=(0, None))
     axes.grid(axis="x", color=LINE)
-    _legend(figure, axes)
-    if private:
-        axes.set_title("private: do not publish", color=SERIES[1])
-    return figure
+    return _finished(figure, axes, private)
 
 
 def example_grid(images: NDArray[np.uint8], labels: Sequence[int], classes: Sequence[str]) -> Figure:
@@ -261,9 +249,8 @@ def histogram(values: NDArray[Any], xlabel: str, ylabel: str, bins: int = 30) ->
     figure, axes = _empty(3.2)
     axes.hist(values, bins=bins, color=SERIES[0])
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.set_title("private: do not publish", color=SERIES[1])
     axes.grid(axis="y", color=LINE)
-    return figure
+    return _finished(figure, axes, private=True)
 
 
 def _short(names: Sequence[str]) -> list[str]:
@@ -290,32 +277,35 @@ def _empty(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     axes.patch.set_visible(False)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(MUTED)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(colors=INK, labelsize=10, length=3, color=MUTED)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
+    for text in (axes.xaxis.label, axes.yaxis.label):
+        text.set_color(INK)
     axes.title.set_fontsize(10)
     return figure, axes
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def _finished(figure: Figure, axes: Axes, private: bool = False) -> Figure:
+    """With a legend below, where anything is labelled, and a warning above where it must not be published."""
+    if private:
+        axes.set_title("private: do not publish", color=SERIES[1])
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(sorted(zip(labels, handles, strict=True), key=lambda item: item[0] == WITHOUT_PRIVACY))
-    figure.legend(
-        unique.values(),
-        [fill(label, _LEGEND_WIDTH, subsequent_indent="  ") for label in unique],
-        loc="outside lower left",
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9,
-        handlelength=1.6,
-        markerscale=0.75,
-        borderpad=0.1,
-        alignment="left",
-    )
+    if unique:
+        figure.legend(
+            unique.values(),
+            [fill(label, _LEGEND_WIDTH, subsequent_indent="  ") for label in unique],
+            loc="outside lower left",
+            frameon=False,
+            labelcolor=INK,
+            fontsize=9,
+            handlelength=1.6,
+            markerscale=0.75,
+            borderpad=0.1,
+            alignment="left",
+        )
+    return figure
 
 
 def png_of(picture: NDArray[np.uint8]) -> bytes:

@@ -15,61 +15,19 @@ LEFT_OUT = "<left out>"
 """Stands where a value is not published."""
 
 _TEXT = re.compile(r"[A-Za-z0-9_+-]{1,40}|([A-Za-z_]\w*\.)+[A-Z]\w*")  # rbf, l2, sklearn.svm.SVC; not patients.csv
-_AS_THEY_ARE = frozenset(
-    {
-        "name",
-        "seed",
-        "voters",
-        "n_teachers",
-        "records",
-        "backend",
-        "report",
-    }  # report.groups: columns on the student's card
-)
-_MODELS = frozenset({"teachers", "student", "nonprivate", "baseline"})
+_AS_THEY_ARE = {"name", "seed", "voters", "n_teachers", "records", "backend", "report"}
+_MODELS = {"teachers", "student", "nonprivate", "baseline"}
 _SECTIONS = {
     "mechanism": None,  # every key: they are the mechanism's own, and numbers
-    "data": frozenset({"source", "images", "read_by", "ids", "id_type", "public_record_count"}),
-    "budget": frozenset(
-        {
-            "delta",
-            "max_queries",
-            "max_answers",
-            "query_selection",
-            "active_rounds",
-            "epsilon",
-            "sanitise",
-            "allow_large_delta",
-        }
-    ),
-    "neighbours": frozenset(
-        {
-            "components",
-            "standardise",
-            "votes_per_record",
-            "cells",
-            "rounds",
-            "label",
-            "min_vote_share",
-            "soft",
-            "refine",
-            "features",
-        }
-    ),
-    "ray": frozenset(
-        {
-            "workers",
-            "cpus_per_worker",
-            "gpus_per_worker",
-            "worker_timeout_seconds",
-            "teacher_timeout_seconds",
-            "memory_per_reader",
-        }
-    ),
+    "data": {"source", "images", "read_by", "ids", "id_type", "public_record_count"},
+    "budget": {"delta", "max_queries", "max_answers", "query_selection", "active_rounds"}
+    | {"epsilon", "sanitise", "allow_large_delta"},
+    "neighbours": {"components", "standardise", "votes_per_record", "cells", "rounds", "label", "min_vote_share"}
+    | {"soft", "refine", "features"},
+    "ray": {"workers", "cpus_per_worker", "gpus_per_worker", "memory_per_reader"}
+    | {"worker_timeout_seconds", "teacher_timeout_seconds"},
 }
-_ON_THE_STUDENTS_CARD = frozenset(
-    {"classes", "label", "categories", "missing_values"}
-)  # of data: published with the student in any case
+_ON_THE_STUDENTS_CARD = {"classes", "label", "categories", "missing_values"}  # of data, and columns of report.groups
 
 
 def published_yaml(config: Mapping[str, Any]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import NormalDist
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist, mean
 from typing import Any
 
 from pate.report.formats import TOO_FEW, format_change, percent, points
@@ -135,9 +135,102 @@ def by_column(parts: Sequence[Part]) -> dict[str, list[Part]]:
     return found
 
 
-def nonprivate_parts(parts: Sequence[Part]) -> list[Part]:
-    """The same test examples, as the model without privacy is right on them."""
-    return [replace(one, right=one.nonprivate, error=None, lost=None, lost_error=None) for one in parts]
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The best and the worst group by a column, of those with enough test examples to tell."""
+
+    column: str
+    worst: str
+    worst_right: float
+    best: str
+    best_right: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How right a method is on each class and group; `rarest` is the share of the rarest class that it recognises.
+
+    And `rarest_within` that of the same class within each group.
+    """
+
+    classes: tuple[Part, ...] = ()
+    groups: tuple[Part, ...] = ()
+    rarest_within: tuple[Part, ...] = ()
+    rarest_class: str | None = None
+    rarest: float | None = None
+    spreads: tuple[Spread, ...] = ()
+
+    @classmethod
+    def of(cls, classes: Sequence[Part], groups: Sequence[Part], within: Sequence[Part]) -> Parts:
+        """With what follows from the parts; `within` are classes within groups."""
+        rarest = min((one for one in classes if one.examples), key=lambda one: one.examples, default=None)
+        spreads = []
+        for column, parts in by_column(groups).items():
+            known = [(one.right, one.value) for one in parts if one.tells and one.right is not None]
+            if known:
+                (low, worst), (high, best) = min(known), max(known)
+                spreads.append(Spread(column, worst, low, best, high, high - low))
+        return cls(
+            tuple(classes),
+            tuple(groups),
+            tuple(one for one in within if rarest is not None and one.of_class == rarest.value),
+            None if rarest is None else rarest.value,
+            None if rarest is None else rarest.right,
+            tuple(spreads),
+        )
+
+    @classmethod
+    def of_report(cls, report: Stored, private: bool = True) -> Parts:
+        """From a report as it is stored; or, not `private`, of the model without privacy in it."""
+        kinds = class_parts(report), group_parts(report), parts_within(report)
+        if private:
+            return cls.of(*kinds)
+        return cls.of(
+            *(
+                [replace(one, right=one.nonprivate, error=None, lost=None, lost_error=None) for one in parts]
+                for parts in kinds
+            )
+        )
+
+    @classmethod
+    def mean(cls, several: Sequence[Parts]) -> Parts:
+        """The mean over runs of each class and group that they have; test examples are the same in all."""
+
+        def means(kind: str) -> list[Part]:
+            alike: dict[tuple[str | None, str], list[Part]] = {}
+            for one in (one for parts in several for one in getattr(parts, kind)):
+                alike.setdefault((one.column, one.value), []).append(one)
+            return [
+                Part(
+                    column,
+                    value,
+                    same[0].examples,
+                    mean_of_known([one.right for one in same]),
+                    lost=mean_of_known([one.lost for one in same]),
+                    lost_error=mean_of_known([one.lost_error for one in same]),
+                    of_class=same[0].of_class,
+                )
+                for (column, value), same in alike.items()
+            ]
+
+        return cls.of(means("classes"), means("groups"), means("rarest_within"))
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values."""
+
+        def plain(one: Part) -> dict[str, Any]:
+            shown = {name: getattr(one, name) for name in ("column", "value", "examples", "right", "lost")}
+            return shown | {"error": one.lost_error}
+
+        kinds = ("classes", "groups", "rarest_within")
+        return asdict(self) | {kind: [plain(one) for one in getattr(self, kind)] for kind in kinds}
 
 
 def find_largest_loss(report: AnyReport) -> str | None:
