@@ -178,7 +178,7 @@ def test_only_these_fields_leave(finished_run: Path) -> None:
     """The list. Whoever adds a field says here that it may leave; fields of the report are in its schema."""
     card = json.loads((finished_run / "student" / "student.json").read_text())
     known = {"student", "params", "learned", "present", "network", "classes", "input", "shape", "features"}
-    assert card.keys() <= known | {"columns", "range", "epsilon", "delta", "mechanism", "ledger"}
+    assert card.keys() <= known | {"columns", "range", "epsilon", "delta", "mechanism", "ledger", "files"}
     arrays = {
         "labels.npz": {"labels", "rows", "classes", "ledger_link", "ledger_code"},
         "plots/examples.npz": {"images", "rows", "labels", "truth"},
