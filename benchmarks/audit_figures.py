@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from pate import pipeline
-from pate.audit.learners import NonprivateTrainer
 from pate.audit.membership import CorrectnessGap, LossThreshold
 from pate.audit.results import AttackResult, Audit, Options
 from pate.audit.runner import audit
 from pate.audit.shadow_models import RMIA, LiRA
-from pate.audit.target import Subject, TargetExamples
+from pate.audit.target import NonprivateTrainer, Subject, TargetExamples
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig, parse_config
 from pate.data.private import Records, records_of

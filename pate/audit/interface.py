@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.audit.confidence_bounds import one_run_epsilon
-from pate.audit.learners import Fitted
+from pate.audit.target import Fitted
 from pate.components.registry import dotted_names
 from pate.config import Config
 from pate.data.private import Records

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ from pate.audit.confidence_bounds import (
 )
 from pate.audit.interface import scratch_folder
 from pate.audit.results import Attack, AttackResult, NotApplicable, Options
+from pate.audit.target import Subject
 from pate.boundary.aggregator import Aggregator
 from pate.config import Config
 from pate.ledger import Ledger, Limits
@@ -52,9 +53,6 @@ from pate.mechanisms.base import Counts
 from pate.mechanisms.cell_costs import Round, guarantee
 from pate.noise.integer import Entropy
 from pate.storage.files import KEY_BYTES
-
-if TYPE_CHECKING:
-    from pate.audit.target import Subject
 
 DRAWS, FEW_DRAWS = 100_000_000, 2_000_000
 _AT_ONCE = 1 << 18

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.audit.confidence_bounds import epsilon_from_rates
-from pate.audit.learners import Scorer
 from pate.audit.results import Attack, AttackResult, Options
-from pate.audit.target import Subject, TargetExamples
+from pate.audit.target import Scorer, Subject, TargetExamples
 
 Scores = NDArray[np.float64]
 

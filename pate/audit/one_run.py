@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,19 +25,15 @@ from numpy.typing import NDArray
 
 from pate.audit.confidence_bounds import epsilon_from_rates
 from pate.audit.interface import Guessed, OneRunAudit, fair_coins, guess
-from pate.audit.learners import Baseline, Fitted
 from pate.audit.membership import auc_error
 from pate.audit.results import Attack, AttackResult, NotApplicable, Options
+from pate.audit.target import Baseline, Fitted, Subject
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.sgd_accounting import epsilon_of
 from pate.config import BaselineConfig, Config
 from pate.data.private import Records
 from pate.data.public import PublicData
-
-if TYPE_CHECKING:
-    from pate.audit.target import Subject
-
 
 _QUICK_STEPS = 500  # of DP-SGD; the claim is then that of so many steps
 _SHORT_RUNS, _FEW_SHORT_RUNS = 1_000, 300

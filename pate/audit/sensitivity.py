@@ -16,20 +16,17 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pate.audit.interface import fewer_records
 from pate.audit.results import Attack, AttackResult, NotApplicable, Options
+from pate.audit.target import Subject
 from pate.components.registry import counted
 from pate.config import Config
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.storage.files import KEY_BYTES
-
-if TYPE_CHECKING:
-    from pate.audit.target import Subject
 
 _TRIES, _FEW_TRIES = 5, 2  # of each kind of change
 

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.learners import Trainer
 from pate.audit.membership import Asked, Scores, asked_about, confidence, membership_result
 from pate.audit.results import Attack, AttackResult, Options
-from pate.audit.target import Subject
+from pate.audit.target import Subject, Trainer
 from pate.boundary.guard import guarded
 from pate.components.registry import config_folder, make_importable
 from pate.networks.threads import limit_threads, usable_cpus

@@ -12,7 +12,6 @@ from scipy.stats import binom
 from support.subjects import OVERFITTING, Memory, made_subject, random_examples
 
 from pate.audit import shadow_models
-from pate.audit.learners import Baseline, NonprivateTrainer
 from pate.audit.membership import (
     CorrectnessGap,
     LabelOnly,
@@ -24,7 +23,7 @@ from pate.audit.membership import (
 )
 from pate.audit.results import AttackResult, Options
 from pate.audit.shadow_models import RMIA, LiRA, halves, shadows_for
-from pate.audit.target import Subject, TargetExamples
+from pate.audit.target import Baseline, NonprivateTrainer, Subject, TargetExamples
 
 OPTIONS = Options(quick=True, shadows=16, processes=1)
 ATTACKS = (LossThreshold, CorrectnessGap, LabelOnly, LiRA, RMIA)
