@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from pate.accounting.parameters import MAX_EPSILON
 from pate.baselines.dp_erm import DPLinearClassifier, PrivatelyTuned
-from pate.data.images import load_table
+from pate.data.benchmarks import load_table
 from pate.data.private import Records
 from pate.data.public import PublicData
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pate.config.components import listed
-from pate.data.images import load_images
+from pate.data.benchmarks import load_images
 from pate.mechanisms import GNMax, Histogram, LNMax, PermuteAndFlip
 from pate.mechanisms.cell_costs import Round
 from pate.students import posterior

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from pate.boundary import sum_counts
 from pate.config import RaySettings, TeacherFamily, load_config
-from pate.data.images import load_images
+from pate.data.benchmarks import load_images
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.networks.threads import one_thread

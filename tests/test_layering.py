@@ -32,7 +32,7 @@ _LIGHT = [
     "pate.accounting.sanitise",
     "pate.audit.confidence_bounds",
     "pate.audit.mechanism",
-    "pate.data.arrays",
+    "pate.data.formats",
     "pate.ledger",
     "pate.data.partition",
     "pate.config",

@@ -87,7 +87,7 @@ def account(
 ) -> None:
     """Compute what answering the queries of a votes file costs, by every method."""
     from pate.accounting import parameters
-    from pate.data.arrays import load_votes
+    from pate.data.formats import load_votes
     from pate.mechanisms import build
     from pate.planning.costs import summarise
 

@@ -287,7 +287,7 @@ def _histograms(
     votes: Path | None, gaps: str | None, teachers: int | None, n_classes: int
 ) -> tuple[Counts | None, np.ndarray | None]:
     if votes is not None:
-        from pate.data.arrays import load_votes
+        from pate.data.formats import load_votes
 
         return load_votes(votes), None
     if gaps is None:

@@ -100,7 +100,7 @@ def _write_csv(
 
 def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) -> tuple[NDArray, dict[str, list[str]]]:
     """The examples in `path` as the student takes them, never unpickled, and the columns to keep."""
-    from pate.data.arrays import is_archive
+    from pate.data.formats import is_archive
     from pate.runs.predictor import checked_array
 
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
@@ -160,7 +160,7 @@ def _content(path: Path) -> bytes:
 
 def _array(content: bytes, path: Path) -> NDArray:
     """The array X of an archive, or the only one there is."""
-    from pate.data.arrays import npy_array, npz_arrays, npz_names
+    from pate.data.formats import npy_array, npz_arrays, npz_names
 
     if content.startswith(b"\x93NUMPY"):
         return npy_array(content, str(path))

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from pate.data.columns import MISSING, Column, canonical, folded, is_number
+from pate.data.columns import ABSOLUTE, MISSING, UNITS, Column, Years, canonical, folded, is_number, position
 from pate.data.csv_records import OpenQuote, records_of_lines
 from pate.data.formats import DELIMITERS, USUAL, Dialect, Wanted, content_of, other_delimiter
 from pate.data.records import Table, read_table
@@ -36,6 +36,8 @@ _MOSTLY = 0.8
 _RECORDS = 50  # to guess from: a delimiter, or what a column holds
 _MIN_NUMBERS = 10  # different ones: a column with fewer may be one of categories
 _LONGEST_MARKER = 20
+_LONG = 10.0  # years: dates spread over more are dates of birth or the like
+_DAYS_MANY, _HOURS_MANY = 730.0, 48.0
 Kind = Literal["number", "date", "category", "ignored"]
 
 
@@ -306,22 +308,7 @@ _NUMBER = (
 )
 _FILLERS = frozenset(
     (
-        "de",
-        "del",
-        "der",
-        "des",
-        "di",
-        "do",
-        "du",
-        "d",
-        "la",
-        "le",
-        "of",
-        "the",
-        "van",
-        "lfd",
-        "intern",
-        "unique",
+        *("de", "del", "der", "des", "di", "do", "du", "d", "la", "le", "of", "the", "van", "lfd", "intern", "unique"),
         "anon",
     )
 )
@@ -379,3 +366,57 @@ def _words(name: str) -> list[str]:
     for phrase, word in _PHRASES.items():
         words = words.replace(phrase, word)
     return words.split()
+
+
+def offered(dates: Mapping[str, Years]) -> dict[str, list[str]]:
+    """What `pate init` makes of public columns of dates, so that it means the same in another year.
+
+    Of the first column in which something happened: month, weekday, hour, and the age then by dates of birth (which are
+    spread over many years). Of each other one: how long from the first, or from a date before it in the file
+    that is nearer by a unit (hours instead of days or years) and, where they are not within hours of each other, month,
+    weekday and hour too. Where no other date tells an age, a date of birth stays what it is.
+    """
+    lived = {name: years for name, years in dates.items() if _spread(years) >= _LONG}
+    events = [name for name in dates if name not in lived]
+    if not events:
+        first = next(iter(lived), "")
+        return {name: [ABSOLUTE if name == first else f"years since {first}"] for name in lived}
+    main = events[0]
+    found: dict[str, list[str]] = {name: [] for name in dates}
+    found[main] = [*_parts(dates[main]), *(f"years since {name}" for name in lived)]
+    for number, name in enumerate(events[1:], start=1):
+        near = min(events[:number], key=lambda other: _apart(dates[name], dates[other]))
+        if _unit(dates[name], dates[near]) == _unit(dates[name], dates[main]):
+            near = main
+        unit = _unit(dates[name], dates[near])
+        found[name] = [] if unit == "hours" else _parts(dates[name])
+        later, earlier = (near, name) if _median(dates[name]) < _median(dates[near]) else (name, near)
+        found[later].append(f"{unit} since {earlier}")
+    return found
+
+
+def _parts(years: Years) -> list[str]:
+    return ["month", "weekday", *(["hour"] if position(_there(years), "hour").any() else [])]
+
+
+def _there(years: Years) -> Years:
+    return years[np.isfinite(years)]
+
+
+def _median(years: Years) -> float:
+    return float(np.median(_there(years)))
+
+
+def _spread(years: Years) -> float:
+    low, high = np.quantile(_there(years), [0.05, 0.95])
+    return float(high - low)
+
+
+def _apart(some: Years, others: Years) -> float:
+    """Years between two columns of dates, typically."""
+    return float(np.median(np.abs(_there(some - others)))) if np.isfinite(some - others).any() else 0.0
+
+
+def _unit(later: Years, earlier: Years) -> str:
+    typical = _apart(later, earlier) * UNITS["days"]
+    return "years" if typical > _DAYS_MANY else "days" if 24 * typical > _HOURS_MANY else "hours"

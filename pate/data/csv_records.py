@@ -1,4 +1,5 @@
-"""Records of a csv file, as Python's `csv.writer` writes them: where one ends and the next begins, and their cells.
+"""Records of a csv file, as Python's `csv.writer` writes them: where one ends and the next begins, their cells, and
+columns of these a batch of rows at a time.
 
 Guarantee, for files that a csv writer can write: a record's cells depend on its own text alone, whatever other records
 hold. A quoted cell may hold line breaks and is one record's; `\\n` outside quotes ends a record, and nothing else
@@ -16,7 +17,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Any
+from itertools import islice
+from typing import Any, BinaryIO
+
+from pate.data.columns import Column
+from pate.data.formats import USUAL, Batch, Dialect, Wanted
+from pate.errors import DataError
 
 _WITHOUT_A_TABLE = {"utf-8", "utf-8-sig", "ascii", "iso8859-1"}
 _NOT_TEXT = re.compile("[\udc80-\udcff]")  # what the error handler surrogateescape makes of a byte
@@ -153,3 +159,109 @@ def _cells(record: str, delimiter: str) -> list[str] | Flaw:
     except csv.Error:
         return Flaw.CELLS
     return row if text.isascii() else [cell.replace(_CARRIAGE_RETURN, "\r") for cell in row]
+
+
+def csv_columns(content: bytes, where: str, wanted: Wanted, dialect: Dialect = USUAL) -> Batch:
+    """The columns of a csv file with a header that are wanted, and the names of all."""
+    (whole,) = csv_batches(io.BytesIO(content), where, wanted, dialect)
+    return whole
+
+
+def csv_batches(
+    file: BinaryIO, where: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
+) -> Iterator[Batch]:
+    """Columns of a csv file in batches of `at_once` rows, read once from its beginning; at least one batch."""
+    source: io.BufferedReader[Any] = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
+    start = source.peek(4)[:4]
+    if start == b"PK\x03\x04":
+        raise DataError(f"{where}: is a workbook of Excel, or another zip file; save it as csv")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) and not dialect.codec.lower().replace("_", "-").startswith(
+        "utf-16"
+    ):
+        raise DataError(f"{where}: is UTF-16 text; say data.encoding: utf-16, or save it as UTF-8")
+    if not start:
+        raise DataError(f"{where}: is empty; it needs a header line with the names of the columns")
+    lines = _rows(source, where, dialect, wanted.keep_bad)
+    header = next(lines, None)
+    if header is None:
+        raise DataError(f"{where}: no header line")
+    chosen, names = wanted.columns(header, where), tuple(name.strip() for name in header)
+    rows, begin = list(islice(lines, at_once)), 0
+    while True:
+        numbers = range(begin, begin + len(rows))
+        columns = {
+            name: Column(
+                f"{where}: column {name!r}",
+                "cells",
+                "text",
+                [row[i].strip() for row in rows],
+                rows=numbers,
+                decimal=dialect.decimal,
+            )
+            for i, name in chosen.items()
+        }
+        yield columns, names
+        rows, begin = list(islice(lines, at_once)), numbers.stop
+        if not rows:
+            return
+
+
+def _is_utf8(cell: str, dialect: Dialect) -> bool:
+    """Whether a cell was read by a one-byte encoding though its bytes are UTF-8: `mÃ¤nnlich`."""
+    if cell.isascii() or dialect.codec.lower().startswith("utf"):
+        return False
+    try:
+        return bool(cell.encode(dialect.codec).decode("utf-8"))
+    except UnicodeError:
+        return False
+
+
+def _rows(source: io.BufferedReader[Any], where: str, dialect: Dialect, keep_bad: bool) -> Iterator[list[str]]:
+    """The header, then the cells of every record; one that is not csv, or not as wide as the header, has empty cells if
+    `keep_bad`, else the file is refused."""
+    width, done = 0, 0
+    try:
+        for row in records_of_file(source, dialect.delimiter, dialect.codec):
+            wrong = _what_is_wrong(row, where, dialect, width, done)
+            if wrong is not None and not (keep_bad and done):
+                raise wrong
+            width, done = len(row) if isinstance(row, list) and not done else width, done + 1
+            yield row if isinstance(row, list) and len(row) == width else [""] * width
+    except UnicodeError:
+        raise _not_text(where, dialect) from None
+    except OpenQuote as error:
+        place = f"{_row(where, error.record)}: {Flaw.CELLS.value}"
+        if not keep_bad:
+            raise DataError(place) from None
+        text = f"{where}: cannot be told apart into records; a csv writer closes every quote and doubles those in cells"
+        raise DataError(text).privately(place) from None
+
+
+def _what_is_wrong(row: list[str] | Flaw, where: str, dialect: Dialect, width: int, done: int) -> DataError | None:
+    """What is wrong with the record after `done` others, of which the first is the header, of that width."""
+    if row is Flaw.ENCODING:
+        return _not_text(where, dialect)
+    if isinstance(row, Flaw):
+        return DataError(f"{_row(where, done)}: {row.value}")
+    if any(_is_utf8(cell, dialect) for cell in row):
+        return DataError(
+            f"{_row(where, done)}: in UTF-8, though the encoding is said to be {dialect.encoding} "
+            "(data.encoding); save all files alike"
+        )
+    if done and len(row) != width:
+        hint = f"put cells that hold {dialect.delimiter!r} into quotes, or is data.delimiter another?"
+        if width == 1:
+            hint = "is the first line the header, or something above it?"
+        return DataError(f"{_row(where, done)}: not as many fields as the header has; {hint}")
+    return None
+
+
+def _not_text(where: str, dialect: Dialect) -> DataError:
+    name = "UTF-8" if dialect.codec == "utf-8-sig" else dialect.encoding
+    hint = ", such as cp1252" if name == "UTF-8" else ", or save all files as UTF-8"
+    return DataError(f"{where}: not {name} text; say its encoding with data.encoding{hint}")
+
+
+def _row(where: str, done: int) -> str:
+    """The place of the next row, for an error, after so many, of which the first is the header."""
+    return f"{where}, row {done - 1} (counted from 0)" if done else f"{where}, header"

@@ -13,8 +13,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.columns import canonical
-from pate.data.dates import day_of
+from pate.data.columns import canonical, day_of
 from pate.data.records import Format, Table, measured, years_in
 from pate.errors import DataError
 

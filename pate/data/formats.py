@@ -1,28 +1,31 @@
-"""A data file → columns: csv and parquet, whole or a batch of rows at a time, and what arrays hold (see
-`pate.data.arrays`).
+"""Data files by path or URL: which columns are read, parquet and npz archives a batch of rows at a time, npy arrays.
 
-A file may be damaged, or made to do harm: nothing is unpickled, nothing is allocated because a
-header claims it is there, and whatever a parser raises becomes one line that names the file and no value in it.
+A file may be damaged, or made to do harm: nothing is unpickled, nothing is allocated because a header claims it is
+there, and whatever a parser raises becomes one line that names the file and no value in it. Csv files are
+`pate.data.csv_records`'.
 """
 
 from __future__ import annotations
 
 import difflib
 import io
+import math
 import os
 import socket
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
+import numpy as np
 from numpy.typing import NDArray
 
+from pate.accounting import parameters
+from pate.components.registry import dotted
 from pate.data.columns import SECONDS_PER_YEAR, Column, Family
-from pate.data.csv_records import Flaw, OpenQuote, records_of_file
 from pate.errors import DataError, numbered
 from pate.storage import is_url
 
@@ -212,107 +215,6 @@ Batch = tuple[Columns, tuple[str, ...]]
 """The columns of some rows that are wanted, and the names of all columns of the file."""
 
 
-def csv_columns(content: bytes, where: str, wanted: Wanted, dialect: Dialect = USUAL) -> Batch:
-    """The columns of a csv file with a header that are wanted, and the names of all."""
-    (whole,) = csv_batches(io.BytesIO(content), where, wanted, dialect)
-    return whole
-
-
-def csv_batches(
-    file: BinaryIO, where: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
-) -> Iterator[Batch]:
-    """Columns of a csv file in batches of `at_once` rows, read once from its beginning; at least one batch."""
-    source: io.BufferedReader[Any] = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
-    start = source.peek(4)[:4]
-    if start == b"PK\x03\x04":
-        raise DataError(f"{where}: is a workbook of Excel, or another zip file; save it as csv")
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")) and not dialect.codec.lower().replace("_", "-").startswith(
-        "utf-16"
-    ):
-        raise DataError(f"{where}: is UTF-16 text; say data.encoding: utf-16, or save it as UTF-8")
-    if not start:
-        raise DataError(f"{where}: is empty; it needs a header line with the names of the columns")
-    lines = _rows(source, where, dialect, wanted.keep_bad)
-    header = next(lines, None)
-    if header is None:
-        raise DataError(f"{where}: no header line")
-    chosen, names = wanted.columns(header, where), tuple(name.strip() for name in header)
-    rows, begin = list(islice(lines, at_once)), 0
-    while True:
-        numbers = range(begin, begin + len(rows))
-        columns = {
-            name: Column(
-                f"{where}: column {name!r}",
-                "cells",
-                "text",
-                [row[i].strip() for row in rows],
-                rows=numbers,
-                decimal=dialect.decimal,
-            )
-            for i, name in chosen.items()
-        }
-        yield columns, names
-        rows, begin = list(islice(lines, at_once)), numbers.stop
-        if not rows:
-            return
-
-
-def _is_utf8(cell: str, dialect: Dialect) -> bool:
-    """Whether a cell was read by a one-byte encoding though its bytes are UTF-8: `mÃ¤nnlich`."""
-    if cell.isascii() or dialect.codec.lower().startswith("utf"):
-        return False
-    try:
-        return bool(cell.encode(dialect.codec).decode("utf-8"))
-    except UnicodeError:
-        return False
-
-
-def _rows(source: io.BufferedReader[Any], where: str, dialect: Dialect, keep_bad: bool) -> Iterator[list[str]]:
-    """The header, then the cells of every record; one that is not csv, or not as wide as the header, has empty cells if
-    `keep_bad`, else the file is refused."""
-    width, done = 0, 0
-    try:
-        for row in records_of_file(source, dialect.delimiter, dialect.codec):
-            wrong = _what_is_wrong(row, where, dialect, width, done)
-            if wrong is not None and not (keep_bad and done):
-                raise wrong
-            width, done = len(row) if isinstance(row, list) and not done else width, done + 1
-            yield row if isinstance(row, list) and len(row) == width else [""] * width
-    except UnicodeError:
-        raise _not_text(where, dialect) from None
-    except OpenQuote as error:
-        place = f"{_row(where, error.record)}: {Flaw.CELLS.value}"
-        if not keep_bad:
-            raise DataError(place) from None
-        text = f"{where}: cannot be told apart into records; a csv writer closes every quote and doubles those in cells"
-        raise DataError(text).privately(place) from None
-
-
-def _what_is_wrong(row: list[str] | Flaw, where: str, dialect: Dialect, width: int, done: int) -> DataError | None:
-    """What is wrong with the record after `done` others, of which the first is the header, of that width."""
-    if row is Flaw.ENCODING:
-        return _not_text(where, dialect)
-    if isinstance(row, Flaw):
-        return DataError(f"{_row(where, done)}: {row.value}")
-    if any(_is_utf8(cell, dialect) for cell in row):
-        return DataError(
-            f"{_row(where, done)}: in UTF-8, though the encoding is said to be {dialect.encoding} "
-            "(data.encoding); save all files alike"
-        )
-    if done and len(row) != width:
-        hint = f"put cells that hold {dialect.delimiter!r} into quotes, or is data.delimiter another?"
-        if width == 1:
-            hint = "is the first line the header, or something above it?"
-        return DataError(f"{_row(where, done)}: not as many fields as the header has; {hint}")
-    return None
-
-
-def _not_text(where: str, dialect: Dialect) -> DataError:
-    name = "UTF-8" if dialect.codec == "utf-8-sig" else dialect.encoding
-    hint = ", such as cp1252" if name == "UTF-8" else ", or save all files as UTF-8"
-    return DataError(f"{where}: not {name} text; say its encoding with data.encoding{hint}")
-
-
 def parquet_batches(file: BinaryIO, where: str, wanted: Wanted, at_once: int | None = None) -> Iterator[Batch]:
     """The columns of a parquet file, as `csv_batches`."""
     try:
@@ -366,11 +268,6 @@ def array_column(values: NDArray, where: str, first_row: int = 0) -> Column:
         raise DataError(f"{where}: holds what is not text") from None
 
 
-def _row(where: str, done: int) -> str:
-    """The place of the next row, for an error, after so many, of which the first is the header."""
-    return f"{where}, row {done - 1} (counted from 0)" if done else f"{where}, header"
-
-
 def _arrow_column(values: Any, where: str) -> Column:
     """By Arrow's own types: a missing value changes nothing about the others."""
     import pyarrow
@@ -403,3 +300,133 @@ def _arrow_dates(values: Any, where: str, stored_as: str) -> Column:
     since_1970 = values.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64()).fill_null(0).to_numpy()
     seconds = (since_1970 - _FROM_1970_TO_2000 * 10**6) / 1e6
     return Column(where, "date", stored_as, seconds / SECONDS_PER_YEAR, values.is_null().to_numpy())
+
+
+MAX_GROWTH = 10
+_SMALL = 16_000_000
+"""Bytes that any archive may hold; beyond, no more than `MAX_GROWTH` times its own size."""
+
+
+def is_archive(content: bytes) -> bool:
+    """Whether it is a npz archive rather than a npy file."""
+    return content.startswith((b"PK\x03\x04", b"PK\x05\x06"))
+
+
+def npz_names(content: bytes, where: str) -> list[str]:
+    """The names of the arrays that an archive lists."""
+    try:
+        with ZipFile(io.BytesIO(content)) as archive:
+            return [info.filename.removesuffix(".npy") for info in archive.infolist()]
+    except Exception as error:
+        raise _unreadable(where, error) from None
+
+
+def npz_arrays(content: bytes, where: str, names: Collection[str]) -> dict[str, NDArray]:
+    """The arrays of an archive that are among `names`."""
+    (whole,) = npz_batches(io.BytesIO(content), where, names)
+    return whole
+
+
+def npz_batches(
+    file: BinaryIO, where: str, names: Collection[str], at_once: int | None = None
+) -> Iterator[dict[str, NDArray]]:
+    """The named arrays of an archive in batches of `at_once` rows, until the longest ends; at least one batch."""
+    try:
+        size = file.seek(0, os.SEEK_END)
+        with ExitStack() as stack:
+            archive = stack.enter_context(ZipFile(file))
+            members = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
+            wanted = [(name, info) for name, info in members if name in names]
+            if len(dict(wanted)) != len(wanted):
+                raise DataError(f"{where}: an array is there twice")
+            if sum(info.file_size for _, info in wanted) > max(_SMALL, MAX_GROWTH * size):
+                raise DataError(
+                    f"{where}: claims to hold more than {MAX_GROWTH} times its size; save it with numpy.savez, "
+                    "without compression"
+                )
+            arrays = {
+                name: _Rows(
+                    stack.enter_context(_member(archive, info)), info.file_size, f"{where}: array {dotted([name])}"
+                )
+                for name, info in wanted
+            }
+            yield {name: rows.next(at_once) for name, rows in arrays.items()}
+            while any(rows.left for rows in arrays.values()):
+                yield {name: rows.next(at_once) for name, rows in arrays.items()}
+    except DataError:
+        raise
+    except Exception as error:  # zipfile and zlib raise many kinds
+        raise _unreadable(where, error) from None
+
+
+def npy_array(content: bytes, where: str) -> NDArray:
+    """The array in a npy file. The header must claim exactly what is there."""
+    return _Rows(io.BytesIO(content), len(content), where).next(None)
+
+
+class _Rows:
+    """The array in a npy file, some rows after the others, each read-only. `left` is how many are still to come."""
+
+    def __init__(self, file: IO[bytes], size: int, where: str) -> None:
+        self._file, self._where = file, where
+        self._shape, by_columns, self._dtype = self._header(size)
+        self.left = self._shape[0] if self._shape else 0
+        self._whole: NDArray | None = None
+        if not self._shape or (by_columns and len(self._shape) > 1):  # its rows are not one after the other
+            self._whole = np.ndarray(self._shape, self._dtype, self._read(math.prod(self._shape)), order="F")
+
+    def next(self, most: int | None) -> NDArray:
+        """The next rows, at most so many."""
+        n = self.left if most is None else min(most, self.left)
+        begin = self._shape[0] - self.left if self._shape else 0
+        self.left -= n
+        if self._whole is not None:
+            return self._whole[begin : begin + n] if self._shape else self._whole
+        shape = (n, *self._shape[1:])
+        return np.ndarray(shape, self._dtype, self._read(math.prod(shape)))
+
+    def _header(self, size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
+        try:
+            version = np.lib.format.read_magic(self._file)
+            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, by_columns, dtype = read_header[version](self._file)
+            plain = dtype.kind in "biufcSUmM" and dtype.itemsize > 0
+            if plain and math.prod(shape) * dtype.itemsize != size - self._file.tell():
+                raise ValueError("cut off, or a header that claims too much")
+            if plain:
+                return shape, by_columns, dtype
+        except Exception as error:  # numpy's parser evaluates a literal, which can fail in many ways
+            raise self._not_whole(error) from None
+        raise DataError(f"{self._where}: holds {dtype.kind!r} items, not plain numbers or text; it is never unpickled")
+
+    def _read(self, items: int) -> bytes:
+        content = self._file.read(items * self._dtype.itemsize)
+        if len(content) != items * self._dtype.itemsize:
+            raise self._not_whole(EOFError())
+        return content
+
+    def _not_whole(self, error: Exception) -> DataError:
+        return DataError(f"{self._where}: not a whole npy file of plain numbers or text ({type(error).__name__})")
+
+
+def _member(archive: ZipFile, info: ZipInfo) -> IO[bytes]:
+    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        raise BadZipFile("numpy compresses otherwise")
+    return archive.open(info)
+
+
+def _unreadable(where: str, error: Exception) -> DataError:
+    return DataError(f"{where}: not a readable npz archive of plain arrays ({type(error).__name__})")
+
+
+_ZIP = b"PK"
+
+
+def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
+    """Vote histograms, int[queries, classes], from a .npy file; every row sums to the number of teachers."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    content = content_of(str(path))
+    if content.startswith(_ZIP):
+        raise DataError(f"{path}: an archive; give a .npy file with one array")
+    return parameters.votes(npy_array(content, str(path)), str(path))[:first]

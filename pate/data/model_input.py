@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from pate.data.columns import SECONDS_PER_YEAR, Column, canonical_id, one_hot
+from pate.data.columns import SECONDS_PER_YEAR, Column, canonical_id, one_hot, problem_of
 from pate.data.csv_records import is_delimiter
-from pate.data.dates import problem_of
 from pate.data.formats import Columns, Dialect, Problems, SeveralErrors, Wanted, array_column, other_delimiter
 from pate.data.partition import contents, keyed_digest
-from pate.data.ranges import PublicRange
+from pate.data.public import PublicRange
 from pate.data.records import Format, Table, features_of, read_table
 from pate.data.settings import MissingValues
 from pate.errors import DataError

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.public import PublicData, refuse_missing
-from pate.data.ranges import PublicRange
+from pate.data.public import PublicData, PublicRange, refuse_missing
 from pate.errors import DataError
 
 if TYPE_CHECKING:

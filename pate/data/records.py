@@ -16,9 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.components.registry import nearest
-from pate.data.arrays import npz_batches
-from pate.data.columns import Column, IdType, Treatment, array_features, canonical, is_number, one_hot
-from pate.data.dates import ABSOLUTE, features_of_date, names_of
+from pate.data.columns import (
+    ABSOLUTE,
+    Column,
+    IdType,
+    Treatment,
+    array_features,
+    canonical,
+    features_of_date,
+    is_number,
+    names_of,
+    one_hot,
+)
+from pate.data.csv_records import csv_batches
 from pate.data.formats import (
     USUAL,
     Columns,
@@ -26,12 +36,12 @@ from pate.data.formats import (
     Problems,
     Wanted,
     array_column,
-    csv_batches,
+    npz_batches,
     opened,
     parquet_batches,
 )
 from pate.data.private import Records
-from pate.data.ranges import PublicRange
+from pate.data.public import PublicRange
 from pate.errors import DataError
 
 if TYPE_CHECKING:
@@ -77,7 +87,7 @@ class Format:
     ignore: tuple[str, ...] = ()
     dates: tuple[tuple[str, str], ...] = ()
     date_features: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """What columns of dates become (see `pate.data.dates`); the absolute date, where nothing is said."""
+    """What columns of dates become (see `pate.data.columns`); the absolute date, where nothing is said."""
     dialect: Dialect = USUAL
     treatment: Treatment = "refuse"
     markers: tuple[str, ...] = ()

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from pate.components.registry import dotted, shown
-from pate.data.columns import Treatment, canonical, folded
+from pate.data.columns import Treatment, canonical, folded, problem_of
 from pate.data.csv_records import is_delimiter
-from pate.data.dates import problem_of
 
 T = TypeVar("T")
 Text = str | int
@@ -68,7 +67,7 @@ class ImageData(Settings):
 
 
 class TableData(Settings):
-    """A public table that plays the part of private data; see pate/data/images.py."""
+    """A public table that plays the part of private data; see pate/data/benchmarks.py."""
 
     source: Literal["adult", "kddcup99"]
 
@@ -214,7 +213,7 @@ class ColumnsData(OwnData):
     """Files of named columns, csv or parquet; see docs/data.md.
 
     `missing_values` says what is missing and what becomes of it, and `dates` gives the form of columns of dates;
-    `date_features` what these become (see pate/data/dates.py), which is years since 2000 where nothing is said.
+    `date_features` what these become (see pate/data/columns.py), which is years since 2000 where nothing is said.
     """
 
     label: str

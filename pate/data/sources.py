@@ -56,10 +56,10 @@ def load(
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pate"
     folders = [given] if data_dir and given else [folder for folder in (given, cache) if folder]
     if settings.source in ("adult", "kddcup99"):
-        from pate.data.images import load_table
+        from pate.data.benchmarks import load_table
 
         return load_table(settings.source, folders)
-    from pate.data.images import load_images
+    from pate.data.benchmarks import load_images
 
     return load_images(settings.source, folders)
 

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.components.registry import nearest
-from pate.data.arrays import npz_arrays
 from pate.data.drift import drift_warnings
-from pate.data.formats import USUAL, Problems, Wanted, content_of
+from pate.data.formats import USUAL, Problems, Wanted, content_of, npz_arrays
 from pate.data.model_input import describe_columns
 from pate.data.private import Records
 from pate.data.public import PublicData

@@ -30,14 +30,14 @@ from pate.data.column_inference import (
     guess_dialect,
     missing_share,
     named_or_guessed_markers,
+    offered,
     person_columns,
     read,
     seen,
     source_of,
     with_markers_as_missing,
 )
-from pate.data.columns import canonical
-from pate.data.dates import ABSOLUTE, offered
+from pate.data.columns import ABSOLUTE, canonical
 from pate.data.formats import USUAL, Dialect, Problems, SeveralErrors
 from pate.data.records import Table
 from pate.errors import ConfigError, DataError

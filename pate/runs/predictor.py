@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pate.components.registry import nearest
 from pate.data.model_input import is_frame
-from pate.data.ranges import PublicRange
+from pate.data.public import PublicRange
 from pate.errors import DataError, PateError, RunError, first_line
 from pate.runs.files import MODEL_CARD, STUDENT_CARD, RunFiles
 from pate.runs.model_store import load_card, load_model

@@ -107,7 +107,7 @@ def stored_votes(file: str, folder: Path, public: PublicData) -> Votes:
 
     Rows beyond the public examples are left out.
     """
-    from pate.data.arrays import load_votes
+    from pate.data.formats import load_votes
     from pate.data.tables import existing
 
     path = existing(file, folder)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pate.data import images
-from pate.data.images import load_table
+from pate.data.benchmarks import load_table
 from pate.data.settings import TableData
 from pate.data.sources import load
 from pate.errors import DataError

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pate.data.columns import years_of
-from pate.data.dates import PARTS, features_of_date, names_of, offered
+from pate.data.column_inference import offered
+from pate.data.columns import PARTS, features_of_date, names_of, years_of
 from pate.data.model_input import describe_columns, format_from_card, table_in
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData, category_columns

@@ -10,7 +10,7 @@ import pytest
 from scipy.io import savemat
 
 from pate.data import images
-from pate.data.images import load_images
+from pate.data.benchmarks import load_images
 from pate.data.settings import DigitsData, ImageData
 from pate.data.sources import load
 from pate.errors import DataError

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pate.data.private import Records, Shards, Votes, check_private, clip_to_public_range, is_per_person, records_of
-from pate.data.public import PublicData
-from pate.data.ranges import PublicRange
+from pate.data.public import PublicData, PublicRange
 from pate.data.records import Format
 from pate.errors import DataError
 

@@ -18,8 +18,7 @@ from pate import load as load_predictor
 from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig
 from pate.data.private import Records, Shards, records_of
-from pate.data.public import PublicData
-from pate.data.ranges import PublicRange
+from pate.data.public import PublicData, PublicRange
 from pate.data.settings import CsvData, NpzData, ParquetData
 from pate.data.shards import ShardReader
 from pate.data.sources import load

@@ -13,11 +13,10 @@ import pytest
 from pate.boundary import sum_counts
 from pate.config import Config, RaySettings, parse_config
 from pate.data import shards
-from pate.data.disk_buffer import Block
 from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.private import Records, Shards, is_per_person, records_of
 from pate.data.public import PublicData
-from pate.data.shards import ShardReader, Summary
+from pate.data.shards import Block, ShardReader, Summary
 from pate.data.sources import load, read_by_workers
 from pate.errors import ConfigError, DataError
 from pate.followup.unlearning import drop_forgotten, forget

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.data.arrays import npy_array, npz_arrays
+from pate.data.formats import npy_array, npz_arrays
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
 from pate.data.settings import CsvData, NpzData

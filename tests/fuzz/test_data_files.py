@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pate.data.arrays import load_votes
+from pate.data.formats import load_votes
 from pate.data.private import Shards
 from pate.data.settings import CsvData, ImageData, NpzData, ParquetData, TableData
 from pate.data.shards import ShardReader

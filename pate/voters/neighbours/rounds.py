@@ -22,9 +22,9 @@ from pate.boundary import PartialVotes
 from pate.boundary.guard import Failed, error_kind, guarded, silence
 from pate.components.registry import found_file
 from pate.config import RaySettings
-from pate.data.disk_buffer import Block
 from pate.data.partition import ranks
 from pate.data.private import PrivateData, Records, Shards
+from pate.data.shards import Block
 from pate.errors import RunError
 from pate.mechanisms import Mechanism
 from pate.mechanisms.base import Split

@@ -21,12 +21,11 @@ from pate.boundary.guard import error_kind, guarded, guarded_class, silence
 from pate.components.registry import about
 from pate.config import RaySettings
 from pate.data import partition
-from pate.data.disk_buffer import Block
 from pate.data.formats import NO_FILE
 from pate.data.private import PrivateData, Shards, records_of
 from pate.data.private import Records as AllRecords
 from pate.data.records import no_valid_id
-from pate.data.shards import ShardReader, Summary, matching, named_once
+from pate.data.shards import Block, ShardReader, Summary, matching, named_once
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.mechanisms.base import Split
 from pate.runs.files import KEY, LEFT_OUT, RECORDS_DIGEST, SPILL

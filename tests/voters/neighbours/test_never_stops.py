@@ -21,7 +21,8 @@ from voters.neighbours.test_neighbours_run import Data, config, data, run, store
 from pate import PATEClassifier, pipeline
 from pate.boundary import PartialVotes, sum_votes
 from pate.config import parse_config
-from pate.data.formats import Wanted, csv_columns
+from pate.data.csv_records import csv_columns
+from pate.data.formats import Wanted
 from pate.data.partition import ranks
 from pate.data.private import Records, Shards, check_private, is_per_person, records_of
 from pate.data.settings import CsvData, NpzData, ParquetData

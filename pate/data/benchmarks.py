@@ -334,7 +334,7 @@ def _split(
         y_test=y[test],
         classes=classes,
         benchmark=True,
-        input="columns prepared as in pate/data/images.py",
+        input="columns prepared as in pate/data/benchmarks.py",
         features=features,
     )
     return found, Records(X[:n_private], y[:n_private])
