@@ -169,11 +169,8 @@ def test_names_are_imported_in_one_place_only() -> None:
         "components/registry.py: folder = importlib.import_module(package)",
         "__init__.py: return getattr(importlib.import_module(_HOMES[name]), name)",
         "teachers/__init__.py: if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:",
-        'audit/runner.py: return importlib.import_module(f"{__package__}.{name}")',  # of the folder's own files
         "teachers/part.py: present, estimator = pickle.loads(content)",
         "teachers/__init__.py: return pickle.loads(self.prototype.content)  # packed by this run's driver",
-        # what the driver itself has sent to a task of its own, as Ray would
-        "cluster/remote_task.py: function, arguments = pickle.loads(self._packed, buffers=self._buffers)",
         "cluster/remote_task.py: pickle.loads(pickle.dumps(error))",  # to see whether it can be sent back
     }
 

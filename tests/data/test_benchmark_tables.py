@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.data import images
+from pate.data import benchmarks
 from pate.data.benchmarks import load_table
 from pate.data.settings import TableData
 from pate.data.sources import load
@@ -57,7 +57,7 @@ def test_one_row_does_not_change_another(tmp_path: Path) -> None:
 
 def test_public_and_test_rows_follow_the_private_ones() -> None:
     X, y = np.arange(10)[:, None], np.arange(10) % 2
-    public, private = images._split(X, y, 5, 3, ("a", "b"), None)
+    public, private = benchmarks._split(X, y, 5, 3, ("a", "b"), None)
     assert private.X.ravel().tolist() == [0, 1, 2, 3, 4]
     assert public.X_public.ravel().tolist() == [5, 6, 7]
     assert public.X_test.ravel().tolist() == [8, 9]
@@ -66,10 +66,10 @@ def test_public_and_test_rows_follow_the_private_ones() -> None:
 
 def test_kdd_columns_are_all_used_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = [
-        *images._KDD_COUNTS,
-        *images._KDD_FLAGS_AND_SHARES,
-        *images._KDD_LOGARITHMS,
-        *images._KDD_CATEGORIES,
+        *benchmarks._KDD_COUNTS,
+        *benchmarks._KDD_FLAGS_AND_SHARES,
+        *benchmarks._KDD_LOGARITHMS,
+        *benchmarks._KDD_CATEGORIES,
     ]
     assert sorted(used) == list(range(41))
     (tmp_path / "kddcup99").mkdir()

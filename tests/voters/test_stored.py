@@ -12,7 +12,7 @@ from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 from pate import pipeline
 from pate.cluster import session as ray_session
 from pate.config import parse_config
-from pate.data import images
+from pate.data import benchmarks
 from pate.data.private import Records, Votes, records_of
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError, RunError
@@ -57,7 +57,7 @@ def stored(data: PublicData, folder: Path, n_teachers: int = 30, rows: int = 250
 def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = data, _ = benchmark_images()
     stored(data, tmp_path)
-    monkeypatch.setattr(images, "load_images", lambda source, folders: both)
+    monkeypatch.setattr(benchmarks, "load_images", lambda source, folders: both)
     monkeypatch.setattr(ray_session, "ray_session", None)
     for order in ("given", "clusters", "uncertainty"):
         config = parse_config(CONTENT | {"budget": {"max_queries": 60, "query_selection": order}})
@@ -133,7 +133,7 @@ def test_rows_beyond_the_public_images_are_left_out_and_there_are_no_records(
 ) -> None:
     both = data, _ = benchmark_images()
     stored(data, tmp_path)
-    monkeypatch.setattr(images, "load_images", lambda source, folders: both)
+    monkeypatch.setattr(benchmarks, "load_images", lambda source, folders: both)
     public, private = voters_of(parse_config(CONTENT)).load(tmp_path, Path(), by_workers=False)
     assert public is data
     assert isinstance(private, Votes)
@@ -161,7 +161,7 @@ def test_votes_that_do_not_fit_the_images(votes: np.ndarray | None, words: str, 
 def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = data, _ = benchmark_images()
     stored(data, tmp_path)
-    monkeypatch.setattr(images, "load_images", lambda source, folders: both)
+    monkeypatch.setattr(benchmarks, "load_images", lambda source, folders: both)
     for n in (20, 40):
         with pytest.raises(ConfigError, match=f"n_teachers = {n}: the stored votes are those of 30"):
             pipeline.run(parse_config(CONTENT | {"n_teachers": n}), tmp_path / "run", data_dir=tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pate.data import images
+from pate.data import benchmarks
 from pate.data.benchmarks import load_images
 from pate.data.settings import DigitsData, ImageData
 from pate.data.sources import load
@@ -70,7 +70,7 @@ def test_fashion_mnist_is_found_where_debian_installs_it(tmp_path: Path, monkeyp
     for part, n in (("train", 4), ("t10k", 3)):
         for kind, array in (("images-idx3", np.full((n, 28, 28), n)), ("labels-idx1", np.arange(n))):
             (debian / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
-    monkeypatch.setattr(images, "_DEBIAN_FASHION_MNIST", debian)
+    monkeypatch.setattr(benchmarks, "_DEBIAN_FASHION_MNIST", debian)
     public, private = load_images("fashion_mnist", [tmp_path / "elsewhere"])
     assert private.X.shape == (4, 28, 28)
     assert private.X.max() == pytest.approx(4 / 255)
