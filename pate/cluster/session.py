@@ -95,6 +95,11 @@ def check_workers(address: str | None, settings: RaySettings) -> None:
         raise ConfigError(text + f"write {most} or fewer, leave it out for all there are, or join a cluster")
 
 
+def started_here() -> bool:
+    """Whether Ray was started by this process: no node will ever join it."""
+    return bool(_own)
+
+
 def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
     folder = to_undo.enter_context(private_folder())
     to_undo.enter_context(_settings_below(folder))
@@ -102,14 +107,32 @@ def _start_local(settings: RaySettings, to_undo: ExitStack) -> None:
 
     to_undo.callback(ray.shutdown)
     cpus = settings.workers.max * settings.cpus_per_worker if settings.workers.max else usable_cpus()
-    _start(max(1, int(cpus)), folder)
+    # Ray waits half a minute for its own processes, too little on a busy machine: so try more than once.
+    for attempt in range(_ATTEMPTS_TO_START):
+        try:
+            with held_back(), _needed_processes_only():
+                ray.init(
+                    num_cpus=max(1, int(cpus)),
+                    include_dashboard=False,
+                    namespace=NAMESPACE,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(ray_processes(folder)),
+                )
+            break
+        except SystemExit:  # how Ray takes a SIGTERM meanwhile, instead of whoever is to take it
+            signal.raise_signal(signal.SIGTERM)
+            raise
+        except Exception as error:
+            ray.shutdown()
+            end_processes(folder)  # Ray forgets those of an attempt that failed
+            if "timed out during startup" not in str(error) or attempt + 1 == _ATTEMPTS_TO_START:
+                raise RunError(
+                    f"Ray did not start on this machine ({first_line(error)}); where it is busy or short of memory or "
+                    "disk, make room and try again"
+                ) from None
     _own.append(None)
     to_undo.callback(_own.clear)
-
-
-def started_here() -> bool:
-    """Whether Ray was started by this process: no node will ever join it."""
-    return bool(_own)
 
 
 @contextmanager
@@ -126,89 +149,40 @@ def _settings_below(folder: Path) -> Iterator[None]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: no other node can join, so all listen on loopback
         _NICENESS: os.environ.get(_NICENESS, "0"),  # at Ray's own 15, workers starve beside anything else
     }
-    with _environment(ours):
-        _read_settings_again()
-        _check_token(token)
-        yield
-    _read_settings_again()
-
-
-@contextmanager
-def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Set these variables for a while, or unset them (None)."""
-    before = {name: os.environ.get(name) for name in values}
-    _set_environment(values)
+    before = {name: os.environ.get(name) for name in ours}
     try:
+        _set_environment(ours, token)
         yield
     finally:
         _set_environment(before)
 
 
-def _set_environment(values: Mapping[str, str | None]) -> None:
+def _set_environment(values: Mapping[str, str | None], token: str | None = None) -> None:
+    """Set these variables, or unset them (None), and let Ray read them, which it does only when it is first imported.
+
+    RunError if it does not take the token then.
+    """
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _read_settings_again() -> None:
-    """Ray reads its environment when it is first imported, and only then."""
-    from ray._private import ray_constants
-
-    with suppress(AttributeError):  # what a version lacks, `_check_token` finds
-        ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(
-            ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, not ray_constants.IS_WINDOWS_OR_OSX
-        )
-        _core().Config.initialize("")
-        _core().AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _check_token(token: str) -> None:
     import ray
-
-    with suppress(AttributeError):
-        mode, loader = _core().get_authentication_mode(), _core().AuthenticationTokenLoader.instance()
-        if mode == _core().AuthenticationMode.TOKEN and loader.get_raw_token() == token:
-            return
-    raise RunError(f"Ray {ray.__version__} does not take a token of its own for a local run; install another version")
-
-
-def _core() -> Any:
-    """The compiled part of Ray."""
     from ray import _raylet
+    from ray._private import ray_constants as constants
 
-    return _raylet
-
-
-def _start(cpus: int, folder: Path) -> None:
-    """Start Ray. It waits half a minute for its own processes, too little on a busy machine: so try more than once."""
-    import ray
-
-    for attempt in range(_ATTEMPTS_TO_START):
-        try:
-            with held_back(), _needed_processes_only():
-                ray.init(
-                    num_cpus=cpus,
-                    include_dashboard=False,
-                    namespace=NAMESPACE,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    _temp_dir=str(ray_processes(folder)),
-                )
+    core: Any = _raylet
+    with suppress(AttributeError):  # what a version lacks is found below
+        usual = not constants.IS_WINDOWS_OR_OSX
+        constants.ENABLE_RAY_CLUSTER = constants.env_bool(constants.ENABLE_RAY_CLUSTERS_ENV_VAR, usual)
+        core.Config.initialize("")
+        core.AuthenticationTokenLoader.instance().reset_cache()
+        loader, by_token = core.AuthenticationTokenLoader.instance(), core.AuthenticationMode.TOKEN
+        if token is None or (core.get_authentication_mode() == by_token and loader.get_raw_token() == token):
             return
-        except SystemExit:  # how Ray takes a SIGTERM meanwhile, instead of whoever is to take it
-            signal.raise_signal(signal.SIGTERM)
-            raise
-        except Exception as error:
-            ray.shutdown()
-            end_processes(folder)  # Ray forgets those of an attempt that failed
-            if "timed out during startup" in str(error) and attempt + 1 < _ATTEMPTS_TO_START:
-                continue
-            raise RunError(
-                f"Ray did not start on this machine ({first_line(error)}); where it is busy or short of memory or "
-                "disk, make room and try again"
-            ) from None
+    if token is not None:
+        text = f"Ray {ray.__version__} does not take a token of its own for a local run; install another version"
+        raise RunError(text)
 
 
 @contextmanager
@@ -234,9 +208,22 @@ def private_folder(place: Path | None = None) -> Iterator[Path]:
 
     `place` is where it is made: else the usual directory for temporary files, where names of sockets fit.
     """
-    place = place.resolve() if place else _usual_place()
-    _remove_abandoned(place)
-    folder, lock = _new(place)
+    if place is None:
+        place = Path(tempfile.gettempdir()).resolve()
+        place = place if len(os.fsencode(place)) + len(_SOCKET) <= _LONGEST_SOCKET else Path("/tmp")
+    place = place.resolve()
+    for found in place.glob(f"{_PREFIX}*"):  # those whose owner was killed
+        with suppress(OSError):
+            about = found.lstat()
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
+                lock = _locked(found, wait=False)
+                if lock is not None:
+                    _remove(found)
+                    os.close(lock)
+    lock = None
+    while lock is None:  # another process may remove a new folder as abandoned before it is locked
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))  # mode 0700
+        lock = _locked(folder, wait=True)
     try:
         yield folder
     finally:
@@ -259,55 +246,24 @@ def end_processes(folder: Path) -> None:
         time.sleep(0.02)
 
 
-def _usual_place() -> Path:
-    usual = Path(tempfile.gettempdir()).resolve()
-    return usual if len(os.fsencode(usual)) + len(_SOCKET) <= _LONGEST_SOCKET else Path("/tmp")
-
-
-def _new(place: Path) -> tuple[Path, int]:
-    """A new folder and its lock. A folder that another process removed as abandoned before the lock is given up."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))  # mode 0700
-        lock = _locked(folder, wait=True)
-        if lock is not None:
-            return folder, lock
-
-
 def _locked(folder: Path, wait: bool) -> int | None:
-    """A descriptor that holds the folder's lock; None if another process has it, or the folder is gone."""
+    """A descriptor that holds the folder's lock; None if another process has it, or the folder is gone.
+
+    Who may `wait` has made the folder: it is taken too where files cannot be locked at all.
+    """
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        _flock(lock, wait)
+        with suppress(OSError) if wait else nullcontext():
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         if os.path.samestat(os.fstat(lock), os.stat(folder, follow_symlinks=False)):
             return lock
     except OSError:
         pass
     os.close(lock)
     return None
-
-
-def _flock(lock: int, wait: bool) -> None:
-    """Lock. Without `wait`, raise OSError where another process has it, or where files cannot be locked at all."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        if not wait:
-            raise
-
-
-def _remove_abandoned(place: Path) -> None:
-    for folder in place.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                continue
-            lock = _locked(folder, wait=False)
-            if lock is not None:
-                _remove(folder)
-                os.close(lock)
 
 
 def _remove(folder: Path) -> None:
