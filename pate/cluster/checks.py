@@ -7,8 +7,8 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +17,11 @@ from urllib.request import urlopen
 
 from pate.errors import first_line
 
+Level = Literal["ok", "warn", "fail"]
 _PACKAGES = ("python", "ray", "pate", "torch", "numpy", "scikit-learn")
 _MISSING = "missing"
 _SECONDS_TO_ANSWER, _SECONDS_TO_TRAIN = 90, 180  # a busy node may take a minute to load torch alone
+_TYPE = "accelerator_type:"  # a resource of nodes that have such GPUs
 _NOTICED_WITHIN = 15.0  # seconds until a silent node is given up
 # Ray's own defaults for how often, how long and how many times the head asks a node (ms, ms, times)
 _HEALTH = {"period_ms": 3000, "timeout_ms": 10000, "failure_threshold": 5}
@@ -38,7 +40,7 @@ _WELL = {  # what is said where no node has a fault
 class CheckResult:
     """One line of the result: how a thing stands and, if it is not well, what to change."""
 
-    level: Literal["ok", "warn", "fail"]
+    level: Level
     what: str
     text: str
 
@@ -93,32 +95,22 @@ def installed() -> dict[str, str]:
 
 
 def examine() -> Cluster:
-    """Ask every node of the cluster that this process has joined."""
+    """Ask every node of the cluster that this process has joined, and try teachers on one node of each kind."""
     import ray
-    from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     dashboard = ray._private.worker.get_dashboard_url() or None
     host, _, port = (dashboard or "").rpartition(":")
     head = next((n["NodeManagerAddress"] for n in alive if "node:__internal_head__" in n["Resources"]), host)
-    ask = ray.remote(num_cpus=0, max_retries=1)(_look_around)
-    calls = []
-    for node in alive:
-        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        asked = ask.options(scheduling_strategy=place).remote(head, int(port) if port.isdigit() else None)
-        calls.append((node, time.time(), asked))
-    nodes, silent = [], []
-    for node, before, asked in calls:
-        name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        try:
-            content = ray.get(asked, timeout=_SECONDS_TO_ANSWER)
-        except RayError as error:
-            silent.append(f"{name}: {type(getattr(error, 'cause', None) or error).__name__}")
-            continue
-        content |= {"name": name, "gpus_of_ray": node["Resources"].get("GPU", 0.0)}
-        content["clock_error"] = max(0.0, before - content["clock"], content["clock"] - time.time())
-        nodes.append(Node(**content))
+    nodes, silent, before = [], [], time.time()
+    arguments = head, int(port) if port.isdigit() else None
+    for node, name, found, reason in _on_each(alive, _look_around, arguments, _SECONDS_TO_ANSWER):
+        if found is None:
+            silent.append(f"{name}: {reason}")
+        else:
+            error = max(0.0, before - found.clock, found.clock - time.time())
+            gpus = node["Resources"].get("GPU", 0.0)
+            nodes.append(replace(found, name=name, gpus_of_ray=gpus, clock_error=error))
     open_to_all = None
     if dashboard:
         try:
@@ -130,8 +122,62 @@ def examine() -> Cluster:
     return Cluster(nodes, silent, dashboard, open_to_all, try_teachers(alive))
 
 
-def _look_around(head: str, dashboard_port: int | None) -> dict[str, Any]:
-    """On a node, in a Ray task: what `Node` holds."""
+def try_teachers(nodes: Sequence[Mapping[str, Any]]) -> list[CheckResult]:
+    """Train dummy teachers on one node of each kind (CPU, each type of GPU), as `ray.nodes()` lists them."""
+    kinds: dict[str, Mapping[str, Any]] = {}
+    for node in nodes:
+        resources = node["Resources"]
+        types = sorted(name.removeprefix(_TYPE) for name in resources if name.startswith(_TYPE))
+        if resources.get("GPU", 0) > 0:
+            kinds.setdefault(f"GPU nodes ({', '.join(types)})" if types else "GPU nodes", node)
+        elif resources.get("CPU", 0) > 0:
+            kinds.setdefault("CPU nodes", node)
+    results = []
+    tried = _on_each(list(kinds.values()), _train_teachers, (), _SECONDS_TO_TRAIN, share_of_gpu=0.01)
+    for kind, (_, name, device, reason) in zip(kinds, tried, strict=True):
+        level: Level = "ok"
+        text = f"two trained on {name}, networks on {device}"
+        if device is None:
+            level, text = "fail", f"none could be trained on {name}: {reason}"
+        elif device == "cpu" and kind.startswith("GPU"):
+            level = "warn"
+            text = f"trained on {name}, but networks on the CPU: torch finds no GPU there; check the driver"
+        results.append(CheckResult(level, f"teachers on {kind}", text))
+    return results
+
+
+def _on_each(
+    nodes: Sequence[Mapping[str, Any]],
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    seconds: int,
+    share_of_gpu: float = 0.0,
+) -> Iterator[tuple[Mapping[str, Any], str, Any, str]]:
+    """Run a function in a task on each node, all at once; yields node, its name, what was returned, or None and why."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    calls = []
+    for node in nodes:
+        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        gpus = share_of_gpu if node["Resources"].get("GPU", 0) > 0 else 0
+        remote = ray.remote(num_cpus=0, max_retries=1)(function)
+        calls.append(remote.options(scheduling_strategy=place, num_gpus=gpus).remote(*arguments))
+    for node, call in zip(nodes, calls, strict=True):
+        found, reason = None, ""
+        try:
+            found = ray.get(call, timeout=seconds)
+        except GetTimeoutError:
+            ray.cancel(call)
+            reason = f"not done after {seconds} s; is everything there taken?"
+        except RayError as error:
+            reason = first_line(getattr(error, "cause", None) or error)
+        yield node, f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", found, reason
+
+
+def _look_around(head: str, dashboard_port: int | None) -> Node:
+    """On a node, in a Ray task: what it says of itself."""
     import ray
 
     session = Path(ray.get_runtime_context().get_temp_dir())
@@ -157,7 +203,7 @@ def _look_around(head: str, dashboard_port: int | None) -> dict[str, Any]:
     health = {name: float(os.environ.get(f"RAY_health_check_{name}", usual)) for name, usual in _HEALTH.items()}
     calls = [float(os.environ.get(f"RAY_grpc_client_keepalive_{name}", usual)) for name, usual in _KEEPALIVE.items()]
     given_up = health["failure_threshold"] * (health["period_ms"] + health["timeout_ms"])
-    node = Node(
+    return Node(
         name=socket.gethostname(),
         versions=installed(),
         auth_mode=os.environ.get("RAY_AUTH_MODE", "not set").lower(),
@@ -175,49 +221,6 @@ def _look_around(head: str, dashboard_port: int | None) -> dict[str, Any]:
         clock=time.time(),
         dashboard_reached=reached,
     )
-    return asdict(node)
-
-
-def try_teachers(nodes: Sequence[Mapping[str, Any]]) -> list[CheckResult]:
-    """Train dummy teachers on one node of each kind (CPU, each type of GPU): all at once, with next to no resources.
-
-    `nodes` are as `ray.nodes()` lists them.
-    """
-    import ray
-    from ray.exceptions import GetTimeoutError, RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    kinds: dict[str, Mapping[str, Any]] = {}
-    for node in nodes:
-        resources = node["Resources"]
-        types = [name.removeprefix("accelerator_type:") for name in resources if name.startswith("accelerator_type:")]
-        if resources.get("GPU", 0) > 0:
-            kinds.setdefault(f"GPU nodes ({', '.join(sorted(types))})" if types else "GPU nodes", node)
-        elif resources.get("CPU", 0) > 0:
-            kinds.setdefault("CPU nodes", node)
-    train, calls = ray.remote(num_cpus=0, max_retries=1)(_train_teachers), []
-    for kind, node in kinds.items():
-        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        share = 0.01 if kind.startswith("GPU") else 0
-        calls.append((kind, node, train.options(scheduling_strategy=place, num_gpus=share).remote()))
-    results = []
-    for kind, node, call in calls:
-        what, name = f"teachers on {kind}", f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        try:
-            device = ray.get(call, timeout=_SECONDS_TO_TRAIN)
-        except (RayError, GetTimeoutError) as error:
-            ray.cancel(call)
-            late = isinstance(error, GetTimeoutError)
-            reason = f"not done after {_SECONDS_TO_TRAIN} s; is everything there taken?" if late else ""
-            reason = reason or first_line(getattr(error, "cause", None) or error)
-            results.append(CheckResult("fail", what, f"none could be trained on {name}: {reason}"))
-            continue
-        if kind.startswith("GPU") and device == "cpu":
-            text = f"trained on {name}, but networks on the CPU: torch finds no GPU there; check the driver"
-            results.append(CheckResult("warn", what, text))
-        else:
-            results.append(CheckResult("ok", what, f"two trained on {name}, networks on {device}"))
-    return results
 
 
 def _train_teachers() -> str:
