@@ -22,8 +22,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,13 @@ PARTS = ("growing", "two-runs", "lost-node", "mixed")
 
 
 class Sleeper:
-    """A teacher whose training is waiting."""
+    """A teacher whose training is waiting, and which is so many bytes to store."""
 
-    def __init__(self, seconds: float = 1.0) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = 1.0, size: int = 0) -> None:
+        self.seconds, self.size = seconds, size
 
     def get_params(self, deep: bool = True) -> dict[str, float]:
-        return {"seconds": self.seconds}
+        return {"seconds": self.seconds, "size": self.size}
 
     def set_params(self, **params: float) -> Sleeper:
         self.__dict__.update(params)
@@ -49,7 +49,7 @@ class Sleeper:
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> Sleeper:
         time.sleep(self.seconds)
-        self.label_ = int(y[0]) if len(y) else 0
+        self.label_, self.weights_ = int(y[0]) if len(y) else 0, np.zeros(int(self.size), dtype=np.uint8)
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -140,16 +140,14 @@ class Watch:
         ray.shutdown()
 
 
-@contextmanager
-def growing(idle_seconds: float = 10.0) -> Iterator[str]:
+def growing() -> AbstractContextManager[str]:
     from support.growing import growing_cluster
 
-    with growing_cluster({"cpu": {"CPU": 2}}, {"cpu": 4}, idle_seconds) as address:
-        yield address
+    return growing_cluster({"cpu": {"CPU": 2}}, {"cpu": 4}, 10.0)
 
 
-def shown(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.0f} s"
+def shown(at: float | None, since: float = 0.0) -> str:
+    return "never" if at is None else f"{at - since:.0f} s"
 
 
 def one_run_growing(folder: Path, teachers: int, sleep: float) -> None:
@@ -167,12 +165,8 @@ def one_run_growing(folder: Path, teachers: int, sleep: float) -> None:
             f"{shown(watch.first(lambda _, used: used >= most * 2))}; a run of {teachers} teachers, "
             f"{sleep:g} s each, ended after {end:.0f} s"
         )
-        print(f"  back at 0 nodes {shown(_less(watch.wait(lambda n, _: n == 0, end), end))} after its end", flush=True)
+        print(f"  back at 0 nodes {shown(watch.wait(lambda n, _: n == 0, end), end)} after its end", flush=True)
         watch.close()
-
-
-def _less(at: float | None, start: float) -> float | None:
-    return None if at is None else at - start
 
 
 def two_runs(folder: Path, teachers: int, sleep: float) -> None:

@@ -21,28 +21,6 @@ from pathlib import Path
 import numpy as np
 
 
-class Sleeper:
-    """A teacher whose training is waiting, and which is so many bytes to store."""
-
-    def __init__(self, seconds: float = 0.2, size: int = 50_000) -> None:
-        self.seconds, self.size = seconds, size
-
-    def get_params(self, deep: bool = True) -> dict[str, float]:
-        return {"seconds": self.seconds, "size": self.size}
-
-    def set_params(self, **params: float) -> Sleeper:
-        self.__dict__.update(params)
-        return self
-
-    def fit(self, X: np.ndarray, y: np.ndarray) -> Sleeper:
-        time.sleep(self.seconds)
-        self.weights_ = np.zeros(int(self.size), dtype=np.uint8)
-        return self
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        return np.zeros(len(X), dtype=np.int64)
-
-
 def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) -> dict[str, float]:
     """One cluster, one ensemble: seconds of each stage."""
     import ray
@@ -105,7 +83,7 @@ def main() -> None:
         kind, nodes = arguments.one
         chosen = ("sklearn.naive_bayes.GaussianNB", {})
         if kind == "sleeping":
-            chosen = ("scaling.Sleeper", {"seconds": arguments.sleep, "size": arguments.bytes})
+            chosen = ("elastic.Sleeper", {"seconds": arguments.sleep, "size": arguments.bytes})
             sys.path.insert(0, str(Path(__file__).parent))
         print(json.dumps(measure(int(nodes), arguments.teachers, *chosen)))
         return
