@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pate.cluster.session import started_here
 
@@ -25,7 +25,7 @@ def fits(needs: Mapping[str, float]) -> int:
     )
 
 
-def told(kinds: Sequence[Mapping[str, float]]) -> str:
+def describe_resources(kinds: Sequence[Mapping[str, float]]) -> str:
     """What the cluster has of what these kinds of workers need, free and in all, in words."""
     import ray
 
@@ -47,13 +47,29 @@ def has_gpus() -> bool:
     a placement group that stays pending: within seconds it starts a node, or it has none of the kind.
     """
     import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
 
     if ray.cluster_resources().get("GPU", 0) > 0:
         return True
-    try:
-        return grows() and _asked_for_gpu()
-    except Exception:  # as in `grows`
+    if not grows():
         return False
+    try:
+        before = _autoscaler().looks
+        wish = placement_group([{"GPU": 1}])
+        try:
+            until = time.monotonic() + _SECONDS_TO_TELL
+            while time.monotonic() < until:
+                now = _autoscaler()
+                if ray.cluster_resources().get("GPU", 0) > 0 or now.starts_gpus:
+                    return True
+                if now.refuses_gpus or now.looks >= before + _LOOKS_TO_TELL:
+                    return not now.refuses_gpus
+                time.sleep(0.5)
+        finally:
+            remove_placement_group(wish)
+    except Exception:  # as in `grows`
+        pass
+    return False
 
 
 def grows() -> bool:
@@ -65,82 +81,42 @@ def grows() -> bool:
         return False
     try:
         until = time.monotonic() + _SECONDS_TO_TELL
-        while not (types := _types_of_nodes()) and time.monotonic() < until:
+        while not (types := _autoscaler().node_types) and time.monotonic() < until:
             time.sleep(0.5)
     except Exception:  # all of this is Ray's own business, and another version may do it otherwise
         return False
     return any(not name.startswith(_NO_AUTOSCALER) for name in types)
 
 
-def _types_of_nodes() -> set[str]:
-    """Names of the node types that the autoscaler knows."""
-    if not _second_version():
-        return set(_report().get("active_nodes", {}))
-    return {node.ray_node_type_name for node in _status().cluster_resource_state.node_states} - {""}
+class _Autoscaler(NamedTuple):
+    """What the autoscaler says of itself."""
+
+    node_types: set[str]
+    starts_gpus: bool = False  # told by its first version alone
+    refuses_gpus: bool = False  # told by its second version alone: no type of node has any
+    looks: int = 0  # how often the second version has looked at what is asked for
 
 
-def _asked_for_gpu() -> bool:
-    import ray
-    from ray.util.placement_group import placement_group, remove_placement_group
-
-    before = _state().autoscaler_state_version if _second_version() else 0
-    wish = placement_group([{"GPU": 1}])
-    try:
-        until = time.monotonic() + _SECONDS_TO_TELL
-        while time.monotonic() < until:
-            if ray.cluster_resources().get("GPU", 0) > 0 or _starting_gpus():
-                return True
-            if _second_version():
-                state = _state()
-                if _refused(state):
-                    return False
-                if state.autoscaler_state_version >= before + _LOOKS_TO_TELL:
-                    return True
-            time.sleep(0.5)
-        return False
-    finally:
-        remove_placement_group(wish)
-
-
-def _starting_gpus() -> bool:
-    return not _second_version() and bool(_report().get("pending_resources", {}).get("GPU"))
-
-
-def _refused(state: Any) -> bool:
-    """Whether the second version of the autoscaler says that no type of node has a GPU."""
-    gangs = state.infeasible_gang_resource_requests
-    asked = [request for gang in gangs for request in gang.requests]
-    asked += [request for gang in gangs for one in gang.bundle_selectors for request in one.resource_requests]
-    return any("GPU" in request.resources_bundle for request in asked)
-
-
-def _report() -> dict[str, Any]:
-    """What the first version of the autoscaler says of itself."""
-    from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    found = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report")
-    return found or {}
-
-
-def _second_version() -> bool:
-    from ray.autoscaler.v2.utils import is_autoscaler_v2
-
-    return bool(is_autoscaler_v2(fetch_from_server=True))
-
-
-def _state() -> Any:
-    return _status().autoscaling_state
-
-
-def _status() -> Any:
+def _autoscaler() -> _Autoscaler:
     import ray
     from ray import _raylet
+    from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+    from ray.autoscaler.v2.utils import is_autoscaler_v2
     from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+    from ray.experimental.internal_kv import _internal_kv_get
 
+    if not is_autoscaler_v2(fetch_from_server=True):
+        report = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
+        starting = report.get("pending_resources", {}).get("GPU")
+        return _Autoscaler(set(report.get("active_nodes", {})), starts_gpus=bool(starting))
     core: Any = _raylet
-    reply = GetClusterStatusReply()
-    reply.ParseFromString(
-        core.GcsClient(address=ray.get_runtime_context().gcs_address).get_cluster_status(timeout_s=10)
-    )
-    return reply
+    reply: Any = GetClusterStatusReply()
+    client = core.GcsClient(address=ray.get_runtime_context().gcs_address)
+    reply.ParseFromString(client.get_cluster_status(timeout_s=10))
+    types = {node.ray_node_type_name for node in reply.cluster_resource_state.node_states} - {""}
+    state = reply.autoscaling_state
+    gangs = state.infeasible_gang_resource_requests
+    refused = [request for gang in gangs for request in gang.requests]
+    refused += [request for gang in gangs for one in gang.bundle_selectors for request in one.resource_requests]
+    no_gpus = any("GPU" in request.resources_bundle for request in refused)
+    return _Autoscaler(types, refuses_gpus=no_gpus, looks=state.autoscaler_state_version)

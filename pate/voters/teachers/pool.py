@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pate.boundary import PartialCounts
 from pate.boundary.guard import Failed, WorkerLost, error_kind
-from pate.cluster.resources import fits, has_gpus, told
+from pate.cluster.resources import describe_resources, fits, has_gpus
 from pate.cluster.session import started_here
 from pate.config import RaySettings
 from pate.errors import ConfigError, PateError, RunError
@@ -423,7 +423,7 @@ class Pool:
         """What is waited for, and what the cluster has of it."""
         lacking = [kind for kind in dict.fromkeys(kinds) if not self._schedule.of_kind(kind)] or list(kinds)
         each = " and one with ".join(str(kind) for kind in dict.fromkeys(lacking))
-        return f"a worker with {each} ({so_far}): {told([kind.needs for kind in lacking])}"
+        return f"a worker with {each} ({so_far}): {describe_resources([kind.needs for kind in lacking])}"
 
 
 def _node_lost(worker: Any, error: Exception) -> bool:
