@@ -248,7 +248,7 @@ def test_columns_that_a_baseline_does_not_use_are_named(tmp_path: Path, capsys: 
         ("baseline.params.entropy=3", "set by the run"),
         ("baseline.params.lot_size=5000", "larger than the data set"),
         ("baseline.params.sigma=0.3", "would fit"),
-        ("teachers=[]", "for `pate run`"),
+        ("mechanism.name=gnmax", "for `pate run`"),
         ("data.source=digit", "did you mean 'digits'"),
     ],
 )
