@@ -114,9 +114,7 @@ def prepare(
     except ConfigError:
         context.announce_private()  # what the error must not say
         raise
-    context.notes.private += private.notes
-    context.notes.public += public.notes
-    context.notes.warnings += public.warnings
+    context.note_data(private)
     context.epsilon = voters.publishable_epsilon(public.n_classes)
     shared = shared_ledger(config, out, options.config_dir)
     context.find_related(context.epsilon, config.budget.delta, None if shared is None else shared.budget())
@@ -136,7 +134,7 @@ def _begin(context: RunContext) -> Iterator[Run]:
         cluster,
         published_metrics(run.id, config.name, **figures),
     ):
-        context.announce()
+        context.announce(context.voters.announcement(context.public), config.budget.delta)
         yield run
 
 

@@ -14,6 +14,7 @@ from pate.runs import files
 from pate.runs.console import Console
 
 if TYPE_CHECKING:
+    from pate.data.private import PrivateData
     from pate.data.public import PublicData
     from pate.ledger import SharedBudget
     from pate.report.schema import Report
@@ -202,16 +203,22 @@ class RunContext:
         if self.related is not None and self.related.note:
             self.notes.public.append(self.related.note)
 
-    def announce(self) -> None:
-        """Say what preflight has noted, and what is about to begin."""
+    def note_data(self, private: PrivateData) -> None:
+        """Note what the operator should know about the data."""
+        self.notes.private += private.notes
+        self.notes.public += self.public.notes
+        self.notes.warnings += self.public.warnings
+
+    def announce(self, what: str, delta: float) -> None:
+        """Say what preflight has noted, and that `what` is about to begin."""
         for note in self.notes.public:
             self.console.info(f"note: {note}")
         for warning in self.notes.warnings:
             self.console.info(f"WARNING: {warning}")
         self.announce_private()
         self.console.info(
-            f"{self.config.name}: {self.voters.announcement(self.public)}. ε to publish: {self.epsilon:.3g} at "
-            f"δ = {self.config.budget.delta:g}, fixed now and true for every data set."
+            f"{self.config.name}: {what}. ε to publish: {self.epsilon:.3g} at δ = {delta:g}, fixed now and true for "
+            "every data set."
         )
         if self.student_seconds >= _LONG:
             self.console.info(f"the student will take about {self.student_seconds:.0f} s, once there are labels")

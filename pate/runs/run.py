@@ -413,7 +413,7 @@ def remove_empty_run(run: Run) -> Iterator[None]:
 
 def _is_worth_keeping(run: RunFiles) -> bool:
     """Whether anything was paid for, or took time; in doubt yes."""
-    if run.labels_file.exists() or run.votes_file.exists():
+    if any(path.exists() for path in (run.labels_file, run.votes_file, run.released_file, run.baseline_state)):
         return True
     if any(
         (run.private / name).exists() and any((run.private / name).iterdir())

@@ -266,7 +266,7 @@ def test_a_baseline_config_is_not_for_pate_run(tmp_path: Path) -> None:
 def test_a_large_delta_is_said_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = ["budget.delta=0.01", "budget.allow_large_delta=true", "baseline.params.sigma=5"]
     run_baseline(load_baseline_config(config_file(tmp_path, SGD), overrides), tmp_path / "run")
-    assert "warning: delta = 0.01 is at least 1/n_records" in capsys.readouterr().err
+    assert "WARNING: delta = 0.01 is at least 1/n_records" in capsys.readouterr().err
 
 
 def test_ones_own_baseline_by_dotted_path() -> None:

@@ -371,5 +371,5 @@ def test_a_baseline_of_ones_own_tells_nothing(tmp_path: Path, capfd: pytest.Capt
     with pytest.raises(PateError, match=r"the baseline failed \(DataError\)"):
         run_baseline(config, tmp_path / "run", config_dir=tmp_path)
     said = "".join(capfd.readouterr())
-    assert "ε = 1" in said
+    assert "ε to publish: 1" in said
     assert "canary" not in said
