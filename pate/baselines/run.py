@@ -31,7 +31,6 @@ from pate.data.sources import load
 from pate.errors import ConfigError, RunError
 from pate.networks.stored import tensors_from_bytes, tensors_to_bytes
 from pate.networks.threads import waiting_threads
-from pate.preflight.features import with_learned_preparation
 from pate.report.builder import benchmark_figures, data_name, software, together_of
 from pate.report.files import store_report, write_pages
 from pate.report.measures import measure
@@ -139,6 +138,8 @@ def prepare(
     Returns the context, the private records, the baseline, and what a report says was planned. Nothing is begun, and
     nothing said until all of it has worked.
     """
+    from pate.preflight.features import with_learned_preparation
+
     check_address(options.address)
     Run.check(out, config, options.resume)
     if public is None or private is None:
