@@ -33,7 +33,7 @@ from pate.runs.signatures import is_signed, own_or_trusted
 from pate.storage.files import make_folder
 from pate.students.held_out import HeldOut, held_out, student_name
 from pate.students.posterior import Labelled
-from pate.students.stage import fit_student, mention_stored_labels, model_card, student_inputs, with_transforms
+from pate.students.stage import fit_student, mention_stored_labels, model_card
 from pate.voters import voters_of
 
 
@@ -151,14 +151,13 @@ def _train_and_store(
     folder = run.students_folder / student_name(config)
     if (folder / STUDENT_CARD).exists():
         return
-    seen = student_inputs(config, data.X_public, console)
-    bare = fit_student(config, seen, labels, labelled, len(data.classes), run.student_checkpoint, console)
+    student = fit_student(config, data.X_public, labels, labelled, len(data.classes), run.student_checkpoint, console)
     published = run.labels
     assert published is not None
     card = model_card(config, data, voters_of(config).publishable_epsilon(data.n_classes))
     card |= {"ledger": pin_to_json(published.pin), "settings": config.student.model_dump(mode="json")}
     make_folder(folder.parent)
-    save_model(with_transforms(config, bare), folder, card, run)
+    save_model(student, folder, card, run)
     run.sync()
 
 

@@ -105,18 +105,15 @@ def _student_shares(
     config: Config, n_classes: int, votes: RehearsedVotes, held_out: NDArray
 ) -> NDArray[np.float64] | None:
     """What a student of such votes says about the other half; None where there can be none."""
-    from pate.students.stage import fit_student, student_inputs, with_transforms
+    from pate.students.stage import fit_student
 
     quiet = Quiet()
     try:
         with tempfile.TemporaryDirectory(prefix="pate-") as folder:
-            seen = student_inputs(config, votes.examples, quiet)
-            bare = fit_student(
-                config, seen, votes.labels, votes.labelled, n_classes, Path(folder) / "checkpoint", quiet
-            )
-        student = with_transforms(config, bare)
+            checkpoint = Path(folder) / "checkpoint"
+            student = fit_student(config, votes.examples, votes.labels, votes.labelled, n_classes, checkpoint, quiet)
         shares = np.zeros((len(held_out), n_classes))
-        shares[:, bare.classes_] = student.predict_proba(held_out)
+        shares[:, student.classes_] = student.predict_proba(held_out)
     except Exception:  # of anybody's class; whether a run's student works is tried elsewhere
         return None
     return shares

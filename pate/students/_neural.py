@@ -123,27 +123,19 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
         """Probabilities, a column for each of `classes_`."""
-        import torch
-
         X = np.asarray(X, dtype=np.float32)
         if list(X.shape[1:]) != self.shape_:
             raise DataError(f"examples have shape {X.shape[1:]}, this student learned from {tuple(self.shape_)}")
         if len(self.classes_) < 2 or len(X) == 0:
             return np.ones((len(X), len(self.classes_)), dtype=np.float32)
-        with one_thread(), torch.no_grad():
-            rows = [self.network_(block).softmax(1).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
-        return torch.cat(rows).numpy()
+        return _by_blocks(self.network_, self._tensor(X)).softmax(1).cpu().numpy()
 
     def features(self, X: NDArray) -> NDArray[np.float32]:
         """What the last layer sees of each example: features that public data and released labels have taught."""
-        import torch
-
         X = np.asarray(X, dtype=np.float32)
         if len(self.classes_) < 2 or len(X) == 0:
             return np.zeros((len(X), self.hidden), dtype=np.float32)
-        with one_thread(), torch.no_grad():
-            rows = [self.network_.features(block).cpu() for block in self._tensor(X).split(_PREDICTED_AT_ONCE)]
-        return torch.cat(rows).flatten(1).numpy()
+        return _by_blocks(self.network_.features, self._tensor(X)).flatten(1).cpu().numpy()
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         """The likeliest class of each example."""
@@ -261,13 +253,13 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             return False
         weights = np.ones(len(X)) if weights is None else weights
         steps = max(1, int(_REFERENCE_STEPS * self.steps))
-        own = _answers(self.network_, examples) == labels
+        own = _by_blocks(self.network_, examples).argmax(1) == labels
         theirs = torch.zeros_like(own)
         for number in (0, 1):
             kept, back = (torch.from_numpy(np.flatnonzero(rows)) for rows in (third != number, third == number))
             drawn = BatchSampler(len(kept), torch.from_numpy(weights)[kept])
             reference = self._taught_by_labels(examples[kept], labels[kept], drawn, steps)
-            theirs[back] = _answers(reference, examples[back]) == labels[back]
+            theirs[back] = _by_blocks(reference, examples[back]).argmax(1) == labels[back]
         tried = third < 2
         agree, agreed = (where.cpu().numpy()[tried] for where in (own, theirs))
         return falls_short(agree, agreed, labels.cpu().numpy()[tried], weights[tried], example[tried])
@@ -350,12 +342,12 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         return digest.hexdigest()
 
 
-def _answers(network: Classifier, examples: torch.Tensor) -> torch.Tensor:
-    """The likeliest class of each example, by its place among the classes."""
+def _by_blocks(network: Callable[[torch.Tensor], torch.Tensor], examples: torch.Tensor) -> torch.Tensor:
+    """What a network gives for examples, so many at once."""
     import torch
 
-    with torch.no_grad():
-        return torch.cat([network(block).argmax(1) for block in examples.split(_PREDICTED_AT_ONCE)])
+    with one_thread(), torch.no_grad():
+        return torch.cat([network(block) for block in examples.split(_PREDICTED_AT_ONCE)])
 
 
 def thirds(X: NDArray, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

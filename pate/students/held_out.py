@@ -22,7 +22,7 @@ from pate.runs.console import Console, Quiet
 from pate.runs.run import Run
 from pate.storage.files import write_atomically
 from pate.students.posterior import Labelled
-from pate.students.stage import fit_student, new_student, student_inputs
+from pate.students.stage import fit_bare_student, new_student, student_inputs
 
 if TYPE_CHECKING:
     from pate.data.public import PublicData
@@ -132,7 +132,7 @@ def held_out(
             for number in range(tries):
                 back = fold == number
                 rest = _without(labels, labelled, back)
-                student = fit_student(config, seen, *rest, len(data.classes), run.student_checkpoint, Quiet())
+                student = fit_bare_student(config, seen, *rest, len(data.classes), run.student_checkpoint, Quiet())
                 predicted[back] = student.predict(seen[places[back]])
                 update(number + 1)
         _keep(path, predicted)

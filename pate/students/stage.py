@@ -64,9 +64,8 @@ def train_student(context: RunContext, release: Release) -> Any:
             return directory.student(trust=dotted_names(config.student.model_dump()))
         except PateError as error:
             console.info(f"the stored student is trained again, since it cannot be used as it is: {error}")
-    seen = student_inputs(config, data.X_public, console)
-    bare = fit_student(config, seen, labels, labelled, data.n_classes, directory.student_checkpoint, console)
-    student = with_transforms(config, bare)
+    checkpoint = directory.student_checkpoint
+    student = fit_student(config, data.X_public, labels, labelled, data.n_classes, checkpoint, console)
     if config.student.prototype is not None:  # an object in memory: nothing but a name can be stored
         return student
     card = model_card(config, data, context.epsilon) | {"ledger": pin_to_json(head)}
@@ -109,6 +108,26 @@ def student_inputs(config: Config, X_public: NDArray, console: Console) -> NDArr
 
 def fit_student(
     config: Config,
+    X_public: NDArray,
+    labels: NDArray[np.int64],
+    labelled: Labelled | None,
+    n_classes: int,
+    checkpoint: Path,
+    console: Console,
+) -> Any:
+    """The student that `config` describes, of the labels of public examples: of the first ones, or as `labelled` says.
+
+    With `neighbours.refine`, the last of so many further students, each of them told by the one before which examples
+    of a cell have which share of its classes.
+    """
+    seen = student_inputs(config, X_public, console)
+    bare = fit_bare_student(config, seen, labels, labelled, n_classes, checkpoint, console)
+    student = new_student(config)
+    return student.learned_by(bare) if getattr(student, "preprocessing", None) else bare
+
+
+def fit_bare_student(
+    config: Config,
     seen: NDArray,
     labels: NDArray[np.int64],
     labelled: Labelled | None,
@@ -116,38 +135,22 @@ def fit_student(
     checkpoint: Path,
     console: Console,
 ) -> Any:
-    """A student, without its transforms, of the labels of the examples that it has `seen` (see `student_inputs`).
-
-    With `neighbours.refine`, the last of so many further students, each of them told by the one before which examples
-    of a cell have which share of its classes.
-    """
-    student = _bare(config)
+    """A student, without its transforms, of the labels of the examples that it has `seen` (see `student_inputs`)."""
     given = split_labelled(seen, labels) if labelled is None else split_weighted(seen, labelled)
     times = 1 + config.refinements
-    _fit(student, given, checkpoint, console, 1, times)
     guesses = np.zeros((len(seen), n_classes))
-    for number in range(2, times + 1):
-        assert labelled is not None  # where records voted
-        guesses[:, student.classes_] = student.predict_proba(seen)
-        student = _bare(config)
-        _fit(student, split_weighted(seen, labelled.refined(guesses)), checkpoint, console, number, times)
+    for number in range(1, times + 1):
+        student = new_student(config)
+        student = student.bare() if getattr(student, "preprocessing", None) else student
+        _fit(student, given, checkpoint, console, number, times)
+        if number < times:
+            assert labelled is not None  # where records voted
+            guesses[:, student.classes_] = student.predict_proba(seen)
+            given = split_weighted(seen, labelled.refined(guesses))
     return student
 
 
-def with_transforms(config: Config, bare: Any) -> Any:
-    """What was `taught`, with the transforms before it."""
-    student = new_student(config)
-    return student.learned_by(bare) if getattr(student, "preprocessing", None) else bare
-
-
-def _bare(config: Config) -> Any:
-    student = new_student(config)
-    return student.bare() if getattr(student, "preprocessing", None) else student
-
-
-def _fit(
-    student: Any, given: Given, checkpoint: Path, console: Console, number: int | None = None, times: int = 1
-) -> None:
+def _fit(student: Any, given: Given, checkpoint: Path, console: Console, number: int = 1, times: int = 1) -> None:
     """Train on what is given, for the `number`th of so many `times`; a network goes on from its checkpoint."""
     examples, further = given
     what = "training the student" + (f", {number} of {times}" if times > 1 else "")

@@ -115,9 +115,18 @@ class Supervised(ClassifierMixin, BaseEstimator):
             seen = self.transforms().transform
             many = None if X_unlabelled is None or len(X_unlabelled) == 0 else seen(X_unlabelled)
             return self.learned_by(self.bare().fit(seen(X), y, many, sample_weight=sample_weight))
-        self._scaler = self._scaler_of(X, X_unlabelled)
+        self._scaler = None
+        if self.standardise:
+            from sklearn.preprocessing import StandardScaler
+
+            examples = X if X_unlabelled is None or not len(X_unlabelled) else np.concatenate([X, X_unlabelled])
+            self._scaler = StandardScaler().fit(_rows(examples)) if len(examples) else None
         if sample_weight is not None:
-            return self._fit_weighted(X, y, sample_weight)
+            if self.unlabelled != "ignore" or self.self_training:
+                raise ConfigError("student.params: neither unlabelled nor self_training goes with weighted labels")
+            counts = (y != UNANSWERED) & (sample_weight > 0)
+            self._fit(X[counts], y[counts], sample_weight[counts])
+            return self
         if self.unlabelled not in ("ignore", "mark"):
             raise ConfigError(f"student.params.unlabelled = {self.unlabelled!r}: must be 'ignore' or 'mark'")
         pool = X[:0] if X_unlabelled is None else X_unlabelled
@@ -137,14 +146,6 @@ class Supervised(ClassifierMixin, BaseEstimator):
                 )
             sure = self.predict_proba(pool).max(1) >= self.threshold
             self._fit(np.concatenate([X, pool[sure]]), np.concatenate([y, self.predict(pool[sure])]))
-        return self
-
-    def _fit_weighted(self, X: NDArray, y: NDArray[np.int64], weights: NDArray[np.float64]) -> Supervised:
-        """Labels that count by their weights; an example may come with several labels."""
-        if self.unlabelled != "ignore" or self.self_training:
-            raise ConfigError("student.params: neither unlabelled nor self_training goes with weighted labels")
-        counts = (y != UNANSWERED) & (weights > 0)
-        self._fit(X[counts], y[counts], weights[counts])
         return self
 
     def check(self) -> None:
@@ -168,15 +169,6 @@ class Supervised(ClassifierMixin, BaseEstimator):
         if isinstance(self.estimator, str):
             return build_estimator(self.estimator, params, self.random_state, key)
         return copied_estimator(self.estimator, params, self.random_state, key)
-
-    def _scaler_of(self, X: NDArray, X_unlabelled: NDArray | None) -> Any:
-        """Fitted to all public examples; None where columns are taken as they are."""
-        if not self.standardise:
-            return None
-        from sklearn.preprocessing import StandardScaler
-
-        examples = X if X_unlabelled is None or not len(X_unlabelled) else np.concatenate([X, X_unlabelled])
-        return StandardScaler().fit(_rows(examples)) if len(examples) else None
 
     def transforms(self) -> Features:
         """What comes before the estimator, built anew."""
@@ -239,9 +231,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         """The class of each example."""
-        if self.preprocessing and len(X):
-            X = self.prepared_.transform(X)
-        return self._predict(X)
+        return self._predict(self._seen(X))
 
     def _predict(self, X: NDArray) -> NDArray[np.int64]:
         if not len(X):
@@ -253,15 +243,11 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
         """Probabilities, a column for each of `classes_`; all on the prediction where the estimator gives none."""
-        if self.preprocessing and len(X):
-            X = self.prepared_.transform(X)
-        return self._shares(X)
+        return self._shares(self._seen(X))
 
     def scores(self, X: NDArray) -> NDArray[np.float64]:
         """What speaks for each of `classes_`, a column each: the decision function, else log-probabilities."""
-        if self.preprocessing and len(X):
-            X = self.prepared_.transform(X)
-        adapter, n_classes = self.classifier_, len(self.classes_)
+        X, adapter, n_classes = self._seen(X), self.classifier_, len(self.classes_)
         if n_classes >= 2 and len(X) and _decides_by_class(adapter.estimator):
             found = np.asarray(adapter.estimator.decision_function(adapter.shaped(X)), dtype=np.float64)
             found = np.column_stack([-found, found]) if found.ndim == 1 else found
@@ -271,9 +257,12 @@ class Supervised(ClassifierMixin, BaseEstimator):
 
     def answers(self, X: NDArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Classes and probabilities, with the transforms worked out once."""
-        if self.preprocessing and len(X):
-            X = self.prepared_.transform(X)
+        X = self._seen(X)
         return self._predict(X), self._shares(X)
+
+    def _seen(self, X: NDArray) -> NDArray:
+        """Examples after the student's own transforms."""
+        return self.prepared_.transform(X) if self.preprocessing and len(X) else X
 
     def _shares(self, X: NDArray) -> NDArray[np.float64]:
         adapter = self.classifier_
