@@ -42,7 +42,11 @@ def choose_anchor(run: Run, ledger: str, wanted: str | None, say: Callable[[str]
     """
     known = _noted(run)
     if wanted not in (None, NONE, NEW):
-        return ChosenAnchor(_named(run, known, absolute(str(wanted))))
+        place = absolute(str(wanted))
+        if known not in (None, NONE, place):
+            raise _begun_with(known)
+        _remember(run, place)
+        return ChosenAnchor(place)
     if wanted == NEW and run.storage is not None:
         raise ConfigError(
             "{anchor}: a run in storage goes on anywhere; name a file or URL, or leave it out", anchor=NEW
@@ -88,13 +92,6 @@ def forget_anchor(run: Run) -> None:
     with suppress(OSError, RunError):
         for place in (_note(run), _anchor(identity(run.key))):
             place.unlink(missing_ok=True)
-
-
-def _named(run: Run, known: str | None, place: str) -> str:
-    if known not in (None, NONE, place):
-        raise _begun_with(known)
-    _remember(run, place)
-    return place
 
 
 def _users_own(run: Run, ledger: str, known: str | None, say: Callable[[str], None]) -> str | None:

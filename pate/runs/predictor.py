@@ -14,7 +14,7 @@ from pate.components.registry import nearest
 from pate.data.model_input import is_frame
 from pate.data.public import PublicRange
 from pate.errors import DataError, PateError, RunError, first_line
-from pate.runs.files import MODEL_CARD, STUDENT_CARD, RunFiles
+from pate.runs.files import MODEL_CARD, STUDENT_CARD
 from pate.runs.model_store import load_card, load_model
 
 if TYPE_CHECKING:
@@ -127,10 +127,10 @@ def checked_array(X: NDArray, card: dict[str, Any], where: str) -> NDArray[np.fl
     return examples
 
 
-def _card_of(run: RunFiles, student: str | None = None) -> tuple[dict[str, Any], Path]:
-    """The card of the student or model in a run, or in a folder taken from one; and that folder.
+def load_predictor(run: Run, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
+    """What is in a run, or in a folder taken from one: its student or model, or the further `student` of that name.
 
-    With `student`, of the further one of that name.
+    The folder may come from anybody; `trust` names what its files may import.
     """
     if student is not None:
         folder = run.students_folder / student
@@ -144,12 +144,6 @@ def _card_of(run: RunFiles, student: str | None = None) -> tuple[dict[str, Any],
     card = load_card(folder)
     if "classes" not in card:
         raise RunError(f"{folder}: its card has no classes, so that there is no name for a label")
-    return card, folder
-
-
-def load_predictor(run: Run, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
-    """What a run has learned; the folder may come from anybody, `trust` names what its files may import."""
-    card, folder = _card_of(run, student)
     return Predictor(load_model(folder, trust, run), card, folder)
 
 

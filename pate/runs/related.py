@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from pate.data.settings import OwnData
 from pate.data.sources import data_root
 from pate.errors import PateError
 from pate.ledger import SharedBudget
-from pate.runs.files import CONFIG, PLACES, RunFiles
+from pate.runs.files import CONFIG, RunFiles
 from pate.storage import is_url
 
 _MAX_LOOKED_AT = 200
@@ -86,7 +85,9 @@ def related_runs(
     if is_url(str(out)):
         return None
     own = _private_files(config.data, data_root(data_dir) or config_dir)
-    known = [one for path in _beside(Path(out)) if own and (one := _known(path.parent, own)) is not None]
+    here = Path(out).absolute()
+    beside = [path.parent for path in sorted(here.parent.glob(f"*/{CONFIG}"))[:_MAX_LOOKED_AT] if path.parent != here]
+    known = [one for folder in beside if own and (one := _known(folder, own)) is not None]
     if shared is not None:
         assert isinstance(config, Config)
         known = [one for one in known if one.ledger is None or one.ledger != config.budget.ledger]
@@ -110,27 +111,21 @@ class _Known:
     ledger: Any
 
 
-def _beside(out: Path) -> Sequence[Path]:
-    """Configs of other runs in the same folder that have charged something, or trained on everything."""
-    found = sorted(out.absolute().parent.glob(f"*/{CONFIG}"))[:_MAX_LOOKED_AT]
-    others = [path for path in found if path.parent != out.absolute()]
-    return [path for path in others if _has_spent(RunFiles(path.parent))]
-
-
-def _has_spent(run: RunFiles) -> bool:
-    """Whether there are books, or what a baseline releases: what was charged may be more, never less."""
-    return run.ledger_file.exists() or run.released_file.exists() or run.model_folder.exists()
-
-
 def _known(folder: Path, own: frozenset[str]) -> _Known | None:
-    """A run that has used one of the private files `own`; None of others, and where it cannot be read: this is a
-    courtesy, and stops nothing. Nothing that its config names is imported."""
+    """A run that has used one of the private files `own` and charged something, or trained on everything.
+
+    None of others, and where it cannot be read: this is a courtesy, and stops nothing. Nothing that its config names is
+    imported.
+    """
+    run = RunFiles(folder)
+    if not (run.ledger_file.exists() or run.released_file.exists() or run.model_folder.exists()):
+        return None  # there are neither books nor what a baseline releases: what was charged may be more, never less
     with suppress(PateError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        places = json.loads((RunFiles(folder).private / PLACES).read_text())
+        places = json.loads(run.places_file.read_text())
         config = stored_config(folder / CONFIG)
         if not own & _private_files(config.data, Path(places["data_dir"] or places["config_dir"])):
             return None
-        published = _published(folder)
+        published = _published(run)
         part = _part(config, published and published[0])
         if part is None and published is not None:
             part = _of_baseline(config, *published)
@@ -164,10 +159,10 @@ def _of_baseline(config: Config | BaselineConfig, epsilon: float, delta: float) 
     return Part(epsilon, delta)
 
 
-def _published(folder: Path) -> tuple[float, float] | None:
+def _published(run: RunFiles) -> tuple[float, float] | None:
     """(ε, δ) of a finished run."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        privacy = json.loads(RunFiles(folder).report_file.read_text())["privacy"]
+        privacy = json.loads(run.report_file.read_text())["privacy"]
         found = float(privacy["epsilon"]), float(privacy["delta"])
         return found if 0 <= found[0] < math.inf and 0 <= found[1] < 1 else None
     return None

@@ -93,6 +93,17 @@ def pull(storage: Storage, folder: Path, wanted: Callable[[str], bool]) -> None:
             file.write(content)
 
 
+@contextmanager
+def _one_line(url: str, done: str) -> Iterator[None]:
+    """Raise whatever a store raises as a RunError: file systems an OSError, libraries of object stores anything."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{url}: cannot be {done} ({error.strerror or first_line(error)})") from None
+    except Exception as error:
+        raise RunError(f"{url}: cannot be {done} ({first_line(error)})") from None
+
+
 class _FileStorage:
     """A shared file system. `private/` is for its owner only."""
 
@@ -102,7 +113,7 @@ class _FileStorage:
             raise RunError(f"{url}: write file:// and an absolute path, as in file:///mnt/shared/run")
 
     def create(self, name: str, content: bytes) -> bool:
-        with self._named_errors("written"):
+        with _one_line(self.url, "written"):
             path, temporary = self._path(name), self._temporary(name, content)
             try:
                 os.link(temporary, path)
@@ -114,24 +125,24 @@ class _FileStorage:
             return True
 
     def read(self, name: str) -> bytes | None:
-        with self._named_errors("read"):
+        with _one_line(self.url, "read"):
             try:
                 return self._path(name).read_bytes()
             except FileNotFoundError:
                 return None
 
     def write(self, contents: Mapping[str, bytes]) -> None:
-        with self._named_errors("written"):
+        with _one_line(self.url, "written"):
             for name, content in contents.items():
                 self._temporary(name, content).rename(self._path(name))
                 sync_folder(self._path(name).parent)
 
     def remove(self, name: str) -> None:
-        with self._named_errors("written"):
+        with _one_line(self.url, "written"):
             self._path(name).unlink(missing_ok=True)
 
     def names(self, folder: str = "") -> list[str]:
-        with self._named_errors("read"):
+        with _one_line(self.url, "read"):
             found = (Path(place) / file for place, _, files in os.walk(self._root / folder) for file in files)
             return sorted(p.relative_to(self._root).as_posix() for p in found if not p.name.startswith(".partial-"))
 
@@ -163,13 +174,6 @@ class _FileStorage:
             raise
         return temporary
 
-    @contextmanager
-    def _named_errors(self, done: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RunError(f"{self.url}: cannot be {done} ({error.strerror or error})") from None
-
 
 class _ObjectStorage:
     """An object store through fsspec. Credentials come from the environment or the machine's role, never from here."""
@@ -200,7 +204,7 @@ class _ObjectStorage:
         return True
 
     def read(self, name: str) -> bytes | None:
-        with self._named_errors("read"):
+        with _one_line(self.url, "read"):
             try:
                 content: bytes = self._fs.cat_file(self._path(name))
                 return content
@@ -208,15 +212,15 @@ class _ObjectStorage:
                 return None
 
     def write(self, contents: Mapping[str, bytes]) -> None:
-        with self._named_errors("written"):
+        with _one_line(self.url, "written"):
             self._fs.pipe({self._path(name): content for name, content in contents.items()})
 
     def remove(self, name: str) -> None:
-        with self._named_errors("written"):
+        with _one_line(self.url, "written"):
             self._fs.rm_file(self._path(name))
 
     def names(self, folder: str = "") -> list[str]:
-        with self._named_errors("read"):
+        with _one_line(self.url, "read"):
             try:
                 found = self._fs.find(self._path(folder) if folder else self._root)
             except FileNotFoundError:
@@ -226,7 +230,7 @@ class _ObjectStorage:
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         wanted = list(names)
         for some in (wanted[i : i + _AT_ONCE] for i in range(0, len(wanted), _AT_ONCE)):
-            with self._named_errors("read"):
+            with _one_line(self.url, "read"):
                 contents: Any = self._fs.cat([self._path(name) for name in some])
                 if isinstance(contents, bytes):  # asked for one
                     contents = {self._path(some[0]): contents}
@@ -236,10 +240,3 @@ class _ObjectStorage:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
-
-    @contextmanager
-    def _named_errors(self, done: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise RunError(f"{self.url}: cannot be {done} ({first_line(error)})") from None
