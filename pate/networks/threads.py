@@ -34,18 +34,16 @@ _asleep: set[str] = set()  # files of OpenMP libraries that were loaded while th
 
 def usable_cpus() -> int:
     """CPUs that this process may use: those it is bound to, and no more than its container is given time for."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota()
-    return bound if quota is None else max(1, min(bound, math.ceil(quota)))
-
-
-def _quota() -> float | None:
-    """How many CPUs' time a container has, by its control group of either version; None where nothing limits it."""
-    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # of either version of cgroups
         with suppress(OSError, ValueError, ZeroDivisionError):
             time, period = " ".join((_CGROUPS / name).read_text() for name in files).split()
-            return int(time) / int(period) if time.isdigit() else None  # else it says max, or -1
-    return None
+            quota = int(time) / int(period) if time.isdigit() else math.inf  # else it says max, or -1
+            return math.ceil(min(_bound_cpus(), max(1.0, quota)))
+    return _bound_cpus()
+
+
+def _bound_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def use_passive_threads() -> None:
@@ -81,12 +79,12 @@ def _with_threads_asleep() -> Callable[[], None]:
     if (before or "").upper() == "PASSIVE":
         _asleep.update(library.filepath for library in loaded)
     spinning = {library.filepath: library.num_threads for library in loaded if library.filepath not in _asleep}
-    torch_threads = _torch_threads() if any(_is_torchs(path) for path in spinning) else None
+    torch_threads = _torch_threads() if any("torch" in Path(path).parts for path in spinning) else None
     for library in loaded:
         if library.filepath in spinning:
             library.set_num_threads(1)
     if torch_threads is not None:
-        _set_torch(1)
+        limit_torch_threads(1)
     os.environ[_POLICY] = before or "PASSIVE"
 
     def undo() -> None:
@@ -98,7 +96,7 @@ def _with_threads_asleep() -> Callable[[], None]:
             elif library.user_api == "openmp" and (before or "PASSIVE").upper() == "PASSIVE":
                 _asleep.add(library.filepath)
         if torch_threads is not None:
-            _set_torch(torch_threads)
+            limit_torch_threads(torch_threads)
 
     return undo
 
@@ -130,7 +128,7 @@ def _with_threads(number: int) -> Callable[[], None]:
     for library in _libraries():
         before[library.filepath] = library.num_threads
         library.set_num_threads(number)
-    _set_torch(number)
+    limit_torch_threads(number)
     os.environ[_NUMBER] = str(number) if wanted is None or _number(wanted) != number else wanted
     _held.append(number)
 
@@ -141,8 +139,8 @@ def _with_threads(number: int) -> Callable[[], None]:
         else:
             os.environ[_NUMBER] = wanted
         for library in _libraries():
-            library.set_num_threads(before.get(library.filepath) or _usual_number(library))
-        _set_torch(torch_before or _usual())
+            library.set_num_threads(before.get(library.filepath) or _usual(library))
+        limit_torch_threads(torch_before or _usual())
 
     return undo
 
@@ -156,7 +154,8 @@ def limit_threads(number: int = 1) -> None:
 
 def limit_torch_threads(number: int = 1) -> None:
     """Torch, if it is imported, uses so many threads from now on; repeat it after torch was imported: it is cheap."""
-    _set_torch(number)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(number)
 
 
 def _libraries() -> list[Any]:
@@ -167,21 +166,11 @@ def _libraries() -> list[Any]:
     return found
 
 
-def _is_torchs(path: str) -> bool:
-    return "torch" in Path(path).parts
-
-
-def _usual_number(library: Any) -> int:
-    """How many threads a library would have, had it been loaded outside."""
-    own = os.environ.get("OPENBLAS_NUM_THREADS") if library.internal_api == "openblas" else None
-    return _number(own) if own else _usual()
-
-
-def _usual() -> int:
-    wanted = os.environ.get(_NUMBER)
-    if wanted:
-        return _number(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _usual(library: Any = None) -> int:
+    """How many threads torch, or a library, would have, had it been loaded outside."""
+    blas = library is not None and library.internal_api == "openblas"
+    wanted = (os.environ.get("OPENBLAS_NUM_THREADS") if blas else None) or os.environ.get(_NUMBER)
+    return _number(wanted) if wanted else _bound_cpus()
 
 
 def _number(wanted: str | None) -> int:
@@ -193,8 +182,3 @@ def _number(wanted: str | None) -> int:
 def _torch_threads() -> int | None:
     """None where torch is not imported."""
     return sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
-
-
-def _set_torch(number: int) -> None:
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(number)
