@@ -145,4 +145,4 @@ def _audited(subject: Subject) -> Audited:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    write_atomically(path, lambda file: file.write_text(text + "\n", encoding="utf-8"), mode=mode, durable=False)
+    write_atomically(path, text + "\n", mode=mode, durable=False)

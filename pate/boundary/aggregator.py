@@ -183,7 +183,7 @@ class Aggregator:
                 figures |= _exact_figures(self._mechanism, np.array([self._votes[query] for query in ids]), delta)
             except TooWide as error:  # the labels are paid for by then: the run goes on without this figure
                 figures |= {"epsilon_data_dependent": None, "why": str(error)}
-        write_atomically(self._private / files.EPSILON, lambda path: path.write_text(json.dumps(figures, indent=2)))
+        write_atomically(self._private / files.EPSILON, json.dumps(figures, indent=2))
 
     def sanitise(self, X: NDArray, settings: Sanitise, delta: float) -> dict[str, Any] | None:
         """Release, once, an upper bound on the data-dependent ε of the examples asked; see `accounting.sanitise`.
@@ -259,7 +259,7 @@ class Aggregator:
             "mean_teacher_accuracy": float(counts[np.arange(len(y)), y].mean() / self._n_parts),
             "plurality_accuracy": float((counts.argmax(1) == y).mean()),
         }
-        write_atomically(self._private / files.EVALUATION, lambda path: path.write_text(json.dumps(figures, indent=2)))
+        write_atomically(self._private / files.EVALUATION, json.dumps(figures, indent=2))
 
     def _stored_votes(self) -> dict[bytes, NDArray[np.int64]]:
         path = self._private / files.VOTES

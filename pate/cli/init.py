@@ -54,7 +54,7 @@ def init(
     _print_columns(found)
     make_folder(out.parent)
     text = config_text(found, out)
-    write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"), mode=0o644)
+    write_atomically(out, text, mode=0o644)
     _print_guesses(found, out)
     _check(found, out, console)
 

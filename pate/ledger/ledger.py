@@ -352,7 +352,7 @@ class Ledger:
         try:
             with locked(self._head.with_name(self._head.name + ".lock")):  # runs that share the ledger take turns
                 content = json_pin(self.head())
-                write_atomically(self._head, lambda path: path.write_text(content))
+                write_atomically(self._head, content)
         except OSError as error:
             raise RunError(f"{self._head}: {error.strerror}; nothing was released") from error
         if self._anchor:
@@ -461,7 +461,7 @@ class SharedLedger:
         make_folder(folder.parent)
         made = cls(Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)), secrets.token_bytes(KEY_BYTES))
         try:
-            write_atomically(made.folder / _KEY, lambda path: path.write_bytes(made.key))
+            write_atomically(made.folder / _KEY, made.key)
             _Founding(made, budget)
             os.rename(made.folder, folder)  # fails where there is something: what is made here is never empty
         except OSError as error:

@@ -48,7 +48,7 @@ def tensors_from_bytes(content: bytes, framework: Literal["pt", "np"] = "pt") ->
 
 def write_tensors(path: Path, tensors: Mapping[str, Any], about: Any) -> None:
     """Write tensors and note to a private file, whole or not at all."""
-    write_atomically(path, lambda partial: partial.write_bytes(tensors_to_bytes(tensors, about)))
+    write_atomically(path, tensors_to_bytes(tensors, about))
 
 
 def check_weights(build: Callable[[], nn.Module], weights: Mapping[str, Tensor]) -> None:

@@ -115,20 +115,20 @@ def _users_own(run: Run, ledger: str, known: str | None, say: Callable[[str], No
 
 def _remember(run: Run, what: str) -> None:
     """In the run, signed, and beside the anchor, as far as the user has a place for that."""
-    if run.anchor_file.exists() and run.anchor_file.read_text() == what and _is_vouched_for(run):
+    if run.anchor_file.exists() and run.anchor_file.read_text(encoding="utf-8") == what and _is_vouched_for(run):
         return
     run.replace(run.anchor_file.name, what)
     sign(run, run.anchor_file)
     with suppress(OSError):
         make_state_folder(_FOLDER)
-        write_atomically(_note(run), lambda path: path.write_text(what))
+        write_atomically(_note(run), what)
 
 
 def _noted(run: Run) -> str | None:
     """What the run was begun with: as the user's own note says, else as the run does."""
     with suppress(OSError):
-        return _note(run).read_text()
-    return run.anchor_file.read_text() if run.anchor_file.exists() else None
+        return _note(run).read_text(encoding="utf-8")
+    return run.anchor_file.read_text(encoding="utf-8") if run.anchor_file.exists() else None
 
 
 def _is_vouched_for(run: Run) -> bool:

@@ -67,7 +67,7 @@ def save_model(model: Any, folder: Path, card: Mapping[str, Any], run: Run | Non
     for name in {TENSORS, OBJECT} - files.keys():
         (folder / name).unlink(missing_ok=True)
     for name, content in files.items():
-        write_atomically(folder / name, lambda path, content=content: path.write_bytes(content), mode=0o644)  # type: ignore[misc]
+        write_atomically(folder / name, content, mode=0o644)
     if run is not None:
         sign(run, folder)
 

@@ -283,7 +283,7 @@ class Run(RunFiles):
         if self.storage is not None and not self.storage.create(_RELEASED, content):
             text = f"{self.place}: another pate has released its result from this run; with {{resume}} it is published"
             raise RunError(text, resume=True)
-        write_atomically(self.released_file, lambda path: path.write_bytes(content))
+        write_atomically(self.released_file, content)
 
     def _remember(self, state: dict[str, tuple[int, int]] | None = None) -> None:
         """Note that storage holds what is here."""
@@ -302,18 +302,18 @@ class Run(RunFiles):
 
     def note(self, name: str, content: Any) -> None:
         """Write a JSON file under `private/`."""
-        write_atomically(self.private / name, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
+        write_atomically(self.private / name, json.dumps(content, indent=2) + "\n")
 
     def replace(self, name: str, value: str) -> None:
         """Store `value` in the file `name` under `private/`, in place of what was there."""
-        write_atomically(self.private / name, lambda path: path.write_text(value))
+        write_atomically(self.private / name, value)
 
     def same_as_before(self, name: str, value: str) -> bool:
         """Store `value` in the file `name` under `private/`; False if another value is there already."""
         path = self.private / name
         if path.exists():
-            return path.read_text() == value
-        write_atomically(path, lambda p: p.write_text(value))
+            return path.read_text(encoding="utf-8") == value
+        write_atomically(path, value)
         return True
 
     def _check_place(self, config: RunConfig, resume: Resume) -> None:
@@ -346,8 +346,8 @@ class Run(RunFiles):
             read_key(key)
             return
         if not key.exists():
-            write_atomically(key, lambda path: path.write_bytes(secrets.token_bytes(KEY_BYTES)))
-        write_atomically(stored, lambda path: path.write_text(config.to_yaml()), mode=0o644)
+            write_atomically(key, secrets.token_bytes(KEY_BYTES))
+        write_atomically(stored, config.to_yaml(), mode=0o644)
 
     def _adopt(self, config: RunConfig) -> None:
         """Take over settings that release nothing new; a student of other settings is made anew from the same labels.
@@ -355,13 +355,13 @@ class Run(RunFiles):
         The student goes first: whatever a crash leaves, no student is there that the config does not describe.
         """
         stored, text = settings_from(read_yaml(self.config_file), type(config)), config.to_yaml()
-        if self.config_file.read_text() == text:
+        if self.config_file.read_text(encoding="utf-8") == text:
             return
         if isinstance(config, Config) and isinstance(stored, Config) and config.student != stored.student:
             self.student_card.unlink(missing_ok=True)
             for folder in (self.student_folder, self.student_checkpoint):
                 shutil.rmtree(folder, ignore_errors=True)
-        write_atomically(self.config_file, lambda path: path.write_text(text), mode=0o644)
+        write_atomically(self.config_file, text, mode=0o644)
 
     def _not_empty(self) -> RunError:
         text = f"{self.place}: is not empty; add {{resume}} to go on with that run, or choose another {{out}}"

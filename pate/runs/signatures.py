@@ -45,9 +45,7 @@ def sign(run: RunFiles, *paths: Path) -> None:
         signatures = _signatures(run) | {
             _name(run, path): _digest(key, _name(run, path), _content(path)) for path in paths
         }
-        write_atomically(
-            run.private / SIGNATURES, lambda path: path.write_text(json.dumps(signatures, indent=2) + "\n")
-        )
+        write_atomically(run.private / SIGNATURES, json.dumps(signatures, indent=2) + "\n")
 
 
 def is_signed(run: RunFiles, path: Path, content: dict[str, bytes] | None = None) -> bool:

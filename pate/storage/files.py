@@ -28,15 +28,22 @@ def read_whole(path: Path, max_bytes: int | None = None) -> bytes:
     return content
 
 
-def write_atomically(path: Path, write: Callable[[Path], Any], mode: int = 0o600, durable: bool = True) -> None:
-    """Write a file whole or not at all, durably, whenever the machine stops.
+def write_atomically(
+    path: Path, content: str | bytes | Callable[[Path], Any], mode: int = 0o600, durable: bool = True
+) -> None:
+    """Write a file whole or not at all, durably, whenever the machine stops; `content` may be what writes it.
 
     Without `durable`, a machine that stops may lose the file or leave it damaged: only for what can be made again.
     """
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=mode)
-    write(partial)
+    if isinstance(content, str):
+        partial.write_text(content, encoding="utf-8")
+    elif isinstance(content, bytes):
+        partial.write_bytes(content)
+    else:
+        content(partial)
     if not durable:
         partial.rename(path)
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -91,7 +91,7 @@ class TeacherFiles:
         try:
             self._folder.parent.mkdir(mode=0o700, exist_ok=True)  # of a later round
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            write_atomically(path, _writer(content), durable=False)
+            write_atomically(path, content, durable=False)
         except OSError as error:
             raise RunError(
                 f"{self._folder}: a trained teacher cannot be stored ({error.strerror}); make room, then go on with "
@@ -142,7 +142,3 @@ class TeacherFiles:
         """Of the run, and of the user."""
         content = part.to_bytes(8, "little") + payload
         return hmac.digest(self._key, content, "sha256") + hmac.digest(self._user, content, "sha256")
-
-
-def _writer(content: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(content)
