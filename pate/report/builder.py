@@ -47,7 +47,7 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
         config.student.name, student, data, groups=config.report.groups, agreement=context.agreement
     )
     voters = context.voters
-    found = described_report(
+    return _report(
         voters,
         data,
         context.epsilon,
@@ -64,8 +64,8 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
         ),
         curves=_curves(voters, data.n_classes) if context.options.pages else None,
         together=together_of(context.related),
+        anchored=context.is_anchored,
     )
-    return found.model_copy(update={"anchored": context.is_anchored})
 
 
 def together_of(related: Related | None) -> Together | None:
@@ -73,22 +73,19 @@ def together_of(related: Related | None) -> Together | None:
     return None if related is None else Together(**asdict(related.together))
 
 
-def described_report(
+def _report(
     voters: Voters[Any],
     data: PublicData,
     epsilon: float,
     *,
     asked: int,
     answered: int,
-    student: Student,
-    benchmark: Benchmark | None,
-    curves: EpsilonCurves | None,
-    sanitised: Sanitised | None = None,
     labelled: int | None = None,
-    labels: ReleasedLabels | None = None,
+    sanitised: Sanitised | None = None,
     together: Together | None = None,
+    **figures: Any,
 ) -> Report:
-    """A report with these figures, and with what config, data and mechanism say of themselves."""
+    """A report with these figures, by its fields, and with what config, data and mechanism say of themselves."""
     config = voters.config
     delta = config.budget.delta
     cost, (max_queries, max_answers) = voters.cost(data.n_classes), voters.query_limits
@@ -119,13 +116,10 @@ def described_report(
             sanitised=sanitised,
             together=together,
         ),
-        student=student,
-        labels=labels,
-        benchmark=benchmark,
         data=data_name(config.data),
         public_examples=len(data.X_public),
-        curves=curves,
         versions=software(),
+        **figures,
     )
     return report.model_copy(update={"warnings": warnings_of(report)})
 
@@ -210,7 +204,7 @@ def dummy_report(voters: Voters[Any], data: PublicData, epsilon: float) -> Repor
         nonprivate_accuracy=0.5,
         without_privacy=compare_without_privacy(groups, y, y, y, n),
     )
-    return described_report(
+    return _report(
         voters,
         data,
         epsilon,

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORST_CASE = "worst case"
-SANITISED = "sanitised"
+_SANITISED = "sanitised"
 DATA_DEPENDENT = "data-dependent"
 _MEANING = {
     WORST_CASE: "holds for every data set",
-    SANITISED: "bounds the cost of this run's answers; released with noise",
+    _SANITISED: "bounds the cost of this run's answers; released with noise",
     DATA_DEPENDENT: "depends on the private votes; private: do not publish",
 }
 _COLUMNS = 7  # of the table, where there is no more to tell than the share that is right
@@ -339,7 +339,7 @@ def _read(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
             raise RunError(f"{path}: was not measured, its test examples have no labels; there is nothing to compare")
         epsilons = [(WORST_CASE, privacy["epsilon"], privacy["delta"])]
         if privacy.get("sanitised"):
-            epsilons.append((SANITISED, privacy["sanitised"]["epsilon"], privacy["sanitised"]["delta"]))
+            epsilons.append((_SANITISED, privacy["sanitised"]["epsilon"], privacy["sanitised"]["delta"]))
         settings = {key: value for key, value in config.items() if key not in _NEVER_PART_OF_THE_METHOD}
         benchmark = report.get("benchmark") or {}
         return _Run(

@@ -214,15 +214,15 @@ def compare_without_privacy(
     balanced = mean_over_classes(recall)
     assert balanced is not None
     loss = (nonprivate == truth).astype(np.int64) - (private == truth)
-    whole = lost_by(loss)
+    whole = _lost(loss)
     assert whole is not None
 
     def by_class(members: NDArray[np.bool_]) -> tuple[Lost | None, ...]:
-        return tuple(lost_by(loss[members & (truth == label)]) for label in range(n_classes))
+        return tuple(_lost(loss[members & (truth == label)]) for label in range(n_classes))
 
     lost_by_group: list[GroupLost | None] = []
     for *_, members in _each_group(groupings):
-        lost = lost_by(loss[members])
+        lost = _lost(loss[members])
         lost_by_group.append(
             None if lost is None else GroupLost(share=lost.share, error=lost.error, by_class=by_class(members))
         )
@@ -236,14 +236,14 @@ def compare_without_privacy(
     )
 
 
-def lost_by(loss: NDArray[np.int64]) -> Lost | None:
+def _lost(loss: NDArray[np.int64]) -> Lost | None:
     """Mean accuracy loss and its standard error, from examples that were lost (1), gained (−1) or kept (0).
 
     Two models err on much the same examples, so this error is smaller than that of two shares apart. It counts half an
     example more of each of the four pairs of answers (Agresti and Min, Statistics in Medicine 24, 2005, "Wald+2"): what
     is so of all of a few examples is not taken for certain.
 
-    >>> found = lost_by(np.array([1] * 10 + [-1] * 4 + [0] * 86))
+    >>> found = _lost(np.array([1] * 10 + [-1] * 4 + [0] * 86))
     >>> found.share, round(found.error, 4)
     (0.06, 0.0375)
     """

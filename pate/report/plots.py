@@ -30,7 +30,7 @@ CSS_COLOURS = {
 }
 """Each colour of a plot and the CSS variable for it in a page, which differs between light and dark mode."""
 
-WITHOUT_PRIVACY = "without privacy"
+_WITHOUT_PRIVACY = "without privacy"
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of others, ends of lines and paragraphs
 _SOLID = ("o", "s", "D", "^", "v", "P")
 _WIDTH = 4.6  # inches: on a phone, which is about as wide, text keeps its size
@@ -177,7 +177,7 @@ def accuracy_against_epsilon(points: Sequence[Point], nonprivate: float | None, 
             label=plain(f"{point.label}: {point.kind} ε"),
         )
     if nonprivate is not None:
-        axes.axhline(100 * nonprivate, linestyle="--", color=MUTED, linewidth=1.2, label=WITHOUT_PRIVACY)
+        axes.axhline(100 * nonprivate, linestyle="--", color=MUTED, linewidth=1.2, label=_WITHOUT_PRIVACY)
     epsilons = [e for point in points for e in (point.epsilon, point.down_to) if e is not None and e > 0]
     if epsilons:
         axes.set_xscale("log")
@@ -291,7 +291,7 @@ def _finished(figure: Figure, axes: Axes, private: bool = False) -> Figure:
     if private:
         axes.set_title("private: do not publish", color=SERIES[1])
     handles, labels = axes.get_legend_handles_labels()
-    unique = dict(sorted(zip(labels, handles, strict=True), key=lambda item: item[0] == WITHOUT_PRIVACY))
+    unique = dict(sorted(zip(labels, handles, strict=True), key=lambda item: item[0] == _WITHOUT_PRIVACY))
     if unique:
         figure.legend(
             unique.values(),

@@ -22,7 +22,7 @@ from pate.errors import ConfigError, RunError
 from pate.report.files import read_report, summary_rows, write_pages
 from pate.report.measures import FEWEST, compare_without_privacy, group_figures, measure
 from pate.report.schema import BaselineReport, Benchmark, Report, Student
-from pate.report.sections.groups import find_largest_loss
+from pate.report.sections.groups import find_largest_loss, groups
 from pate.report.tracking import tracked_figures
 from pate.runs.console import Quiet
 from pate.runs.run import Run
@@ -424,10 +424,22 @@ def test_reports_of_earlier_versions_still_load(finished: Path, tmp_path: Path) 
     assert "Group by group" not in page
 
 
+def test_where_nothing_can_be_told_nothing_is_shown() -> None:
+    """Of a few test examples each: no table of "too few", but a word on what was asked for."""
+    few, members = np.arange(40) % 2, np.repeat([0, 1], 20)
+    report = report_with(("a", "b"), [FEWEST - 1, FEWEST - 1], [3, 0], [0, 0])
+    assert not groups(report).content
+    assert dict(summary_rows(report)).keys().isdisjoint({"recognised", "who pays (benchmark)"})
+    asked = group_figures([Grouping("sex", ("f", "m"), members)], few, few, 2)
+    student = report.student.model_copy(update={"groups": asked})
+    (told,) = groups(report.model_copy(update={"student": student})).content
+    assert told == "By sex: every group has fewer than 30 test examples, too few to tell anything."
+
+
 def test_names_of_groups_are_text(finished: Path, tmp_path: Path) -> None:
     content = json.loads((finished / "report.json").read_text())
-    for groups in (content["student"]["groups"], content["benchmark"]["without_privacy"]["groups"]):
-        groups[0]["value"] = "<script>alert(1)</script>"
+    for stored in (content["student"]["groups"], content["benchmark"]["without_privacy"]["groups"]):
+        stored[0]["value"] = "<script>alert(1)</script>"
     (tmp_path / "report.json").write_text(json.dumps(content))
     (tmp_path / "config.yaml").write_text((finished / "config.yaml").read_text())
     write_pages(tmp_path)

@@ -93,7 +93,7 @@ def group_parts(report: AnyReport | Stored) -> list[Part]:
     ]
 
 
-def parts_within(report: AnyReport | Stored) -> list[Part]:
+def _parts_within(report: AnyReport | Stored) -> list[Part]:
     """The classes within each group, group by group, by what of their test examples is recognised."""
     names, found = _read(report)[0]["classes"], []
     for own, other, lost in _groups(report):
@@ -189,7 +189,7 @@ class Parts:
     @classmethod
     def of_report(cls, report: Stored, private: bool = True) -> Parts:
         """From a report as it is stored; or, not `private`, of the model without privacy in it."""
-        kinds = class_parts(report), group_parts(report), parts_within(report)
+        kinds = class_parts(report), group_parts(report), _parts_within(report)
         if private:
             return cls.of(*kinds)
         return cls.of(
@@ -239,7 +239,7 @@ def find_largest_loss(report: AnyReport) -> str | None:
     The largest of many differences is large by chance: the more there are, the larger it has to be to be told.
     """
     known = [one for one in class_parts(report) + group_parts(report) if one.lost is not None and one.tells]
-    within = [one for one in parts_within(report) if one.lost is not None and one.tells]
+    within = [one for one in _parts_within(report) if one.lost is not None and one.tells]
     if report.benchmark is None or report.benchmark.without_privacy is None or not known:
         return None
     errors = NormalDist().inv_cdf(1 - _BY_CHANCE / len(known + within))
@@ -288,7 +288,7 @@ def in_a_line(parts: Sequence[Part]) -> str:
 
 def groups(report: AnyReport) -> Section:
     """What each class and group gets right, and what it lost; only where there are enough test examples to tell."""
-    within, found = by_column(parts_within(report)), by_column(group_parts(report))
+    within, found = by_column(_parts_within(report)), by_column(group_parts(report))
     facts = [(f"right by {name}", in_a_line(parts)) for name, parts in found.items() if any(one.tells for one in parts)]
     most = find_largest_loss(report)
     content: list[Content] = []

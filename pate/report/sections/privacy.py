@@ -34,10 +34,10 @@ def how_sure(epsilon: float) -> str:
     )
 
 
-def describe_together(together: Together) -> str:
+def _describe_together(together: Together) -> str:
     """What all known runs on the same private data cost.
 
-    >>> describe_together(Together(epsilon=2.5, delta=2e-5, others=1, uncounted=0, shared_ledger=False, unit="record"))
+    >>> _describe_together(Together(epsilon=2.5, delta=2e-5, others=1, uncounted=0, shared_ledger=False, unit="record"))
     'Together with 1 other known run on the same private data it costs ε = 2.5 at δ = 2e-05 for one record.'
     """
     runs = f"{together.others} other known run{'s' * (together.others != 1)} on the same private data"
@@ -63,8 +63,8 @@ def guarantee(report: AnyReport) -> Section:
     ]
     content: list[Content] = [*promise]
     if privacy.together is not None:
-        facts.append(("ε of all runs", describe_together(privacy.together)))
-        content.append(describe_together(privacy.together))
+        facts.append(("ε of all runs", _describe_together(privacy.together)))
+        content.append(_describe_together(privacy.together))
     if privacy.epsilon_added_or_removed is not None:
         only = f"{privacy.epsilon_added_or_removed:.3g}, if records are only added or removed"
         facts.append(("ε otherwise", only))
@@ -156,7 +156,7 @@ def limits(report: AnyReport) -> Section:
     fixed = ("One training run with the parameters above.",)
     others = "Other runs and releases on the same private data are not in this figure: their ε add up."
     if report.privacy.together is not None:
-        others += f" {describe_together(report.privacy.together)}"
+        others += f" {_describe_together(report.privacy.together)}"
     return Section("Limits", statement=(*(report.voters.limits if isinstance(report, Report) else fixed), others))
 
 

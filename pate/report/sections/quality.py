@@ -124,13 +124,13 @@ def _part(n: int, total: int) -> str:
     return "all" if n == total else f"{n:,} ({percent(n / total)})"
 
 
-def describe_labels(labels: ReleasedLabels, classes: tuple[str, ...]) -> str:
+def _describe_labels(labels: ReleasedLabels, classes: tuple[str, ...]) -> str:
     """How many labels each class has, in a line.
 
-    >>> describe_labels(ReleasedLabels(by_class=(170, 30), commonest_share=0.85), ("no", "yes"))
+    >>> _describe_labels(ReleasedLabels(by_class=(170, 30), commonest_share=0.85), ("no", "yes"))
     "no 170, yes 30; 85.0 % are 'no'"
     >>> shares = ReleasedLabels(by_class=(200, 0), commonest_share=1, expected_shares=(0.85, 0.15))
-    >>> describe_labels(shares, ("no", "yes"))
+    >>> _describe_labels(shares, ("no", "yes"))
     'of 200 public examples, by the noisy votes near them: no 85.0 %, yes 15.0 %'
     """
     if labels.expected_shares is not None and len(classes) <= _FEW_CLASSES:
@@ -170,7 +170,7 @@ def quality(report: AnyReport) -> Section:
     else:
         facts = [(what, "trained; no test labels to measure it by")]
     if isinstance(report, Report) and report.labels is not None:
-        facts.append(("released labels", describe_labels(report.labels, report.classes)))
+        facts.append(("released labels", _describe_labels(report.labels, report.classes)))
         labels = _labels_table(report.labels, student, report.classes)
     if student.balanced_accuracy is not None:
         area = "" if student.auc is None else f", AUC {student.auc:.3f}"
