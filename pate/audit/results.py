@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import TypeAdapter, computed_field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from pate import __version__
 from pate.components.registry import Registry, nearest
@@ -106,8 +109,22 @@ def attack_classes(names: Sequence[str] = ()) -> dict[str, type[Attack]]:
     return {name: found[name] for name in names or order}
 
 
-@dataclass(frozen=True)
-class AttackResult:
+class _AsJson:
+    """A result that is kept as JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what JSON cannot hold, as an infinite ε, is None."""
+        content: dict[str, Any] = json.loads(TypeAdapter(type(self)).dump_json(self))
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """The result that `to_json` wrote."""
+        return TypeAdapter(cls).validate_python(content)
+
+
+@pydantic_dataclass(frozen=True)
+class AttackResult(_AsJson):
     """What one attack gained against one model. None stands where a figure does not apply.
 
     `epsilon_lower` holds with probability `confidence` under what `assumes` says; `epsilon_claimed` is None where the
@@ -142,6 +159,7 @@ class AttackResult:
     curve: tuple[tuple[float, float], ...] = ()
     at_risk: tuple[tuple[int, float], ...] = ()
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def refutes(self) -> bool:
         """Whether the finding contradicts the claimed ε, beyond what the difference between the groups explains.
@@ -172,27 +190,8 @@ class AttackResult:
             *("–" if epsilon is None else f"{epsilon:.3g}" for epsilon in (self.epsilon_lower, self.epsilon_claimed)),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; what JSON cannot hold, as an infinite ε, is None. `refutes` is there for who reads the file."""
-        return {name: _plain(value) for name, value in asdict(self).items()} | {"refutes": self.refutes}
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> AttackResult:
-        """The finding that `to_json` wrote."""
-        known = {item.name for item in fields(cls)}
-        values = {name: value for name, value in content.items() if name in known}
-        for name in ("curve", "at_risk"):
-            values[name] = tuple(tuple(point) for point in values.get(name, ()))
-        return cls(**values)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Audited:
     """A model that was attacked: what it is, what it claims, and how often it is right on members and on others."""
 
@@ -205,8 +204,8 @@ class Audited:
     right_on_outsiders: float
 
 
-@dataclass(frozen=True)
-class Audit:
+@pydantic_dataclass(frozen=True)
+class Audit(_AsJson):
     """All that was found. The first model is the run's own. `left_out` says which attacks do not apply, and why."""
 
     name: str
@@ -218,18 +217,6 @@ class Audit:
     left_out: tuple[str, ...] = ()
     seconds: float = 0.0
     pate_version: str = __version__
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**asdict(self), "findings": [finding.to_json() for finding in self.findings]}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Audit:
-        """The audit that `to_json` wrote."""
-        models = tuple(Audited(**model) for model in content["models"])
-        findings = tuple(map(AttackResult.from_json, content["findings"]))
-        left_out = tuple(content["left_out"])
-        return cls(**{**content, "models": models, "findings": findings, "left_out": left_out})
 
     def without_records(self) -> Audit:
         """A copy of the results without anything about single records."""

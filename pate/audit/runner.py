@@ -38,9 +38,30 @@ def audit(
 ) -> Audit:
     """Attack what a finished run released, the runs in `against` on the same data, one without privacy and a control.
 
-    `attacks` are names; all there are if none is given. Written: `private/audit.json`,
-    `private/audit.html`, and public copies of a benchmark's. Nothing is spent: what is attacked was released.
-    `trust` names what runs may import ("module.Class") that were not made by this user.
+    Written: `private/audit.json`, `private/audit.html`, and public copies of a benchmark's. Nothing is spent: what is
+    attacked was released.
+
+    Parameters
+    ----------
+    place : Path or str
+        Directory or URL of a finished run, as its owner has it: with `private/`.
+    against : sequence of Path or str, default=()
+        Other runs on the same data, to show beside.
+    attacks : sequence of str, default=()
+        Names of attacks; all there are if none is given.
+    options : Options, default=None
+        How thoroughly to attack; None is `Options()`.
+    data_dir : Path, default=None
+        The folder of the data files; None is where the run found them.
+    trust : sequence of str, default=()
+        What runs may import ("module.Class") that were not made by this user.
+    public, private : PublicData and PrivateData, default=None
+        The run's data, where it was given from Python; else its source is read.
+
+    Returns
+    -------
+    Audit
+        The models that were attacked, and what each attack found.
     """
     chosen, started = attack_classes(attacks), time.perf_counter()
     with ExitStack() as stack:
