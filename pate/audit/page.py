@@ -21,8 +21,8 @@ from pate.report.sections.run import picture
 if TYPE_CHECKING:
     from pate.audit.target import Subject
 
-WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
-PUBLIC = "Public data plays private here; of private data this page would stay below private/."
+_WARNING = "Private: do not publish. These figures depend on the private records and have no guarantee."
+_PUBLIC = "Public data plays private here; of private data this page would stay below private/."
 _NOT_PROVED = (
     "That an attack gained nothing does not prove that nothing leaks: a better attack may exist. Only the claimed ε, "
     "which is a proof, holds against every attack.",
@@ -42,7 +42,7 @@ def render_audit(found: Audit, subject: Subject | None = None) -> str:
         title=f"private: audit of {found.name}" if private else f"audit of {found.name}",
         eyebrow=f"pate · {found.name} · audit" + (" · private" if private else ""),
         heading="What attackers gain from what was published",
-        warnings=(WARNING,) if private else (),
+        warnings=(_WARNING,) if private else (),
         lead=_lead(found),
         tiles=_tiles(found),
         sections=(
@@ -54,24 +54,24 @@ def render_audit(found: Audit, subject: Subject | None = None) -> str:
             _at_risk(found, subject),
             Section("What this does not prove", content=[Block("list", _NOT_PROVED)]),
         ),
-        footer=f"{WARNING} {footer}" if private else footer,
+        footer=f"{_WARNING} {footer}" if private else footer,
     )
     return page.render()
 
 
-def strongest(findings: Sequence[AttackResult], model: str) -> AttackResult | None:
+def _strongest(findings: Sequence[AttackResult], model: str) -> AttackResult | None:
     """The membership attack with the largest AUC against a model."""
     known = [f for f in findings if f.model == model and f.auc is not None and f.members is not None]
     return max(known, key=lambda finding: finding.auc or 0.0, default=None)
 
 
-def max_shown(findings: Sequence[AttackResult], model: str) -> AttackResult | None:
+def _max_shown(findings: Sequence[AttackResult], model: str) -> AttackResult | None:
     """The membership attack with the largest lower bound on a model's ε."""
     known = [f for f in findings if f.model == model and f.epsilon_lower is not None and f.members is not None]
     return max(known, key=lambda finding: finding.epsilon_lower or 0.0, default=None)
 
 
-def bounds_by_kind(findings: Sequence[AttackResult]) -> list[tuple[str, AttackResult]]:
+def _bounds_by_kind(findings: Sequence[AttackResult]) -> list[tuple[str, AttackResult]]:
     """For each model and kind of attack the finding with the largest bound: each is set beside its own claim."""
     best: dict[str, AttackResult] = {}
     for finding in findings:
@@ -86,7 +86,7 @@ def bounds_by_kind(findings: Sequence[AttackResult]) -> list[tuple[str, AttackRe
 def _lead(found: Audit) -> str:
     """One paragraph that says what an attacker gained against the run's own model."""
     own = found.models[0]
-    best, shown = strongest(found.findings, own.name), max_shown(found.findings, own.name)
+    best, shown = _strongest(found.findings, own.name), _max_shown(found.findings, own.name)
     told = []
     if best is not None and best.auc is not None:
         error = best.auc_error or 0.0
@@ -127,7 +127,7 @@ def _by_the_groups(found: Audit, best: AttackResult) -> str:
 
 def _tiles(found: Audit) -> list[tuple[str, str]]:
     own = found.models[0]
-    best, shown = strongest(found.findings, own.name), max_shown(found.findings, own.name)
+    best, shown = _strongest(found.findings, own.name), _max_shown(found.findings, own.name)
     tiles = []
     if best is not None and best.auc is not None:
         tiles.append(("best attack's AUC (0.5 is guessing)", f"{best.auc:.3f}"))
@@ -157,7 +157,7 @@ def _models(found: Audit) -> Section:
         "members and others. A model that is much better on its own records than on others has learned some of them by "
         "heart, and attacks live on that."
     )
-    note = (Block("note", PUBLIC),) if found.benchmark else ()
+    note = (Block("note", _PUBLIC),) if found.benchmark else ()
     return Section("The models", content=(*note, text, Table(header, rows, own=1)))
 
 
@@ -175,7 +175,7 @@ def _gained(findings: Sequence[AttackResult]) -> Section:
 
 def _curves(found: Audit, private: bool) -> Section:
     title = "Members found, against others accused"
-    best = [strongest([f for f in found.findings if f.curve], model.name) for model in found.models]
+    best = [_strongest([f for f in found.findings if f.curve], model.name) for model in found.models]
     known = [finding for finding in best if finding is not None]
     if not known:
         return Section(title)
@@ -200,7 +200,7 @@ def _curves(found: Audit, private: bool) -> Section:
 
 
 def _bounds(found: Audit, private: bool) -> Section:
-    title, rows = "ε claimed, and ε shown", bounds_by_kind(found.findings)
+    title, rows = "ε claimed, and ε shown", _bounds_by_kind(found.findings)
     if not rows:
         return Section(title)
     cells = []
@@ -253,7 +253,7 @@ def _at_risk(found: Audit, subject: Subject | None) -> Section:
     title = "Records most at risk (private)"
     if subject is None:
         return Section(title)
-    best = strongest([finding for finding in found.findings if finding.at_risk], subject.name)
+    best = _strongest([finding for finding in found.findings if finding.at_risk], subject.name)
     if best is None:
         return Section(title)
     places = {int(row): place for place, row in enumerate(subject.members.rows)}

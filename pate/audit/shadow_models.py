@@ -12,6 +12,7 @@ import hashlib
 import os
 import sys
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -72,9 +73,9 @@ class _ShadowAttack(Attack):
         for name, scores in self.scores(observed, shadows, len(asked.members)):
             yield membership_result(name, subject, options, assumes, asked, scores, note)
 
+    @abstractmethod
     def scores(self, observed: Scores, shadows: Shadows, n_members: int) -> Iterable[tuple[str, Scores]]:
         """The attack's names and scores of all examples, given how sure the model is of each."""
-        raise NotImplementedError
 
 
 class LiRA(_ShadowAttack):
