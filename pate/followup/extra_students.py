@@ -104,7 +104,7 @@ def train_extra_student(
         config = found.config
         if not isinstance(config, Config):
             raise RunError(f"{place}: is a run of `pate baseline`, which has no labels for a student")
-        wanted = with_student(config, overrides, student)
+        wanted = _with_student(config, overrides, student)
         also_trust(dotted_names(wanted.student.model_dump()))  # the run's own are by now, and these the user names
         with Run.create(place, config, resume=True) as run:
             if public is None or private is None:
@@ -125,7 +125,7 @@ def train_extra_student(
                 return _compared(config, data, labels, labelled, run, console, trust)
 
 
-def with_student(config: Config, overrides: Sequence[str], student: Mapping[str, Any] | None = None) -> Config:
+def _with_student(config: Config, overrides: Sequence[str], student: Mapping[str, Any] | None = None) -> Config:
     """The config with another student; only keys of the student may differ."""
     for text in overrides:
         if text.partition("=")[0].split(".")[0] != "student":

@@ -168,10 +168,10 @@ def _activation(name: str, temperature: float) -> nn.Module:
         return nn.ReLU()
     if name != "tanh":
         raise ConfigError(f"model_params.activation = {name!r}: must be 'relu' or 'tanh'")
-    return TemperedTanh(temperature)
+    return _TemperedTanh(temperature)
 
 
-class TemperedTanh(nn.Module):
+class _TemperedTanh(nn.Module):
     """tanh(temperature·x): bounded activations keep gradients small, so that clipping takes less away."""
 
     def __init__(self, temperature: float) -> None:
@@ -182,7 +182,7 @@ class TemperedTanh(nn.Module):
         return torch.tanh(x if self.temperature == 1.0 else self.temperature * x)
 
 
-def dp_linear(input_shape: Shape, n_classes: int) -> nn.Module:
+def _dp_linear(input_shape: Shape, n_classes: int) -> nn.Module:
     """One layer, beginning at zero: the loss is convex, so no seed is needed."""
     layer = nn.Linear(math.prod(input_shape), n_classes)
     nn.init.zeros_(layer.weight)
@@ -190,14 +190,14 @@ def dp_linear(input_shape: Shape, n_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), layer)
 
 
-def dp_mlp(
+def _dp_mlp(
     input_shape: Shape, n_classes: int, hidden: int = 1000, activation: str = "relu", temperature: float = 1.0
 ) -> nn.Module:
     """One hidden layer: with PCA to 60 components before it, the network of Abadi et al. 2016 for MNIST."""
     return mlp(input_shape, n_classes, hidden, activation=lambda: _activation(activation, temperature))
 
 
-def dp_cnn(
+def _dp_cnn(
     input_shape: Shape,
     n_classes: int,
     channels: int = 16,
@@ -219,7 +219,7 @@ def dp_cnn(
     return _with_head(body, input_shape, [(hidden, act), (n_classes, None)])
 
 
-def dp_feature_cnn(
+def _dp_feature_cnn(
     input_shape: Shape,
     n_classes: int,
     widths: Sequence[int] = (16, 32),
@@ -261,7 +261,7 @@ class OneByOne(nn.Module):
         return (middle - mean) / deviation.clamp(min=_FLAT)
 
 
-def dp_cropped_cnn(
+def _dp_cropped_cnn(
     input_shape: Shape, n_classes: int, crop: int = 24, channels: int = 64, hidden: int = 384
 ) -> nn.Module:
     """Two 5×5 convolutions, each with pooling, and two hidden layers, on the middle of an image: the network of Abadi
@@ -275,7 +275,7 @@ def dp_cropped_cnn(
     return _with_head(body, input_shape, [(hidden, nn.ReLU), (hidden, nn.ReLU), (n_classes, None)])
 
 
-def dp_deep_cnn(
+def _dp_deep_cnn(
     input_shape: Shape, n_classes: int, channels: int = 32, hidden: int = 128, activation: str = "tanh"
 ) -> nn.Module:
     """Three pairs of 3×3 convolutions: 550,570 parameters on CIFAR-10 (Papernot et al. 2021)."""
@@ -307,12 +307,12 @@ def _with_head(body: Any, input_shape: Shape, sizes: list[tuple[int, Any]]) -> n
 
 
 FOR_DP_SGD: dict[str, Callable[..., nn.Module]] = {
-    "linear": dp_linear,
-    "mlp": dp_mlp,
-    "cnn": dp_cnn,
-    "feature_cnn": dp_feature_cnn,
-    "cropped_cnn": dp_cropped_cnn,
-    "deep_cnn": dp_deep_cnn,
+    "linear": _dp_linear,
+    "mlp": _dp_mlp,
+    "cnn": _dp_cnn,
+    "feature_cnn": _dp_feature_cnn,
+    "cropped_cnn": _dp_cropped_cnn,
+    "deep_cnn": _dp_deep_cnn,
 }
 """Networks that DP-SGD can train, by the name that a config gives them."""
 

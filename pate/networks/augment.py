@@ -50,7 +50,7 @@ Augmentation = Callable[[Tensor], Tensor]
 """Changes a batch of standardised examples, each of them by a draw of its own."""
 
 
-class WarpEach:
+class _WarpEach:
     """Rotation, shear, zoom, shift and a smooth local displacement, drawn anew for each image of a batch."""
 
     def __init__(self, strength: Strength, generator: torch.Generator) -> None:
@@ -72,7 +72,7 @@ class WarpEach:
         return grid_sample(images, grid.to(images.device), padding_mode="border", align_corners=False)
 
 
-class ToneEach:
+class _ToneEach:
     """Contrast, brightness, a mirror image and a negative, drawn anew for each image of a batch."""
 
     def __init__(self, strength: Strength, generator: torch.Generator) -> None:
@@ -87,7 +87,7 @@ class ToneEach:
         return toned
 
 
-class PerturbEach:
+class _PerturbEach:
     """For tables: Gaussian noise, and features replaced by their mean (0 once standardised)."""
 
     def __init__(self, strength: Strength, generator: torch.Generator) -> None:
@@ -102,8 +102,8 @@ class PerturbEach:
 def augmentation(strength: Strength, images: bool, generator: torch.Generator) -> Augmentation:
     """What to put a batch of standardised examples through."""
     if not images:
-        return PerturbEach(strength, generator)
-    warp, tone = WarpEach(strength, generator), ToneEach(strength, generator)
+        return _PerturbEach(strength, generator)
+    warp, tone = _WarpEach(strength, generator), _ToneEach(strength, generator)
     if strength.contrast or strength.brightness or strength.flip or strength.negative:
         return lambda batch: tone(warp(batch))
     return warp

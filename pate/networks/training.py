@@ -18,7 +18,7 @@ from pate.errors import ConfigError
 from pate.networks.stored import tensors_from_bytes, write_tensors
 from pate.storage.files import make_folder
 
-WINDOW = 50  # steps between two looks at the loss
+_WINDOW = 50  # steps between two looks at the loss
 STATE = "checkpoint.safetensors"  # in the folder of a checkpoint
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 _MIN_IMPROVEMENT = 0.01
@@ -73,7 +73,7 @@ class Training:
         for number in range(first, steps):
             window.append(torch.stack([loss.detach() for loss in step(number)]))
             done = number + 1
-            if done % WINDOW and done < steps:
+            if done % _WINDOW and done < steps:
                 continue
             loss, unlabelled = torch.stack(window).mean(0).tolist()
             window = []

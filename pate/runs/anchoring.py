@@ -19,7 +19,7 @@ from pate.runs.run import Run
 from pate.runs.signatures import is_signed, sign
 from pate.storage.files import make_state_folder, state_folder, write_atomically
 
-NONE, NEW = "none", "new"
+_NONE, _NEW = "none", "new"
 _USERS = "of the user"
 _FOLDER = "anchors"
 
@@ -41,43 +41,43 @@ def choose_anchor(run: Run, ledger: str, wanted: str | None, say: Callable[[str]
     the run was begun with, and for a new one the user's own.
     """
     known = _noted(run)
-    if wanted not in (None, NONE, NEW):
+    if wanted not in (None, _NONE, _NEW):
         place = absolute(str(wanted))
-        if known not in (None, NONE, place):
+        if known not in (None, _NONE, place):
             raise _begun_with(known)
         _remember(run, place)
         return ChosenAnchor(place)
-    if wanted == NEW and run.storage is not None:
+    if wanted == _NEW and run.storage is not None:
         raise ConfigError(
-            "{anchor}: a run in storage goes on anywhere; name a file or URL, or leave it out", anchor=NEW
+            "{anchor}: a run in storage goes on anywhere; name a file or URL, or leave it out", anchor=_NEW
         )
-    if wanted == NONE and known not in (None, NONE):
+    if wanted == _NONE and known not in (None, _NONE):
         raise _begun_with(known)
-    if known not in (None, NONE, _USERS):
+    if known not in (None, _NONE, _USERS):
         if not _is_vouched_for(run):
             raise RunError(f"{run.place}: was begun with the anchor {known}, says a file that was not written by you "
                            "here; if that is right, name it with {anchor}", anchor=known)  # fmt: skip
-        if wanted == NEW:
+        if wanted == _NEW:
             raise _begun_with(known)
         return ChosenAnchor(known)
-    if wanted == NONE or (wanted is None and known == NONE) or run.storage is not None:
+    if wanted == _NONE or (wanted is None and known == _NONE) or run.storage is not None:
         if run.storage is None:
-            run.replace(run.anchor_file.name, NONE)
+            run.replace(run.anchor_file.name, _NONE)
         return ChosenAnchor(None)
     if known == _USERS and wanted is None and not _is_known_here(run):
         raise RunError(
             f"{run.place}: its anchor is with the user who began it, on the machine where that was, and not here: "
             "nothing vouches that this is not an older copy, or one of two that go on. If the run was moved here for "
             "good, add {anchor}",
-            anchor=NEW,
+            anchor=_NEW,
         )
-    return ChosenAnchor(_users_own(run, ledger, known, say), new=wanted == NEW)
+    return ChosenAnchor(_users_own(run, ledger, known, say), new=wanted == _NEW)
 
 
 def known_anchor(run: Run, ledger: str) -> str | None:
     """The anchor that the ledger of a run, or a shared one, is said to have and that is there: nothing is noted."""
     known = _noted(run) if run.key_file.exists() else _USERS
-    if known in (None, NONE):
+    if known in (None, _NONE):
         return None
     if known != _USERS:
         return known if _is_vouched_for(run) else None
@@ -107,7 +107,7 @@ def _users_own(run: Run, ledger: str, known: str | None, say: Callable[[str], No
             f"note: the ledger has no anchor ({error.filename}: {error.strerror}), so a copy of this run that goes on "
             "would not be noticed; docs/ledger.md says how to name one"
         )
-        run.replace(run.anchor_file.name, NONE)
+        run.replace(run.anchor_file.name, _NONE)
         return None
     _remember(run, _USERS)
     return str(place)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
 _LINES, _JSON_LINES = 4, 50  # of one piece of work: by what is done, since the time it takes may be private
-Update = Callable[..., None]
+_Update = Callable[..., None]
 
 
 def plain_console(stderr: bool = False) -> RichConsole:
@@ -66,7 +66,7 @@ class Console:
             return False
 
     @contextmanager
-    def track(self, what: str, total: int) -> Iterator[Update]:
+    def track(self, what: str, total: int) -> Iterator[_Update]:
         """Yields a function that is told how many of `total` are done, and perhaps a note."""
         if self._rich.is_terminal:
             with self._bar(what, total) as update:
@@ -93,7 +93,7 @@ class Console:
             yield
 
     @contextmanager
-    def _bar(self, what: str, total: int) -> Iterator[Update]:
+    def _bar(self, what: str, total: int) -> Iterator[_Update]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         rate = TextColumn("{task.fields[rate]}", markup=False)
@@ -115,7 +115,7 @@ class Console:
 
             yield update
 
-    def _lines(self, what: str, total: int) -> Update:
+    def _lines(self, what: str, total: int) -> _Update:
         """A line at every quarter of the way, which says nothing of how long that took."""
         shown = 0
 
@@ -156,7 +156,7 @@ class Quiet(Console):
         return False
 
     @contextmanager
-    def track(self, what: str, total: int) -> Iterator[Update]:
+    def track(self, what: str, total: int) -> Iterator[_Update]:
         yield lambda done, note="": None
 
     @contextmanager
@@ -168,7 +168,7 @@ class Quiet(Console):
         yield
 
 
-class JsonConsole(Console):
+class _JsonConsole(Console):
     """Progress and notes as JSON lines on standard error, for log collectors: without private notes, and without
     times, since how long private work takes is private too."""
 
@@ -180,7 +180,7 @@ class JsonConsole(Console):
         return False
 
     @contextmanager
-    def track(self, what: str, total: int) -> Iterator[Update]:
+    def track(self, what: str, total: int) -> Iterator[_Update]:
         shown = 0
 
         def update(done: int, note: str = "") -> None:
@@ -212,7 +212,7 @@ class JsonConsole(Console):
 
 def console_for(log_json: bool) -> Console:
     """The console of a command: for people, or for log collectors."""
-    return JsonConsole() if log_json else Console()
+    return _JsonConsole() if log_json else Console()
 
 
 def in_a_job() -> bool:

@@ -78,7 +78,7 @@ def read_labels(path: Path) -> Labels | None:
             labels, rows = archive["labels"].astype(np.int64), archive["rows"].astype(np.int64)
             weights = archive["weights"].astype(np.float64) if "weights" in archive.files else None
             cells = archive["cells"].astype(np.int64) if "cells" in archive.files else None
-            pin = pin_from_json({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
+            pin = _pin_from_json({"link": archive["ledger_link"].item(), "code": archive["ledger_code"].item()})
     except FileNotFoundError:
         return None
     except Exception:  # zip, zlib and numpy each have their own for a damaged file
@@ -101,7 +101,7 @@ def published_pins(run: Path) -> dict[str, Pin]:
 
 def _pin_of_card(path: Path) -> Pin:
     try:
-        pin = pin_from_json(json.loads(path.read_text(encoding="utf-8"))["ledger"])
+        pin = _pin_from_json(json.loads(path.read_text(encoding="utf-8"))["ledger"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pin = None
     if pin is None:
@@ -114,7 +114,7 @@ def pin_to_json(pin: Pin) -> dict[str, Any]:
     return {"link": pin.link, "code": pin.mac.hex().translate(_LETTERS)}
 
 
-def pin_from_json(content: object) -> Pin | None:
+def _pin_from_json(content: object) -> Pin | None:
     """What `pin_to_json` wrote; None if it is anything else."""
     try:
         pin = Pin(content["link"], bytes.fromhex(content["code"].translate(_HEX)))  # type: ignore[index]

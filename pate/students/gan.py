@@ -129,7 +129,7 @@ class GAN(NeuralStudent):
             features = network.features(examples)
             on_few, on_real = network.logits(features).split(self.batch_size)
             seen = made.detach().requires_grad_()  # looked at once, for both networks' sake
-            with unremembered(network):
+            with _unremembered(network):
                 like = network.features(seen)
             given, guess = answers.split(self.batch_size)
             loss = -(given * on_few.log_softmax(1)).sum(1).mean()
@@ -151,7 +151,7 @@ class GAN(NeuralStudent):
 
 
 @contextmanager
-def unremembered(network: torch.nn.Module) -> Iterator[None]:
+def _unremembered(network: torch.nn.Module) -> Iterator[None]:
     """Batch norms take no notice of what goes through: generated examples would blur what is known of real ones."""
     from torch.nn.modules.batchnorm import _BatchNorm
 

@@ -70,13 +70,13 @@ def is_only_noise(released: NDArray[np.int64], noise: IntegerNoise) -> bool:
     return bool(released.sum() < _FOUR_DEVIATIONS * np.sqrt(variance * released.size))
 
 
-def expected_counts(
+def _expected_counts(
     released: NDArray[np.int64], noise: IntegerNoise, counts: NDArray[np.int64], prior: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """The mean of each true count given its noisy value, where it was one of `counts` with these probabilities before.
 
     >>> from pate.noise.integer import DiscreteLaplace
-    >>> expected_counts(np.array([90, 51, -5]), DiscreteLaplace(2), np.array([0, 100]), np.array([0.5, 0.5])).round(1)
+    >>> _expected_counts(np.array([90, 51, -5]), DiscreteLaplace(2), np.array([0, 100]), np.array([0.5, 0.5])).round(1)
     array([100. ,  73.1,   0. ])
     """
     values, where = np.unique(released, return_inverse=True)
@@ -104,7 +104,7 @@ def shares(released: NDArray[np.int64], noise: IntegerNoise) -> NDArray[np.float
     for k in range(released.shape[1]):
         seen = np.bincount(where[:, k], minlength=len(values))
         prior = _learned(pooled, likelihoods, seen, _STEPS_A_CLASS)
-        expected[:, k] = expected_counts(released[:, k], noise, counts, prior)
+        expected[:, k] = _expected_counts(released[:, k], noise, counts, prior)
     expected += _DOUBT * noise.scale * expected.sum(axis=0) / expected.sum()
     return np.asarray(expected / expected.sum(axis=1, keepdims=True), dtype=np.float64)
 

@@ -276,7 +276,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         inner: Any = self.build()
         if weights is not None and not has_fit_parameter(inner, "sample_weight"):
             raise ConfigError(f"student.params.estimator = {full_name(inner)!r}: takes no weights; use one that does")
-        learner = SoftLabelClassifier(inner) if weights is not None and suits_soft_labels(inner) else inner
+        learner = _SoftLabelClassifier(inner) if weights is not None and _suits_soft_labels(inner) else inner
         scaled = self._scaler.transform(_rows(X)) if self._scaler is not None and len(X) else X
         self.classifier_ = PartClassifier(learner).fit(scaled, y, weights)
         if self._scaler is not None:
@@ -288,13 +288,13 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.class_shares_ = totals / max(totals.sum(), np.finfo(np.float64).tiny)
 
 
-def suits_soft_labels(estimator: Any) -> bool:
-    """Whether `SoftLabelClassifier` finds what the estimator's own fit would."""
+def _suits_soft_labels(estimator: Any) -> bool:
+    """Whether `_SoftLabelClassifier` finds what the estimator's own fit would."""
     settings = estimator.get_params() if type(estimator) is LogisticRegression else {}
     return bool(settings) and all(settings.get(name, value) in (value, "l2") for name, value in _USUAL.items())
 
 
-class SoftLabelClassifier:
+class _SoftLabelClassifier:
     """Fits a scikit-learn LogisticRegression to weighted labels, where an example may come with several in a row.
 
     The function that is minimised is scikit-learn's, C·Σ weight·loss + |coefficients|²/2 with a free intercept, and so
@@ -304,7 +304,7 @@ class SoftLabelClassifier:
     def __init__(self, estimator: LogisticRegression) -> None:
         self.estimator = estimator
 
-    def fit(self, X: NDArray, y: NDArray[np.int64], sample_weight: NDArray[np.float64]) -> SoftLabelClassifier:
+    def fit(self, X: NDArray, y: NDArray[np.int64], sample_weight: NDArray[np.float64]) -> _SoftLabelClassifier:
         """Labels are 0 … m−1, and each of them is there; sets what the estimator's own fit sets."""
         model, n_classes = self.estimator, int(y.max()) + 1
         first = np.concatenate([[True], (X[1:] != X[:-1]).any(axis=1)])

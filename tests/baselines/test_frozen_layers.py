@@ -14,7 +14,7 @@ from torch import nn
 
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.errors import ConfigError
-from pate.networks.architectures import dp_feature_cnn
+from pate.networks.architectures import _dp_feature_cnn
 
 RNG = np.random.default_rng(0)
 X = RNG.random((120, 6)).astype(np.float32)
@@ -184,8 +184,8 @@ def test_channels_are_normalised_by_public_images_alone() -> None:
 
 def test_a_network_for_maps_of_features() -> None:
     """The sizes that the authors have: 27,946 weights on MNIST, with a hidden layer; 187,210 on CIFAR-10, without."""
-    small = dp_feature_cnn((81, 7, 7), 10)
-    large = dp_feature_cnn((243, 8, 8), 10, widths=[64, 64], reduce="pool", hidden=0)
+    small = _dp_feature_cnn((81, 7, 7), 10)
+    large = _dp_feature_cnn((243, 8, 8), 10, widths=[64, 64], reduce="pool", hidden=0)
     sizes = [sum(parameter.numel() for parameter in network.parameters()) for network in (small, large)]
     by_hand = [
         81 * 16 * 9 + 16 + 16 * 32 * 9 + 32 + 512 * 32 + 32 + 32 * 10 + 10,
@@ -194,6 +194,6 @@ def test_a_network_for_maps_of_features() -> None:
     assert sizes == by_hand
     for wrong in ({"reduce": "no"}, {"widths": [3]}):
         with pytest.raises(ConfigError, match="model_params: reduce must be"):
-            dp_feature_cnn((81, 7, 7), 10, **wrong)  # type: ignore[arg-type]
+            _dp_feature_cnn((81, 7, 7), 10, **wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="needs maps of features"):
-        dp_feature_cnn((60,), 10)
+        _dp_feature_cnn((60,), 10)

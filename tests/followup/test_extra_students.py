@@ -18,7 +18,7 @@ from pate.data.private import Votes
 from pate.data.public import PublicData
 from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
-from pate.followup.extra_students import Trials, train_extra_student, with_student
+from pate.followup.extra_students import Trials, _with_student, train_extra_student
 from pate.runs.console import Quiet
 from pate.runs.context import Outcome
 from pate.runs.run import Run
@@ -272,7 +272,7 @@ def test_only_the_student_may_differ(override: str, words: str, finished: Path, 
 
 
 def test_another_kind_has_parameters_of_its_own() -> None:
-    changed = with_student(config_of(SVC), ["student.name=mixmatch", "student.params.steps=5"])
+    changed = _with_student(config_of(SVC), ["student.name=mixmatch", "student.params.steps=5"])
     assert changed.student.params == {"steps": 5}
 
 
@@ -325,7 +325,7 @@ def test_a_student_that_never_names_a_rare_class_is_not_the_best() -> None:
 def test_another_estimator_does_not_inherit_parameters() -> None:
     before = {"estimator": "sklearn.linear_model.LogisticRegression", "params": {"C": 2.0}, "active_rounds": 2}
     config = config_of({"name": "supervised", "params": before})
-    changed = with_student(config, ["student.params.estimator=sklearn.naive_bayes.GaussianNB"])
+    changed = _with_student(config, ["student.params.estimator=sklearn.naive_bayes.GaussianNB"])
     assert changed.student.params == {"estimator": "sklearn.naive_bayes.GaussianNB", "active_rounds": 2}
-    same = with_student(config, ["student.params.params={C: 3}"])
+    same = _with_student(config, ["student.params.params={C: 3}"])
     assert same.student.params["params"] == {"C": 3}

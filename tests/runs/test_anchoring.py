@@ -17,7 +17,7 @@ from pate.config import Config, parse_config
 from pate.errors import PateError, RunError
 from pate.ledger import SharedBudget, SharedLedger
 from pate.ledger.chain import identity
-from pate.runs.anchoring import NONE, choose_anchor, known_anchor
+from pate.runs.anchoring import _NONE, choose_anchor, known_anchor
 from pate.runs.console import Quiet
 from pate.runs.run import Run, remove_empty_run
 from pate.voters import voters_of
@@ -74,7 +74,7 @@ def test_a_copy_whose_charges_were_stripped_is_found(tmp_path: Path) -> None:
         for options in ({}, {"anchor": "none"}, {"anchor": "new"}, {"anchor": str(tmp_path / "another")}):
             with pytest.raises(RunError, match=r"rolled back, or another copy|begun with your own anchor"):
                 run(copy, resume=True, **options)
-        (copy / "private" / "anchor").write_text(NONE)
+        (copy / "private" / "anchor").write_text(_NONE)
         with pytest.raises(RunError, match="rolled back, or another copy"):
             run(copy, resume=True)
         assert not (copy / "labels.npz").exists()

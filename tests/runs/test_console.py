@@ -14,13 +14,13 @@ import pytest
 
 from pate.cli.run import print_rows
 from pate.runs import console as console_module
-from pate.runs.console import Console, JsonConsole, printable
+from pate.runs.console import Console, _JsonConsole, printable
 
 MARKUP = "runs/[red]x[/] [/no] :smile: 100"
 
 
 def test_json_lines_hold_what_happened_and_nothing_private(capsys: pytest.CaptureFixture[str]) -> None:
-    console = JsonConsole()
+    console = _JsonConsole()
     console.info("ε to publish: 1\nand more")
     console.info_private("secret")
     with console.working("counting votes"):
@@ -55,7 +55,7 @@ def test_private_remarks_are_for_a_terminal_and_never_for_json_lines(
         Console().info_private("secret")
         assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    JsonConsole().info_private("secret")
+    _JsonConsole().info_private("secret")
     assert capsys.readouterr() == ("", "")
     Console().info_private("secret")
     assert "note (private): secret" in capsys.readouterr().err
@@ -137,7 +137,7 @@ def test_what_an_error_says_privately_is_for_a_terminal() -> None:
     assert (process.returncode, shown.count(b"row 77"), shown.count(b"is wrong")) == (2, 1, 1)
 
 
-@pytest.mark.parametrize("console", [Console, JsonConsole])
+@pytest.mark.parametrize("console", [Console, _JsonConsole])
 def test_a_log_is_the_same_however_long_the_work_took(
     console: type[Console], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pate.mechanisms import Histogram
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, IntegerNoise
-from pate.students.posterior import expected_counts, label_members, shares
+from pate.students.posterior import _expected_counts, label_members, shares
 
 
 @pytest.mark.parametrize("noise", [DiscreteLaplace(3.0), DiscreteGaussian(3.0)], ids=str)
@@ -23,7 +23,7 @@ def test_expected_counts_are_what_simulation_says(noise: IntegerNoise) -> None:
     geometric = (20 / 21) ** counts / 21
     for value in (-4, -1, 0, 1, 5, 20):
         drawn = true[noisy == value]
-        found = float(expected_counts(np.array([value]), noise, counts, geometric)[0])
+        found = float(_expected_counts(np.array([value]), noise, counts, geometric)[0])
         assert abs(drawn.mean() - found) < 6 * drawn.std() / np.sqrt(len(drawn)) + 1e-9
 
 

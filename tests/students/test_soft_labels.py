@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.svm import SVC
 
-from pate.students.supervised import SoftLabelClassifier, Supervised, suits_soft_labels
+from pate.students.supervised import Supervised, _SoftLabelClassifier, _suits_soft_labels
 
 
 def soft(n: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -42,7 +42,7 @@ def test_the_minimum_is_that_of_scikit_learn(n_classes: int, settings: dict[str,
     exact = {"tol": 1e-10, "max_iter": 5000}
     theirs = LogisticRegression(**settings, **exact).fit(X, y, weights)
     ours = LogisticRegression(**settings, **exact)
-    SoftLabelClassifier(ours).fit(X, y, weights)
+    _SoftLabelClassifier(ours).fit(X, y, weights)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-5)
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=2e-5)
     assert (ours.classes_ == theirs.classes_).all()
@@ -84,7 +84,7 @@ def test_rows_that_are_the_same_are_computed_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_has_other_settings_is_fitted_as_before() -> None:
-    assert suits_soft_labels(LogisticRegression(C=3.0, max_iter=7))
+    assert _suits_soft_labels(LogisticRegression(C=3.0, max_iter=7))
     for estimator in (
         LogisticRegression(class_weight="balanced"),
         LogisticRegression(l1_ratio=0.5, solver="saga"),
@@ -92,4 +92,4 @@ def test_what_has_other_settings_is_fitted_as_before() -> None:
         RidgeClassifier(),
         SVC(),
     ):
-        assert not suits_soft_labels(estimator)
+        assert not _suits_soft_labels(estimator)

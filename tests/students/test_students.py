@@ -135,11 +135,11 @@ def test_batch_norms_know_real_examples_alone() -> None:
     import torch
 
     from pate.networks.architectures import Classifier
-    from pate.students.gan import unremembered
+    from pate.students.gan import _unremembered
 
     network = Classifier((8, 8), 3, 2, 4, "batch").train()
     before = {name: value.clone() for name, value in network.named_buffers()}
-    with unremembered(network):
+    with _unremembered(network):
         outputs = network(torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) + 9)
         outputs.sum().backward()
     after = dict(network.named_buffers())
