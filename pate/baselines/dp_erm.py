@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,7 @@ GRID = 2.0**-30
 """What is released is rounded to multiples of this: the low bits of floating-point sums stay inside."""
 
 
+@dataclass(eq=False, repr=False)
 class DPLinearClassifier(ClassifierMixin, BaseEstimator):
     """Logistic regression or Huber SVM, ε-differentially private (δ = 0).
 
@@ -226,34 +227,19 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
 
     name = "dp_erm"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        n_records: float,
-        loss: str = "logistic",
-        method: str = "objective",
-        regularisation: float = 1e-3,
-        classes: Sequence[Any] = (0, 1),
-        huber_width: float = 0.5,
-        intercept: float = 1.0,
-        fourier_features: int = 0,
-        gamma: float = 1.0,
-        random_state: int = 0,
-        entropy: Entropy = os.urandom,
-    ) -> None:
-        self.epsilon = epsilon
-        self.n_records = n_records
-        self.loss = loss
-        self.method = method
-        self.regularisation = regularisation
-        self.classes = classes
-        self.huber_width = huber_width
-        self.intercept = intercept
-        self.fourier_features = fourier_features
-        self.gamma = gamma
-        self.random_state = random_state
-        self.entropy = entropy
+    epsilon: float = 1.0
+    _: KW_ONLY
+    n_records: float
+    loss: str = "logistic"
+    method: str = "objective"
+    regularisation: float = 1e-3
+    classes: Sequence[Any] = (0, 1)
+    huber_width: float = 0.5
+    intercept: float = 1.0
+    fourier_features: int = 0
+    gamma: float = 1.0
+    random_state: int = 0
+    entropy: Entropy = os.urandom
 
     def fit(self, X: NDArray, y: NDArray) -> DPLinearClassifier:
         """Learn and release `coef_`, which costs `epsilon`. `left_out_`, how many records did not count, is private."""
@@ -417,6 +403,7 @@ def objective_parameters(epsilon: float, strength: float, curvature: float) -> t
     return strength, max(epsilon - math.log1p(curvature / strength), epsilon / 2.0)
 
 
+@dataclass(eq=False, repr=False)
 class PrivatelyTuned(ClassifierMixin, BaseEstimator):
     """The best of several `DPLinearClassifier`s, chosen and trained at one ε (Chaudhuri et al. 2011, Algorithm 3).
 
@@ -452,24 +439,14 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
 
     name = "dp_erm_tuned"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        n_records: float,
-        candidates: Sequence[dict[str, Any]],
-        params: dict[str, Any] | None = None,
-        classes: Sequence[Any] = (0, 1),
-        random_state: int = 0,
-        entropy: Entropy = os.urandom,
-    ) -> None:
-        self.epsilon = epsilon
-        self.n_records = n_records
-        self.candidates = candidates
-        self.params = params
-        self.classes = classes
-        self.random_state = random_state
-        self.entropy = entropy
+    epsilon: float = 1.0
+    _: KW_ONLY
+    n_records: float
+    candidates: Sequence[dict[str, Any]]
+    params: dict[str, Any] | None = None
+    classes: Sequence[Any] = (0, 1)
+    random_state: int = 0
+    entropy: Entropy = os.urandom
 
     def fit(self, X: NDArray, y: NDArray, ids: Sequence[str] | None = None) -> PrivatelyTuned:
         """Train every candidate and choose one, which costs `epsilon` in all; `ids` say whose each record is."""

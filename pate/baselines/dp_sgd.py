@@ -8,6 +8,7 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,6 @@ from pate.baselines.sgd_accounting import (
     epsilon_of,
     noise_for,
     steps_within,
-    too_large_delta,
 )
 from pate.boundary.guard import raised_by_pate
 from pate.components.registry import counted, found_file
@@ -68,6 +68,7 @@ _Noted = tuple[int, dict[str, float]]  # after how many steps which share of whi
 _ANYWAY = ("entropy", "per_example", "device", "draws")  # a run may go on with others
 
 
+@dataclass(eq=False, repr=False)
 class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     """A network trained by DP-SGD, (ε, δ)-differentially private.
 
@@ -163,70 +164,37 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     accepts_images = True
 
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        *,
-        n_records: int,
-        classes: Sequence[Any],
-        model: str = "cnn",
-        model_params: dict[str, Any] | None = None,
-        preprocessing: str | Sequence[str | dict[str, Any]] = (),
-        features: str = "none",
-        groups: int = 27,
-        normalise: str = "groups",
-        components: int = 60,
-        pca_sigma: float | None = None,
-        sigma: float | None = None,
-        lot_size: int = 512,
-        epochs: float = 40,
-        learning_rate: float = 0.5,
-        learning_rate_end: float | None = None,
-        momentum: float = 0.9,
-        clip_norm: float = 0.1,
-        micro_batch: int = 512,
-        per_example: str = "auto",
-        accountant: str = "pld",
-        checkpoint: str | None = None,
-        frozen: int = 0,
-        views: dict[str, Any] | None = None,
-        optimiser: str = "momentum",
-        device: str = "auto",
-        draws: str = "auto",
-        random_state: int = 0,
-        entropy: Entropy = os.urandom,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.n_records = n_records
-        self.classes = classes
-        self.model = model
-        self.model_params = model_params
-        self.preprocessing = preprocessing
-        self.features = features
-        self.groups = groups
-        self.normalise = normalise
-        self.components = components
-        self.pca_sigma = pca_sigma
-        self.sigma = sigma
-        self.lot_size = lot_size
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.learning_rate_end = learning_rate_end
-        self.momentum = momentum
-        self.clip_norm = clip_norm
-        self.micro_batch = micro_batch
-        self.per_example = per_example
-        self.accountant = accountant
-        self.checkpoint = checkpoint
-        self.frozen = frozen
-        self.views = views
-        self.optimiser = optimiser
-        self.device = device
-        self.draws = draws
-        self.random_state = random_state
-        self.entropy = entropy
+    epsilon: float | None = None
+    delta: float = 1e-5
+    _: KW_ONLY
+    n_records: int
+    classes: Sequence[Any]
+    model: str = "cnn"
+    model_params: dict[str, Any] | None = None
+    preprocessing: str | Sequence[str | dict[str, Any]] = ()
+    features: str = "none"
+    groups: int = 27
+    normalise: str = "groups"
+    components: int = 60
+    pca_sigma: float | None = None
+    sigma: float | None = None
+    lot_size: int = 512
+    epochs: float = 40
+    learning_rate: float = 0.5
+    learning_rate_end: float | None = None
+    momentum: float = 0.9
+    clip_norm: float = 0.1
+    micro_batch: int = 512
+    per_example: str = "auto"
+    accountant: str = "pld"
+    checkpoint: str | None = None
+    frozen: int = 0
+    views: dict[str, Any] | None = None
+    optimiser: str = "momentum"
+    device: str = "auto"
+    draws: str = "auto"
+    random_state: int = 0
+    entropy: Entropy = os.urandom
 
     def plan(self) -> tuple[float, float, int, float]:
         """(σ, sampling rate, steps, ε) of a run, worked out before any record is looked at."""
@@ -265,7 +233,12 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         """
         self.sigma_, rate, steps, _ = self.plan()
         way = self.rehearse(np.shape(X)[1:])
-        X, targets = self._usable(np.asarray(X), np.asarray(y))
+        X, y = np.asarray(X), np.asarray(y)
+        usable = usable_records(X, y, self.classes)  # each by itself: the others are as if they were not there
+        self.left_out_ = int((~usable).sum())  # which is private
+        X, y = (X, y) if usable.all() else (X[usable], y[usable])
+        position = {label: i for i, label in enumerate(self.classes_.tolist())}
+        targets = torch.tensor([position[label] for label in y.tolist()], dtype=torch.int64)
         resumed = self._load_state(state) if state is not None and state.exists() else None
         X, targets = self._prepared_records(X, targets)
         self._prepare_features(X, X_public, resumed)
@@ -478,16 +451,11 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         if self.lot_size > self.n_records:
             raise ConfigError(f"lot_size = {self.lot_size}: larger than the data set (n_records = {self.n_records})")
         if self.delta >= 1 / self.n_records:
-            warnings.warn(too_large_delta(self.delta, self.n_records), stacklevel=3)
-
-    def _usable(self, X: NDArray, y: NDArray) -> tuple[NDArray, torch.Tensor]:
-        """Records whose features are numbers and whose label is a class. A rule for each record by itself: the others
-        are as if they were not there, and `left_out_`, how many those are, is private."""
-        usable = usable_records(X, y, self.classes)
-        self.left_out_ = int((~usable).sum())
-        X, y = (X, y) if usable.all() else (X[usable], y[usable])
-        position = {label: i for i, label in enumerate(self.classes_.tolist())}
-        return X, torch.tensor([position[label] for label in y.tolist()], dtype=torch.int64)
+            warnings.warn(
+                f"delta = {self.delta:g} is at least 1/n_records = {1 / self.n_records:.2g}: a mechanism that "
+                "publishes a random record would pass; choose a smaller delta",
+                stacklevel=3,
+            )
 
     def _prepare_features(self, X: NDArray, X_public: NDArray | None, resumed: Any) -> None:
         self.fixed_, self.history_ = dict[str, NDArray](), []

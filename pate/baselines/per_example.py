@@ -32,30 +32,13 @@ from pate.errors import ConfigError
 _SUMMED = 8  # examples in one convolution's sum: a rounding for each of their places may be an example's fault
 
 
-class Trace(Protocol):
-    """One layer's share in the gradients of n examples."""
-
-    @property
-    def bias(self) -> torch.Tensor:
-        """Each example's gradient of the bias: (n, outputs)."""
-
-    def squared_norms(self) -> torch.Tensor:
-        """Squared norm of each example's gradient of weight and bias: (n,)."""
-
-    def keep_counted(self, factors: torch.Tensor) -> None:
-        """Forget the examples whose factor is 0."""
-
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
-        """The weight's gradients, each times its factor, summed; in any shape of as many numbers."""
-
-
 def counted(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     """Rows with zeros for examples whose factor is zero, since 0 times NaN would be NaN."""
     counts = factors > 0
     return rows if bool(counts.all()) else torch.where(counts.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0.0)
 
 
-def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> Trace:
+def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> _Outer | _Stored | _Convolved:
     """The trace of a linear layer, a plain convolution, or a normalisation of an example by itself."""
     has_bias = layer.bias is not None
     if isinstance(layer, nn.GroupNorm):

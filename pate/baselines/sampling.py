@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,16 +33,6 @@ WHERE = ("auto", "os", "device")
 _SEED_BYTES = 8
 
 
-class LotSampler(Protocol):
-    """One step's randomness."""
-
-    def lot(self, n: int, rate: float) -> torch.Tensor:
-        """Rows of a lot: each of `n` with probability `rate`, independently of the others."""
-
-    def gaussians(self, n: int) -> torch.Tensor:
-        """n standard normal draws, each half the sum of four (see `pate.noise.continuous`), in float64."""
-
-
 def draws_for(where: str, device: torch.device, entropy: Entropy) -> LotSampler:
     """`os`, `device`, or `auto`: on the device where that is a GPU."""
     if where not in WHERE:
@@ -53,7 +43,7 @@ def draws_for(where: str, device: torch.device, entropy: Entropy) -> LotSampler:
 
 
 class FromSystem:
-    """Every bit from `entropy`, moved to the device."""
+    """Lots and noise with every bit from `entropy`, moved to the device."""
 
     def __init__(self, device: torch.device, entropy: Entropy) -> None:
         self._device, self._entropy = device, entropy
@@ -66,7 +56,7 @@ class FromSystem:
 
 
 class OnDevice:
-    """Drawn on the device, each call by a key of its own from `entropy`."""
+    """Lots and noise drawn on the device, each call by a key of its own from `entropy`."""
 
     def __init__(self, device: torch.device, entropy: Entropy) -> None:
         self._device, self._entropy = device, entropy
@@ -83,6 +73,10 @@ class OnDevice:
     def _keyed(self) -> torch.Generator:
         return self._generator.manual_seed(int.from_bytes(self._entropy(_SEED_BYTES), "little") >> 1)
 
+
+LotSampler = FromSystem | OnDevice
+"""One step's randomness: `lot(n, rate)` is the rows of a lot, each of n with probability `rate` by
+itself; `gaussians(n)` is n standard normal draws in float64, each half the sum of four."""
 
 KEY_BYTES = 32
 

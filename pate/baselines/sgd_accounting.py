@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any
 
@@ -86,26 +87,13 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int, before: His
 def steps_within(epsilon: float, delta: float, rate: float, sigma: float, before: History, accountant: str) -> int:
     """The most steps that fit into ε."""
 
-    def fits(steps: int) -> bool:
-        return epsilon_of([*before, (sigma, rate, steps)], delta, accountant) <= epsilon
+    def costs_more(steps: int) -> bool:
+        return epsilon_of([*before, (sigma, rate, steps)], delta, accountant) > epsilon
 
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def too_large_delta(delta: float, n_records: int) -> str:
-    """The warning where δ would allow publishing somebody's record."""
-    return (
-        f"delta = {delta:g} is at least 1/n_records = {1 / n_records:.2g}: a mechanism that publishes a random record "
-        "would pass; choose a smaller delta"
-    )
+    high = 1
+    while not costs_more(high):
+        high *= 2
+    return bisect_left(range(1, high), True, key=costs_more)
 
 
 def append_step(history: History, sigma: float, rate: float) -> None:
