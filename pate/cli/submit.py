@@ -147,7 +147,7 @@ def _follow(jobs: Any, job: str) -> str | None:
         nonlocal place
         if line.startswith(_PLACE):
             place = line.removeprefix(_PLACE).split("  (")[0]
-        _note(printable(line))
+        _note(printable(line.expandtabs()))
 
     where = f"{job} --address {jobs.address}"
     with advising(lambda: f"; {job} goes on. Follow it: ray job logs --follow {where}; end it: ray job stop {where}"):

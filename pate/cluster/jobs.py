@@ -87,7 +87,7 @@ class Jobs:
             if rest:
                 show(rest)
 
-        with self._errors(f"; {job} goes on: ray job logs {job} --follow --address {self.address}"):
+        with self._errors(f"; follow it again: ray job logs {job} --follow --address {self.address}"):
             asyncio.run(tail())
             details = self._client.get_job_info(job)
             if details.status not in _ENDED:
