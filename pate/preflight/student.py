@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import warnings
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,18 +44,6 @@ def check(context: RunContext) -> None:
         context.student_seconds = student_seconds(config, public, may_decline)
 
 
-def estimate_student_seconds(config: Config, data: PublicData, may_decline: bool) -> float | None:
-    """About how long a student takes, for a plan; None where it cannot be tried, or may not be imported."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with one_thread():
-                try_student(config, data, may_decline)  # what has to be loaded takes no time then
-                return student_seconds(config, data, may_decline)
-        except ConfigError:
-            return None
-
-
 def try_student(config: Config, data: PublicData, may_decline: bool) -> None:
     """Fit, store, load and ask a student: on a few examples or, if it fails on those, on as many as there will be."""
     asked = config.count_labels(len(data.X_public))
@@ -88,46 +75,38 @@ def student_seconds(config: Config, data: PublicData, may_decline: bool) -> floa
     try:
         if not isinstance(steps, int):
             more_of_them = min(asked, _TIMES_MORE * few)
-            prepared, fitted = _prepared_and_fitted_in(config, data, more_of_them, may_decline)
+            prepared, fitted = _time_fit(config, data, more_of_them, may_decline)
             for_each = 0.0
             if more_of_them > few:  # what takes as long with few examples does not take longer with many
-                _, fitted_few = _prepared_and_fitted_in(config, data, few, may_decline)
+                _, fitted_few = _time_fit(config, data, few, may_decline)
                 for_each = max(0.0, fitted - fitted_few) / (more_of_them - few)
             whole = fitted + for_each * (asked - more_of_them)
             return prepared * len(data.X_public) / more_of_them + times * whole
-        short, longer = (_fitted_in(config, data, few, may_decline, n) for n in (STEPS, 4 * STEPS))
+        short, longer = (_time_fit(config, data, few, may_decline, n)[1] for n in (STEPS, 4 * STEPS))
         per_step = (longer - short) / (3 * STEPS) if longer > short else longer / (4 * STEPS)
         return times * per_step * steps
     except Exception:  # it needs more labels than a few: an estimate is not worth an error
         return 0.0
 
 
-def _prepared_and_fitted_in(config: Config, data: PublicData, n: int, may_decline: bool) -> tuple[float, float]:
-    """Seconds for a student's transforms of `n` public examples, once they are loaded, and for fitting what is left."""
-    student = new_student(config)
-    if not getattr(student, "preprocessing", None):
-        return 0.0, _fitted_in(config, data, n, may_decline)
-    seen = student.transforms().transform
-    seen(data.X_public[:1])
-    started = time.perf_counter()
-    X = seen(data.X_public[:n])
-    prepared = time.perf_counter() - started
-    weights = {"sample_weight": np.ones(n)} if config.has_weighted_labels else {}
-    started = time.perf_counter()
-    student.bare().fit(X, dummy_labels(n, data.n_classes, may_decline), **weights)
-    return prepared, time.perf_counter() - started
-
-
-def _fitted_in(config: Config, data: PublicData, n: int, may_decline: bool, steps: int | None = None) -> float:
-    """Seconds to fit a student to the first `n` public examples with dummy labels."""
-    student = new_student(config)
+def _time_fit(
+    config: Config, data: PublicData, n: int, may_decline: bool, steps: int | None = None
+) -> tuple[float, float]:
+    """Seconds for a student's transforms of `n` public examples, once they are loaded, and to fit it to them."""
+    student, prepared = new_student(config), 0.0
     if steps is not None:
         student.set_params(steps=steps)
     labels, X = dummy_labels(n, data.n_classes, may_decline), data.X_public[: n + _UNLABELLED]
     weights = {"sample_weight": np.ones(n)} if config.has_weighted_labels else {}
+    if getattr(student, "preprocessing", None):
+        transform = student.transforms().transform
+        transform(X[:1])
+        started = time.perf_counter()
+        X = transform(X[:n])
+        prepared, student = time.perf_counter() - started, student.bare()
     started = time.perf_counter()
     student.fit(X[:n], labels, X[n:], **weights)
-    return time.perf_counter() - started
+    return prepared, time.perf_counter() - started
 
 
 def _try_student_on(config: Config, data: PublicData, X: NDArray, labels: NDArray[np.int64]) -> None:

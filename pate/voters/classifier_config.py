@@ -84,8 +84,19 @@ def in_its_words() -> Iterator[None]:
 
 def check_parameters(given: Mapping[str, Any]) -> None:
     """Raise ValueError or TypeError for a parameter that makes no sense whatever the data are."""
-    _check_teachers(given["teachers"])
-    _check_mechanism(given["mechanism"])
+    teachers, mechanism = given["teachers"], given["mechanism"]
+    if isinstance(teachers, list | tuple) and not teachers:
+        raise InvalidParameter("teachers = []: must hold at least one classifier; None is logistic regression")
+    for number, entry in enumerate([] if teachers is None else listed_teachers(teachers)):
+        name = f"teachers[{number}]" if isinstance(teachers, list | tuple) else "teachers"
+        estimator, weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 1.0)
+        _check_estimator(name, estimator, "a classifier, or (classifier, weight) in a list")
+        parameters.number(weight, f"{name}: weight", above=0, most=1e6)
+    if mechanism is not None and not isinstance(mechanism, Mechanism):
+        wanted = "must be one of pate.mechanisms, such as GNMax(sigma=40), or None for the least noise within epsilon"
+        if inspect.isclass(mechanism) and issubclass(mechanism, Mechanism):
+            raise TypeError(f"mechanism = {mechanism.__name__}: is a class; {wanted}")
+        raise TypeError(f"mechanism = {parameters.shown(mechanism)}: {wanted}")
     student, classes = given["student"], given["classes"]
     if student is not None and not isinstance(student, str | Mapping):
         _check_estimator("student", student, "a classifier, or the name of a student")
@@ -110,9 +121,15 @@ def check_parameters(given: Mapping[str, Any]) -> None:
     known_kinds = (given["voters"],) if named else ("auto", *offered)
     for name, known in (("voters", known_kinds), ("backend", ("local", "ray"))):
         if given[name] not in known:
-            raise InvalidParameter(f"{name} = {parameters.shown(given[name])}: must be {_one_of(known)}")
+            *first, last = map(repr, known)
+            choices = f"{', '.join(first)} or {last}" if first else last
+            raise InvalidParameter(f"{name} = {parameters.shown(given[name])}: must be {choices}")
     _kind_named(given)
-    _check_random_state(given["random_state"])
+    random_state = given["random_state"]
+    if isinstance(random_state, np.random.Generator):
+        raise TypeError("random_state = Generator: must be None, a whole number or a numpy.random.RandomState")
+    if random_state is not None and not isinstance(random_state, np.random.RandomState):
+        parameters.seed(random_state, "random_state")
 
 
 def seed_of(random_state: Any) -> int:
@@ -232,40 +249,8 @@ def _student(student: Any) -> Component | Mapping[str, Any]:
     return Component(name="supervised", params=params).copied_from(student)
 
 
-def _check_teachers(teachers: Any) -> None:
-    if isinstance(teachers, list | tuple) and not teachers:
-        raise InvalidParameter("teachers = []: must hold at least one classifier; None is logistic regression")
-    for number, entry in enumerate([] if teachers is None else listed_teachers(teachers)):
-        name = f"teachers[{number}]" if isinstance(teachers, list | tuple) else "teachers"
-        estimator, weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 1.0)
-        _check_estimator(name, estimator, "a classifier, or (classifier, weight) in a list")
-        parameters.number(weight, f"{name}: weight", above=0, most=1e6)
-
-
 def _check_estimator(name: str, value: Any, wanted: str) -> None:
     if isinstance(value, type):
         raise TypeError(f"{name} = {value.__name__}: is a class; write {value.__name__}()")
     if not is_estimator(value):
         raise TypeError(f"{name} = {parameters.shown(value)}: must be {wanted}, with fit and predict")
-
-
-def _check_mechanism(mechanism: Any) -> None:
-    if mechanism is None or isinstance(mechanism, Mechanism):
-        return
-    wanted = "must be one of pate.mechanisms, such as GNMax(sigma=40), or None for the least noise within epsilon"
-    if inspect.isclass(mechanism) and issubclass(mechanism, Mechanism):
-        raise TypeError(f"mechanism = {mechanism.__name__}: is a class; {wanted}")
-    raise TypeError(f"mechanism = {parameters.shown(mechanism)}: {wanted}")
-
-
-def _check_random_state(random_state: Any) -> None:
-    if random_state is None or isinstance(random_state, np.random.RandomState):
-        return
-    if isinstance(random_state, np.random.Generator):
-        raise TypeError("random_state = Generator: must be None, a whole number or a numpy.random.RandomState")
-    parameters.seed(random_state, "random_state")
-
-
-def _one_of(known: tuple[str, ...]) -> str:
-    *first, last = (repr(name) for name in known)
-    return f"{', '.join(first)} or {last}"

@@ -155,8 +155,14 @@ class QueryVoters(Voters[Q]):
         if self.config.budget.adaptive:
             require_confidence(student, self.config.budget.query_selection)
 
+    def announcement(self, public: PublicData) -> str:
+        budget, rounds = self.config.budget, self.queries_by_round
+        answered = f", at most {budget.answer_limit} answered" if self.mechanism.may_decline else ""
+        by_round = f" in rounds of {' and '.join(map(str, rounds))}" if rounds else ""
+        return f"{self.config.n_teachers} teachers, {self.mechanism}, {budget.max_queries} queries{by_round}{answered}"
+
     def metrics(self) -> dict[str, float]:
-        return {"queries": self.config.budget.max_queries}
+        return {"queries": self.config.budget.max_queries, "teachers": self.config.n_teachers}
 
     # Release
 

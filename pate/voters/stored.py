@@ -68,13 +68,7 @@ class Stored(QueryVoters[StoredConfig]):
             raise ConfigError(f"n_teachers = {self.config.n_teachers}: the stored votes are those of {n} teachers")
 
     def announcement(self, public: PublicData) -> str:
-        budget = self.config.budget
-        answered = f", at most {budget.answer_limit} answered" if self.mechanism.may_decline else ""
-        votes = f"stored votes of {self.config.n_teachers} teachers"
-        return f"{votes}, {self.mechanism}, {budget.max_queries} queries{answered}"
-
-    def metrics(self) -> dict[str, float]:
-        return super().metrics() | {"teachers": self.config.n_teachers}
+        return f"stored votes of {super().announcement(public)}"
 
     def collect_votes(
         self, context: RunContext, private: PrivateData, aggregator: Aggregator, queries: NDArray, is_done: bool

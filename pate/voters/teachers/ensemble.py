@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,30 +15,17 @@ from pate.boundary.guard import WorkerLost, silenced
 from pate.errors import ConfigError, PateError, RunError
 from pate.networks.threads import one_thread, usable_cpus
 from pate.voters.teachers.checkpoints import InMemory, Store
-from pate.voters.teachers.worker import PartData, PartRecords, Records, Teaching, Trained, TrainingJob, Unread, Worker
+from pate.voters.teachers.worker import PartData, Records, Teaching, Trained, TrainingJob, Unread, Worker
 
 if TYPE_CHECKING:
     from pate.config import RaySettings
     from pate.data.private import Records as AllRecords
     from pate.data.public import PublicData
+    from pate.voters.teachers.pool import Pool
+    from pate.voters.teachers.readers import PrivateRecords
     from pate.voters.teachers.settings import TeachersConfig
 
 _ATTEMPTS_TO_VOTE = 3
-
-
-class Backend(Protocol):
-    """Where teachers live: `Local`, in this process, or `pool.Pool`, on a cluster. The votes are the same."""
-
-    @property
-    def voters(self) -> CountVotes: ...
-
-    def probe(self, X_public: NDArray, n_records: int) -> float: ...
-
-    def train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None = None) -> None: ...
-
-    def forget_dead(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Ensemble:
@@ -55,7 +42,7 @@ class Ensemble:
     def __init__(
         self,
         teaching: Teaching,
-        records: PartRecords,
+        records: PrivateRecords,
         store: Store | None = None,
         ray: RaySettings | None = None,
         say: Callable[[str], None] = lambda _: None,
@@ -69,7 +56,7 @@ class Ensemble:
 
     def __enter__(self) -> Ensemble:
         if self._ray is None:
-            self._backend: Backend = Local(self.teaching, self.store, self._n_jobs)
+            self._backend: Local | Pool = Local(self.teaching, self.store, self._n_jobs)
         else:
             from pate.voters.teachers.pool import Pool
 
@@ -127,7 +114,9 @@ class Local:
 
     def __init__(self, teaching: Teaching, store: Store, n_jobs: int | None = None) -> None:
         self._teaching, self._store = teaching, store
-        self._processes = _number_of_processes(n_jobs)
+        from joblib import effective_n_jobs
+
+        self._processes = 1 if n_jobs is None else int(effective_n_jobs(n_jobs))
         self._jobs = teaching.jobs(store.stacked(()))
         self._worker = Worker(teaching)
         self._held: set[int] = set()
@@ -151,23 +140,20 @@ class Local:
 
     def train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None = None) -> None:
         """Train every part, or those of `parts`, that is not held yet; what is stored is taken from there."""
-        with _as_a_worker():
-            self._train(part_data, done, parts)
-
-    def _train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None) -> None:
         missing: list[tuple[TrainingJob, list[int]]] = []
-        for job in self._jobs:
-            wanted = [part for part in job.parts if part not in self._held and (parts is None or part in parts)]
-            untrained = [part for part in wanted if not self._restored(job.recipe, part)]
-            if untrained:
-                missing.append((job, untrained))
-            self._held.update(set(wanted) - set(untrained))
-        done(len(self._held))
-        for trained in self._trained(missing, part_data):
-            for teacher in trained:
-                self._store.save(teacher.part, teacher.payload, teacher.failure)
-                self._held.add(teacher.part)
+        with _as_a_worker():
+            for job in self._jobs:
+                wanted = [part for part in job.parts if part not in self._held and (parts is None or part in parts)]
+                untrained = [part for part in wanted if not self._restored(job.recipe, part)]
+                if untrained:
+                    missing.append((job, untrained))
+                self._held.update(set(wanted) - set(untrained))
             done(len(self._held))
+            for trained in self._trained(missing, part_data):
+                for teacher in trained:
+                    self._store.save(teacher.part, teacher.payload, teacher.failure)
+                    self._held.add(teacher.part)
+                done(len(self._held))
 
     def _trained(
         self, missing: Sequence[tuple[TrainingJob, list[int]]], part_data: PartData
@@ -221,15 +207,6 @@ def _train_elsewhere(teaching: Teaching, job: TrainingJob, data: Mapping[int, Re
     """What one of joblib's processes does; it is left as it was, since other work of the user may come to it."""
     with _as_a_worker(), silenced():
         return Worker(teaching).train(job, data)
-
-
-def _number_of_processes(n_jobs: int | None) -> int:
-    """As joblib counts them: -1 is one for each core."""
-    if n_jobs is None:
-        return 1
-    from joblib import effective_n_jobs
-
-    return int(effective_n_jobs(n_jobs))
 
 
 def _as_a_worker() -> AbstractContextManager[None]:

@@ -120,14 +120,8 @@ class Teachers(QueryVoters[TeachersConfig]):
 
         return rehearse_teachers(self.config, public, X, y, held_out)
 
-    def announcement(self, public: PublicData) -> str:
-        budget, rounds = self.config.budget, self.config.teacher_rounds
-        answered = f", at most {budget.answer_limit} answered" if self.mechanism.may_decline else ""
-        by_round = f" in rounds of {' and '.join(str(one.queries) for one in rounds)}" if rounds else ""
-        return f"{self.config.n_teachers} teachers, {self.mechanism}, {budget.max_queries} queries{by_round}{answered}"
-
     def metrics(self) -> dict[str, float]:
-        return super().metrics() | {"teachers": self.config.n_teachers, "teachers_trained": 0}
+        return super().metrics() | {"teachers_trained": 0}
 
     # Release
 

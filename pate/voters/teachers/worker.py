@@ -106,17 +106,6 @@ class Teaching:
         return result
 
 
-class PartRecords(Protocol):
-    """Private records, by part; see `pate.voters.teachers.readers`."""
-
-    @property
-    def n_records(self) -> int: ...
-
-    def of_part(self, part: int) -> Records | Unread: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class Trained:
     """A finished teacher for the checkpoint, and the kind of failure where it is only a stand-in or a second try."""
