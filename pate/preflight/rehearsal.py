@@ -84,7 +84,9 @@ def rehearse(config: Config, public: PublicData, student_seconds: float = 0.0) -
     X, y = (public.X_test, public.y_test) if has_test else (public.X_public, public.y_public)
     if X is None or y is None:
         return None
-    voting, asked = _halves(y, config.seed)
+    rows = np.random.default_rng(config.seed).permutation(len(y))[: 2 * _MAX_ROWS]
+    rows = rows[np.argsort(y[rows], kind="stable")]
+    voting, asked = rows[::2], rows[1::2]  # each has its share of every class
     chance = _by_chance(y[asked])
     if chance is None or len(np.unique(y[voting])) < 2:
         return None
@@ -117,13 +119,6 @@ def _student_shares(
     except Exception:  # of anybody's class; whether a run's student works is tried elsewhere
         return None
     return shares
-
-
-def _halves(y: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Two halves of some rows, each with its share of every class."""
-    rows = np.random.default_rng(seed).permutation(len(y))[: 2 * _MAX_ROWS]
-    rows = rows[np.argsort(y[rows], kind="stable")]
-    return rows[::2], rows[1::2]
 
 
 def _by_chance(y: NDArray[np.int64]) -> float | None:

@@ -36,15 +36,6 @@ class _Packed:
     content: bytes
 
 
-def _packed(prototype: Any, what: str) -> _Packed:
-    import cloudpickle
-
-    try:
-        return _Packed(cloudpickle.dumps(prototype))
-    except Exception as error:
-        raise ConfigError(f"{what}: cannot be sent to workers ({type(error).__name__}: {error})") from None
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How one kind of teacher is made: classifier, parameters and the public features before it; and with what.
@@ -63,28 +54,29 @@ class Recipe:
 
     def estimator(self, random_state: int) -> BaseEstimator:
         """A fresh classifier."""
-        key = f"{self.key}.name"
-        if self.prototype is not None:
-            return copied_estimator(self._opened(key), self.params, random_state, key)
-        return build_estimator(self.name, self.params, random_state, key)
+        key, prototype = f"{self.key}.name", self.prototype
+        if prototype is None:
+            return build_estimator(self.name, self.params, random_state, key)
+        if isinstance(prototype, _Packed):  # until a worker wants it, which can then say what is wrong
+            try:
+                prototype = pickle.loads(prototype.content)  # packed by this run's driver
+            except Exception as error:  # a module that this worker does not have
+                raise ConfigError(
+                    f"{key} = {self.name!r}: workers cannot import it ({type(error).__name__}: {error}); install its "
+                    "module there, or define the class in the script or notebook itself"
+                ) from None
+        return copied_estimator(prototype, self.params, random_state, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        prototype = self.prototype
-        if prototype is not None and not isinstance(prototype, _Packed):
-            prototype = _packed(prototype, f"{self.key}.name = {self.name!r}")
-        return vars(self) | {"prototype": prototype}
+        if self.prototype is None or isinstance(self.prototype, _Packed):
+            return vars(self)
+        import cloudpickle
 
-    def _opened(self, key: str) -> Any:
-        """The prototype; packed until a worker wants it, which can then say what is wrong."""
-        if not isinstance(self.prototype, _Packed):
-            return self.prototype
         try:
-            return pickle.loads(self.prototype.content)  # packed by this run's driver
-        except Exception as error:  # a module that this worker does not have
-            raise ConfigError(
-                f"{key} = {self.name!r}: workers cannot import it ({type(error).__name__}: {error}); install its "
-                "module there, or define the class in the script or notebook itself"
-            ) from None
+            return vars(self) | {"prototype": _Packed(cloudpickle.dumps(self.prototype))}
+        except Exception as error:
+            what = f"{self.key}.name = {self.name!r}"
+            raise ConfigError(f"{what}: cannot be sent to workers ({type(error).__name__}: {error})") from None
 
     def build_features(self) -> Features:
         """The transforms that come first."""
@@ -156,42 +148,27 @@ def copied_estimator(prototype: Any, params: dict[str, Any], random_state: int, 
 def _checked_and_seeded(estimator: Any, name: str, random_state: int, key: str) -> BaseEstimator:
     if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
         raise ConfigError(f"{key} = {name!r}: not a classifier with fit and predict")
-    kind = _kind_of(estimator)
-    if kind not in (None, "classifier"):
-        what = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
-        raise ConfigError(f"{key} = {name!r}: {what}, not a classifier{_classifier_like(name)}")
-    _check_values(estimator, name, key)
-    if hasattr(estimator, "get_params"):
-        unseeded = [
-            parameter
-            for parameter, value in estimator.get_params().items()
-            if parameter.split("__")[-1] == "random_state" and value is None
-        ]
-        estimator.set_params(**dict.fromkeys(unseeded, random_state))
-    found: BaseEstimator = estimator
-    return found
-
-
-def _kind_of(estimator: Any) -> str | None:
-    """What scikit-learn takes it for: classifier, regressor, clusterer and so on; None where that is not known."""
     from sklearn.utils import get_tags
 
     try:
         kind = get_tags(estimator).estimator_type
     except Exception:  # a class of anybody's making
         kind = getattr(estimator, "_estimator_type", None)
-    return kind if isinstance(kind, str) else None
-
-
-def _check_values(estimator: Any, name: str, key: str) -> None:
-    """What scikit-learn would say of a parameter's value only when it is fitted."""
-    inner = estimator.get_params().values() if hasattr(estimator, "get_params") else ()
-    for one in (estimator, *inner):
+    if isinstance(kind, str) and kind != "classifier":
+        what = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
+        raise ConfigError(f"{key} = {name!r}: {what}, not a classifier{_classifier_like(name)}")
+    params = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    for one in (estimator, *params.values()):  # what scikit-learn would say of a value only when it is fitted
         if type(one).__module__.startswith("sklearn.") and callable(getattr(one, "_validate_params", None)):
             try:
                 one._validate_params()
             except ValueError as error:
                 raise ConfigError(f"{key} = {name!r}: {error}") from None
+    unseeded = [n for n, value in params.items() if n.split("__")[-1] == "random_state" and value is None]
+    if unseeded:
+        estimator.set_params(**dict.fromkeys(unseeded, random_state))
+    found: BaseEstimator = estimator
+    return found
 
 
 def _check_names(make: Any, name: str, params: dict[str, Any], key: str) -> None:

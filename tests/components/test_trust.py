@@ -170,7 +170,7 @@ def test_names_are_imported_in_one_place_only() -> None:
         "__init__.py: return getattr(importlib.import_module(_HOMES[name]), name)",
         "teachers/__init__.py: if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:",
         "teachers/part.py: present, estimator = pickle.loads(content)",
-        "teachers/__init__.py: return pickle.loads(self.prototype.content)  # packed by this run's driver",
+        "teachers/__init__.py: prototype = pickle.loads(prototype.content)  # packed by this run's driver",
         "cluster/remote_task.py: pickle.loads(pickle.dumps(error))",  # to see whether it can be sent back
     }
 

@@ -72,7 +72,10 @@ def _solved(rounds: tuple[Round, ...], votes: int, target: float, delta: float, 
     bounds = parameters.MIN_NOISE / min(noises), parameters.MAX_NOISE / max(noises)
 
     def louder(factor: float) -> tuple[Round, ...]:
-        return tuple(_louder(round, factor) for round in rounds)
+        return tuple(
+            replace(one, mechanism=replace(one.mechanism, **{str(one.mechanism.free_parameter): noise * factor}))  # type: ignore[type-var]
+            for one, noise in zip(rounds, noises, strict=True)
+        )
 
     def quick(factor: float) -> float:
         return guarantee(louder(factor), votes).quick_epsilon(delta)
@@ -85,12 +88,6 @@ def _solved(rounds: tuple[Round, ...], votes: int, target: float, delta: float, 
     if factor is None:
         raise ConfigError(f"target_epsilon = {target:g}: no noise that is allowed gives it for these rounds")
     return louder(factor)
-
-
-def _louder(round: Round, factor: float) -> Round:
-    mechanism: Any = round.mechanism
-    name = mechanism.free_parameter
-    return replace(round, mechanism=replace(mechanism, **{name: getattr(mechanism, name) * factor}))
 
 
 def describe_plan(result: Mapping[str, Any]) -> list[str]:

@@ -101,7 +101,8 @@ class Teaching:
         result = []
         for number, recipe in enumerate(self.kinds):
             parts = [part for part, kind in enumerate(self.assignment) if kind == number]
-            size = STACK if _stacks(recipe, number in stacked) else 1
+            is_stack = getattr(recipe.estimator(0), "stackable" if number in stacked else "stacks_well", False)
+            size = STACK if is_stack else 1
             result += [TrainingJob(number, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
         return result
 
@@ -155,12 +156,16 @@ class Worker:
         """
         import ray
 
-        for recipe in recipes:
-            if X_public is None:
-                break
-            with suppress(Exception):
-                self._seconds_per_teacher(recipe, X_public, _EXAMPLES_TO_TRY * self._n_classes, stack=0)
-        return WarmUp(ray.get_runtime_context().get_node_id(), gpu and not _torch_has_gpu())
+        if X_public is not None:
+            for recipe in recipes:
+                with suppress(Exception):
+                    self._seconds_per_teacher(recipe, X_public, _EXAMPLES_TO_TRY * self._n_classes, stack=0)
+        lacks_gpu = False
+        if gpu:
+            import torch
+
+            lacks_gpu = not torch.cuda.is_available()
+        return WarmUp(ray.get_runtime_context().get_node_id(), lacks_gpu)
 
     def probe(self, recipe: int, X_public: NDArray, n_records: int, stack: int = 1) -> float | str:
         """Seconds per teacher, measured on public examples with made-up labels, or what is wrong with the recipe."""
@@ -330,11 +335,6 @@ def _chain_of(recipe: Recipe) -> str:
     return json.dumps(recipe.features, sort_keys=True)
 
 
-def _stacks(recipe: Recipe, wherever_possible: bool) -> bool:
-    estimator = recipe.estimator(0)
-    return bool(getattr(estimator, "stackable" if wherever_possible else "stacks_well", False))
-
-
 def _checked_votes(votes: Any, n_examples: int, n_classes: int) -> NDArray[np.int64]:
     """One class for each example, or an error."""
     votes = np.asarray(votes)
@@ -342,12 +342,6 @@ def _checked_votes(votes: Any, n_examples: int, n_classes: int) -> NDArray[np.in
         raise ValueError(f"predict gave {votes.shape} for {n_examples} examples: one class each is wanted")
     result: NDArray[np.int64] = votes.reshape(n_examples).astype(np.int64)
     return result
-
-
-def _torch_has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _quietly(action: Callable[[], Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from pate.config.components import Resources
 from pate.errors import RunError
-from pate.features import Features
 from pate.voters.teachers.worker import STACK
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def kinds_of_workers(teaching: Teaching, settings: RaySettings, has_gpus: Callab
     """
     found: list[WorkerKind] = []
     for number, recipe in enumerate(teaching.kinds):
-        own, able = recipe.resources or Resources(), _uses_gpu(recipe.estimator(0))
+        own, able = recipe.resources or Resources(), bool(getattr(recipe.estimator(0), "uses_gpu", False))
         gpus = own.gpus if own.gpus is not None else settings.gpus_per_worker if able else 0.0
         if gpus == "auto":
             gpus = _share(teaching, number) if able and has_gpus() else 0.0
@@ -101,27 +100,17 @@ def kinds_of_workers(teaching: Teaching, settings: RaySettings, has_gpus: Callab
     return found
 
 
-def _uses_gpu(estimator: Any) -> bool:
-    return bool(getattr(estimator, "uses_gpu", False))
-
-
 def _share(teaching: Teaching, number: int) -> float:
     """1/k of a GPU, with room for a stack of these; a whole one where the class does not say what it needs."""
     recipe = teaching.kinds[number]
     estimator: Any = recipe.estimator(0)
     if not hasattr(estimator, "gpu_bytes") or teaching.shape is None:
         return 1.0
-    shape = _shape_seen(teaching, recipe.build_features())
-    needed = estimator.gpu_bytes(shape, teaching.n_classes, STACK if getattr(estimator, "stackable", False) else 1)
-    return math.floor(_FINEST / max(1, min(_MAX_ON_A_GPU, _GPU_BYTES // max(1, needed)))) / _FINEST
-
-
-def _shape_seen(teaching: Teaching, features: Features) -> Sequence[int]:
-    """That of an example as the teacher sees it."""
-    assert teaching.shape is not None
     blank = np.zeros((1, *teaching.shape), dtype=np.float32)
     first = blank if teaching.first is None else teaching.first.transform(blank)
-    return np.asarray(features.transform(first)).shape[1:]
+    shape = np.asarray(recipe.build_features().transform(first)).shape[1:]  # of an example as the teacher sees it
+    needed = estimator.gpu_bytes(shape, teaching.n_classes, STACK if getattr(estimator, "stackable", False) else 1)
+    return math.floor(_FINEST / max(1, min(_MAX_ON_A_GPU, _GPU_BYTES // max(1, needed)))) / _FINEST
 
 
 _FIRST_SAID, _SAID_EVERY = 5.0, 30.0  # seconds
