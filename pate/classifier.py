@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 
 _NEVER = -float(np.finfo(np.float32).max)
 """What the decision function says of a class that no released label names."""
-
-_NO_WEIGHTS = (
-    "sample_weight: is not taken; every record (or person, with ids) has the same vote, which the noise is made for: "
-    "one that counted for more would be protected less than epsilon_ says"
-)
-_NO_PARTIAL_FIT = (
-    "PATEClassifier has no partial_fit: every fit is a release of its own and adds its epsilon_ to those before; fit "
-    "once, on all records"
-)
 
 
 class PrivacyWarning(UserWarning):
@@ -246,7 +237,13 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         from pate.runs.console import Console, Quiet
         from pate.runs.run import Run
 
-        _refuse_further(not_taken)
+        if not_taken.pop("sample_weight", None) is not None:
+            raise InvalidParameter(
+                "sample_weight: is not taken; every record (or person, with ids) has the same vote, which the noise is "
+                "made for: one that counted for more would be protected less than epsilon_ says"
+            )
+        if not_taken:
+            raise TypeError(f"PATEClassifier.fit() got an unexpected keyword argument {next(iter(not_taken))!r}")
         _refuse_fitted_before(self)
         with in_its_words(), tempfile.TemporaryDirectory(prefix="pate-") as temporary:
             check_parameters(self.get_params(deep=False))
@@ -274,7 +271,10 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     @property
     def partial_fit(self) -> NoReturn:
         """There is none: every fit is a release, whose ε adds to those before."""
-        raise AttributeError(_NO_PARTIAL_FIT)
+        raise AttributeError(
+            "PATEClassifier has no partial_fit: every fit is a release of its own and adds its epsilon_ to those "
+            "before; fit once, on all records"
+        )
 
     def predict(self, X: Any) -> NDArray:
         """The class of each example."""
@@ -355,7 +355,12 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         refuses_missing = not chosen.kind.keeps_unusable_records
         if refuses_missing and not is_frame(X):
             assert_all_finite(whole, input_name="X", estimator_name=type(self).__name__)
-        coded = self._coded(labels, refuses_missing)
+        position = {label: i for i, label in enumerate(self.classes_.tolist())}
+        coded = np.array([position.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+        if refuses_missing:
+            check_classification_targets(labels)
+            if (coded < 0).any():
+                raise InvalidParameter("y: holds a label that is not among classes; add it there, or drop such records")
         private = Records(self._encoder.transform(X), coded, persons, left_out)
         public = PublicData(
             X_public=self._encoder.transform(X_public),
@@ -385,16 +390,6 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("Classifier can't train when only one class is present.")
         return X, labels
 
-    def _coded(self, labels: NDArray, strict: bool) -> NDArray[np.int64]:
-        """Labels by their position in `classes_`, −1 for another; refused, if `strict`."""
-        position = {label: i for i, label in enumerate(self.classes_.tolist())}
-        coded = np.array([position.get(label, -1) for label in labels.tolist()], dtype=np.int64)
-        if strict:
-            check_classification_targets(labels)
-            if (coded < 0).any():
-                raise InvalidParameter("y: holds a label that is not among classes; add it there, or drop such records")
-        return coded
-
     def _encoded(self, X: Any) -> NDArray[np.float32]:
         if is_frame(X):
             validate_data(self, X, skip_check_array=True, reset=False)
@@ -409,16 +404,12 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
 
-def _refuse_further(given: Mapping[str, Any]) -> None:
-    """Raise for arguments of `fit` that it does not have, and say why it takes no weights."""
-    if given.get("sample_weight") is not None:
-        raise InvalidParameter(_NO_WEIGHTS)
-    for name in given.keys() - {"sample_weight"}:
-        raise TypeError(f"PATEClassifier.fit() got an unexpected keyword argument {name!r}")
-
-
 def _refuse_fitted_before(classifier: PATEClassifier) -> None:
-    """Raise where a Pipeline at work has fitted a transformer on all records before they came here."""
+    """Raise where a Pipeline at work has fitted a transformer on all records before they came here.
+
+    Scikit-learn tells the last step nothing of those before it: neither tags nor routed metadata name them, and what
+    `fit` is given may be any array. So the Pipeline is looked for among the callers.
+    """
     from sklearn.pipeline import Pipeline
     from sklearn.utils import get_tags
 

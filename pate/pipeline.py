@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,14 @@ def run(
     """
     console = console or Console()
     context, private = prepare(config, out, public, private, console, RunOptions(**options))
-    with _begin(context) as context.run:
+    cluster = joined(context.options.address, context.config.ray) if context.config.backend == "ray" else nullcontext()
+    with (
+        begin_run(context.out, context.given, context.options) as context.run,
+        remove_empty_run(context.run),
+        cluster,
+        published_metrics(context.run.id, context.config.name, epsilon=context.epsilon, **context.voters.metrics()),
+    ):
+        context.announce(context.voters.announcement(context.public), context.config.budget.delta)
         private = drop_forgotten(context.public, private, context.run)
         release = release_labels(context, private)
         student = learn(context, release)
@@ -121,21 +128,6 @@ def prepare(
     with context.clock.stage("try"), console.trying("trying the student and the report on public examples"):
         run_checks(context)
     return context, private
-
-
-@contextmanager
-def _begin(context: RunContext) -> Iterator[Run]:
-    """The run's directory, within its cluster; the operator is informed of what begins."""
-    config, figures = context.config, {"epsilon": context.epsilon, **context.voters.metrics()}
-    cluster = joined(context.options.address, config.ray) if config.backend == "ray" else nullcontext()
-    with (
-        begin_run(context.out, context.given, context.options) as run,
-        remove_empty_run(run),
-        cluster,
-        published_metrics(run.id, config.name, **figures),
-    ):
-        context.announce(context.voters.announcement(context.public), config.budget.delta)
-        yield run
 
 
 def release_labels(context: RunContext, private: PrivateData) -> Release:

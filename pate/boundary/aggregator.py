@@ -40,7 +40,7 @@ from pate.runs.anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
 from pate.runs.published import published_pins
 from pate.runs.run import Run, Version
 from pate.storage import is_url
-from pate.storage.files import write_atomically
+from pate.storage.files import write_arrays, write_atomically
 
 if TYPE_CHECKING:
     from pate.runs.context import RunContext
@@ -91,16 +91,8 @@ class Aggregator:
         """Count the votes on `X` and keep them under `private/`, so that a resumed run needs no teachers."""
         counts = sum_counts(count_votes(X), self._n_parts)
         self._votes |= dict(zip(query_ids(X, self._key), counts, strict=True))
-
-        def write(path: Path) -> None:
-            with path.open("wb") as file:
-                np.savez(
-                    file,
-                    ids=np.array([list(i) for i in self._votes], dtype=np.uint8),
-                    counts=[*self._votes.values()],
-                )
-
-        write_atomically(self._private / files.VOTES, write)
+        ids = np.array([list(query) for query in self._votes], dtype=np.uint8)
+        write_arrays(self._private / files.VOTES, {"ids": ids, "counts": [*self._votes.values()]})
 
     def label(self, X: NDArray) -> Answers:
         """Released labels of examples whose votes were collected, `UNANSWERED` where the mechanism declined.

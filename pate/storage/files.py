@@ -53,6 +53,20 @@ def write_atomically(
     sync_folder(path.parent)
 
 
+def write_arrays(path: Path, content: Any, mode: int = 0o600, durable: bool = True) -> None:
+    """Write an array as .npy, or a mapping of names to arrays as .npz, as `write_atomically` does."""
+    import numpy as np
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:
+            if isinstance(content, dict):
+                np.savez(file, **content)
+            else:
+                np.save(file, content, allow_pickle=False)
+
+    write_atomically(path, write, mode, durable)
+
+
 def make_folder(path: Path, mode: int = 0o755) -> None:
     """Make a folder, and those above it that are missing. Nobody but its owner can write there, whatever the umask."""
     if path.is_dir():

@@ -27,7 +27,7 @@ from pate.components.registry import found_file
 from pate.errors import DataError
 from pate.features import Transform, alone, build_steps
 from pate.networks.threads import one_thread
-from pate.storage.files import make_folder, write_atomically
+from pate.storage.files import make_folder, write_arrays
 
 Array = NDArray[np.float64]
 
@@ -292,27 +292,15 @@ class FeatureCache:
 
     def __call__(self, X: NDArray) -> NDArray[np.float64]:
         path = self.folder / f"{_digest(self.features.steps, X)}.npy"
-        found = _read(path, len(X))
-        if found is None:
-            found = self.features.computed(X)
-            with suppress(OSError):
-                make_folder(self.folder, 0o700)
-                write_atomically(path, lambda partial: _save(partial, found))
+        with suppress(OSError, ValueError):
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            if len(found) == len(X):
+                return np.asarray(found, dtype=np.float64)
+        found = self.features.computed(X)
+        with suppress(OSError):
+            make_folder(self.folder, 0o700)
+            write_arrays(path, found)
         return np.asarray(found, dtype=np.float64)
-
-
-def _read(path: Path, rows: int) -> NDArray | None:
-    """The stored array, on disk still; None where there is none of so many rows."""
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
-        return None
-    return found if len(found) == rows else None
-
-
-def _save(path: Path, array: NDArray) -> None:
-    with path.open("wb") as file:
-        np.save(file, array)
 
 
 def _digest(steps: Sequence[Mapping[str, Any]], X: NDArray) -> str:

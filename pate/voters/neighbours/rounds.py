@@ -32,7 +32,7 @@ from pate.mechanisms.cell_costs import Round
 from pate.runs.console import Console
 from pate.runs.files import LEFT_OUT
 from pate.runs.run import Run
-from pate.storage.files import make_folder, write_atomically
+from pate.storage.files import make_folder, write_arrays
 from pate.students import posterior
 from pate.students.posterior import Labelled
 from pate.voters.neighbours.cells import Cells, CellVote, FeatureCache, RecordFeatures, Space
@@ -88,13 +88,8 @@ class Rounds:
             return Cells.read(path)
         space = Space.of(seen, self.settings.components, self.settings.standardise or round.by_student)
         cells = Cells.of(space, seen, round.cells, self.seed)
-
-        def write(partial: Path) -> None:
-            with partial.open("wb") as file:
-                np.savez(file, **cells.arrays())
-
         make_folder(self.folder, 0o700)
-        write_atomically(path, write)
+        write_arrays(path, cells.arrays())
         return cells
 
 
