@@ -26,8 +26,16 @@ from pate.errors import ConfigError, PateError, RunError
 from pate.teachers.part import constant, pack
 from pate.voters.teachers.checkpoints import Store
 from pate.voters.teachers.schedule import HANGS, Kind, Schedule, WorkerTask
-from pate.voters.teachers.worker import QUERIES_AT_ONCE, PartData, Teaching, Unread, WarmUp, Worker
-from pate.voters.teachers.worker_types import Patience, Say, WorkerKind, kinds_of_workers
+from pate.voters.teachers.worker import (
+    QUERIES_AT_ONCE,
+    PartData,
+    Teaching,
+    Unread,
+    WarmUp,
+    Worker,
+    WorkerKind,
+    kinds_of_workers,
+)
 
 _BLOCKS_AT_ONCE = 8  # of queries, whose features are in the object store meanwhile
 
@@ -81,6 +89,38 @@ def joined(blocks: Sequence[PartialCounts]) -> PartialCounts:
     if len({partial.parts for partial in blocks}) > 1:
         raise RunError("a worker's teachers changed while their votes were counted: nothing was drawn")
     return PartialCounts(blocks[0].parts, np.concatenate([partial.counts for partial in blocks]))
+
+
+_FIRST_SAID, _SAID_EVERY = 5.0, 30.0  # seconds
+
+Say = Callable[[str], None]
+
+
+class Patience:
+    """How long a run has been without the workers it needs: says so now and then, and ends it when it is too long."""
+
+    def __init__(self, wait: float, say: Say) -> None:
+        self._wait, self._say = wait, say
+        self._since: float | None = None
+        self._told = 0.0
+
+    def has_all(self) -> None:
+        """It has what it needs: the time begins anew."""
+        self._since = None
+
+    def lacks(self, what: Callable[[], str]) -> None:
+        """It has not; `what` tells what it waits for."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since, self._told = now, now - _SAID_EVERY + _FIRST_SAID
+        left = self._since + self._wait - now
+        if left <= 0:
+            text = f"{self._wait:g} s (ray.worker_timeout_seconds) were not enough for {what()}; "
+            text += "go on with {resume} when there is room"
+            raise RunError(text, resume=True)
+        if now - self._told >= _SAID_EVERY:
+            self._told = now
+            self._say(f"waiting for {what()}; {left:.0f} s more (ray.worker_timeout_seconds)")
 
 
 _MAX_DEATHS = 10  # workers that may die without one teacher getting finished in between

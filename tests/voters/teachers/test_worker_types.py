@@ -14,8 +14,7 @@ from pate.teachers import assign_recipes, recipes
 from pate.teachers.network import Network, bytes_to_train
 from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers.ensemble import Local
-from pate.voters.teachers.worker import STACK, Teaching, Worker
-from pate.voters.teachers.worker_types import WorkerKind, kinds_of_workers
+from pate.voters.teachers.worker import STACK, Teaching, Worker, WorkerKind, kinds_of_workers
 
 SVC = {"name": "sklearn.svm.SVC"}
 MLP = {"name": "network", "params": {"architecture": "mlp"}}
