@@ -31,7 +31,7 @@ from pate.audit.target import Subject, Trainer
 from pate.boundary.guard import guarded
 from pate.components.registry import config_folder, make_importable
 from pate.networks.threads import limit_threads, usable_cpus
-from pate.storage.files import make_folder, write_atomically
+from pate.storage.files import make_folder, write_arrays
 
 _ASSUMES = (
     "the attacker has the model's probabilities, records with true labels, and trains {} shadow models ({}) on data of "
@@ -260,8 +260,4 @@ def _digest(task: _Task, asked: Asked, options: Options) -> str:
 
 
 def _store(path: Path, values: NDArray[np.float32]) -> None:
-    def write(partial: Path) -> None:
-        with partial.open("wb") as file:
-            np.save(file, values, allow_pickle=False)
-
-    write_atomically(path, write, durable=False)
+    write_arrays(path, values, durable=False)

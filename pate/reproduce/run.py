@@ -37,7 +37,7 @@ from pate.reproduce.rows import BaselineRow, BaselineStudy, Row, Study
 from pate.runs.console import Console
 from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.runs.files import RESULTS, TABLE, RunFiles
-from pate.storage.files import locked, make_folder, write_atomically
+from pate.storage.files import locked, make_folder, write_arrays, write_atomically
 from pate.teachers import recipe_of
 from pate.voters import voters_of
 from pate.voters.teachers.settings import TeachersConfig
@@ -317,14 +317,9 @@ class _Votes:
             self._start_ray()
             X, known = self.data.X_public[rows], records_of(self._known)
             votes, seconds = _collect_votes(config, self.data, known, X, folder, self._console)
-
-            def save(path: Path) -> None:
-                with path.open("wb") as file:
-                    np.save(file, votes)
-
             text = json.dumps({"private": _PRIVATE, **seconds})
             write_atomically(times, lambda path: path.write_text(text))
-            write_atomically(stored, save)
+            write_arrays(stored, votes)
         seconds = json.loads(times.read_text())
         return np.load(stored, allow_pickle=False), {name: seconds[name] for name in ("train", "vote")}
 

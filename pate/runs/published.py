@@ -18,7 +18,7 @@ from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.ledger.chain import MAC_BYTES, Pin
 from pate.runs.files import LABELS, STUDENT, STUDENT_CARD, RunFiles
-from pate.storage.files import write_atomically
+from pate.storage.files import write_arrays
 
 _CARD = f"{STUDENT}/{STUDENT_CARD}"
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
@@ -51,24 +51,19 @@ class Labels(NamedTuple):
 
 def write_labels(path: Path, content: Labels, classes: tuple[str, ...]) -> None:
     """Write `labels.npz`, whole or not at all."""
-
-    def write(partial: Path) -> None:
-        link, code = pin_to_json(content.pin).values()
-        arrays: dict[str, Any] = {
-            "labels": content.labels,
-            "rows": content.rows,
-            "classes": np.array(classes),
-            "ledger_link": np.int64(link),
-            "ledger_code": np.array(code),
-        }
-        if content.weights is not None:
-            arrays["weights"] = content.weights
-        if content.cells is not None:
-            arrays["cells"] = content.cells
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)
-
-    write_atomically(path, write, mode=0o644)
+    link, code = pin_to_json(content.pin).values()
+    arrays: dict[str, Any] = {
+        "labels": content.labels,
+        "rows": content.rows,
+        "classes": np.array(classes),
+        "ledger_link": np.int64(link),
+        "ledger_code": np.array(code),
+    }
+    if content.weights is not None:
+        arrays["weights"] = content.weights
+    if content.cells is not None:
+        arrays["cells"] = content.cells
+    write_arrays(path, arrays, mode=0o644)
 
 
 def read_labels(path: Path) -> Labels | None:

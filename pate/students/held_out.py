@@ -20,7 +20,7 @@ from pate.config import Config
 from pate.mechanisms import UNANSWERED
 from pate.runs.console import Console, Quiet
 from pate.runs.run import Run
-from pate.storage.files import write_atomically
+from pate.storage.files import write_arrays
 from pate.students.posterior import Labelled
 from pate.students.stage import fit_bare_student, new_student, student_inputs
 
@@ -184,9 +184,5 @@ def _kept(path: Path, n: int) -> NDArray[np.int64] | None:
 
 
 def _keep(path: Path, predicted: NDArray[np.int64]) -> None:
-    def write(partial: Path) -> None:
-        with partial.open("wb") as file:
-            np.savez(file, predicted=predicted)
-
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    write_atomically(path, write)
+    write_arrays(path, {"predicted": predicted})
