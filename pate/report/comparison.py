@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pate.config import read_yaml
 from pate.errors import RunError
+from pate.report.files import read_report
 from pate.report.formats import TOO_FEW, format_change, percent, small
 from pate.report.html import Block, Content, Page, Plot, Section, Table
 from pate.report.measures import FEWEST, mean_over_classes
 from pate.report.papers import paper_rows, sources
 from pate.report.plots import Point, accuracy_against_epsilon
 from pate.report.published_config import published_settings
+from pate.report.schema import AnyReport, Report
 from pate.report.sections.groups import Part, Parts, mean_of_known
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
@@ -95,23 +97,13 @@ class Comparison:
 @dataclass(frozen=True)
 class _Run:
     name: str
+    report: AnyReport
     settings: str
-    method: str
-    epsilons: tuple[tuple[str, float, float], ...]
-    accuracy: float
-    test: tuple[int, str | None]
-    classes: tuple[str, ...]
-    nonprivate: float | None
-    data: str | None
-    added_or_removed: float | None
-    unit: str
-    balanced_accuracy: float | None
-    auc: float | None
-    commonest_share: float | None
+    """All that makes the method, to tell methods from seeds."""
     shown: dict[str, str]
     """What of the settings may be published, by key."""
-    parts: Parts
-    nonprivate_parts: Parts | None
+    epsilons: tuple[tuple[str, float, float], ...]
+    """Kind, ε and δ."""
 
 
 def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Comparison:
@@ -129,15 +121,17 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
         with Run.load(path, inside=with_private) as files:
             runs.append(_read(files, path, with_private))
     _check_same_test(runs)
+    reports = [run.report for run in runs]
     groups: dict[tuple[str, str, float, float, str], list[_Run]] = {}
     for run in runs:
         for kind, epsilon, delta in run.epsilons:
             worst_or_own = round(epsilon, 9) if kind == WORST_CASE else 0.0  # other kinds differ from seed to seed
-            groups.setdefault((run.settings, kind, worst_or_own, delta, run.unit), []).append(run)
+            groups.setdefault((run.settings, kind, worst_or_own, delta, run.report.privacy.unit), []).append(run)
     methods = _told_apart(runs)
     entries = []
     for (settings, kind, _, delta, unit), members in groups.items():
-        accuracies = [run.accuracy for run in members]
+        own = [run.report for run in members]
+        accuracies = [one.student.accuracy for one in own if one.student.accuracy is not None]
         entries.append(
             Entry(
                 method=methods[settings],
@@ -148,25 +142,26 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
                 deviation=stdev(accuracies) if members[1:] else None,
                 runs=len(members),
                 names=tuple(run.name for run in members),
-                added_or_removed=members[0].added_or_removed if kind == WORST_CASE else None,
+                added_or_removed=own[0].privacy.epsilon_added_or_removed if kind == WORST_CASE else None,
                 unit=unit,
-                balanced_accuracy=mean_of_known([run.balanced_accuracy for run in members]),
-                auc=mean_of_known([run.auc for run in members]),
-                parts=Parts.mean([run.parts for run in members]),
+                balanced_accuracy=mean_of_known([one.student.balanced_accuracy for one in own]),
+                auc=mean_of_known([one.student.auc for one in own]),
+                parts=Parts.mean([Parts.of_report(one) for one in own]),
             )
         )
     order = list(_MEANING)
     entries.sort(key=lambda entry: (entry.unit, order.index(entry.epsilon_kind), entry.delta, entry.epsilon))
-    data = {run.data for run in runs}
-    without = [run.nonprivate_parts for run in runs if run.nonprivate_parts is not None]
+    data = {one.data for one in reports}
+    benchmarks = [(one, one.benchmark) for one in reports if one.benchmark is not None]
+    without = [Parts.of_report(one, private=False) for one, found in benchmarks if found.without_privacy is not None]
     return Comparison(
         entries=tuple(entries),
-        nonprivate=mean_of_known([run.nonprivate for run in runs]),
-        test_examples=runs[0].test[0],
-        notes=_notes(entries, runs),
+        nonprivate=mean_of_known([found.nonprivate_accuracy for _, found in benchmarks]),
+        test_examples=reports[0].student.test_examples,
+        notes=_notes(entries, reports),
         data=data.pop() if len(data) == 1 else None,
-        commonest_share=mean_of_known([run.commonest_share for run in runs]),
-        n_classes=len(runs[0].classes),
+        commonest_share=mean_of_known([one.student.commonest_share for one in reports]),
+        n_classes=len(reports[0].classes),
         nonprivate_parts=Parts.mean(without) if without else None,
     )
 
@@ -322,54 +317,32 @@ def _cell(one: Part | None) -> str:
     return f"{percent(one.right)}{lost}"
 
 
-def _read(run: RunFiles, path: Path | str, with_private: bool) -> _Run:
-    try:
-        report = json.loads(run.report_file.read_text())
-        config = read_yaml(run.config_file)
-    except FileNotFoundError as error:
-        name = Path(error.filename).name
-        raise RunError(
-            f"{path}: has no {name}; name the directory of a finished `pate run` or `pate baseline`"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: its report cannot be read ({error})") from None
-    try:
-        privacy, student = report["privacy"], report["student"]
-        if student["accuracy"] is None:
-            raise RunError(f"{path}: was not measured, its test examples have no labels; there is nothing to compare")
-        epsilons = [(WORST_CASE, privacy["epsilon"], privacy["delta"])]
-        if privacy.get("sanitised"):
-            epsilons.append((_SANITISED, privacy["sanitised"]["epsilon"], privacy["sanitised"]["delta"]))
-        settings = {key: value for key, value in config.items() if key not in _NEVER_PART_OF_THE_METHOD}
-        benchmark = report.get("benchmark") or {}
-        return _Run(
-            name=str(path),
-            settings=json.dumps(settings, sort_keys=True, default=str),
-            method=method_name(report),
-            epsilons=(*epsilons, *(_data_dependent(run) if with_private else ())),
-            accuracy=student["accuracy"],
-            test=(student["test_examples"], student.get("test_digest")),
-            classes=tuple(report["classes"]),
-            nonprivate=benchmark.get("nonprivate_accuracy"),
-            data=report.get("data"),
-            added_or_removed=privacy.get("epsilon_added_or_removed"),
-            unit=str(privacy.get("unit", "record")),
-            balanced_accuracy=student.get("balanced_accuracy"),
-            auc=student.get("auc"),
-            commonest_share=student.get("commonest_share"),
-            shown={key: _shown(value) for key, value in published_settings(settings).items()},
-            parts=Parts.of_report(report),
-            nonprivate_parts=Parts.of_report(report, private=False) if benchmark.get("without_privacy") else None,
-        )
-    except (LookupError, TypeError, ValueError) as error:
-        raise RunError(f"{path}: {run.report_file.name} lacks {error}; it was made by another version") from None
+def _read(run: Run, path: Path | str, with_private: bool) -> _Run:
+    report = read_report(run.path)
+    if not run.config_file.exists():
+        raise RunError(f"{path}: has no {run.config_file.name}; name the directory of a finished run")
+    config, privacy = read_yaml(run.config_file), report.privacy
+    if report.student.accuracy is None:
+        raise RunError(f"{path}: was not measured, its test examples have no labels; there is nothing to compare")
+    epsilons = [(WORST_CASE, privacy.epsilon, privacy.delta)]
+    if privacy.sanitised is not None:
+        epsilons.append((_SANITISED, privacy.sanitised.epsilon, privacy.sanitised.delta))
+    settings = {key: value for key, value in config.items() if key not in _NEVER_PART_OF_THE_METHOD}
+    return _Run(
+        name=str(path),
+        report=report,
+        settings=json.dumps(settings, sort_keys=True, default=str),
+        shown={key: _shown(value) for key, value in published_settings(settings).items()},
+        epsilons=(*epsilons, *(_data_dependent(run) if with_private else ())),
+    )
 
 
-def method_name(report: Mapping[str, Any]) -> str:
-    """A method in a few words, from its report."""
-    if report.get("kind") != "baseline":
-        return str(report["voters"]["method"])
-    method = report["method"]
+def baseline_name(method: Mapping[str, Any]) -> str:
+    """A baseline in a few words, from its method.
+
+    >>> baseline_name({"name": "dp_sgd", "preprocessing": ["upright", {"name": "hog"}], "model": "mlp"})
+    'dp_sgd, upright + hog, mlp'
+    """
     name: str = method["name"]
     told: tuple[str, ...] = ("preprocessing", "features", "model", "method", "loss")
     if name == "dp_sgd" and method.get("model") == "linear":  # one layer on what is public: no network of its own
@@ -381,7 +354,9 @@ def _told_apart(runs: Sequence[_Run]) -> dict[str, str]:
     """A name for the method of each group of settings: where several are called alike, with what differs."""
     named: dict[str, dict[str, _Run]] = {}
     for run in runs:
-        named.setdefault(run.method, {}).setdefault(run.settings, run)
+        report = run.report
+        method = report.voters.method if isinstance(report, Report) else baseline_name(report.method)
+        named.setdefault(method, {}).setdefault(run.settings, run)
     found = {}
     for method, alike in named.items():
         keys = sorted({key for run in alike.values() for key in run.shown})
@@ -414,14 +389,17 @@ def _data_dependent(run: RunFiles) -> tuple[tuple[str, float, float], ...]:
 
 
 def _check_same_test(runs: Sequence[_Run]) -> None:
-    first = runs[0]
-    for run in runs[1:]:
-        unlike = run.test[0] != first.test[0] or (None not in (run.test[1], first.test[1]) and run.test != first.test)
-        if unlike or run.classes != first.classes:
+    first, *others = runs
+    own = first.report.student
+    for run in others:
+        student = run.report.student
+        digests = {own.test_digest, student.test_digest}
+        unlike = own.test_examples != student.test_examples or (None not in digests and len(digests) > 1)
+        if unlike or run.report.classes != first.report.classes:
             raise RunError(f"{run.name}: was tested on other examples than {first.name}; compare runs on the same data")
 
 
-def _notes(entries: Sequence[Entry], runs: Sequence[_Run]) -> tuple[str, ...]:
+def _notes(entries: Sequence[Entry], reports: Sequence[AnyReport]) -> tuple[str, ...]:
     kinds = [kind for kind in _MEANING if any(entry.epsilon_kind == kind for entry in entries)]
     notes = [f"{kind} ε: {_MEANING[kind]}." for kind in kinds]
     if len(kinds) > 1:
@@ -445,11 +423,12 @@ def _notes(entries: Sequence[Entry], runs: Sequence[_Run]) -> tuple[str, ...]:
             f"worst by …: the group with the smallest share right, of those with {FEWEST} test examples or more; in "
             "brackets, by how many points the best group is above it."
         )
-    if any(run.test[1] is None for run in runs):
+    if any(report.student.test_digest is None for report in reports):
         notes.append("Some runs do not say which test examples they used: only their number was compared.")
     if any(entry.runs > 1 for entry in entries):
         notes.append("± is the standard deviation over runs of one method with different seeds.")
     if any(entry.runs == 1 for entry in entries):
-        size = math.sqrt(0.25 / runs[0].test[0]) * 100
-        notes.append(f"A share of {runs[0].test[0]} test examples has itself a standard error of up to {size:.1f} %.")
+        n = reports[0].student.test_examples
+        size = math.sqrt(0.25 / n) * 100
+        notes.append(f"A share of {n} test examples has itself a standard error of up to {size:.1f} %.")
     return tuple(notes)

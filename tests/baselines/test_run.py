@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from support import REPOSITORY
+from support.reports import store_run
 from typer.testing import CliRunner
 
 from pate.baselines import build_baseline
@@ -20,7 +21,7 @@ from pate.config import BaselineConfig, load_baseline_config, load_config, parse
 from pate.data.settings import DigitsData
 from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
-from pate.report.comparison import compare_runs, method_name
+from pate.report.comparison import compare_runs
 from pate.runs.console import Quiet
 from pate.runs.model_store import load_model
 
@@ -113,21 +114,9 @@ def test_compare_puts_seeds_together_and_says_which_epsilon(runs: dict[str, Path
     assert "±" in plain.stdout
 
 
-def imitate(folder: Path, **changes: object) -> Path:
+def imitate(folder: Path, **student: object) -> Path:
     """A PATE run's report, with the fields that compare reads."""
-    folder.mkdir()
-    report: dict = {
-        "name": "p", "voters": {"kind": "teachers", "method": "PATE, gnmax, 9 teachers"},
-        "classes": [str(i) for i in range(10)], "mechanism": {"name": "gnmax"},
-        "privacy": {"epsilon": 3.0, "delta": 1e-5, "sanitised": {"epsilon": 1.5, "delta": 1e-5}},
-        "student": {"accuracy": 0.8, "test_examples": 200}, "benchmark": None,
-    }  # fmt: skip
-    report["student"] |= changes
-    (folder / "report.json").write_text(json.dumps(report))
-    (folder / "config.yaml").write_text("seed: 1\n")
-    (folder / "private").mkdir()
-    (folder / "private" / "epsilon.json").write_text('{"epsilon_data_dependent": 0.7, "delta": 1e-5}')
-    return folder
+    return store_run(folder, classes=[str(i) for i in range(10)], student=student)
 
 
 def test_unlike_epsilons_are_never_ranked_without_saying_so(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -150,15 +139,6 @@ def test_runs_on_other_tests_are_not_compared(runs: dict[str, Path], tmp_path: P
         compare_runs([imitate(tmp_path / "c", accuracy=None)])
     with pytest.raises(RunError, match=r"has no report\.json"):
         compare_runs([tmp_path])
-
-
-def test_a_method_is_named_by_its_settings() -> None:
-    report = {
-        "kind": "baseline",
-        "method": {"name": "dp_sgd", "preprocessing": ["upright", {"name": "hog"}], "model": "mlp"},
-    }
-    assert method_name(report) == "dp_sgd, upright + hog, mlp"
-    assert method_name({"kind": "baseline", "method": {"name": "dp_sgd", "preprocessing": []}}) == "dp_sgd"
 
 
 def private_table(folder: Path) -> dict:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.reports import store_run
 from typer.testing import CliRunner
 
 from pate.cli import app
@@ -19,35 +20,22 @@ from pate.report.schema import Queries
 from pate.voters import voters_of
 
 
-def facts(**voters: Any) -> dict[str, Any]:
-    """What the voters of a config say of themselves in a report."""
-    mechanism = {"name": "gnmax", "sigma": 4}
-    content = {"data": {"source": "arrays"}, "student": {"name": "supervised"}, "mechanism": mechanism}
+def neighbours() -> dict[str, Any]:
+    """What such voters say of themselves in a report."""
+    voters = {"voters": "neighbours", "neighbours": {"rounds": [{"cells": 60}, {"cells": 40}]}}
+    content = {"data": {"source": "arrays"}, "student": {"name": "supervised"}}
+    config = parse_config(content | {"mechanism": {"name": "gnmax", "sigma": 4}} | voters)
     queries = Queries(asked=10, answered=10, max_queries=10, max_answers=10)
-    found = voters_of(parse_config(content | voters)).facts(PublicData(np.zeros((200, 2)), ("a", "b")), queries, 10)
+    found = voters_of(config).facts(PublicData(np.zeros((200, 2)), ("a", "b")), queries, 10)
     return found.model_dump(mode="json")
 
 
-TEACHERS = facts(n_teachers=9, teachers=[{"name": "sklearn.svm.SVC"}])
-NEIGHBOURS = facts(voters="neighbours", neighbours={"rounds": [{"cells": 60}, {"cells": 40}]})
+NEIGHBOURS = neighbours()
 
 
 def finished(folder: Path, config: str = "student: {name: supervised}", **student: Any) -> Path:
     """What `pate compare` reads of a run."""
-    report = {
-        "name": "p",
-        "voters": TEACHERS,
-        "classes": ["a", "b"],
-        "mechanism": {"name": "gnmax"},
-        "privacy": {"epsilon": 3.0, "delta": 1e-5, "sanitised": {"epsilon": 1.5, "delta": 1e-5}},
-        "student": {"accuracy": 0.8, "test_examples": 200, "test_digest": "same"} | student,
-        "benchmark": None,
-    }
-    (folder / "private").mkdir(parents=True)
-    (folder / "report.json").write_text(json.dumps(report))
-    (folder / "config.yaml").write_text(f"seed: 1\n{config}\n")
-    (folder / "private" / "epsilon.json").write_text('{"epsilon_data_dependent": 0.7, "delta": 1e-5}')
-    return folder
+    return store_run(folder, config, student={"test_digest": "same"} | student)
 
 
 def test_each_kind_of_epsilon_is_called_what_it_is(tmp_path: Path) -> None:
@@ -89,18 +77,16 @@ def test_runs_on_other_test_sets_are_not_compared(change: dict[str, Any], tmp_pa
 
 def of_other_kind(folder: Path, config: str, epsilon: float, half: float | None = None, **changes: Any) -> Path:
     """The same where there were no teachers."""
-    report = json.loads((finished(folder, config) / "report.json").read_text())
-    report["privacy"] = {"epsilon": epsilon, "delta": 1e-5, "epsilon_added_or_removed": half}
-    (folder / "report.json").write_text(json.dumps(report | changes))
-    return folder
+    privacy = {"epsilon": epsilon, "epsilon_added_or_removed": half, "sanitised": None}
+    return store_run(folder, config, privacy=privacy, **changes)
 
 
 def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_protects(tmp_path: Path) -> None:
     """A record that votes itself has twice the ε where it may be changed: both are shown, in table, notes and plot."""
     near = of_other_kind(tmp_path / "near", "a: 1", 0.1, 0.05, voters=NEIGHBOURS)
     steps = {"name": "dp_sgd", "model": "linear", "preprocessing": ["upright", "hog"], "features": "pca"}
-    probe = of_other_kind(tmp_path / "probe", "a: 2", 0.1, kind="baseline", method=steps)
-    network = of_other_kind(tmp_path / "network", "a: 3", 8, kind="baseline", method=steps | {"model": "mlp"})
+    probe = of_other_kind(tmp_path / "probe", "a: 2", 0.1, baseline=steps)
+    network = of_other_kind(tmp_path / "network", "a: 3", 8, baseline=steps | {"model": "mlp"})
     compared = compare_runs([finished(tmp_path / "teachers"), near, probe, network])
     rows = {row[0]: row[1] for row in table_rows(compared)}
     assert rows["neighbours, gnmax, 100 cells"] == "0.1 (0.05)"
@@ -128,10 +114,7 @@ def test_runs_with_rounds_are_compared_by_them(tmp_path: Path) -> None:
 
 
 def per(folder: Path, unit: str, config: str = "student: {name: supervised}") -> Path:
-    report = json.loads((finished(folder, config) / "report.json").read_text())
-    report["privacy"] = {"epsilon": 3.0, "delta": 1e-5, "unit": unit}
-    (folder / "report.json").write_text(json.dumps(report))
-    return folder
+    return store_run(folder, config, privacy={"unit": unit, "sanitised": None})
 
 
 def test_per_visit_and_per_patient_stay_apart(tmp_path: Path) -> None:
@@ -187,8 +170,13 @@ def test_where_classes_are_skewed_it_tells_more_than_the_share_that_is_right(tmp
 
 
 def group(column: str, value: str, examples: int, accuracy: float) -> dict[str, Any]:
-    about = {"column": column, "value": value, "examples": examples, "accuracy": accuracy}
-    return about | {"recall": [0.9, accuracy / 2], "class_examples": [max(0, examples - 40), min(examples, 40)]}
+    about = {"column": column, "value": value, "examples": examples, "accuracy": accuracy, "too_few": examples < 30}
+    return about | {
+        "error": 0.01,
+        "balanced_accuracy": accuracy,
+        "recall": [0.9, accuracy / 2],
+        "class_examples": [max(0, examples - 40), min(examples, 40)],
+    }
 
 
 def grouped(folder: Path, rights: list[float], config: str = "a: 1", recall: float = 0.4, epsilon: float = 1.0) -> Path:
@@ -208,8 +196,12 @@ def grouped(folder: Path, rights: list[float], config: str = "a: 1", recall: flo
         "groups": groups,
     }
     benchmark = {
+        "note": "n",
+        "label_accuracy": None,
         "nonprivate_accuracy": 0.9,
         "without_privacy": {
+            "balanced_accuracy": 0.8,
+            "lost": {"share": 0.1, "error": 0.01},
             "recall": [0.95, 0.7],
             "groups": beside,
             "lost_by_class": [{"share": 0.01, "error": 0.01}, {"share": 0.7 - recall, "error": 0.06}],

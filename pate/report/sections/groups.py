@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist, mean
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pate.report.formats import TOO_FEW, format_change, percent, points
 from pate.report.html import Block, Content, Section, Table
 from pate.report.measures import FEWEST, error_of_share
-from pate.report.schema import AnyReport
+from pate.report.schema import AnyReport, Group, GroupLost, Lost, NonprivateComparison
 
 _FEW = 6  # classes or groups, for a line of a terminal
 _FEW_ROWS = 12  # of a table that is open from the start
@@ -58,73 +58,61 @@ class Part:
         return f"{percent(self.right)} {verb} instead of {percent(self.nonprivate)}, {less} points less"
 
 
-Stored = Mapping[str, Any]
-"""A report as its file holds it, of whatever version."""
-
-
-def class_parts(report: AnyReport | Stored) -> list[Part]:
+def class_parts(report: AnyReport) -> list[Part]:
     """The classes, by what of their test examples is recognised."""
-    content, beside = _read(report)
-    names, confusion = content["classes"], content["student"].get("confusion") or ()
-    nothing = (None,) * len(names)
-    others, losses = beside.get("recall") or nothing, beside.get("lost_by_class") or nothing
+    beside, nothing = _without_privacy(report), (None,) * len(report.classes)
+    others, losses = (nothing, nothing) if beside is None else (beside.recall, beside.lost_by_class)
     found = []
-    for label, (name, row, other, lost) in enumerate(zip(names, confusion, others, losses, strict=False)):
+    for label, row in enumerate(report.student.confusion or ()):
         size, right = sum(row), row[label]
-        found.append(
-            Part(None, name, size, right / size if size else None, error_of_share(right, size), other, *_loss(lost))
-        )
+        share, error = right / size if size else None, error_of_share(right, size)
+        found.append(Part(None, report.classes[label], size, share, error, others[label], *_loss(losses[label])))
     return found
 
 
-def group_parts(report: AnyReport | Stored) -> list[Part]:
+def group_parts(report: AnyReport) -> list[Part]:
     """The groups, column by column, by what of their test examples is right."""
     return [
         Part(
-            own["column"],
-            own["value"],
-            own["examples"],
-            own["accuracy"],
-            own.get("error"),
-            None if other is None else other["accuracy"],
+            own.column,
+            own.value,
+            own.examples,
+            own.accuracy,
+            own.error,
+            None if other is None else other.accuracy,
             *_loss(lost),
         )
         for own, other, lost in _groups(report)
     ]
 
 
-def _parts_within(report: AnyReport | Stored) -> list[Part]:
+def _parts_within(report: AnyReport) -> list[Part]:
     """The classes within each group, group by group, by what of their test examples is recognised."""
-    names, found = _read(report)[0]["classes"], []
+    found = []
     for own, other, lost in _groups(report):
-        for label, name in enumerate(names):
-            n, share = own["class_examples"][label], own["recall"][label]
+        for label, name in enumerate(report.classes):
+            n, share = own.class_examples[label], own.recall[label]
             error = None if share is None else error_of_share(round(share * n), n)
-            nonprivate = None if other is None else other["recall"][label]
-            by = None if lost is None else lost["by_class"][label]
-            found.append(Part(own["column"], own["value"], n, share, error, nonprivate, *_loss(by), of_class=name))
+            nonprivate = None if other is None else other.recall[label]
+            by = None if lost is None else lost.by_class[label]
+            found.append(Part(own.column, own.value, n, share, error, nonprivate, *_loss(by), of_class=name))
     return found
 
 
-def _read(report: AnyReport | Stored) -> tuple[Stored, Stored]:
-    """The report as plain values, and what it says of a model without privacy."""
-    content = report if isinstance(report, Mapping) else report.model_dump()
-    return content, (content.get("benchmark") or {}).get("without_privacy") or {}
+def _without_privacy(report: AnyReport) -> NonprivateComparison | None:
+    return None if report.benchmark is None else report.benchmark.without_privacy
 
 
-def _groups(report: AnyReport | Stored) -> list[tuple[Stored, Stored | None, Stored | None]]:
+def _groups(report: AnyReport) -> list[tuple[Group, Group | None, GroupLost | None]]:
     """Each group, the same group without privacy, and what it lost."""
-    content, beside = _read(report)
-    groups = content["student"].get("groups") or ()
-    nothing = (None,) * len(groups)
-    others = beside.get("groups") or ()
-    if len(others) != len(groups):
-        return list(zip(groups, nothing, nothing, strict=True))
-    return list(zip(groups, others, beside.get("lost_by_group") or nothing, strict=True))
+    groups, beside = report.student.groups, _without_privacy(report)
+    if beside is None or len(beside.groups) != len(groups):
+        return [(group, None, None) for group in groups]
+    return list(zip(groups, beside.groups, beside.lost_by_group, strict=True))
 
 
-def _loss(lost: Stored | None) -> tuple[float | None, float | None]:
-    return (None, None) if lost is None else (lost["share"], lost["error"])
+def _loss(lost: Lost | None) -> tuple[float | None, float | None]:
+    return (None, None) if lost is None else (lost.share, lost.error)
 
 
 def by_column(parts: Sequence[Part]) -> dict[str, list[Part]]:
@@ -187,8 +175,8 @@ class Parts:
         )
 
     @classmethod
-    def of_report(cls, report: Stored, private: bool = True) -> Parts:
-        """From a report as it is stored; or, not `private`, of the model without privacy in it."""
+    def of_report(cls, report: AnyReport, private: bool = True) -> Parts:
+        """From a report; or, not `private`, of the model without privacy in it."""
         kinds = class_parts(report), group_parts(report), _parts_within(report)
         if private:
             return cls.of(*kinds)
@@ -240,7 +228,8 @@ def find_largest_loss(report: AnyReport) -> str | None:
     """
     known = [one for one in class_parts(report) + group_parts(report) if one.lost is not None and one.tells]
     within = [one for one in _parts_within(report) if one.lost is not None and one.tells]
-    if report.benchmark is None or report.benchmark.without_privacy is None or not known:
+    beside = _without_privacy(report)
+    if beside is None or not known:
         return None
     errors = NormalDist().inv_cdf(1 - _BY_CHANCE / len(known + within))
 
@@ -262,7 +251,7 @@ def find_largest_loss(report: AnyReport) -> str | None:
     more = ""
     if most is not None and deepest is not None and loss(deepest) > loss(most):
         more = f" Within groups: {deepest.name} ({deepest.examples:,}), {deepest.comparison}."
-    whole = report.benchmark.without_privacy.lost
+    whole = beside.lost
     return (
         f"{name[0].upper()}{name[1:]}: {told.comparison}.{more} All test examples together "
         f"{format_change(whole.share, whole.error)}."
