@@ -73,14 +73,19 @@ class Shards:
     """Private records that nobody has read yet: workers read them, each shard once.
 
     `patterns` stand for more files, which this machine does not see. `forgotten` are keyed digests of records to leave
-    out. `notes` say which columns become no feature, for the operator.
+    out. `unused` says which columns become no feature, for the operator.
     """
 
     paths: tuple[str, ...]
     format: Format
     patterns: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the operator should know about the records."""
+        return self.unused
 
 
 @dataclass(frozen=True)

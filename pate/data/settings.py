@@ -183,7 +183,7 @@ class MissingValues(Settings):
 
 
 class NpzData(OwnData):
-    """NumPy archives; see pate/data/tables.py for the keys. `ids`: whether there is an array of ids."""
+    """NumPy archives; see pate/data/sources.py for the keys. `ids`: whether there is an array of ids."""
 
     source: Literal["npz"]
     classes: Classes
@@ -268,7 +268,7 @@ class ColumnsData(OwnData):
 
 
 class CsvData(ColumnsData):
-    """CSV files; see pate/data/tables.py."""
+    """CSV files; see pate/data/sources.py."""
 
     source: Literal["csv"]
     split: str | None = None

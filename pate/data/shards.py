@@ -12,40 +12,29 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.data.drift import drift_warnings
-from pate.data.formats import USUAL, Problems, Wanted
+from pate.data.formats import Problems, Wanted
 from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
-from pate.data.private import PrivateData, Records, Shards
-from pate.data.public import PublicData
+from pate.data.private import Records, Shards
 from pate.data.records import (
     Format,
     Table,
-    dialect_of,
-    features_of,
     joined,
-    labels_of,
-    public_labels,
-    read_table,
     records_of,
     tables_in,
-    unlisted_category_notes,
-    unused_columns,
-    with_valid_ids,
 )
-from pate.data.tables import check_not_private, public_data_of
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
 from pate.storage import is_url
 
 if TYPE_CHECKING:
-    from pate.data.settings import CsvData, NpzData, ParquetData
+    pass
 
 
 _DIGEST_BITS = 128
@@ -154,48 +143,6 @@ def summary_of(records: Records, key: bytes) -> Summary:
     return Summary(len(records), digest, records.left_out)
 
 
-def load_sharded(
-    settings: CsvData | NpzData | ParquetData, folder: Path, by_workers: bool, keep_missing: bool = False
-) -> tuple[PublicData, PrivateData]:
-    """Both sides of the data; private records are left to the workers if `by_workers`."""
-    assert settings.private is not None  # checked by the config
-    assert settings.public is not None
-    paths, patterns = _expanded(settings.private, folder, may_be_elsewhere=by_workers)
-    wanted = Wanted({}, () if settings.source == "npz" else settings.ignore)
-    dialect = USUAL if settings.source == "npz" else dialect_of(settings)
-    places = {
-        part: _place(path, folder) for part in ("public", "test") if (path := getattr(settings, part)) is not None
-    }
-    check_not_private(settings, places, paths)
-    public = read_table(places["public"], settings.source, wanted, dialect)
-    format = (
-        Format.of_arrays(settings, public, settings.ids)
-        if settings.source == "npz"
-        else Format.of_columns(settings, public.columns, public.where).fitted(public)
-    )
-    format = replace(format, keep_missing=keep_missing)
-    test, X_test, problems = None, None, Problems()
-    with problems.gathered():
-        X_public = features_of(public, format)
-        format = format.with_range(X_public)
-        notes, unused = unlisted_category_notes(public, format), unused_columns(public, None, format)
-        y_public = public_labels(public, format)
-    with problems.gathered():
-        if settings.test is not None:
-            test = read_table(places["test"], settings.source, wanted, dialect)
-            X_test = features_of(_with_known_columns(test, format), format)
-    with problems.gathered():
-        y_test = None if test is None else labels_of(test, format)
-    if not by_workers:
-        with problems.gathered():
-            records = with_valid_ids(read_all(paths, format), format)
-    problems.raise_all()
-    private = Shards(paths, format, patterns, notes=unused) if by_workers else replace(records, unused=unused)
-    return public_data_of(
-        X_public, y_public, X_test, y_test, format, notes, drift_warnings(public, test, format)
-    ), private
-
-
 def read_all(paths: Sequence[str], format: Format) -> Records:
     """The records of some shards, in the order given. Every mistake names its shard."""
     found: list[Records] = []
@@ -214,7 +161,7 @@ def records_in(path: str, format: Format) -> Iterator[Records]:
     for table in tables_in(path, format.source, wanted, format.dialect, rows_at_once(format)):
         if format.source == "npz" and format.id is None and "id" in table.columns:
             raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
-        yield records_of(_with_known_columns(table, format), format)
+        yield records_of(with_known_columns(table, format), format)
 
 
 def rows_at_once(format: Format) -> int:
@@ -223,7 +170,7 @@ def rows_at_once(format: Format) -> int:
     return max(1, min(_MAX_ROWS_AT_ONCE, cells // math.prod(format.shape)))
 
 
-def _with_known_columns(table: Table, format: Format) -> Table:
+def with_known_columns(table: Table, format: Format) -> Table:
     """The table, refused if it has columns that the public file has not: they would be left out unnoticed."""
     known = {*format.features, *format.ignore, format.label, format.id}
     extra = [] if format.source == "npz" else [name for name in table.columns if name not in known]
@@ -236,29 +183,9 @@ def _with_known_columns(table: Table, format: Format) -> Table:
     return table
 
 
-def _expanded(
-    private: str | tuple[str, ...], folder: Path, may_be_elsewhere: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The shards by name, and patterns that no file on this machine matches, if files `may_be_elsewhere`.
-
-    Names that are listed need not be here.
-    """
-    paths: list[str] = []
-    patterns: list[str] = []
-    for entry in (private,) if isinstance(private, str) else private:
-        place = _place(entry, folder)
-        if not glob.has_magic(entry):
-            paths.append(place)
-        elif may_be_elsewhere and not _matching(place):
-            patterns.append(place)
-        else:
-            paths += matching([place])
-    return named_once(paths), tuple(patterns)
-
-
 def matching(patterns: Sequence[str]) -> list[str]:
     """The files on this machine that patterns match, each at least one."""
-    found = {pattern: _matching(pattern) for pattern in patterns}
+    found = {pattern: matching_files(pattern) for pattern in patterns}
     for pattern, paths in found.items():
         if not paths:
             raise DataError(f"{pattern}: no file here matches (on {socket.gethostname()})")
@@ -273,7 +200,8 @@ def named_once(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _matching(pattern: str) -> list[str]:
+def matching_files(pattern: str) -> list[str]:
+    """The files here, or at a URL, that a pattern matches."""
     if not is_url(pattern):
         return sorted(glob.glob(pattern))
     import fsspec
@@ -283,10 +211,6 @@ def _matching(pattern: str) -> list[str]:
         return sorted(fs.unstrip_protocol(name) for name in fs.glob(path))
     except Exception as error:
         raise DataError(f"{pattern}: cannot be listed ({str(error) or type(error).__name__})") from None
-
-
-def _place(entry: str, folder: Path) -> str:
-    return entry if is_url(entry) else str((folder / entry).absolute())
 
 
 class Block:

@@ -102,7 +102,7 @@ def stored_votes(file: str, folder: Path, public: PublicData) -> Votes:
     Rows beyond the public examples are left out.
     """
     from pate.data.formats import load_votes
-    from pate.data.tables import existing
+    from pate.data.sources import existing
 
     path = existing(file, folder)
     votes = load_votes(path)

@@ -10,7 +10,7 @@ import pytest
 from pate.boundary import sum_votes
 from pate.data.private import Records, Shards, is_per_person
 from pate.data.settings import NpzData
-from pate.data.shards import load_sharded
+from pate.data.sources import load
 from pate.mechanisms.base import Split
 from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
 from pate.voters.neighbours.rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
@@ -35,8 +35,8 @@ def write(folder: Path, ids: bool) -> NpzData:
 @pytest.mark.parametrize("ids", [False, True], ids=["records", "persons"])
 def test_readers_count_what_one_process_counts(tmp_path: Path, ids: bool) -> None:
     settings = write(tmp_path, ids)
-    public, here = load_sharded(settings, tmp_path, by_workers=False)
-    _, there = load_sharded(settings, tmp_path, by_workers=True)
+    public, here = load(settings, None, tmp_path, by_workers=False)
+    _, there = load(settings, None, tmp_path, by_workers=True)
     assert isinstance(here, Records)
     assert isinstance(there, Shards)
     seen = RecordFeatures(())(public.X_public)
