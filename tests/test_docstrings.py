@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 import pate
+from pate import voters
+from pate.config import components
+from pate.config import settings as config_settings
+from pate.data import settings as data_settings
 from pate.mechanisms import Mechanism
 
 _PARAMETER = re.compile(r"^(\w+(?:, \w+)*|\*\*\w+) : (\S.*)$")
@@ -61,6 +65,21 @@ def constructors() -> Iterator[type]:
                 nameable = hasattr(cls, "get_params") or (issubclass(cls, Mechanism) and "name" in vars(cls))
                 if cls.__module__ == module.__name__ and nameable and not name.startswith("_"):
                     yield cls
+
+
+def sections() -> Iterator[type]:
+    """Every section of a config, of this package."""
+    for module in (config_settings, components, data_settings, *(voters.kind_of(name) for name in voters.kind_names())):
+        found = {name: cls for name, cls in vars(inspect.getmodule(module) or module).items() if isinstance(cls, type)}
+        yield from (cls for cls in found.values() if issubclass(cls, data_settings.Settings))
+
+
+@pytest.mark.parametrize("section", dict.fromkeys(sections()), ids=lambda cls: cls.__name__)
+def test_every_key_of_a_config_is_documented(section: type[data_settings.Settings]) -> None:
+    known: dict[str, tuple[str, str]] = {}
+    for cls in section.__mro__:
+        known = parameters_section(vars(cls).get("__doc__") or "") | known
+    assert set(section.model_fields) <= {name for name, (kind, text) in known.items() if kind and text.strip()}
 
 
 def _modules(package: Any) -> Iterator[pkgutil.ModuleInfo]:

@@ -41,7 +41,15 @@ Bytes = Annotated[int, BeforeValidator(_in_bytes)]
 
 
 class Workers(Settings):
-    """How many workers: a run begins with `min`, and has up to `max`, or as many as it has jobs."""
+    """How many workers a run has.
+
+    Parameters
+    ----------
+    min : int, default=1
+        As many are waited for at the beginning.
+    max : int, optional
+        At most so many; as many as there are jobs if left out.
+    """
 
     min: int = Field(default=1, ge=1, le=MAX_WORKERS)
     max: int | None = Field(default=None, ge=1, le=MAX_WORKERS)
@@ -61,9 +69,22 @@ class Workers(Settings):
 
 
 class Resources(Settings):
-    """What a worker of one family has. What is left out comes from `ray`; `gpus: auto` from what the family can use.
+    """What a worker of one family has. What is left out comes from `ray`.
 
-    `labels` are those of Ray's nodes (a label selector), `custom` resources as nodes were started with.
+    Parameters
+    ----------
+    cpus : float, optional
+        CPUs.
+    gpus : float or "auto", optional
+        GPUs, or a share of one; "auto" by what the family can use.
+    memory : int or str, optional
+        Bytes, or a size such as `2GB`.
+    accelerator_type : str, optional
+        Of the GPU, as Ray names it.
+    labels : mapping of str to str, default={}
+        Labels that Ray's node must have.
+    custom : mapping of str to float, default={}
+        Resources as nodes were started with.
     """
 
     cpus: float | None = Field(default=None, ge=0)
@@ -100,13 +121,22 @@ def checked_gpus(value: Gpus | None) -> Gpus | None:
 
 
 class RaySettings(Settings):
-    """How Ray is used: how many workers, what each has, and how long a run waits for the first of them.
+    """How Ray is used. A run that has no workers, at its beginning or because all were lost, can go on later.
 
-    `workers: 4` is short for `workers: {min: 1, max: 4}`. Families that can use a GPU get `gpus_per_worker`, others
-    none. A run that has no workers, at its beginning or because all were lost, ends after `worker_timeout_seconds` and
-    can go on later. A teacher that takes more than `teacher_timeout_seconds` counts as hanging. Where workers read
-    private shards, each reader is given `memory_per_reader` bytes (or `2GB`): a node has no more readers than its
-    memory is enough for.
+    Parameters
+    ----------
+    workers : int or Workers, default=Workers()
+        How many; `4` is short for `{min: 1, max: 4}`.
+    cpus_per_worker : float, default=1.0
+        CPUs of each.
+    gpus_per_worker : float or "auto", default="auto"
+        GPUs of each whose family can use one; others get none.
+    worker_timeout_seconds : float, default=600.0
+        How long a run that has no worker waits for one.
+    teacher_timeout_seconds : float, optional
+        A teacher that takes longer counts as hanging; no limit if left out.
+    memory_per_reader : int or str, default=500000000
+        Bytes that each reader of private shards is given: a node has no more readers than its memory is enough for.
     """
 
     workers: Workers = Workers()
@@ -146,9 +176,16 @@ Columns = Annotated[Several[str], AfterValidator(_each_once)]
 
 
 class Component(Settings):
-    """A teacher family, a student or a baseline: short name or dotted path, and its parameters.
+    """A student or a baseline: short name or dotted path, and its parameters.
 
     From Python it may stand for an object in memory, its `prototype`, of which copies are made. A file never says so.
+
+    Parameters
+    ----------
+    name : str
+        A short name, or the dotted path of a class.
+    params : mapping, default={}
+        Arguments of its constructor.
     """
 
     name: str
@@ -168,7 +205,13 @@ class Component(Settings):
 
 
 class Model(Component):
-    """A classifier that may have public features before it: `features: hog`, or a list of names and components."""
+    """A classifier that may have public features before it.
+
+    Parameters
+    ----------
+    features : str or list, default=[]
+        Transforms that come first: names, or names and parameters.
+    """
 
     features: Several[Component] = ()
 
@@ -176,11 +219,19 @@ class Model(Component):
 
 
 class TeacherFamily(Model):
-    """One family of the mixture. Parameters that `grid` take each listed value, in equal shares; `resources` are what
-    its workers have.
+    """One family of the mixture of teachers.
 
-    From Python, `TeacherFamily(estimator=SVC(C=10))` says the same as the name and parameters would. An estimator
-    that no name and plain parameters describe (of a class in a notebook, with a parameter that is NaN) is copied.
+    From Python, `TeacherFamily(estimator=SVC(C=10))` says the same as the name and parameters would. An estimator that
+    no name and plain parameters describe (of a class in a notebook, with a parameter that is NaN) is copied.
+
+    Parameters
+    ----------
+    weight : float, default=1.0
+        Its share of the teachers, relative to other families.
+    grid : mapping of str to list, default={}
+        Parameters that take each listed value, in equal shares.
+    resources : Resources, default=Resources()
+        What its workers have.
     """
 
     weight: float = Field(default=1.0, gt=0, le=1e6)

@@ -58,7 +58,17 @@ Teachers = Annotated[int, _checked(lambda value: parameters.whole(value, "", lea
 
 
 class Sanitise(Settings):
-    """Release an upper bound on the data-dependent ε, with noise; all of this is fixed before the first query."""
+    """Release an upper bound on the data-dependent ε, with noise; all of this is fixed before the first query.
+
+    Parameters
+    ----------
+    order : float
+        Rényi order of the released bound, above 1.
+    beta : float
+        Decay of the smooth sensitivity.
+    sigma_ss : float, default=4.0
+        Standard deviation of its noise, in smooth sensitivities.
+    """
 
     order: Order
     beta: Positive
@@ -68,7 +78,12 @@ class Sanitise(Settings):
 class LedgerName(Settings):
     """A ledger that runs on the same data share, as `pate ledger create` prints it.
 
-    The path is taken from the config's folder; the identity makes sure that it is that ledger.
+    Parameters
+    ----------
+    path : str
+        Its folder, from the config's.
+    id : str
+        Its identity, which makes sure that it is that ledger.
     """
 
     path: str
@@ -76,7 +91,19 @@ class LedgerName(Settings):
 
 
 class Budget(Settings):
-    """Limits that are fixed before anything is released; their cost is the publishable ε."""
+    """Limits that are fixed before anything is released; their cost is the publishable ε.
+
+    Parameters
+    ----------
+    delta : float, default=1e-5
+        δ of the guarantee.
+    epsilon : float, optional
+        ε that the run may cost at most.
+    ledger : LedgerName, optional
+        A ledger that runs on the same data share.
+    allow_large_delta : bool, default=False
+        Whether δ may be more than one over the number of records.
+    """
 
     delta: Delta = 1e-5
     epsilon: Epsilon | None = None
@@ -85,7 +112,21 @@ class Budget(Settings):
 
 
 class QueryBudget(Budget):
-    """The limits of voters that are asked one query at a time."""
+    """The limits of voters that are asked one query at a time.
+
+    Parameters
+    ----------
+    max_queries : int, default=100
+        Most queries asked.
+    max_answers : int, optional
+        Most queries answered; `max_queries` if left out.
+    query_selection : "given", "clusters", "uncertainty" or "class_balance", default="given"
+        Which public examples are asked: the first ones, one of each cluster, or those that a student chooses.
+    active_rounds : int, default=4
+        Rounds of asking, where a student chooses.
+    sanitise : Sanitise, optional
+        Release a bound on the data-dependent ε too.
+    """
 
     max_queries: Count = 100
     max_answers: Count | None = None
@@ -122,13 +163,31 @@ class QueryBudget(Budget):
 
 
 class ReportSettings(Settings):
-    """What the report shows besides: `groups` are columns of categories that it counts test examples by."""
+    """What the report shows besides.
+
+    Parameters
+    ----------
+    groups : list of str, default=[]
+        Columns of categories that test examples are counted by.
+    """
 
     groups: Columns = ()
 
 
 class RunConfig(Settings):
-    """What every kind of run has."""
+    """What every kind of run has.
+
+    Parameters
+    ----------
+    name : str, default="run"
+        For people; letters, digits and `_.-`.
+    seed : int, default=0
+        Of teachers and student; never of noise or partition.
+    data : DataSettings
+        The source, by its key `source`.
+    report : ReportSettings, default=ReportSettings()
+        What the report shows besides.
+    """
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)
     seed: Seed = 0
@@ -190,7 +249,17 @@ class RunConfig(Settings):
 
 
 class BaselineBudget(Settings):
-    """What a baseline may spend; without `epsilon` its own noise parameter decides."""
+    """What a baseline may spend; without `epsilon` its own noise parameter decides.
+
+    Parameters
+    ----------
+    epsilon : float, optional
+        ε of the guarantee.
+    delta : float, default=1e-5
+        δ of the guarantee.
+    allow_large_delta : bool, default=False
+        Whether δ may be more than one over the number of records.
+    """
 
     epsilon: Epsilon | None = None
     delta: Delta = 1e-5
@@ -198,7 +267,19 @@ class BaselineBudget(Settings):
 
 
 class BaselineConfig(RunConfig):
-    """The settings of a private learner without teachers, on the same data."""
+    """The settings of a private learner without teachers, on the same data.
+
+    Parameters
+    ----------
+    baseline : Component
+        The learner.
+    budget : BaselineBudget, default=BaselineBudget()
+        What it may spend.
+    records : int, optional
+        How many private records there are, as anybody may know.
+    nonprivate : Component, optional
+        A model without privacy to compare with.
+    """
 
     baseline: Component
     budget: BaselineBudget = BaselineBudget()
@@ -214,6 +295,23 @@ class Config(RunConfig):
     """The settings of one run of PATE: what every kind of voters has.
 
     `Config.model_validate` gives the class of the kind that `voters` names, which adds its own sections.
+
+    Parameters
+    ----------
+    voters : str, default="teachers"
+        Who votes: a short name, or the dotted path of a class.
+    mechanism : mapping
+        Name and parameters of the mechanism.
+    budget : Budget, default=Budget()
+        Limits that are fixed before anything is released.
+    student : Component
+        Who learns from the labels.
+    nonprivate : Model, optional
+        A model without privacy to compare with, on benchmarks.
+    backend : "ray" or "local", default="ray"
+        Where teachers are trained: on a cluster, or in this process.
+    ray : RaySettings, default=RaySettings()
+        How Ray is used.
     """
 
     voters: str = "teachers"
@@ -281,7 +379,15 @@ class Config(RunConfig):
 
 
 class QueryConfig(Config):
-    """The settings of voters that are asked one query at a time, each with one vote of so many."""
+    """The settings of voters that are asked one query at a time, each with one vote of so many.
+
+    Parameters
+    ----------
+    n_teachers : int
+        How many votes a query has.
+    budget : QueryBudget, default=QueryBudget()
+        Limits that are fixed before the first query.
+    """
 
     n_teachers: Teachers
     budget: QueryBudget = QueryBudget()

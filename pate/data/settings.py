@@ -55,36 +55,72 @@ def _numbers(content: Any, path: tuple[int | str, ...]) -> Iterator[tuple[tuple[
 
 
 class DigitsData(Settings):
-    """scikit-learn's bundled digits; no download."""
+    """scikit-learn's bundled digits; no download.
+
+    Parameters
+    ----------
+    source : "digits"
+        1,797 images of 8×8 pixels, of which 1,197 play private.
+    """
 
     source: Literal["digits"]
 
 
 class ImageData(Settings):
-    """A torchvision benchmark, with the papers' split."""
+    """A torchvision benchmark, with the papers' split.
+
+    Parameters
+    ----------
+    source : "mnist", "fashion_mnist", "svhn" or "cifar10"
+        Which one; `pate.data.benchmarks` says where its files are looked for.
+    """
 
     source: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
 
 
 class TableData(Settings):
-    """A public table that plays the part of private data; see pate/data/benchmarks.py."""
+    """A public table that plays the part of private data.
+
+    Parameters
+    ----------
+    source : "adult" or "kddcup99"
+        Which one; `pate.data.benchmarks` says how its columns become features.
+    """
 
     source: Literal["adult", "kddcup99"]
 
 
 class ArraysData(Settings):
-    """Arrays in memory, given to `pate.run` from Python as `public=` and `private=`."""
+    """Arrays in memory, given to `pate.run` from Python as `public=` and `private=`.
+
+    Parameters
+    ----------
+    source : "arrays"
+        Nothing else is said of them in the config.
+    """
 
     source: Literal["arrays"]
 
 
 class OwnData(Settings):
-    """The user's own files. Private ones may be several: a list, or a pattern such as `shards/*.csv`.
+    """The user's own files.
 
-    `id_type` says what ids are, the same in all files; see pate/data/columns.py. `public_record_count` is how many
-    private ones there are, roughly, as anybody may know: δ is checked against it. The exact number is private.
-    `read_by` says who reads shards, which changes nothing else: if left out, the workers of a cluster that was joined,
-    or the driver.
+    Parameters
+    ----------
+    private : str or list of str, optional
+        Files of private records, or a pattern such as `shards/*.csv`; paths or URLs.
+    public : str, optional
+        A file of public examples.
+    test : str, optional
+        A file of examples with labels to test the student on; it counts as public.
+    read_by : "driver" or "workers", optional
+        Who reads shards, which changes nothing else; the workers of a cluster that was joined, else the driver, if left
+        out.
+    id_type : "text" or "integer", default="text"
+        What ids are, the same in all files.
+    public_record_count : int, optional
+        Roughly how many private records there are (persons, where there are ids), as anybody may know: δ is checked
+        against it. The exact number is private.
     """
 
     private: str | Several[str] | None = None
@@ -166,9 +202,13 @@ def _markers(values: tuple[Text, ...]) -> tuple[Text, ...]:
 class MissingValues(Settings):
     """What is missing, and what becomes of it.
 
-    `markers` are texts that mean "missing" in every column of numbers, dates and categories, besides an empty cell and
-    the usual words (`pate.data.columns.MISSING`). They count as public and are on the student's card. `treatment` says
-    what stands for a missing number or date.
+    Parameters
+    ----------
+    markers : list of str, default=[]
+        Texts that mean "missing" in every column of numbers, dates and categories, besides an empty cell and the usual
+        words (`pate.data.columns.MISSING`). They count as public and are on the student's card.
+    treatment : "refuse", "public_median", "indicator" or "keep", default="refuse"
+        What stands for a missing number or date: nothing, the public median, that and a 0/1 feature, or NaN.
     """
 
     markers: Annotated[Several[Text], AfterValidator(_markers)] = ()
@@ -183,7 +223,19 @@ class MissingValues(Settings):
 
 
 class NpzData(OwnData):
-    """NumPy archives; see pate/data/sources.py for the keys. `ids`: whether there is an array of ids."""
+    """NumPy archives; see `pate.data.sources` for the keys of their arrays.
+
+    Parameters
+    ----------
+    source : "npz"
+        The kind of file.
+    classes : list of str or int
+        All labels that there can be, in order.
+    file : str, optional
+        One archive that holds everything, instead of `private`, `public` and `test`.
+    ids : bool, default=False
+        Whether there is an array of ids; needed for shards.
+    """
 
     source: Literal["npz"]
     classes: Classes
@@ -212,8 +264,24 @@ def _date_form(form: str) -> str:
 class ColumnsData(OwnData):
     """Files of named columns, csv or parquet; see docs/data.md.
 
-    `missing_values` says what is missing and what becomes of it, and `dates` gives the form of columns of dates;
-    `date_features` what these become (see pate/data/columns.py), which is years since 2000 where nothing is said.
+    Parameters
+    ----------
+    label : str
+        The column to predict.
+    classes : list of str or int
+        All labels that there can be, in order.
+    id : str, optional
+        The column that says whose record it is: then the guarantee is per person.
+    ignore : list of str, default=[]
+        Columns that are not used.
+    categories : mapping of str to list, default={}
+        Columns of words, each with its values: a 0/1 feature for each.
+    dates : mapping of str to str, default={}
+        Columns of dates, each with its form, such as `%Y-%m-%d`.
+    date_features : mapping of str to list of str, default={}
+        What columns of dates become, such as `[month, days since onset]`; years since 2000 where nothing is said.
+    missing_values : MissingValues, default=MissingValues()
+        What is missing, and what becomes of it.
     """
 
     label: str
@@ -268,7 +336,21 @@ class ColumnsData(OwnData):
 
 
 class CsvData(ColumnsData):
-    """CSV files; see pate/data/sources.py."""
+    """CSV files with a header line.
+
+    Parameters
+    ----------
+    source : "csv"
+        The kind of file.
+    split : str, optional
+        Where one file holds everything: the column that says private, public or test.
+    delimiter : str, default=","
+        The sign between cells.
+    decimal : "." or ",", default="."
+        The sign before decimals.
+    encoding : str, default="utf-8"
+        Of all files alike.
+    """
 
     source: Literal["csv"]
     split: str | None = None
@@ -310,7 +392,13 @@ class CsvData(ColumnsData):
 
 
 class ParquetData(ColumnsData):
-    """Parquet files, with the keys of csv; see pate/data/shards.py."""
+    """Parquet files, with the keys of csv.
+
+    Parameters
+    ----------
+    source : "parquet"
+        The kind of file.
+    """
 
     source: Literal["parquet"]
 

@@ -34,7 +34,15 @@ class StoredSettings(Settings):
 
 
 class StoredConfig(QueryConfig):
-    """A run on votes that were counted elsewhere."""
+    """A run on votes that were counted elsewhere.
+
+    Parameters
+    ----------
+    stored : StoredSettings
+        The file of votes.
+    **others
+        What every run on queries has.
+    """
 
     stored: StoredSettings
 

@@ -114,7 +114,15 @@ class NeighbourSettings(Settings):
 
 
 class NeighboursConfig(Config):
-    """A run in which every private record votes, in the cells of public examples nearest to it."""
+    """A run in which every private record votes, in the cells of public examples nearest to it.
+
+    Parameters
+    ----------
+    neighbours : NeighbourSettings
+        Cells, votes of a record, and features by which what is near is found.
+    **others
+        What every run has.
+    """
 
     neighbours: NeighbourSettings
     budget: Budget = Budget()
