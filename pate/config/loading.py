@@ -34,7 +34,15 @@ def default_config_path(name: str = "digits") -> Path:
 
 
 def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
-    """Read a YAML file (the embedded digits run where none is given) and apply `key=value` overrides."""
+    """Read a config, so that classes in files beside it can be named.
+
+    Parameters
+    ----------
+    path : str or Path, default=None
+        A YAML file; the embedded digits run where none is given.
+    overrides : iterable of str, default=()
+        `key=value`, such as `mechanism.sigma=30`, in place of what the file says.
+    """
     if path is None:
         return _load(default_config_path(), overrides, Config)
     folder = Path(path).parent.resolve()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from pate.accounting import parameters
 from pate.config.components import Columns, Component, Model, RaySettings
@@ -193,16 +194,18 @@ class RunConfig(Settings):
     seed: Seed = 0
     data: DataSettings
     report: ReportSettings = ReportSettings()
-    _folder: Path = PrivateAttr(default=Path())
 
-    @property
+    @cached_property
     def folder(self) -> Path:
-        """Where the file is that it was read from, with the user's own classes beside it; `Path()` if it is of none."""
-        return self._folder
+        """Where the file is that it was read from, with the user's own classes beside it; `Path()` if it is of none.
+
+        Configs that say the same are equal wherever they are from.
+        """
+        return Path()
 
     def of_folder(self, folder: Path) -> Self:
         """This config, as if it was read from a file in `folder`."""
-        self._folder = folder
+        self.__dict__["folder"] = folder
         return self
 
     def check(self) -> None:
