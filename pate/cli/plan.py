@@ -256,7 +256,7 @@ def _seconds(voters: Voters[Any], public: PublicData, private: PrivateData, conf
 
     None where that would take what `guard` refuses to import, or the number of private records, which is not public.
     """
-    from pate.config.validation import public_record_count
+    from pate.config.settings import public_record_count
     from pate.errors import NotTrusted
     from pate.preflight import run_checks
     from pate.preflight.features import with_learned_features

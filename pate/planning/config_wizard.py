@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from pate.accounting import parameters
-from pate.config.validation import check_delta
+from pate.config.settings import check_delta
 from pate.data.column_inference import (
     Seen,
     check_header,

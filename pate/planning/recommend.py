@@ -13,7 +13,7 @@ from typing import Any
 
 from pate.accounting import parameters
 from pate.accounting.composition import epsilon_of_rdp
-from pate.config.validation import check_delta
+from pate.config.settings import check_delta
 from pate.errors import ConfigError
 from pate.ledger import SharedBudget
 from pate.planning.plan import Workload, solve_queries

@@ -18,8 +18,7 @@ import numpy as np
 from pate.accounting import parameters
 from pate.config import Config, parse_config
 from pate.config.components import Component, TeacherFamily, is_estimator
-from pate.config.settings import MAX_TEACHERS
-from pate.config.validation import check_delta
+from pate.config.settings import MAX_TEACHERS, check_delta
 from pate.errors import ConfigError, DataError, PateError
 from pate.mechanisms import Mechanism
 from pate.voters import DEFAULT, kind_names, kind_of
