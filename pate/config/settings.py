@@ -36,7 +36,7 @@ _NOWHERE_IN_THE_RESULT: Any = {
 }
 """What a digest leaves out: where and with what it runs."""
 
-MAX_DELTA = 1e-3
+_MAX_DELTA = 1e-3
 _RECORDS_OF = {
     "digits": 1_197,
     "mnist": 60_000,
@@ -67,11 +67,11 @@ def check_delta(
     Traceback (most recent call last):
     pate.errors.ConfigError: budget.delta = 0.0001: more than one over the about 50,000 private records, so that ...
     """
-    most = MAX_DELTA if public_record_count is None else min(MAX_DELTA, 1 / public_record_count)
+    most = _MAX_DELTA if public_record_count is None else min(_MAX_DELTA, 1 / public_record_count)
     if delta <= most or allowed:
         return
-    why = f"more than {MAX_DELTA:g}"
-    if most < MAX_DELTA:
+    why = f"more than {_MAX_DELTA:g}"
+    if most < _MAX_DELTA:
         why = f"more than one over the about {public_record_count:,} private records"
     raise ConfigError(
         f"{key} = {delta:g}: {why}, so that a record published whole now and then would keep to it; write "
