@@ -23,26 +23,6 @@ from pate.accounting import parameters
 from pate.accounting.composition import RepeatedGuarantee
 from pate.accounting.published_bounds import epsilon_from_rdp
 
-__all__ = [
-    "PrivacyParameters",
-    "amplify_exact",
-    "amplify_lecture",
-    "amplify_linear",
-    "closed_moment_epsilon",
-    "compose_advanced",
-    "compose_basic",
-    "compose_optimal",
-    "gaussian_sigma_analytic",
-    "gaussian_sigma_classic",
-    "group_privacy",
-    "laplace_accuracy",
-    "moments_epsilon",
-    "strong_composition_epsilon",
-    "zcdp_epsilon",
-    "zcdp_of_gaussian",
-    "zcdp_of_pure",
-]
-
 Conversion = Literal["abadi", "tight"]
 
 

@@ -203,17 +203,15 @@ def randomised_response_rdp(epsilon: float, orders: Orders) -> NDArray[np.float6
     return np.maximum(moment / (orders - 1), 0.0)
 
 
-def with_sampling_error(
-    epsilon_at: Callable[[float], float], delta: float, draws: int, tv_error_per_draw: float
-) -> float:
-    """ε at `delta` of a mechanism whose noise comes from a sampler with a bounded total-variation error.
+def with_sampling_error(epsilon_at: Callable[[float], float], delta: float, draws: int) -> float:
+    """ε at `delta` of a mechanism that draws integer noise so often, with the sampler's total-variation error.
 
     If each of two neighbouring output distributions is within τ of its ideal, (ε, δ₀)-DP of the ideal is
     (ε, δ₀ + (1 + e^ε)·τ)-DP of the real one. A share of δ is set aside for the second term, the smallest of
     `SAMPLER_SHARES` that covers it; `epsilon_at` gives the ideal ε for what is left. Infinity if none does.
     """
     parameters.delta(delta)
-    error = parameters.number(draws, "draws", least=0) * tv_error_per_draw
+    error = parameters.number(draws, "draws", least=0) * TV_ERROR_PER_DRAW
     for share in SAMPLER_SHARES:
         epsilon = epsilon_at(delta * (1 - share))
         if _covers(share, epsilon, delta, error):

@@ -29,20 +29,6 @@ import numpy.typing as npt
 
 from pate.accounting import parameters
 
-__all__ = [
-    "DEFAULT_ORDERS",
-    "confident_gnmax_expected_rdp",
-    "epsilon_from_rdp",
-    "expected_answered",
-    "gnmax_log_q",
-    "gnmax_rdp",
-    "lnmax_epsilon",
-    "lnmax_log_q",
-    "lnmax_moments",
-    "theorem6",
-    "threshold_rdp",
-]
-
 FloatArray = npt.NDArray[np.float64]
 
 DEFAULT_ORDERS: FloatArray = np.concatenate([np.arange(1.25, 100.0, 0.25), np.geomspace(100.0, 2000.0, 150)])
@@ -51,7 +37,7 @@ DEFAULT_ORDERS.setflags(write=False)
 _MAX_MOMENTS = 1000
 
 
-def lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
+def _lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
     """Log of an upper bound on the probability that LNMax misses the plurality (2017, Lemma 4).
 
     With γ = 1/scale and gaps Δⱼ = c₁ − cⱼ, the bound is Σ (2 + γΔⱼ) / (4·exp(γΔⱼ)) over the other classes.
@@ -74,7 +60,7 @@ def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> F
     Moments of independent queries add up.
     """
     lambda_max = parameters.whole(lambda_max, "lambda_max", least=1, most=_MAX_MOMENTS)
-    log_q = lnmax_log_q(counts, scale)
+    log_q = _lnmax_log_q(counts, scale)
     loss = 2.0 / scale
     moments = np.arange(1, lambda_max + 1, dtype=np.float64)
     bound = np.tile(np.minimum(0.5 * loss**2 * moments * (moments + 1.0), loss * moments), (log_q.size, 1))
@@ -101,7 +87,7 @@ def lnmax_epsilon(counts: npt.ArrayLike, scale: float, delta: float, lambda_max:
     return epsilon_from_rdp(moments + 1.0, total / moments, delta)[0]  # (total + ln(1/δ))/l is RDP's conversion
 
 
-def gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
+def _gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
     """Log of an upper bound on the probability that GNMax misses the plurality (2018, Proposition 7).
 
     Σ ½·erfc((c₁ − cⱼ)/(2σ)) over the other classes, and never more than 1 − 1/classes: the plurality is the
@@ -120,7 +106,7 @@ def gnmax_rdp(counts: npt.ArrayLike, sigma: float, orders: npt.ArrayLike) -> Flo
 
     Never more than order/σ², the paper's cost for every data set. Private: do not publish.
     """
-    return theorem6(gnmax_log_q(counts, sigma), sigma, parameters.orders(orders))
+    return _theorem6(_gnmax_log_q(counts, sigma), sigma, parameters.orders(orders))
 
 
 def threshold_rdp(counts: npt.ArrayLike, threshold: float, sigma1: float, orders: npt.ArrayLike) -> FloatArray:
@@ -132,7 +118,7 @@ def threshold_rdp(counts: npt.ArrayLike, threshold: float, sigma1: float, orders
     """
     log_pass, log_fail = _log_pass_fail(counts, threshold, sigma1)
     # A Gaussian of sensitivity 1 and deviation σ₁ costs what one of sensitivity √2 and deviation √2·σ₁ costs.
-    return theorem6(np.minimum(log_pass, log_fail), math.sqrt(2.0) * sigma1, parameters.orders(orders))
+    return _theorem6(np.minimum(log_pass, log_fail), math.sqrt(2.0) * sigma1, parameters.orders(orders))
 
 
 def confident_gnmax_expected_rdp(
@@ -174,7 +160,7 @@ def epsilon_from_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) ->
     return float(epsilons[best]), float(order_values[best])
 
 
-def theorem6(log_q: FloatArray, sigma: float, orders: FloatArray) -> FloatArray:
+def _theorem6(log_q: FloatArray, sigma: float, orders: FloatArray) -> FloatArray:
     """2018, Theorem 6 for a mechanism whose RDP is order/σ² on every data set: float[queries, orders].
 
     The bound depends on the votes through q alone, so each distinct q is computed once: confident teachers

@@ -34,7 +34,6 @@ from pate.accounting.composition import (
 )
 from pate.errors import ConfigError
 from pate.mechanisms.base import Mechanism
-from pate.noise.integer import TV_ERROR_PER_DRAW
 
 
 class CountCost(ABC):
@@ -215,4 +214,4 @@ def cost_of(rounds: Sequence[Round], votes: int, delta: float, n_classes: int) -
     n_classes = parameters.classes(n_classes)
     draws = sum(round.cells * round.mechanism.noise_draws(n_classes) for round in rounds) + 1
     both = (guarantee(rounds, votes, changed) for changed in (True, False))
-    return RoundsCost(*(with_sampling_error(found.epsilon, delta, draws, TV_ERROR_PER_DRAW) for found in both))
+    return RoundsCost(*(with_sampling_error(found.epsilon, delta, draws) for found in both))

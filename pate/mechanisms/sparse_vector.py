@@ -173,7 +173,7 @@ class MSvec(StabilityTest):
     *Gaussian.* A bad query is answered with probability at most b, by noise of its own. If none of the first
     `unstable` bad ones is answered they end the stream. So an answer to a bad query has a probability of at most
     1 − (1 − b)^unstable, which is charged to δ. All other streams of answers have the probabilities of a stream of
-    tests, times (1 − b)^(bad queries) on both sides; `accounting.limited_tests` bounds their Rényi divergence by
+    tests, times (1 − b)^(bad queries) on both sides; `accounting.tight.limited_tests` bounds their Rényi divergence by
     charges for at most `unstable` failures and `max_queries` tests.
 
     *Laplace.* Call the queries under one noisy threshold, up to its ⊥, an epoch. (1) As in AboveThreshold, shifting the

@@ -311,8 +311,8 @@ class MSamp(LaplaceStabilityTest, Subsampling):
     sampling_rate : float, default=None
         Probability of each record to be in a teacher's subsample; by default the largest at which a clear lead,
         of `CLEAR_LEAD` of the teachers, is answered.
-    n_teachers : int
-        Number of teachers; a run sets it.
+    n_teachers : int, default=None
+        Number of teachers, which has to be known; a run sets it.
     """
 
     name: ClassVar[str] = "msamp"
@@ -466,8 +466,8 @@ class GaussianMSamp(GaussianStabilityTest, Subsampling):
     sampling_rate : float, default=None
         Probability of each record to be in a teacher's subsample; by default the largest at which a clear lead,
         of `CLEAR_LEAD` of the teachers, is answered.
-    n_teachers : int
-        Number of teachers; a run sets it.
+    n_teachers : int, default=None
+        Number of teachers, which has to be known; a run sets it.
     """
 
     name: ClassVar[str] = "gaussian_msamp"

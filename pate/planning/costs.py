@@ -17,7 +17,6 @@ from pate.accounting.exact import ExactEpsilon, exact_cost, exact_epsilon
 from pate.accounting.worst_case import WorstCaseGuarantee
 from pate.errors import ConfigError
 from pate.mechanisms import Counts, Mechanism
-from pate.noise.integer import TV_ERROR_PER_DRAW
 
 _FEW = 5  # releases whose tight bounds are looked for together: each may take seconds
 
@@ -51,8 +50,8 @@ def summarise(mechanism: Mechanism, counts: Counts, delta: float, max_answers: i
             return exact_epsilon(mechanism, counts, ideal_delta)
 
         with suppress(parameters.TooWide):  # then there is no exact figure; the others need none
-            exact_rdp = with_sampling_error(lambda d: exact(d).rdp, delta, draws, TV_ERROR_PER_DRAW)
-            exact_pld = with_sampling_error(lambda d: exact(d).pld, delta, draws, TV_ERROR_PER_DRAW)
+            exact_rdp = with_sampling_error(lambda d: exact(d).rdp, delta, draws)
+            exact_pld = with_sampling_error(lambda d: exact(d).pld, delta, draws)
     return CostSummary(
         queries=len(counts),
         answered=mechanism.expected_answered(counts),
@@ -95,7 +94,7 @@ def worst_case_epsilon(
 def with_sampler(guarantee: Guarantee, mechanism: Mechanism, max_queries: int, delta: float, n_classes: int) -> float:
     """ε of a guarantee about `max_queries` queries, with the error of all their draws charged to δ."""
     draws = parameters.queries(max_queries, "max_queries") * mechanism.noise_draws(parameters.classes(n_classes)) + 1
-    return with_sampling_error(guarantee.epsilon, delta, draws, TV_ERROR_PER_DRAW)
+    return with_sampling_error(guarantee.epsilon, delta, draws)
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def compose(parts: Sequence[Part]) -> tuple[float, float]:
     counted = [part for part in parts if part.renyi is not None]
     own_delta, draws = math.fsum(part.delta for part in counted), sum(part.draws for part in counted)
     rest = math.fsum(part.epsilon for part in parts if part.renyi is None)
-    return min(simple, rest + with_sampling_error(joint.epsilon, own_delta, draws, TV_ERROR_PER_DRAW)), delta
+    return min(simple, rest + with_sampling_error(joint.epsilon, own_delta, draws)), delta
 
 
 def published_epsilon(mechanism: Mechanism, counts: Counts, delta: float, moments: int = 8) -> float:

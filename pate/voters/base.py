@@ -22,7 +22,6 @@ from pate.ledger import Charge, Limits
 from pate.ledger.chain import Pin
 from pate.ledger.ledger import DRAWS_PER_RUN
 from pate.mechanisms import Mechanism
-from pate.noise.integer import TV_ERROR_PER_DRAW
 from pate.planning.costs import Part
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class Voters(ABC, Generic[C]):
         found, draws, delta = self.guarantee(), self.count_draws(n_classes) + 1, self.config.budget.delta
         if epsilon is None:
             quick = found.by_renyi() if isinstance(found, WorstCaseGuarantee) else found
-            epsilon = with_sampling_error(quick.epsilon, delta, draws, TV_ERROR_PER_DRAW)
+            epsilon = with_sampling_error(quick.epsilon, delta, draws)
         return Part(epsilon, delta, found if isinstance(found, RdpGuarantee) else None, draws)
 
     def epsilon_curves(self, n_classes: int) -> dict[str, dict[int, float]] | None:

@@ -20,6 +20,7 @@ from pate.accounting.composition import (
     with_sampling_error,
 )
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
+from pate.noise.integer import TV_ERROR_PER_DRAW
 
 
 def test_gnmax_costs_what_dp_accounting_says_of_the_gaussian() -> None:
@@ -120,10 +121,10 @@ def test_finer_and_wider_orders_change_nothing_that_shows() -> None:
 def test_sampling_error_is_charged_to_delta() -> None:
     epsilon_at = GNMax(8.0).worst_case(100, 100).epsilon
     ideal = epsilon_at(1e-5)
-    real = with_sampling_error(epsilon_at, 1e-5, 1100, 2.0**-60)
+    real = with_sampling_error(epsilon_at, 1e-5, 1100 * 2**38)
     assert ideal < real < ideal * 1.001
-    assert with_sampling_error(epsilon_at, 1e-5, 1100, 2.0**-20) == math.inf
-    assert with_sampling_error(GNMax(0.05).worst_case(1000, 1000).epsilon, 1e-5, 1, 2.0**-60) == math.inf
+    assert with_sampling_error(epsilon_at, 1e-5, 1100 * 2**78) == math.inf
+    assert with_sampling_error(GNMax(0.05).worst_case(1000, 1000).epsilon, 1e-5, 2**38) == math.inf
 
 
 def test_a_larger_share_of_delta_is_set_aside_where_it_is_needed() -> None:
@@ -134,14 +135,14 @@ def test_a_larger_share_of_delta_is_set_aside_where_it_is_needed() -> None:
         return 2.0
 
     tau = 0.05 * 1e-5 / (1 + math.exp(2.0))  # 5 % of δ
-    assert with_sampling_error(epsilon_at, 1e-5, 1, tau) == 2.0
+    assert with_sampling_error(epsilon_at, 1e-5, round(tau / TV_ERROR_PER_DRAW)) == 2.0
     assert seen[-1] == pytest.approx(0.9e-5)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 2.0, 10.0])
 @pytest.mark.parametrize("draws", [0, 1, 40, 1000])
-@pytest.mark.parametrize("error", [2.0**-60, 1e-12, 1e-9])
-def test_the_share_set_aside_covers_both_samplers_errors(epsilon: float, draws: int, error: float) -> None:
+@pytest.mark.parametrize("times", [2**38, 2**58, 2**68])
+def test_the_share_set_aside_covers_both_samplers_errors(epsilon: float, draws: int, times: int) -> None:
     """(1 + e^ε)·draws·error comes off δ, and what is left is all that the mechanism may spend."""
     spent: list[float] = []
 
@@ -149,8 +150,8 @@ def test_the_share_set_aside_covers_both_samplers_errors(epsilon: float, draws: 
         spent.append(delta)
         return epsilon
 
-    needed = (1 + math.exp(epsilon)) * draws * error
-    found = with_sampling_error(epsilon_at, 1e-5, draws, error)
+    needed = (1 + math.exp(epsilon)) * draws * times * TV_ERROR_PER_DRAW
+    found = with_sampling_error(epsilon_at, 1e-5, draws * times)
     if needed > 0.5e-5:
         assert found == math.inf
     else:

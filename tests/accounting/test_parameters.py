@@ -168,9 +168,9 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
         lambda x: composition.rdp_epsilon(np.array([x]), np.array([0.1]), 1e-5),
         [1.0, 0.5, math.nan],
     ),
-    "with_sampling_error": (lambda x: composition.with_sampling_error(lambda _: 1.0, x, 3, 1e-30), NO_DELTA),
+    "with_sampling_error": (lambda x: composition.with_sampling_error(lambda _: 1.0, x, 3), NO_DELTA),
     "with_sampling_error, draws": (
-        lambda x: composition.with_sampling_error(lambda _: 1.0, 1e-5, x, 1e-30),
+        lambda x: composition.with_sampling_error(lambda _: 1.0, 1e-5, x),
         [-1, math.nan],
     ),
     "gaussian_rdp": (lambda x: composition.gaussian_rdp(1.0, x, np.array([2.0])), NOT_ABOVE_0),

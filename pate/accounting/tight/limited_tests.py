@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 
 from pate.accounting import parameters
 from pate.accounting.composition import ORDERS, Guarantee, epsilon_by_order, rdp_epsilon
-from pate.accounting.loss_distribution import Curves, composed_epsilon
 from pate.noise.integer import IntegerNoise
 
 _ROUNDING = 1e-9  # relative, on every charge; the sums are of positive terms, and more precise by far
@@ -43,8 +42,6 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _MIN_ORDER = 1.02  # where a search for the best one begins
 _THIN_FROM = 25.0  # a search looks at about so many scores per noise scale; what is proven at all of them
 _TRIED = (-2, 0, 2)  # orders round the best one found, in steps of `ORDERS`
-_MAX_PLD_POINTS = 4000
-_MAX_PLD_SCORES = 3000  # with more of them the curve would take seconds
 
 
 @dataclass(frozen=True)
@@ -140,10 +137,7 @@ def _log_moments(test: NoisyTest, order: float, thin: int) -> tuple[NDArray[np.f
 
 @dataclass(frozen=True)
 class LimitedTests(Guarantee):
-    """A stream of tests within limits, but for an event of probability `lost`, which is charged to δ.
-
-    A privacy loss distribution of all tests is valid as well, but was never seen to give less (`by_method` gives both).
-    """
+    """A stream of tests within limits, but for an event of probability `lost`, which is charged to δ."""
 
     test: NoisyTest
     limits: TestLimits
@@ -173,7 +167,6 @@ class LimitedTests(Guarantee):
         return {
             "Rényi, limits on both answers": self.epsilon(delta),
             "Rényi, most queries alone": LimitedTests(self.test, everything, self.lost).epsilon(delta),
-            "privacy loss distribution of all tests": self._by_pld(delta),
         }
 
     def _best_order(self, delta: float) -> int:
@@ -191,31 +184,3 @@ class LimitedTests(Guarantee):
         thin = max(1, int(self.test.noise.scale / _THIN_FROM))
         rdp = np.array([stream_rdp(self.test, self.limits, float(ORDERS[index]), thin)])
         return max(0.0, float(epsilon_by_order(ORDERS[index : index + 1], rdp, delta - self.lost)[0]))
-
-    def _by_pld(self, delta: float) -> float:
-        """ε of all tests by the hockey-stick curve that is the largest of any neighbouring scores' at each ε."""
-        if self.limits.tests == 0:
-            return 0.0
-        if self.lost >= delta or self.test.most > _MAX_PLD_SCORES:
-            return math.inf
-        guess = self.quick_epsilon(delta)
-        log_pass, log_fail = self.test.log_probabilities()
-        largest = float(max(np.abs(np.diff(log)).max() for log in (log_pass, log_fail)))
-        interval = max(largest / _MAX_PLD_POINTS, min(guess, largest) / max(1000.0, 40 * math.sqrt(self.limits.tests)))
-        epsilons = np.arange(2 * math.ceil(largest / (2 * interval)) + 1) * interval
-        there, back = np.zeros(len(epsilons)), np.zeros(len(epsilons))
-        for log in (log_pass, log_fail):
-            for p, q, curve in ((log[:-1], log[1:], there), (log[1:], log[:-1], back)):
-                np.maximum(curve, _hockey_sticks(p, q, epsilons), out=curve)
-        worst = np.maximum(there, back)[None]  # a neighbour may be either of two scores
-        curves = Curves(interval, worst, worst, np.array([self.limits.tests]))
-        return composed_epsilon([curves], delta - self.lost)
-
-
-def _hockey_sticks(log_p: NDArray, log_q: NDArray, epsilons: NDArray) -> NDArray[np.float64]:
-    """max over the pairs of p − e^ε·q, at each ε ≥ 0: of two outcomes one alone can be above 0."""
-    p, loss = np.exp(log_p), log_p - log_q
-    curve = np.zeros(len(epsilons))
-    for one, its_loss in zip(p[p > 0], loss[p > 0], strict=True):
-        np.maximum(curve, -one * np.expm1(epsilons - its_loss), out=curve)
-    return curve
