@@ -130,11 +130,18 @@ class SingleStabilityTest(StabilityTest):
     def noise_draws(self, n_classes: int) -> int:
         return 2  # the test, and one to break a tie
 
+    def describe(self) -> str:
+        return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
+
 
 class LaplaceStabilityTest(SingleStabilityTest):
     """A test with Laplace noise; (`epsilon`, `query_delta`)-DP per query."""
 
     epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
+        object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
 
     def worst_case(self, max_queries: int, max_answers: int) -> Guarantee:
         max_queries, _ = parameters.limits(max_queries, max_answers)
@@ -168,6 +175,9 @@ class Subsampling(SingleStabilityTest):
     def split(self, n_teachers: int) -> Split:
         """Poisson subsamples, a record in at most κ of them."""
         return Split(n_teachers, self.sampling_rate, self.votes_per_record)
+
+    def describe(self) -> str:
+        return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"
 
     def check_subsampling(self) -> None:
         """Settle the number of teachers and the rate: the one that was given, or else the one of `largest_rate`."""
@@ -269,8 +279,7 @@ class MStab(LaplaceStabilityTest):
     query_delta: float = parameter("δ per query")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
-        object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
+        super().__post_init__()
         check_noise(1 / self.epsilon, self.epsilon)
 
     @property
@@ -283,9 +292,6 @@ class MStab(LaplaceStabilityTest):
 
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
         return math.floor(-math.log(self.query_delta) / self.epsilon) + 1 - stable_moves(gap)
-
-    def describe(self) -> str:
-        return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
 
 
 @dataclass(frozen=True)
@@ -322,8 +328,7 @@ class MSamp(LaplaceStabilityTest, Subsampling):
     n_teachers: int | None = parameter("number of teachers", default=None)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
-        object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
+        super().__post_init__()
         self.check_subsampling()
         check_noise(2 * self.votes_per_record / self.epsilon, self.epsilon)
 
@@ -343,9 +348,6 @@ class MSamp(LaplaceStabilityTest, Subsampling):
     def note(self) -> str:
         by_lecture = lecture_sampling_rate(self.epsilon, self.query_delta)
         return f"{self.describe_subsamples()}; by the lecture's rule the rate would be {by_lecture:.3%}"
-
-    def describe(self) -> str:
-        return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"
 
 
 def check_noise(scale: float, epsilon: float) -> None:
@@ -415,9 +417,6 @@ class GaussianStabilityTest(SingleStabilityTest):
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
         return self.test.threshold - np.minimum(stable_moves(gap, self.votes_per_record), self.test.most)
 
-    @abstractmethod
-    def describe(self) -> str: ...
-
     @property
     def note(self) -> str:
         lead = f"a lead of {self.gap_needed(0.5)} votes is answered every second time"
@@ -446,9 +445,6 @@ class GaussianMStab(GaussianStabilityTest):
     name: ClassVar[str] = "gaussian_mstab"
     sigma: float = parameter("standard deviation of the noise, in votes")
     query_delta: float = parameter("most probability of an answer where one vote decides it")
-
-    def describe(self) -> str:
-        return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
 
 
 @dataclass(frozen=True)
@@ -483,6 +479,3 @@ class GaussianMSamp(GaussianStabilityTest, Subsampling):
     @property
     def note(self) -> str:
         return f"{super().note}; {self.describe_subsamples()}"
-
-    def describe(self) -> str:
-        return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"

@@ -202,10 +202,6 @@ class Question:
     threshold: float
     n_teachers: int
 
-    def log_test(self, largest: Ints) -> tuple[Floats, Floats]:
-        """log-probabilities that a largest count passes the noisy test, and that it does not."""
-        return log_test(self.test_noise, self.threshold, largest)
-
 
 @dataclass(frozen=True)
 class Moves:
@@ -243,7 +239,7 @@ def moves(question: Question, order: float, answer_rdp: float) -> Moves | None:
         chosen = clear & (after - before == change)
         if not chosen.any():
             continue
-        score = _Score(lead[chosen], test[chosen], weight[chosen])
+        score = _score_of(lead[chosen], test[chosen], weight[chosen])
         table = moves_of_the_plurality(plane, change > 0, largest, score, attained)
         answer[chosen] = table[np.minimum(lead[chosen], len(table) - 1)]
     chosen = clear & (after == before)
@@ -293,22 +289,21 @@ def _pairs(n_teachers: int) -> tuple[Ints, Ints]:
 
 def _weights(question: Question, before: Ints, after: Ints, order: float) -> tuple[Floats, Floats]:
     """The excess of the test's moment, and t(before)^order·t(after)^(1 − order)."""
-    passes, fails = question.log_test(before)
-    passes_after, fails_after = question.log_test(after)
+    passes, fails = log_test(question.test_noise, question.threshold, before)
+    passes_after, fails_after = log_test(question.test_noise, question.threshold, after)
     test = moment_excess(passes, passes_after, order) + moment_excess(fails, fails_after, order)
     return test, np.exp(order * passes + (1 - order) * passes_after)
 
 
-class _Score:
+def _score_of(leads: Ints, test: Floats, weight: Floats) -> Score:
     """For leads and an excess: what they come to with the largest test and weight that such a lead allows."""
+    by_lead = np.argsort(leads)
+    known = leads[by_lead]
+    largest_test, largest_weight = np.maximum.accumulate(test[by_lead]), np.maximum.accumulate(weight[by_lead])
 
-    def __init__(self, leads: Ints, test: Floats, weight: Floats) -> None:
-        by_lead = np.argsort(leads)
-        self._leads = leads[by_lead]
-        self._test = np.maximum.accumulate(test[by_lead])
-        self._weight = np.maximum.accumulate(weight[by_lead])
-
-    def __call__(self, leads: Ints, excess: Floats) -> Floats:
-        place = np.searchsorted(self._leads, leads, side="right") - 1
-        scored: Floats = np.where(place < 0, 0.0, self._test[place] + self._weight[place] * excess)
+    def score(leads: Ints, excess: Floats) -> Floats:
+        place = np.searchsorted(known, leads, side="right") - 1
+        scored: Floats = np.where(place < 0, 0.0, largest_test[place] + largest_weight[place] * excess)
         return scored
+
+    return score
