@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.options import Trust, print_table
+from pate.cli.options import AsJson, LogJson, Trust, print_table
 from pate.storage import is_url
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def audit(
         str | None, typer.Option(help="Ray cluster that trains shadow models; local processes if not given")
     ] = None,
     trust: Trust = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
+    as_json: AsJson = False,
+    log_json: LogJson = False,
 ) -> None:
     """Attack what a run published, and measure how much it leaks: private/audit.html. Costs no privacy."""
     from contextlib import ExitStack

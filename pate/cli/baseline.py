@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pate.cli.options import ResumeOption, as_argument, resume_hint
+from pate.cli.options import AsJson, LogJson, ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising
 
 
@@ -23,8 +23,8 @@ def baseline(
     ] = None,
     address: Annotated[str | None, typer.Option(help="train DP-SGD on a GPU of this Ray cluster")] = None,
     resume: ResumeOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
+    as_json: AsJson = False,
+    log_json: LogJson = False,
 ) -> None:
     """Train a private learner without teachers (DP-SGD, DP-ERM) on the same data, to compare PATE with."""
     from pate.baselines.run import run_baseline
@@ -53,5 +53,5 @@ def baseline(
         print(json.dumps(outcome.report.model_dump(mode="json") | {"run": str(outcome.path)}))
     else:
         rows = summary_rows(outcome.report)
-        print_rows(rows, f"run directory: {outcome.path}  (model/ and report.* may leave it)")
+        print_rows(rows, f"run directory: {outcome.path}  (publishable: model/, report.*)")
         report_seconds(console, outcome.seconds)

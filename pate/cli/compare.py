@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pate.cli.options import print_table
+from pate.cli.options import AsJson, print_table
 from pate.storage.files import make_folder, write_atomically
 
 
@@ -20,7 +20,7 @@ def compare(
     with_private: Annotated[
         bool, typer.Option("--with-private", help="also data-dependent ε, which must not be published")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show accuracy against ε of several runs: one table, one plot. Runs that differ by seed only are put together."""
     from pate.report import comparison as report

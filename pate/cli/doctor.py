@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pate.cli.options import AsJson
 from pate.errors import RunError
 from pate.runs.console import in_a_job
 
@@ -24,7 +25,7 @@ def doctor(
         typer.Option(help="the head's jobs address (http://…) or, on a node, its HOST:PORT; else $RAY_ADDRESS"),
     ] = None,
     pack: Annotated[bool, typer.Option("--pack", help="send this pate along instead of using the cluster's")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a cluster: versions, also yours, a teacher on each kind of node, token, TLS, dashboard, clocks, disk,
     memory, GPUs; status 2 if something fails."""

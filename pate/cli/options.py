@@ -72,6 +72,7 @@ def resume_hint(directory: Path | str) -> str:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")]
 
 Trust = Annotated[
     list[str] | None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pate.cli.options import AsJson
 from pate.components.registry import dotted
 from pate.errors import DataError
 
@@ -39,7 +40,7 @@ def predict(
     trust: Annotated[
         list[str] | None, typer.Option(help="module.Class that the student's files may import; may be given again")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Name the class of each example, one per line, or in a csv file with probabilities."""
     from pate.runs.console import printable

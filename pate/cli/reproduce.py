@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pate.cli.options import LogJson
 from pate.cluster.interrupts import advising
 from pate.errors import ConfigError
 
@@ -31,7 +32,7 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")] = None,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the publishable figures as one JSON object")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
+    log_json: LogJson = False,
 ) -> None:
     """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
     from pate.reproduce import rows as known

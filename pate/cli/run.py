@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.options import AsJson, ResumeOption, as_argument, resume_hint
+from pate.cli.options import AsJson, LogJson, ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising, held_back
 from pate.errors import RunError
 from pate.runs.console import Console, in_a_job
@@ -48,7 +48,7 @@ def run(
         typer.Option("--evaluate-teachers", help="on a benchmark, also say how often teachers are right (private)"),
     ] = False,
     as_json: AsJson = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")] = False,
+    log_json: LogJson = False,
 ) -> None:
     """Train teachers on private data, release labels privately, train a student, report."""
     with held_back(end_at_once=True):  # threads that libraries start while they are loaded leave signals to us
@@ -96,7 +96,7 @@ def _print_outcome(outcome: object) -> None:
         text = f"{percent(each)} right on average, {percent(plurality)} by plurality (private: do not publish)"
         rows.insert(1, ("each teacher (benchmark)", text))
     print_rows(
-        rows, f"run directory: {outcome.path}  (labels.npz, student/, report.*, plots/ and privacy.txt may leave it)"
+        rows, f"run directory: {outcome.path}  (publishable: labels.npz, student/, report.*, plots/, privacy.txt)"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pate.cli.options import Trust
+from pate.cli.options import AsJson, Trust
 from pate.errors import ConfigError
 from pate.report.formats import percent
 
@@ -26,7 +26,7 @@ def student(
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
     address: Annotated[str | None, typer.Option(help="train networks on a GPU of this Ray cluster")] = None,
     trust: Trust = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train another student on the labels of a run, and say which one agrees most with labels it was not taught.
 

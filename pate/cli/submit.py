@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from pate.cli.options import AsJson
 from pate.cluster.interrupts import advising
 from pate.errors import RunError
 from pate.runs.files import AUDIT, AUDIT_PAGE, LABELS, MODEL, OF_A_STUDY, PAGE, PLOTS, REPORT, STATEMENT, STUDENT
@@ -35,7 +36,6 @@ DownloadTo = Annotated[
     Path | None, typer.Option(help="folder for the publishable files of a run in storage; else runs/NAME")
 ]
 Pack = Annotated[bool, typer.Option("--pack", help="send this pate along instead of using the cluster's")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 
 def submit(

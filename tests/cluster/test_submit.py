@@ -142,7 +142,7 @@ def test_mistakes_are_found_before_anything_is_sent(words: str, told: str) -> No
 
 
 def test_what_is_on_the_head_is_copied_file_by_file(cluster: type[FakeJobs]) -> None:
-    cluster.lines = ("ε to publish: 1\x1b[2J", "run directory: /home/u/pate runs/one  (labels.npz … may leave it)")
+    cluster.lines = ("ε to publish: 1\x1b[2J", "run directory: /home/u/pate runs/one  (publishable: labels.npz …)")
     ended = in_process("submit", DIGITS, "--out", "~/pate runs/one")
     assert ended.returncode == 0, ended.stderr
     assert "ε to publish: 1\\x1b[2J" in ended.stderr
