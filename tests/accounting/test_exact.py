@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
-from pate.accounting.exact import EXACT_ORDERS, exact_cost, exact_epsilon, worst_divergences
-from pate.accounting.loss_distribution import Curves, connect_the_dots, losses_epsilon, pld_epsilon
+from pate.accounting.exact import (
+    EXACT_ORDERS,
+    Curves,
+    connect_the_dots,
+    exact_cost,
+    exact_epsilon,
+    losses_epsilon,
+    pld_epsilon,
+    worst_divergences,
+)
 from pate.accounting.neighbours_of_histogram import distinct_moves, neighbour_outcomes
 from pate.errors import ConfigError, DataError, PateError
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
