@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,19 @@ from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
 from pate.storage.files import whole_numbers
 from pate.teachers import build_estimator, copied_estimator, full_name
-from pate.teachers.network import Network
 from pate.teachers.part import PartClassifier
+
+if TYPE_CHECKING:  # of torch, which takes seconds to load
+    from pate.teachers.network import Network
 
 _USUAL = {"class_weight": None, "dual": False, "l1_ratio": 0.0, "penalty": "deprecated", "solver": "lbfgs"}
 _USUAL |= {"intercept_scaling": 1, "warm_start": False}
+
+
+def _is_network(model: object) -> TypeGuard[Network]:
+    """Whether it is a network; where their module was not loaded there is none."""
+    module = sys.modules.get("pate.teachers.network")
+    return module is not None and isinstance(model, module.Network)
 
 
 def _rows(X: NDArray) -> NDArray:
@@ -157,7 +166,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         inner = self.build()
         if self.decision == "balanced" and not hasattr(inner, "predict_proba"):
             raise ConfigError(f"student.params.decision = 'balanced': {full_name(inner)} has no predict_proba to go by")
-        if self.standardise and (isinstance(inner, Network) or getattr(inner, "accepts_images", False)):
+        if self.standardise and (_is_network(inner) or getattr(inner, "accepts_images", False)):
             raise ConfigError(
                 "student.params.standardise: is for estimators that take rows of numbers, not for networks"
             )
@@ -188,12 +197,12 @@ class Supervised(ClassifierMixin, BaseEstimator):
     def stored_estimator(self) -> Any:
         """What was fitted, where that is no network: None where there was one class only."""
         inner = self.classifier_.estimator
-        return None if len(self.classes_) < 2 or isinstance(inner, Network) else inner
+        return None if len(self.classes_) < 2 or _is_network(inner) else inner
 
     def weights(self) -> dict[str, Any]:
         """The tensors of a network, by name."""
         inner = self.classifier_.estimator
-        return inner.weights() if len(self.classes_) >= 2 and isinstance(inner, Network) else {}
+        return inner.weights() if len(self.classes_) >= 2 and _is_network(inner) else {}
 
     def learned(self) -> dict[str, Any]:
         """All else that prediction needs, as plain values."""
@@ -203,7 +212,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         if self.decision == "balanced":
             found["class_shares"] = self.class_shares_.tolist()
         inner = self.classifier_.estimator
-        return found | ({"network": inner.learned()} if isinstance(inner, Network) else {})
+        return found | ({"network": inner.learned()} if _is_network(inner) else {})
 
     def restore(self, weights: dict[str, Any], learned: dict[str, Any], estimator: Any = None) -> Supervised:
         """The fitted student again; ValueError if weights, what was learned and estimator do not belong together."""
@@ -212,7 +221,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
             raise ValueError("decision: must be 'likeliest' or 'balanced'")
         self.prepared_ = self.transforms()
         fresh = self.build() if len(present) >= 2 else None
-        if isinstance(fresh, Network):
+        if _is_network(fresh):
             if not all(UNANSWERED <= label < len(present) for label in learned["network"]["classes"]):
                 raise ValueError("network.classes: more of them than are present")
             estimator = fresh.restore(weights, learned["network"])
