@@ -428,7 +428,16 @@ def exact_cost(mechanism: Answering, counts: Counts, orders: Orders = EXACT_ORDE
 def exact_epsilon(mechanism: Answering, counts: Counts, delta: float) -> ExactEpsilon:
     """ε of all the queries together at `delta`, by both ways of composing exact costs.
 
-    Neighbouring relation: one vote moves. `counts` are private, and so is the result.
+    Neighbouring relation: one vote moves.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        One whose record moves one vote, and whose queries share no noise.
+    counts : int[queries, classes]
+        Vote histograms, each with the votes of the same teachers; private, and so is the result.
+    delta : float
+        The δ of all the queries together.
 
     >>> from pate import LNMax
     >>> unanimous = np.tile([250, 0, 0], (100, 1))  # 100 queries on which all of 250 teachers agree

@@ -63,7 +63,17 @@ RUNS_SHARING = 2**10
 
 @dataclass(frozen=True)
 class Charge:
-    """What a batch costs, counted in queries; `unstable` counts MSvec's ⊥ and its restarts, which cost as much."""
+    """What a batch costs, counted in queries.
+
+    Parameters
+    ----------
+    asked : int
+        Queries that were asked.
+    answered : int
+        Queries of them that got a label.
+    unstable : int, default=0
+        MSvec's ⊥ and its restarts, which cost as much.
+    """
 
     asked: int
     answered: int
@@ -74,8 +84,18 @@ class Charge:
 class Limits:
     """Fixed before the first query: the most queries asked, the most answered, and by what mechanism.
 
-    In a shared ledger, `rdp_asked` is what each query asked costs at the ledger's Rényi order, and `rdp_answered` what
-    an answer adds to that.
+    Parameters
+    ----------
+    max_queries : int
+        The most queries that may ever be asked.
+    max_answers : int
+        The most of them that may be answered.
+    mechanism : str
+        The mechanism with its parameters, as text.
+    rdp_asked : float, default=0.0
+        In a shared ledger: what each query asked costs at the ledger's Rényi order.
+    rdp_answered : float, default=0.0
+        In a shared ledger: what an answer adds to that.
     """
 
     max_queries: int
@@ -126,7 +146,34 @@ class SharedBudget:
 
 
 class Ledger:
-    """One run's view of a ledger file. Writers of all runs take turns."""
+    """One run's view of a ledger file. Writers of all runs take turns.
+
+    Opening checks the file whole and enters the run. A ledger that is not shared is made where there is none. Limits or
+    a budget other than the stored ones are refused.
+
+    Parameters
+    ----------
+    path : Path
+        The SQLite file.
+    key : bytes
+        The key that vouches for its rows, kept elsewhere.
+    head : Path
+        The file that holds the last link.
+    run : str
+        Name of the run.
+    limits : Limits
+        What the run may ask and answer.
+    shared : SharedBudget, default=None
+        The joint budget, where runs share the ledger.
+    ensemble : int, default=1
+        Version of the teachers that new answers come from.
+    pins : mapping of str to Pin, default=None
+        The links that published files name, by file.
+    anchor : str, default=None
+        File or URL where links are also kept.
+    new_anchor : bool, default=False
+        Whether the anchor may know nothing of what was released so far.
+    """
 
     _keeps_head = True
 
@@ -143,12 +190,6 @@ class Ledger:
         anchor: str | None = None,
         new_anchor: bool = False,
     ) -> None:
-        """Open the file, check it whole and enter the run. A ledger that is not shared is made where there is none.
-
-        Limits or a budget other than the stored ones are refused. `ensemble` is the version of the teachers that new
-        answers come from, `pins` are the links that published files name, `anchor` is where links are also kept; a
-        `new_anchor` may know nothing of what was released so far.
-        """
         self.path, self.limits, self.shared, self.ensemble = path, limits, shared, ensemble
         self._key, self._head, self._pins = key, head, pins or {}
         self._anchor = None if anchor is None else open_anchor(anchor, identity(key))

@@ -73,9 +73,20 @@ def worst_case_epsilon(
 ) -> float:
     """ε for every data set, with the sampler's error charged to δ: the one to publish.
 
-    `max_queries` and `max_answers` are the most queries that will be asked and answered, fixed before the first; the
-    number of classes matters for the sampler's error alone. `roughly` is proven too, but up to a tenth more: by Rényi
-    costs alone, which take no seconds.
+    Parameters
+    ----------
+    mechanism : Mechanism
+        The mechanism, with its noise.
+    max_queries : int
+        The most queries that will be asked, fixed before the first.
+    max_answers : int, default=None
+        The most of them that will be answered, fixed before the first; all if None.
+    delta : float, default=1e-5
+        The δ of everything that is released.
+    n_classes : int, default=10
+        Number of classes; it matters for the sampler's error alone.
+    roughly : bool, default=False
+        By Rényi costs alone, which take no seconds: proven too, but up to a tenth more.
 
     >>> from pate import GNMax, LNMax
     >>> round(worst_case_epsilon(LNMax(20), max_queries=100), 3)

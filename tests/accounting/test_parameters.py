@@ -101,7 +101,7 @@ def mechanism_classes() -> dict[str, type[Mechanism]]:
     found = {}
     for module in pkgutil.iter_modules(pate.mechanisms.__path__):
         for _, cls in inspect.getmembers(importlib.import_module(f"pate.mechanisms.{module.name}"), inspect.isclass):
-            if issubclass(cls, Mechanism) and not inspect.isabstract(cls):
+            if issubclass(cls, Mechanism) and "name" in vars(cls):
                 found[cls.name] = cls
     return found
 
