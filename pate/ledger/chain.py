@@ -1,4 +1,4 @@
-"""The tables of a ledger file, the HMAC chain over its rows, and the check that nobody changed either.
+"""The tables of a ledger file and how it is opened, the HMAC chain over its rows, and the check that nobody changed it.
 
 Every link holds a code over the one before it and over all that its row says, under a key kept elsewhere. The last
 link is also kept outside the file: in a second file, the head; in what was published, as a pin; and, where there is
@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from typing import Any, NamedTuple
 from pate.errors import RunError
 
 _VERSION = 4
-LONGEST_VALUE = 1_000_000  # bytes: far more than any row needs, so that a damaged length cannot fill the memory
+_SECONDS_TO_WAIT = 30  # for another run that holds the ledger
+_LONGEST_VALUE = 1_000_000  # bytes: far more than any row needs, so that a damaged length cannot fill the memory
 
 _TABLES = """
 CREATE TABLE budget (rdp_order REAL, epsilon REAL, delta REAL);
@@ -276,6 +278,42 @@ def json_pin(pin: Pin) -> str:
     return json.dumps({"link": pin.link, "mac": pin.mac.hex()})
 
 
+def connect(path: Path, make: bool = True) -> sqlite3.Connection:
+    """Open the file, for its owner only; commits are on disk when they return. `make` creates it if it is missing."""
+    with named_errors(path):
+        mode = "rwc" if make else "rw"
+        db = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=_SECONDS_TO_WAIT,
+            check_same_thread=False,
+        )
+        try:
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+            path.chmod(0o600)
+            _use_wal(db)
+            for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+                db.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switch to WAL mode. A new file must be locked for that, and SQLite does not wait for the lock: try again."""
+    until = time.monotonic() + _SECONDS_TO_WAIT
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A snapshot of a ledger for reading, also where nothing can be written beside it."""
@@ -289,7 +327,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             path = Path(folder) / path.name
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30, isolation_level=None)
         try:
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
             db.execute("BEGIN")
             yield db
         finally:

@@ -21,8 +21,6 @@ import math
 import os
 import secrets
 import shutil
-import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -37,9 +35,9 @@ from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger.anchor import conflict, open_anchor
 from pate.ledger.chain import (
     FIRST_LINK,
-    LONGEST_VALUE,
     Link,
     Pin,
+    connect,
     identity,
     json_pin,
     link_mac,
@@ -51,8 +49,6 @@ from pate.ledger.chain import (
     verified,
 )
 from pate.storage.files import KEY_BYTES, create_key, locked, make_folder, read_key, sync_folder, write_atomically
-
-_SECONDS_TO_WAIT = 30  # for another run that holds the ledger
 
 DRAWS_PER_RUN = 2**40
 """The most noise draws that a run may take if it shares its ledger: their sampling error is charged to the joint δ."""
@@ -415,42 +411,6 @@ class Ledger:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-
-
-def connect(path: Path, make: bool = True) -> sqlite3.Connection:
-    """Open the file, for its owner only; commits are on disk when they return. `make` creates it if it is missing."""
-    with named_errors(path):
-        mode = "rwc" if make else "rw"
-        db = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={mode}",
-            uri=True,
-            isolation_level=None,
-            timeout=_SECONDS_TO_WAIT,
-            check_same_thread=False,
-        )
-        try:
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
-            path.chmod(0o600)
-            _use_wal(db)
-            for pragma in ("synchronous = FULL", "foreign_keys = ON"):
-                db.execute(f"PRAGMA {pragma}")
-        except BaseException:
-            db.close()
-            raise
-    return db
-
-
-def _use_wal(db: sqlite3.Connection) -> None:
-    """Switch to WAL mode. A new file must be locked for that, and SQLite does not wait for the lock: try again."""
-    until = time.monotonic() + _SECONDS_TO_WAIT
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.02)
 
 
 def now() -> str:

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from pate.errors import RunError
-from pate.ledger.chain import FIRST_LINK, Link, link_mac, named_errors, prepare_tables, row_content
-from pate.ledger.ledger import Ledger, connect, now
+from pate.ledger.chain import FIRST_LINK, Link, connect, link_mac, named_errors, prepare_tables, row_content
+from pate.ledger.ledger import Ledger, now
 from pate.storage import Storage, open_storage
 
 FOLDER = "private/ledger"
