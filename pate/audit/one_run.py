@@ -238,7 +238,7 @@ def audit_gradients(
     Neighbouring relation: a record added or removed. Scores: the likelihood ratio of all steps under Poisson sampling,
     and how often a canary's gradient came out exactly, as it does in a step without noise.
     """
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):  # small data and a large δ deserve them
         sigma, rate, steps, _ = model.plan()
     steps = steps if max_steps is None else min(steps, max_steps)
     coins = fair_coins(canaries)
@@ -252,7 +252,7 @@ def audit_gradients(
     watched = _watched(model, watch, sigma=sigma, epochs=steps * rate)
     loud = _LOUD * max(1.0, model.clip_norm)
     X = (loud * np.eye(canaries))[coins].astype(np.float32)
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         watched.fit(X, np.zeros(len(X), dtype=np.int64))
     claimed = epsilon_of([(sigma, rate, steps)], model.delta, model.accountant)
     guessed = guess({"gradients": ratios, "exact gradients": exact}, coins, model.delta, confidence)
@@ -277,7 +277,7 @@ def audit_inputs(
     coins = fair_coins(len(canary_X))
     fitted = type(model)(**model.get_params(deep=False))
     given = {} if X_public is None else {"X_public": X_public}
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         fitted.fit(np.concatenate([X, canary_X[coins]]), np.concatenate([y, canary_y[coins]]), **given)
     flat = canary_X.reshape(len(canary_X), -1)
     largest = np.abs(flat).argmax(axis=1)
@@ -312,10 +312,10 @@ def audit_clipping(model: DPSGDClassifier, *, confidence: float = 1.0) -> OneRun
         for inside in (False, True):
             watched = _watched(model, sums.append, sigma=_NO_NOISE, lot_size=1, n_records=1, epochs=1, accountant="rdp")
             X = np.array([loud] * len(others) + [1000 * loud] * inside, dtype=np.float32).reshape(-1, 1)
-            with _quiet():
+            with warnings.catch_warnings(action="ignore"):
                 watched.fit(X, np.array([*others, *[0] * inside], dtype=np.int64))
         moved = max(moved, float(np.linalg.norm(sums[1] - sums[0])) / model.clip_norm)
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         sigma, rate, steps, _ = model.plan()
     beyond = max(1.0, round(moved, 3))
     shown, claimed = (epsilon_of([(s, rate, steps)], model.delta, model.accountant) for s in (sigma / beyond, sigma))
@@ -340,7 +340,7 @@ def audit_sampling(model: DPSGDClassifier, *, runs: int, confidence: float) -> O
     said = np.zeros(runs, dtype=bool)
     for i, inside in enumerate(coins):
         seen.clear()
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             watched.fit(np.full((int(inside), 1), loud, dtype=np.float32), np.zeros(int(inside), dtype=np.int64))
         said[i] = sum(seen) > 0
     return _of_many(said, coins, 0.0, delta, confidence, "a record added or removed")
@@ -383,11 +383,3 @@ def _log_ratio(along: NDArray[np.float64], sigma: float, rate: float) -> NDArray
         gain = (2 * along - 1) / (2 * sigma**2)
     absent = math.log1p(-rate) if rate < 1 else -np.inf
     return np.logaddexp(absent, math.log(rate) + gain)
-
-
-class _quiet(warnings.catch_warnings):  # noqa: N801 - a context manager
-    """Without the warnings that small data and a large δ deserve."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")

@@ -409,8 +409,7 @@ class Baseline:
 
     def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
         model = self.build(len(X), seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the choice of parameters, told when the run began
+        with warnings.catch_warnings(action="ignore"):  # about the choice of parameters, told when the run began
             if hasattr(model, "plan"):
                 model.fit(X, y, X_public=self.X_public)
             else:

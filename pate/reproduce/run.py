@@ -46,7 +46,7 @@ FIGURE = "figure.png"
 _FIGURE_EXAMPLES = 1000
 _PRIVATE = "do not publish"
 
-Both = tuple[PublicData, PrivateData]
+_Both = tuple[PublicData, PrivateData]
 """The data of a row."""
 
 
@@ -65,9 +65,9 @@ def reproduce(
     private = out / "private"
     make_folder(out)
     make_folder(private, 0o700)
-    loaded: dict[str, Both] = {}
+    loaded: dict[str, _Both] = {}
 
-    def data_of(config: Config) -> Both:
+    def data_of(config: Config) -> _Both:
         key, voters = f"{config.voters} {config.data.model_dump_json()}", voters_of(config)
         if key not in loaded:
             found = voters.load(data_dir, Path(), by_workers=False)
@@ -127,7 +127,7 @@ def _nonprivate(study: Study, data: PublicData, known: PrivateData, private: Pat
 
 
 def _run_row(
-    row: Row, config: Config, known: _Votes, data_of: Callable[[Config], Both], out: Path, console: Console
+    row: Row, config: Config, known: _Votes, data_of: Callable[[Config], _Both], out: Path, console: Console
 ) -> dict[str, Any]:
     """The figures of the row's run, finished now if it was not before; and of the votes that it was on, if any."""
     own = config if row.has_own_config else row.config_on_votes(config.seed)
@@ -368,9 +368,9 @@ def reproduce_baselines(
 ) -> dict[str, Any]:
     """Run what is missing in `out`, and collect all results there; after a stop, call it again to go on."""
     make_folder(out)
-    loaded: dict[str, Both] = {}
+    loaded: dict[str, _Both] = {}
 
-    def data_of(config: BaselineConfig) -> Both:
+    def data_of(config: BaselineConfig) -> _Both:
         key = config.data.model_dump_json()
         if key not in loaded:
             loaded.clear()  # one at a time: some take gigabytes
