@@ -109,8 +109,21 @@ def test_the_report_and_the_card_say_what_was_charged(finished: tuple[Path, Outc
     assert 5 < queries.answered < ASKED  # false alarm: below 1e-12; six examples have about 20 of 40 votes
     card = json.loads((out / "student" / "student.json").read_text())
     assert (card["epsilon"], card["delta"]) == (privacy.epsilon, privacy.delta)
-    named = {"student", "params", "present", "classes", "input", "shape", "features", "epsilon", "delta", "mechanism"}
+    named = {
+        "student",
+        "params",
+        "learned",
+        "files",
+        "classes",
+        "input",
+        "shape",
+        "features",
+        "epsilon",
+        "delta",
+        "mechanism",
+    }
     assert card.keys() == named | {"columns", "ledger", "range"}
+    assert card["learned"].keys() == {"present"}
     assert privacy.unit == "id"
 
 
