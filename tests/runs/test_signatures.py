@@ -81,7 +81,7 @@ def test_what_the_run_wrote_can_be_used(estimator: str, params: dict, tmp_path: 
 def test_a_student_that_somebody_put_there_is_refused(tmp_path: Path) -> None:
     trained(tmp_path / "run", FOREST, {"n_estimators": 5})
     trained(tmp_path / "other", FOREST, {"n_estimators": 6})
-    for name in ("model.skops", "student.json"):
+    for name in ("student.json", "model.skops"):
         shutil.copy(tmp_path / "other" / "student" / name, tmp_path / "run" / "student" / name)
         with Run.load(tmp_path / "run") as run, pytest.raises(NotTrusted, match="Tree"):
             run.student()
