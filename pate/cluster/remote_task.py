@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,7 +152,7 @@ def _attempt(task: RemoteTask, sent: Any, progress: Progress, console: Console) 
                 elif task.kept is not None:
                     had_come_on = True
                     make_folder(task.kept.parent, 0o700)
-                    write_atomically(task.kept, partial(Path.write_bytes, data=content))
+                    write_atomically(task.kept, content)
             if done:
                 end, content = ray.get(call)
                 if end == "unseen":

@@ -92,7 +92,7 @@ seconds = time.monotonic() - begun
 with np.load(out / "labels.npz") as archive:
     labels = archive["labels"].tolist()
 key = (out / "private" / "key").read_bytes()
-queries = load(config.data, None, Path()).X_public[:200]
+queries = load(config.data, None, Path())[0].X_public[:200]
 with sqlite3.connect(out / "ledger.db") as db:
     answers = dict(db.execute("SELECT query, label FROM answers").fetchall())
     charged = db.execute("SELECT TOTAL(asked), TOTAL(answered), COUNT(*) FROM charges").fetchone()
