@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pate.cluster.interrupts import held_back, interrupt_quietly
-from pate.errors import RunError, first_line
+from pate.errors import RunError
 
 NAMESPACE = "pate"
 _SECONDS_TO_ANSWER = 5.0
@@ -34,15 +34,34 @@ def use_token() -> None:
 
 
 def check_address(address: str | None) -> None:
-    """Raise RunError where there is an address, here or in $RAY_ADDRESS, and nobody can join a cluster there."""
+    """Raise RunError where there is an address, here or in $RAY_ADDRESS, and nobody can join a cluster there.
+
+    Nothing listens, or one side encrypts and the other does not: Ray itself would try for minutes.
+    """
     address = address or os.environ.get("RAY_ADDRESS")
     if not address:
         return
     if address.startswith(("http://", "https://")):
         text = "{address}: is a jobs address; use `pate submit`, or the head's own HOST:6379"
         raise RunError(text, address=address)
-    if place := _host_and_port(address):
-        _check_port(address, *place)
+    place = _host_and_port(address)
+    if place is None:
+        return
+    try:
+        theirs = uses_tls(*place)
+    except OSError as error:
+        text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
+        raise RunError(text, address=address) from None
+    ours = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+    if theirs is None or theirs == ours:
+        return
+    if theirs:
+        text = "the cluster encrypts with TLS, and this machine does not: it needs a certificate (cluster/tls.sh node) "
+        text += "and RAY_USE_TLS=1 (source cluster/env.sh)"
+    else:
+        text = "this machine encrypts with TLS (RAY_USE_TLS), and the cluster does not: start every node with "
+        text += "cluster/env.sh sourced or, where all nodes are one machine, unset RAY_USE_TLS here"
+    raise RunError(f"{{address}}: {text}", address=address)
 
 
 def joins(address: str | None) -> bool:
@@ -63,28 +82,6 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
     """None where an address is a word, like "auto"."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     return (host.strip("[]"), int(port)) if host and port.isdigit() else None
-
-
-def _check_port(address: str, host: str, port: int) -> None:
-    """Raise RunError where nothing listens, or one side encrypts and the other does not: Ray would try for minutes."""
-    try:
-        encrypts = uses_tls(host, port)
-    except OSError as error:
-        text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
-        raise RunError(text, address=address) from None
-    if encrypts is None or encrypts == _tls_is_on():
-        return
-    if encrypts:
-        text = "the cluster encrypts with TLS, and this machine does not: it needs a certificate (cluster/tls.sh node) "
-        text += "and RAY_USE_TLS=1 (source cluster/env.sh)"
-    else:
-        text = "this machine encrypts with TLS (RAY_USE_TLS), and the cluster does not: start every node with "
-        text += "cluster/env.sh sourced or, where all nodes are one machine, unset RAY_USE_TLS here"
-    raise RunError(f"{{address}}: {text}", address=address)
-
-
-def _tls_is_on() -> bool:
-    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 
 def uses_tls(host: str, port: int) -> bool | None:
@@ -126,17 +123,10 @@ def join(address: str, to_undo: ExitStack) -> None:
                 f"the cluster Ray {their_ray} and Python {their_python}; install the cluster's versions here"
             )
             raise RunError(text, address=address) from None
-        raise RunError(
-            f"{{address}}: cannot join that Ray cluster ({_reason(error)}); if it takes a token, name its file in "
-            "RAY_AUTH_TOKEN_PATH",
-            address=address,
-        ) from None
-
-
-def _reason(error: Exception) -> str:
-    """Its first line; its last where the first only announces more, as those do that come from the other side."""
-    first = first_line(error)
-    return str(error).strip().splitlines()[-1].strip() if first.endswith(":") else first
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[-1 if lines[0].endswith(":") else 0].strip()  # the first may only announce the last
+        text = f"{{address}}: cannot join that Ray cluster ({reason}); if it takes a token, name its file in "
+        raise RunError(text + "RAY_AUTH_TOKEN_PATH", address=address) from None
 
 
 def check_visible(folder: Path) -> None:
@@ -164,11 +154,12 @@ def check_visible(folder: Path) -> None:
 def raise_on_head_loss(address: str, head: tuple[str, int]) -> Iterator[None]:
     """Within, loss of the head of the cluster at `address`, which listens at `head`, ends in RunError.
 
-    Ray looks for a head that does not answer for `RAY_gcs_rpc_server_reconnect_timeout_s` (60), since one that keeps
-    its state in Redis may come back, and then ends the process from within, whatever it is doing. This is earlier.
     So does what fails meanwhile because of it. In the main thread the block is interrupted, by the signal that
     `interruptible` takes; where a call of Ray's does not heed it, the process ends with status 2 after the same words.
     In another thread the error comes when something fails.
+
+    Ray looks for a head that does not answer for `RAY_gcs_rpc_server_reconnect_timeout_s` (60), since one that keeps
+    its state in Redis may come back, and then ends the process from within, whatever it is doing. This is earlier.
     """
     lost, over = threading.Event(), threading.Event()
     if threading.current_thread() is threading.main_thread():
@@ -178,17 +169,17 @@ def raise_on_head_loss(address: str, head: tuple[str, int]) -> Iterator[None]:
         yield
     except BaseException as error:
         over.set()
-        if lost.is_set() or (isinstance(error, Exception) and not answers(*head)):
+        if lost.is_set() or (isinstance(error, Exception) and not _answers(*head)):
             raise _gone(address) from None
         raise
     finally:
         over.set()
 
 
-def answers(host: str, port: int, timeout: float = _SECONDS_TO_ANSWER) -> bool:
+def _answers(host: str, port: int) -> bool:
     """Whether something listens there."""
     try:
-        socket.create_connection((host, port), timeout=timeout).close()
+        socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
     except OSError:
         return False
     return True
@@ -203,7 +194,7 @@ def _watch(address: str, head: tuple[str, int], lost: threading.Event, over: thr
     patience = max(0.0, float(os.environ.get(_RAYS_PATIENCE, 60)) - _SECONDS_TO_LEAVE)
     heard = time.monotonic()
     while not over.wait(_SECONDS_BETWEEN_LOOKS):
-        if answers(*head):
+        if _answers(*head):
             heard = time.monotonic()
         elif time.monotonic() - heard > patience:
             lost.set()
