@@ -24,7 +24,7 @@ from pate.networks.threads import waiting_threads
 from pate.preflight import check_components, run_checks
 from pate.report.builder import report_of_run
 from pate.report.files import store_report, write_pages
-from pate.report.sections.run import save_examples
+from pate.report.sections.pipeline import save_examples
 from pate.runs import files
 from pate.runs.console import Console
 from pate.runs.context import Outcome, RunContext, RunOptions, begin_run

@@ -16,7 +16,7 @@ from pate.audit.results import HEADER, AttackResult, Audit, attack_classes
 from pate.report import plots
 from pate.report.formats import percent, small
 from pate.report.html import Block, Content, Page, Plot, Section, Table
-from pate.report.sections.run import picture
+from pate.report.sections.pipeline import picture
 
 if TYPE_CHECKING:
     from pate.audit.target import Subject

@@ -27,7 +27,7 @@ def compare(
     from pate.report.plots import as_png, as_svg
 
     compared = report.compare_runs(runs, with_private)
-    figure = report.draw(compared)
+    figure = report.draw_comparison(compared)
     svg = as_svg(figure, "comparison")
     make_folder(out)
     mode = 0o600 if with_private else 0o644
@@ -36,7 +36,7 @@ def compare(
         name = f"comparison.{name}"
         write_atomically(out / name, lambda path, c=content: path.write_bytes(c), mode)  # type: ignore[misc]
     if as_json:
-        print(json.dumps(report.as_object(compared)))
+        print(json.dumps(report.comparison_object(compared)))
         return
     print_table(report.table_rows(compared))
     for note in compared.notes:

@@ -33,7 +33,7 @@ def report(
 
             number = None if mlflow is None else tracking.write_mlflow(found.path, mlflow)
             if as_json:
-                print(json.dumps(tracking.as_object(found.path)))
+                print(json.dumps(tracking.tracked_object(found.path)))
             else:
                 print(f"run {number} of the experiment is in MLflow: {mlflow}")
             return

@@ -119,7 +119,7 @@ def check_report(context: RunContext) -> None:
         return
     from pate.report.builder import dummy_report
     from pate.report.files import store_report, write_pages
-    from pate.report.sections.run import save_examples
+    from pate.report.sections.pipeline import save_examples
     from pate.runs.files import RunFiles
 
     public = context.public

@@ -166,7 +166,7 @@ def compare_runs(paths: Sequence[Path | str], with_private: bool = False) -> Com
     )
 
 
-def as_object(comparison: Comparison) -> dict[str, Any]:
+def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """Plain values, as `pate compare` prints them as JSON."""
     beside = comparison.nonprivate_parts
     entries = [asdict(entry) | {"parts": entry.parts.as_object()} for entry in comparison.entries]
@@ -219,7 +219,7 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
-def draw(comparison: Comparison) -> Figure:
+def draw_comparison(comparison: Comparison) -> Figure:
     """Accuracy against ε; marks of data-dependent ε are hollow."""
     points = [
         Point(
@@ -263,7 +263,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
             Section(
                 "Accuracy and privacy",
                 content=(plane, *sources(papers)),
-                drawings={"comparison": partial(draw, comparison)},
+                drawings={"comparison": partial(draw_comparison, comparison)},
             ),
             _who_pays(comparison),
             Section("To keep in mind", content=[Block("list", comparison.notes)]),

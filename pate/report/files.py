@@ -18,7 +18,7 @@ from pate.report.plots import as_png, as_svg
 from pate.report.private_page import private_page
 from pate.report.published_config import published_yaml
 from pate.report.schema import AnyReport, BaselineReport, Report
-from pate.report.sections import privacy, run
+from pate.report.sections import pipeline, privacy
 from pate.report.sections.groups import groups
 from pate.report.sections.quality import classes, headline, quality, skewed
 from pate.runs.files import RunFiles
@@ -27,7 +27,7 @@ from pate.storage.files import make_folder, write_atomically
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_TERMINAL = (run.pipeline, quality, classes, groups, privacy.guarantee, privacy.verification)
+_TERMINAL = (pipeline.pipeline, quality, classes, groups, privacy.guarantee, privacy.verification)
 _STATEMENT = (
     privacy.published,
     privacy.protected,
@@ -69,7 +69,7 @@ def write_pages(path: Path, images: bool = True) -> AnyReport:
     report, files = read_report(path), RunFiles(path)
     if not files.config_file.exists():
         raise RunError(f"{path}: has no {files.config_file.name}; name the directory of a finished run")
-    page = run_page(report, published_yaml(read_yaml(files.config_file)), run.load_examples(files.examples_file))
+    page = run_page(report, published_yaml(read_yaml(files.config_file)), pipeline.load_examples(files.examples_file))
     svg = {}
     for name, draw in page.drawings().items():
         figure = draw()
@@ -107,20 +107,20 @@ def run_page(report: AnyReport, config_yaml: str, examples: dict[str, NDArray[An
         title=f"pate: {report.name}",
         eyebrow=f"pate · {report.name}",
         heading=headline(report),
-        lead=run.summary(report),
+        lead=pipeline.summary(report),
         tiles=tiles,
         warnings=report.warnings,
         sections=(
             privacy.guarantee(report),
-            run.pipeline(report),
-            run.teachers(report),
+            pipeline.pipeline(report),
+            pipeline.teachers(report),
             quality(report),
             classes(report),
             groups(report),
-            run.released(report, examples),
+            pipeline.released(report, examples),
             privacy.cost_by_queries(report),
             plane(report),
-            run.repetition(report, config_yaml),
+            pipeline.repetition(report, config_yaml),
         ),
         footer=(
             "Nothing on this page depends on the private records except through what the guarantee "

@@ -53,7 +53,7 @@ def tracked_figures(report: AnyReport) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def as_object(path: Path) -> dict[str, Any]:
+def tracked_object(path: Path) -> dict[str, Any]:
     """One flat object for trackers that take JSON: `config`, `summary`, and the report as it is."""
     report = read_report(path)
     return {

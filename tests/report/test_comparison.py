@@ -15,7 +15,7 @@ from pate.cli import app
 from pate.config import parse_config
 from pate.data.public import PublicData
 from pate.errors import RunError
-from pate.report.comparison import as_object, compare_runs, draw, render_comparison, table_rows
+from pate.report.comparison import compare_runs, comparison_object, draw_comparison, render_comparison, table_rows
 from pate.report.schema import Queries
 from pate.voters import voters_of
 
@@ -43,14 +43,14 @@ def test_each_kind_of_epsilon_is_called_what_it_is(tmp_path: Path) -> None:
     public, private = (compare_runs([run], with_private) for with_private in (False, True))
     assert {entry.epsilon_kind: entry.epsilon for entry in public.entries} == {"worst case": 3.0, "sanitised": 1.5}
     assert {e.epsilon_kind: e.epsilon for e in private.entries if e not in public.entries} == {"data-dependent": 0.7}
-    assert "0.7" not in json.dumps(as_object(public))
+    assert "0.7" not in json.dumps(comparison_object(public))
 
 
 def test_what_is_private_is_for_its_owner_and_says_so(tmp_path: Path) -> None:
     run, words = finished(tmp_path / "a"), "private: do not publish"
     for with_private, mode in ((False, 0o644), (True, 0o600)):
         compared = compare_runs([run], with_private)
-        assert (draw(compared).axes[0].get_title() == words) == with_private
+        assert (draw_comparison(compared).axes[0].get_title() == words) == with_private
         assert (
             words in render_comparison(compared, "<svg viewBox='0 0 1 1'></svg>".replace("'", '"')).lower()
         ) == with_private
@@ -94,7 +94,7 @@ def test_a_linear_probe_and_neighbours_are_told_apart_and_so_is_whom_epsilon_pro
     assert rows["dp_sgd, upright + hog, pca, mlp"] == "8"
     assert any("added, removed or changed" in note for note in compared.notes)
     assert not any("changed" in note for note in compare_runs([probe, network]).notes)
-    axes = draw(compared).axes[0]
+    axes = draw_comparison(compared).axes[0]
     low, high = axes.get_xlim()
     assert axes.get_xscale() == "log"
     assert low < 0.05
@@ -121,11 +121,11 @@ def test_per_visit_and_per_patient_stay_apart(tmp_path: Path) -> None:
     """The same config on data with and without ids: one row each, and no ranking of one against the other."""
     both = compare_runs([per(tmp_path / "visit", "record"), per(tmp_path / "patient", "id")])
     assert [(entry.unit, entry.runs) for entry in both.entries] == [("id", 1), ("record", 1)]
-    assert not as_object(both)["comparable"]
+    assert not comparison_object(both)["comparable"]
     assert any("all records of one id" in note for note in both.notes)
     assert {row[2] for row in table_rows(both)} == {"per", "id", "record"}
     alike = compare_runs([per(tmp_path / "a", "id"), per(tmp_path / "b", "id")])
-    assert as_object(alike)["comparable"]
+    assert comparison_object(alike)["comparable"]
     assert not any("one id" in note for note in alike.notes)
 
 
@@ -227,7 +227,7 @@ def test_worst_group_gap_and_rarest_class_stand_side_by_side(tmp_path: Path) -> 
     assert by_method["always the commonest class"] == ("0.0 %", "–", "–")
     assert {len(row) for row in rows} == {len(header)}
     assert any("of those with 30 test examples or more" in note for note in compared.notes)
-    entry = next(one for one in as_object(compared)["entries"] if one["runs"] == 2)
+    entry = next(one for one in comparison_object(compared)["entries"] if one["runs"] == 2)
     assert (entry["parts"]["rarest_class"], entry["parts"]["rarest"]) == ("b", pytest.approx(0.5))
     sex, ward = entry["parts"]["spreads"]
     assert (sex["worst"], sex["best"], sex["gap"]) == ("m", "f", pytest.approx(0.2))
@@ -248,8 +248,8 @@ def test_worst_group_gap_and_rarest_class_stand_side_by_side(tmp_path: Path) -> 
 def test_groups_are_in_the_table_only_where_they_are_known_and_in_the_object_always(tmp_path: Path) -> None:
     compared = compare_runs([finished(tmp_path / "a")])
     assert not any("worst" in name or "rarest" in name for name in table_rows(compared)[0])
-    assert as_object(compared)["entries"][0]["parts"]["spreads"] == ()
-    assert json.loads(json.dumps(as_object(compared)))["nonprivate_parts"] is None
+    assert comparison_object(compared)["entries"][0]["parts"]["spreads"] == ()
+    assert json.loads(json.dumps(comparison_object(compared)))["nonprivate_parts"] is None
     assert "Who pays" not in render_comparison(compared, '<svg viewBox="0 0 1 1"></svg>')
 
 

@@ -18,7 +18,7 @@ from pate.data.public import PublicData
 from pate.report.files import read_report, store_report, write_pages
 from pate.report.published_config import LEFT_OUT, published_config, published_method, published_params, published_yaml
 from pate.report.schema import BaselineReport, Method, Report, TeacherKind
-from pate.report.sections.run import load_examples, save_examples
+from pate.report.sections.pipeline import load_examples, save_examples
 
 SECRETS = ("crippen", "hiv", "patient_no", "viral_load", "clinic-7", "s3://")
 PRIVATE = {

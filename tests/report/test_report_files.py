@@ -21,7 +21,7 @@ from pate.report.files import read_report, write_pages
 from pate.report.html import Block, Page, Section
 from pate.report.papers import paper_rows, source_of
 from pate.report.schema import Report
-from pate.report.sections.run import as_images, load_examples
+from pate.report.sections.pipeline import as_images, load_examples
 from pate.runs.files import RunFiles
 
 

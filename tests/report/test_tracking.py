@@ -14,7 +14,7 @@ import yaml
 from support.command_line import in_process
 
 from pate.report.files import read_report
-from pate.report.tracking import as_object, tracked_figures, write_mlflow
+from pate.report.tracking import tracked_figures, tracked_object, write_mlflow
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_nothing_private_is_exported(
 ) -> None:
     run = of_private_data(finished_run, tmp_path / "run")
     shutil.rmtree(run / "private")
-    text = json.dumps(as_object(run))
+    text = json.dumps(tracked_object(run))
     assert not [word for word in ("hiv", "nurse", "left out") if word in text]
 
 
