@@ -20,11 +20,11 @@ from pydantic import (
 
 from pate.data.settings import Settings, Several
 
-MAX_WORKERS = 100_000
+_MAX_WORKERS = 100_000
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 
-Gpus = Literal["auto"] | float
+_Gpus = Literal["auto"] | float
 
 
 def _in_bytes(value: Any) -> Any:
@@ -51,8 +51,8 @@ class Workers(Settings):
         At most so many; as many as there are jobs if left out.
     """
 
-    min: int = Field(default=1, ge=1, le=MAX_WORKERS)
-    max: int | None = Field(default=None, ge=1, le=MAX_WORKERS)
+    min: int = Field(default=1, ge=1, le=_MAX_WORKERS)
+    max: int | None = Field(default=None, ge=1, le=_MAX_WORKERS)
 
     @model_validator(mode="before")
     @classmethod
@@ -88,7 +88,7 @@ class Resources(Settings):
     """
 
     cpus: float | None = Field(default=None, ge=0)
-    gpus: Gpus | None = None
+    gpus: _Gpus | None = None
     memory: Bytes | None = Field(default=None, gt=0)
     accelerator_type: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
     labels: dict[str, str] = Field(default_factory=dict)
@@ -96,8 +96,8 @@ class Resources(Settings):
 
     @field_validator("gpus")
     @classmethod
-    def _as_ray_takes_them(cls, value: Gpus | None) -> Gpus | None:
-        return checked_gpus(value)
+    def _as_ray_takes_them(cls, value: _Gpus | None) -> _Gpus | None:
+        return _checked_gpus(value)
 
     @field_validator("custom")
     @classmethod
@@ -110,7 +110,7 @@ class Resources(Settings):
         return value
 
 
-def checked_gpus(value: Gpus | None) -> Gpus | None:
+def _checked_gpus(value: _Gpus | None) -> _Gpus | None:
     """A share of one GPU, or whole ones."""
     if isinstance(value, float | int):
         if value < 0:
@@ -141,15 +141,15 @@ class RaySettings(Settings):
 
     workers: Workers = Workers()
     cpus_per_worker: float = Field(default=1.0, gt=0)
-    gpus_per_worker: Gpus = "auto"
+    gpus_per_worker: _Gpus = "auto"
     worker_timeout_seconds: float = Field(default=600.0, ge=1)
     teacher_timeout_seconds: float | None = Field(default=None, gt=0)
     memory_per_reader: Bytes = Field(default=500_000_000, gt=0)
 
     @field_validator("gpus_per_worker")
     @classmethod
-    def _as_ray_takes_them(cls, value: Gpus) -> Gpus | None:
-        return checked_gpus(value)
+    def _as_ray_takes_them(cls, value: _Gpus) -> _Gpus | None:
+        return _checked_gpus(value)
 
 
 MAX_KINDS = 1_000

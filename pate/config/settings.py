@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MAX_TEACHERS = 100_000
-MAX_ASKED = 10_000_000
+_MAX_ASKED = 10_000_000
 """Limits far above what anybody runs, and low enough that a mistake is told before it fills the memory."""
 
 _FAMILIES = {"__all__": {"resources"}}
@@ -94,8 +94,8 @@ def _checked(check: Callable[[object], Any]) -> BeforeValidator:
 Epsilon = Annotated[float, _checked(parameters.epsilon)]
 Delta = Annotated[float, _checked(parameters.delta)]
 Order = Annotated[float, _checked(parameters.order)]
-Positive = Annotated[float, _checked(lambda value: parameters.positive(value, ""))]
-Count = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=1, most=MAX_ASKED))]
+_Positive = Annotated[float, _checked(lambda value: parameters.positive(value, ""))]
+Count = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=1, most=_MAX_ASKED))]
 Seed = Annotated[int, _checked(parameters.seed)]
 Teachers = Annotated[int, _checked(lambda value: parameters.whole(value, "", least=2, most=MAX_TEACHERS))]
 
@@ -114,8 +114,8 @@ class Sanitise(Settings):
     """
 
     order: Order
-    beta: Positive
-    sigma_ss: Positive = 4.0
+    beta: _Positive
+    sigma_ss: _Positive = 4.0
 
 
 class LedgerName(Settings):

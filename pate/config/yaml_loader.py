@@ -20,7 +20,7 @@ from pate.storage.files import read_whole
 MAX_BYTES = 1_000_000
 MAX_VALUES = 20_000
 MAX_DEPTH = 40
-LARGEST = 2**63
+_LARGEST = 2**63
 """Whole numbers stay below this, and above its negative: they fit into eight bytes wherever they go."""
 
 _HINTS = {
@@ -114,7 +114,7 @@ class _PlainLoader(yaml.SafeLoader):
     def _check_number(self, node: yaml.ScalarNode) -> None:
         if node.tag == f"{_TAG}int":
             digits = node.value.replace("_", "")
-            if len(digits) > 20 or abs(int(digits)) >= LARGEST:
+            if len(digits) > 20 or abs(int(digits)) >= _LARGEST:
                 self._refuse(node, f"{shown(node.value)} is too large a number")
         if node.tag == f"{_TAG}float" and not math.isfinite(self.construct_yaml_float(node)):
             self._refuse(node, f"{shown(node.value)} is not a finite number")

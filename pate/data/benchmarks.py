@@ -25,7 +25,7 @@ from pate.errors import DataError, first_line
 Images = tuple[NDArray, NDArray[np.int64]]
 
 
-class Splits(NamedTuple):
+class _Splits(NamedTuple):
     """A benchmark's images and labels as in its files, and notes about those files."""
 
     train: Images
@@ -80,7 +80,7 @@ def _unit_interval(images: NDArray) -> NDArray[np.float32]:
     return images.astype(np.float32) / np.float32(255)
 
 
-def _find(source: str, reader: Callable[[Path, bool], Splits], folders: list[Path]) -> Splits:
+def _find(source: str, reader: Callable[[Path, bool], _Splits], folders: list[Path]) -> _Splits:
     for folder in folders:
         try:
             return _checked(reader(folder, False), source)
@@ -98,7 +98,7 @@ def _find(source: str, reader: Callable[[Path, bool], Splits], folders: list[Pat
         ) from None
 
 
-def _checked(splits: Splits, source: str) -> Splits:
+def _checked(splits: _Splits, source: str) -> _Splits:
     classes = _READERS[source][1]
     for images, labels in (splits.train, splits.test):
         if images.ndim < 3 or len(images) != len(labels):
@@ -108,7 +108,7 @@ def _checked(splits: Splits, source: str) -> Splits:
     return splits
 
 
-def _mnist(cls_name: str, folder: Path, download: bool) -> Splits:
+def _mnist(cls_name: str, folder: Path, download: bool) -> _Splits:
     import torchvision.datasets
 
     cls = getattr(torchvision.datasets, cls_name)
@@ -124,13 +124,13 @@ def _mnist(cls_name: str, folder: Path, download: bool) -> Splits:
             raise FileNotFoundError(raw)
         download = not all((raw / name).exists() for name in names)  # verifies and unpacks, without a network
     train, test = (cls(str(folder), train=flag, download=download) for flag in (True, False))
-    return Splits(
+    return _Splits(
         (train.data.numpy(), train.targets.numpy().astype(np.int64)),
         (test.data.numpy(), test.targets.numpy().astype(np.int64)),
     )
 
 
-def _fashion_mnist(folder: Path, download: bool) -> Splits:
+def _fashion_mnist(folder: Path, download: bool) -> _Splits:
     """Fashion-MNIST as torchvision keeps it, else as the Debian package dataset-fashion-mnist installs it."""
     try:
         return _mnist("FashionMNIST", folder, download)
@@ -141,7 +141,7 @@ def _fashion_mnist(folder: Path, download: bool) -> Splits:
         [_idx(_DEBIAN_FASHION_MNIST / f"{part}-{kind}-ubyte.gz") for part in ("train", "t10k")]
         for kind in ("images-idx3", "labels-idx1")
     )
-    return Splits((images[0], labels[0].astype(np.int64)), (images[1], labels[1].astype(np.int64)))
+    return _Splits((images[0], labels[0].astype(np.int64)), (images[1], labels[1].astype(np.int64)))
 
 
 def _idx(path: Path) -> NDArray[np.uint8]:
@@ -153,7 +153,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, -1, 4 + 4 * content[3]).reshape(sides)
 
 
-def _svhn(folder: Path, download: bool) -> Splits:
+def _svhn(folder: Path, download: bool) -> _Splits:
     """Official .mat layout: X is 32×32×3×N, and the digit 0 has label 10. Read without torchvision's md5 refusal.
 
     Where the `extra` images are there as well, they are private records too, as in the papers: 604,388 in all.
@@ -185,10 +185,10 @@ def _svhn(folder: Path, download: bool) -> Splits:
         result[split] = np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2)), labels
     train = [result[split] for split in ("train", "extra") if split in result]
     images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
-    return Splits((images, labels), result["test"], tuple(notes))
+    return _Splits((images, labels), result["test"], tuple(notes))
 
 
-def _cifar10(folder: Path, download: bool) -> Splits:
+def _cifar10(folder: Path, download: bool) -> _Splits:
     """The binary version: 3,073 bytes per record (label, then red, green and blue planes); nothing is unpickled."""
     home = folder / "cifar-10-batches-bin"
     if download:
@@ -201,10 +201,10 @@ def _cifar10(folder: Path, download: bool) -> Splits:
         records = np.fromfile(home / name, dtype=np.uint8).reshape(-1, 3073)
         batches.append((records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0].astype(np.int64)))
     images, labels = zip(*batches[:5], strict=True)
-    return Splits((np.concatenate(images), np.concatenate(labels)), batches[5])
+    return _Splits((np.concatenate(images), np.concatenate(labels)), batches[5])
 
 
-_READERS: dict[str, tuple[Callable[[Path, bool], Splits], tuple[str, ...], int]] = {
+_READERS: dict[str, tuple[Callable[[Path, bool], _Splits], tuple[str, ...], int]] = {
     "mnist": (lambda folder, download: _mnist("MNIST", folder, download), _DIGITS, 9_000),
     "fashion_mnist": (_fashion_mnist, _CLOTHES, 9_000),
     "svhn": (_svhn, _DIGITS, 10_000),

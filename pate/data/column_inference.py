@@ -31,7 +31,7 @@ DATE_FORMS = (
 )
 """Forms of dates that are tried, the most usual first: of two that fit, the first is taken."""
 
-MAX_CATEGORIES = 50
+_MAX_CATEGORIES = 50
 _MOSTLY = 0.8
 _RECORDS = 50  # to guess from: a delimiter, or what a column holds
 _MIN_NUMBERS = 10  # different ones: a column with fewer may be one of categories
@@ -96,7 +96,7 @@ def guess_dialect(public: Sequence[Path], encoding: str | None = None) -> Dialec
     return Dialect(delimiter, "," if commas and not points else ".", encoding)
 
 
-def missing_markers(columns: Mapping[str, Column]) -> list[str]:
+def _missing_markers(columns: Mapping[str, Column]) -> list[str]:
     """Texts that seem to say in a public table that nothing is there, such as `k.A.` or `-`.
 
     They are repeated in columns that hold numbers, or dates of one form, in most other cells; such as have digits other
@@ -119,7 +119,7 @@ def named_or_guessed_markers(
     """Texts that mean "missing": those that the user names, and those found in the public file."""
     columns = {name: column for name, column in public.columns.items() if name not in special}
     named = {folded(marker): marker.strip() for marker in given}
-    guessed = [marker for marker in missing_markers(columns) if folded(marker) not in named]
+    guessed = [marker for marker in _missing_markers(columns) if folded(marker) not in named]
     for marker in guessed:
         where = [name for name, column in columns.items() if folded(marker) in map(folded, _texts(column))]
         guesses.append(
@@ -214,7 +214,7 @@ def seen(name: str, column: Column) -> Seen:
         unsure = other != form and _are_dates(column, other, filled[:_RECORDS])
         return Seen(name, "date", gaps, len(distinct), f"day or month first? {other} fits too" if unsure else "", form)
     words = [text for text, number in zip(texts, numbers, strict=True) if np.isinf(number)]
-    few = len(distinct) <= min(MAX_CATEGORIES, max(2, len(filled) // 2))
+    few = len(distinct) <= min(_MAX_CATEGORIES, max(2, len(filled) // 2))
     if len(words) < ((1 - _MOSTLY) if few else 0.5) * len(filled):
         rare = ", ".join(repr(text) for text, _ in Counter(words).most_common(3))
         return Seen(

@@ -355,7 +355,7 @@ _SINCE = re.compile(r"(years|days|hours) since (.++)", re.DOTALL)
 _EPOCH = np.datetime64("2000-01-01", "s")
 
 Years = NDArray[np.float64]
-DateFeatures = Mapping[str, Sequence[str]]
+_DateFeatures = Mapping[str, Sequence[str]]
 
 
 def since(feature: str) -> tuple[str, str] | None:
@@ -368,7 +368,7 @@ def since(feature: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2])
 
 
-def problem_of(date_features: DateFeatures, dates: Collection[str]) -> str | None:
+def problem_of(date_features: _DateFeatures, dates: Collection[str]) -> str | None:
     """What is wrong with the features of dates that somebody names, in one line; None if nothing is."""
     used: set[str] = set()
     for column, features in date_features.items():

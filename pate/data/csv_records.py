@@ -161,12 +161,6 @@ def _cells(record: str, delimiter: str) -> list[str] | Flaw:
     return row if text.isascii() else [cell.replace(_CARRIAGE_RETURN, "\r") for cell in row]
 
 
-def csv_columns(content: bytes, where: str, wanted: Wanted, dialect: Dialect = USUAL) -> Batch:
-    """The columns of a csv file with a header that are wanted, and the names of all."""
-    (whole,) = csv_batches(io.BytesIO(content), where, wanted, dialect)
-    return whole
-
-
 def csv_batches(
     file: BinaryIO, where: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
 ) -> Iterator[Batch]:

@@ -62,7 +62,7 @@ class Summary:
 class ShardReader:
     """Reads some shards once, a batch at a time, and hands out their records by part from its own disk.
 
-    The disk is that of `folder`, else the machine's usual place for temporary files (see `pate.data.shards`).
+    The disk is that of `folder`, else the machine's usual place for temporary files.
     `pate.voters.teachers.readers` makes actors of it.
     """
 
@@ -71,7 +71,7 @@ class ShardReader:
     ) -> None:
         self._paths, self._format, self._forgotten = shards.paths[some], shards.format, frozenset(shards.forgotten)
         self._key, self._split, self._folder = key, split, folder
-        self._spill: Spill | None = None
+        self._spill: _Spill | None = None
 
     def load(self) -> Summary | str:
         """Read everything; what is wrong with a shard comes back as text, so that no log quotes it."""
@@ -82,11 +82,11 @@ class ShardReader:
             return str(error)
 
     def _load(self) -> Summary:
-        spill = Spill(self._format.shape, self._format.id is not None, self._folder)
+        spill = _Spill(self._format.shape, self._format.id is not None, self._folder)
         found, problems = Summary(), Problems()
         for path in self._paths:
             with problems.gathered():
-                for records in records_in(path, self._format):
+                for records in _records_in(path, self._format):
                     kept = self._without_forgotten(records)
                     found += summary_of(kept, self._key)
                     spill.add(*self._placed(kept))
@@ -116,7 +116,7 @@ class ShardReader:
 
     def stretch(self, begin: int) -> tuple[NDArray, NDArray[np.int64]]:
         """Some of this reader's records, from the one numbered `begin` on; none where there are no more."""
-        block = self._loaded().stretch(begin, rows_at_once(self._format))
+        block = self._loaded().stretch(begin, _rows_at_once(self._format))
         return block.X, block.y
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class ShardReader:
             self._spill.close()
             self._spill = None
 
-    def _loaded(self) -> Spill:
+    def _loaded(self) -> _Spill:
         if self._spill is None and isinstance(self.load(), str):  # started again elsewhere
             raise DataError(f"private shards cannot be read again on {socket.gethostname()}")
         assert self._spill is not None
@@ -149,22 +149,22 @@ def read_all(paths: Sequence[str], format: Format) -> Records:
     problems = Problems()
     for path in paths:
         with problems.gathered():
-            found += records_in(path, format)
+            found += _records_in(path, format)
     problems.raise_all()
     return joined(found, format)
 
 
-def records_in(path: str, format: Format) -> Iterator[Records]:
+def _records_in(path: str, format: Format) -> Iterator[Records]:
     """The records of one shard, a batch at a time; the first batch with a mistake ends it."""
     needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
     wanted = Wanted(needed, format.ignore, format.features, format.keep_missing)
-    for table in tables_in(path, format.source, wanted, format.dialect, rows_at_once(format)):
+    for table in tables_in(path, format.source, wanted, format.dialect, _rows_at_once(format)):
         if format.source == "npz" and format.id is None and "id" in table.columns:
             raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
         yield records_of(with_known_columns(table, format), format)
 
 
-def rows_at_once(format: Format) -> int:
+def _rows_at_once(format: Format) -> int:
     """How many records are in memory together: a few megabytes of them."""
     cells = _CELLS_AT_ONCE // (4 if format.source == "csv" else 1)  # each of which is a text there
     return max(1, min(_MAX_ROWS_AT_ONCE, cells // math.prod(format.shape)))
@@ -232,7 +232,7 @@ class Block:
         return X[order], y[order]
 
 
-class Spill:
+class _Spill:
     """Records of features of one shape, in runs: each is what was added at once, sorted by part.
 
     In memory are only the places where the parts of each run begin.

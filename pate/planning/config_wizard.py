@@ -159,7 +159,7 @@ def start(
     guesses += [f"column {one.name!r}: {one.wrong}" for one in columns if one.wrong]
     shares = {one.name: missing_share(inside.columns[one.name], one.kind, one.form) for one in columns}
     with private_errors(private, known, console):
-        check_private_cells(inside, columns, console)
+        _check_private_cells(inside, columns, console)
         about = _about_records(inside, id, records, loud)
     delta = usual_delta(about) if delta is None else delta
     of_dates = _date_features(outside, columns, guesses)
@@ -168,7 +168,7 @@ def start(
     with private_errors(private, known, console, "records") if records is None else nullcontext():
         found = recommend(about, len(names), target_epsilon, delta, len(outside), near)
     for name in candidates:
-        describe_privately(inside, name, console)
+        _describe_privately(inside, name, console)
     return Start(
         private, public, test, dialect, columns, shares, ignored, label, names, id, about, target_epsilon, delta, found,
         found_markers, candidates, of_dates, guesses, loud,
@@ -472,7 +472,7 @@ def _something_is_wrong(private: Path, argument: str | None) -> DataError:
     return DataError(text) if argument is None else DataError(f"{text}, or give {{{argument}}}", **{argument: None})
 
 
-def check_private_cells(private: Table, columns: Sequence[Seen], console: Console) -> None:
+def _check_private_cells(private: Table, columns: Sequence[Seen], console: Console) -> None:
     """Raise DataError where private cells are no numbers or dates: such a record would silently cast no vote.
 
     The operator at a terminal is told what they hold, as it may be another marker of missing values.
@@ -495,7 +495,7 @@ def check_private_cells(private: Table, columns: Sequence[Seen], console: Consol
     problems.raise_all()
 
 
-def describe_privately(private: Table, name: str, console: Console) -> None:
+def _describe_privately(private: Table, name: str, console: Console) -> None:
     """Tell the operator whether a column can say whose record it is: several records each, or one each."""
     with suppress(DataError):  # of dates and the like, which are no ids
         distinct = len({text for text in private.columns[name].texts() if text})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from voters.neighbours.test_neighbours_run import Data, config, data, run, store
 from pate import PATEClassifier, pipeline
 from pate.boundary import PartialVotes, sum_votes
 from pate.config import parse_config
-from pate.data.csv_records import csv_columns
+from pate.data.csv_records import csv_batches
 from pate.data.formats import Wanted
 from pate.data.partition import ranks
 from pate.data.private import Records, Shards, check_private, is_per_person, records_of
@@ -161,7 +162,7 @@ def test_valid_csv_is_read_the_same_either_way(ending: str, start: str) -> None:
     cells = ["a", ' "b, c"', '"d ""e"""', "", " f ", "\u2028g", "'h", "1e5", "\x0b", '"i\nj"', "k\rl"]
     lines = ["x,y", *(f"{one},{other}" for one in cells for other in cells), "", "last,"]
     content = (start + ending.join(lines) + ending).encode()
-    strict, kept = (csv_columns(content, "f", Wanted({}, keep_bad=keep))[0] for keep in (False, True))
+    strict, kept = (next(csv_batches(io.BytesIO(content), "f", Wanted({}, keep_bad=keep)))[0] for keep in (False, True))
     assert {name: column.values for name, column in strict.items()} == {n: c.values for n, c in kept.items()}
     assert len(kept["x"].values) == 122
 
