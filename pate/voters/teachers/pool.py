@@ -238,7 +238,10 @@ class Pool:
             seconds.append(result)
         self._schedule.expect(seconds)
         self._seconds = seconds
-        return self._expected(seconds)
+        work = dict.fromkeys(self._kinds, 0.0)
+        for number in self._teaching.assignment:
+            work[self._kinds[number]] += seconds[number]
+        return max(total / max(1, min(fits(kind.needs), self._most)) for kind, total in work.items())
 
     def train(self, part_data: PartData, done: Callable[[int], None], parts: Collection[int] | None = None) -> None:
         """Train every part, or those of `parts`, that no live worker holds."""
@@ -247,7 +250,11 @@ class Pool:
             self.wait_for(min(self._least, self._schedule.waiting))
         while not self._schedule.finished:
             self._ask_for_workers()
-            for worker, task in self._schedule.hand_out(self._soon_there()):
+            since = time.monotonic() - _SECONDS_TO_START  # those asked for before wait for a place
+            soon_there: Counter[Kind] = Counter(
+                starting.kind for starting in self._starting.values() if starting.since > since
+            )
+            for worker, task in self._schedule.hand_out(soon_there):
                 self._hand_to(worker, task, part_data)
             self._look_for_results()
             done(len(self._schedule.held))
@@ -290,13 +297,10 @@ class Pool:
             for reference in pending[number:]:
                 ray.kill(self._starting.pop(reference).worker)
             for _ in range(number - len(pending)):
-                self._start_worker(kind)
-
-    def _start_worker(self, kind: WorkerKind) -> None:
-        worker = self._actor.options(**kind.options, max_restarts=0).remote(
-            self._shared, hide_gpus=not kind.gpus, own_process=True, threads=kind.threads
-        )
-        self._starting[self._arrival(worker, kind)] = _Starting(worker, kind, time.monotonic())
+                worker = self._actor.options(**kind.options, max_restarts=0).remote(
+                    self._shared, hide_gpus=not kind.gpus, own_process=True, threads=kind.threads
+                )
+                self._starting[self._arrival(worker, kind)] = _Starting(worker, kind, time.monotonic())
 
     def _arrival(self, worker: Any, kind: Any) -> Any:
         """A call that is answered when the worker is ready for the kinds of teachers it gets.
@@ -318,11 +322,6 @@ class Pool:
             starting.append(_Starting(worker, kind, time.monotonic()))
         self._starting = {self._arrival(one.worker, one.kind): one for one in starting}
 
-    def _soon_there(self) -> Counter[Kind]:
-        """Workers that are being started, as far as one can tell: those that wait for a place wait longer."""
-        since = time.monotonic() - _SECONDS_TO_START
-        return Counter(starting.kind for starting in self._starting.values() if starting.since > since)
-
     def _look_for_results(self) -> None:
         """Take in what is ready: workers, and what they have done."""
         import ray
@@ -336,13 +335,6 @@ class Pool:
                 self._welcome(reference)
             else:
                 self._finish(reference)
-
-    def _expected(self, seconds: Sequence[float]) -> float:
-        """Expected seconds of training with the workers for which there is room now."""
-        work = dict.fromkeys(self._kinds, 0.0)
-        for number in self._teaching.assignment:
-            work[self._kinds[number]] += seconds[number]
-        return max(total / max(1, min(fits(kind.needs), self._most)) for kind, total in work.items())
 
     def _answer(self, worker: Any, reference: Any, what: str) -> Any:
         """What a worker says before it has any private record."""

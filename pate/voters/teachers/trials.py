@@ -27,7 +27,6 @@ from pate.voters.base import RehearsedVotes
 from pate.voters.teachers.ensemble import count_votes, expected_seconds
 
 if TYPE_CHECKING:
-    from pate.teachers import Recipe
     from pate.voters.teachers.settings import TeachersConfig
 
 _MANY = 2000  # examples for a teacher that fails on a few
@@ -49,22 +48,19 @@ def try_teachers(config: TeachersConfig, public: PublicData) -> None:
                 shown = recipe.build_features().transform(public.X_public[:SHOWN])
                 if len(shown) != len(public.X_public[:SHOWN]):
                     raise ValueError("not one row per example")
-            if type(recipe.estimator(config.seed)).__module__.startswith("sklearn."):
-                _fit_teacher(recipe, public, config.seed)
-
-
-def _fit_teacher(recipe: Recipe, public: PublicData, seed: int) -> None:
-    sizes = dict.fromkeys(min(n, len(public.X_public)) for n in (few_labels(public.n_classes), _MANY))
-    for size in sizes:
-        try:
-            with attempt(f"{recipe.key}.name = {recipe.name!r}", "trained"):
-                X = recipe.build_features().transform(public.X_public[:size])
-                teacher = PartClassifier(recipe.estimator(seed)).fit(X, dummy_labels(size, public.n_classes))
-                teacher.predict(X[:SHOWN])
-            return
-        except AttemptFailed as error:
-            failure = error
-    raise failure
+            if not type(recipe.estimator(config.seed)).__module__.startswith("sklearn."):
+                continue
+            few, many = (min(n, len(public.X_public)) for n in (few_labels(public.n_classes), _MANY))
+            for size in dict.fromkeys((few, many)):
+                try:
+                    with attempt(f"{recipe.key}.name = {recipe.name!r}", "trained"):
+                        X = recipe.build_features().transform(public.X_public[:size])
+                        teacher = PartClassifier(recipe.estimator(config.seed))
+                        teacher.fit(X, dummy_labels(size, public.n_classes)).predict(X[:SHOWN])
+                    break
+                except AttemptFailed:
+                    if size == many:
+                        raise
 
 
 def try_rounds_by_student(config: TeachersConfig, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:

@@ -27,6 +27,7 @@ from pate.voters.teachers.worker import Teaching, Worker
 pytestmark = pytest.mark.usefixtures("local_ray")
 N_PARTS = 9
 _POOLS: list[Pool] = []
+HERE = "voters.teachers.test_pool"  # as workers find it below the one folder that is importable there
 
 
 def pool_of(
@@ -39,9 +40,7 @@ def pool_of(
     settings = {"workers": 2} | settings
     chosen = store or InMemory()
     ray_settings = RaySettings(**settings)  # type: ignore[arg-type]
-    teaching = Teaching(
-        kinds, 3, 0, assign_recipes(kinds, n_parts), [str(Path(__file__).parent), str(REPOSITORY / "tests")]
-    )
+    teaching = Teaching(kinds, 3, 0, assign_recipes(kinds, n_parts), [str(REPOSITORY / "tests")])
     pool = Pool(teaching, chosen, ray_settings, say)  # type: ignore[arg-type]
     _POOLS.append(pool)
     return pool
@@ -98,7 +97,7 @@ class NotesWhatItSees:
 def test_features_of_queries_are_worked_out_once_for_all_workers(tmp_path: Path) -> None:
     """And a worker that dies with some of them is a worker that is lost, for those who wait for them too."""
     seen = tmp_path / "seen"
-    noting = ({"name": f"{Path(__file__).stem}.NotesWhatItSees", "params": {"file": str(seen)}},)
+    noting = ({"name": f"{HERE}.NotesWhatItSees", "params": {"file": str(seen)}},)
     kinds = [
         Recipe("sklearn.tree.DecisionTreeClassifier", {"max_depth": depth}, noting, key=f"teachers.{depth}")
         for depth in (1, 2)
@@ -185,7 +184,7 @@ def test_stored_teachers_that_cannot_be_read_are_trained_again() -> None:
     assert votes(pool, 4).sum(axis=1).tolist() == [4] * len(private_data()[0])
     pool.close()
     with pytest.raises(ConfigError, match="cannot be fitted"):
-        pool_of([Recipe(f"{__name__}.Fragile", {})], 2, workers=1).probe(private_data()[0], 10)
+        pool_of([Recipe(f"{HERE}.Fragile", {})], 2, workers=1).probe(private_data()[0], 10)
 
 
 class Hangs(BaseEstimator):
@@ -208,7 +207,7 @@ class Hangs(BaseEstimator):
 @pytest.mark.parametrize("deadly", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_record_that_hangs_or_kills_its_worker_costs_one_teacher(deadly: bool) -> None:
     store = InMemory()
-    kinds = [Recipe(f"{__name__}.Hangs", {"deadly": deadly})]
+    kinds = [Recipe(f"{HERE}.Hangs", {"deadly": deadly})]
     pool = pool_of(kinds, 5, store, teacher_timeout_seconds=4.0)
     pool.probe(private_data()[0], 10)
     X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])
@@ -260,7 +259,7 @@ def test_a_job_that_hangs_on_one_machine_is_also_given_to_another(
 ) -> None:
     monkeypatch.setattr("pate.voters.teachers.schedule.SLOW_SECONDS", 2.0)
     store = InMemory()
-    pool = pool_of([Recipe(f"{__name__}.SlowOnce", {"flag": str(tmp_path / "flag")})], 5, store)
+    pool = pool_of([Recipe(f"{HERE}.SlowOnce", {"flag": str(tmp_path / "flag")})], 5, store)
     X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])
     pool.train(lambda part: ((X + 7 if part == 2 else X), y), lambda _: None)
     assert (tmp_path / "flag").exists()
