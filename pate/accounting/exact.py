@@ -147,7 +147,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Losses:
+class _Losses:
     """Distributions of the privacy loss on a grid, [histograms, 2n + 1], and the mass at infinity."""
 
     interval: float
@@ -177,9 +177,9 @@ def pld_epsilon(outcomes: NeighbourOutcomes, delta: float, guess: float = math.i
     interval = max(interval, finest)
     visible = 0.05 * min(scale, largest)  # an ε below this need not be precise
     for _ in range(6):
-        curves = worst_curves(outcomes, interval, cut)
-        epsilon = composed_epsilon(curves, delta)
-        coarse = composed_epsilon([c.coarser() for c in curves], delta)
+        curves = _worst_curves(outcomes, interval, cut)
+        epsilon = _composed_epsilon(curves, delta)
+        coarse = _composed_epsilon([c.coarser() for c in curves], delta)
         if (
             math.isinf(epsilon)
             or interval < 4 * finest
@@ -190,13 +190,13 @@ def pld_epsilon(outcomes: NeighbourOutcomes, delta: float, guess: float = math.i
     return epsilon
 
 
-def composed_epsilon(curves: list[Curves], delta: float) -> float:
+def _composed_epsilon(curves: list[Curves], delta: float) -> float:
     """ε of the composition, the larger direction's."""
     forward = losses_epsilon([connect_the_dots(c) for c in curves], delta)
     return max(forward, losses_epsilon([connect_the_dots(c.reversed()) for c in curves], delta))
 
 
-def worst_curves(outcomes: NeighbourOutcomes, interval: float, cut: float) -> list[Curves]:
+def _worst_curves(outcomes: NeighbourOutcomes, interval: float, cut: float) -> list[Curves]:
     """The worst neighbours' curves of all distinct histograms; answers rarer than `cut` widen no grid."""
     widths = _largest_losses(outcomes, cut)
     multiplicity = np.bincount(outcomes.where, minlength=len(outcomes.own))
@@ -243,7 +243,7 @@ def _divergence(log_p: Array, log_q: Array, epsilons: Array) -> Array:
     return total
 
 
-def connect_the_dots(curves: Curves) -> Losses:
+def connect_the_dots(curves: Curves) -> _Losses:
     """The distributions on the grid whose divergences meet the curves there and are above them in between.
 
     Algorithm 1 of Doroshenko et al. 2022. Its masses are second differences, linear in δ, and
@@ -257,10 +257,10 @@ def connect_the_dots(curves: Curves) -> Losses:
     mass[:, -1] = rise[:, -1] / math.expm1(-curves.interval)
     mass[:, mass.shape[1] // 2] += 1.0
     infinite = np.clip(curves.there[:, -1], 0.0, 1.0)
-    return Losses(curves.interval, np.maximum(mass, 0.0), infinite, curves.multiplicity)
+    return _Losses(curves.interval, np.maximum(mass, 0.0), infinite, curves.multiplicity)
 
 
-def losses_epsilon(losses: list[Losses], delta: float) -> float:
+def losses_epsilon(losses: list[_Losses], delta: float) -> float:
     """The smallest ε for which the composition of all the losses is (ε, δ), from above; infinity if none.
 
     The distributions are tilted by exp(tilt·loss) first, which centres the composition near ε, so that
@@ -281,10 +281,10 @@ def losses_epsilon(losses: list[Losses], delta: float) -> float:
     return math.inf
 
 
-def _log_moments(losses: list[Losses], tilts: Array) -> Array:
+def _log_moments(losses: list[_Losses], tilts: Array) -> Array:
     """log E[exp(tilt·total loss)] at each tilt."""
 
-    def log_moments(part: Losses) -> Array:
+    def log_moments(part: _Losses) -> Array:
         moments: Array = part.mass @ np.exp(np.outer(part.grid(), tilts))
         of_part: Array = part.multiplicity.astype(np.float64) @ np.log(moments)
         return of_part
@@ -293,11 +293,11 @@ def _log_moments(losses: list[Losses], tilts: Array) -> Array:
     return total
 
 
-def _largest_tilt(losses: list[Losses]) -> float:
+def _largest_tilt(losses: list[_Losses]) -> float:
     return _LARGEST_EXPONENT / max(float(part.grid()[-1]) for part in losses)
 
 
-def _tilted_epsilon(losses: list[Losses], tilt: float, infinite: float, delta: float) -> tuple[float, float]:
+def _tilted_epsilon(losses: list[_Losses], tilt: float, infinite: float, delta: float) -> tuple[float, float]:
     """ε from the composition tilted by `tilt`, and a bound on the rounding error in its δ."""
     from scipy.fft import next_fast_len  # costs 0.1 s: import where used
 
@@ -315,7 +315,7 @@ def _tilted_epsilon(losses: list[Losses], tilt: float, infinite: float, delta: f
     return epsilon, noise
 
 
-def _window(losses: list[Losses], tilt: float, log_moment: float) -> tuple[int, int]:
+def _window(losses: list[_Losses], tilt: float, log_moment: float) -> tuple[int, int]:
     """The grid indices outside which the tilted total loss has a mass below exp(_LOG_OUTSIDE) on each side.
 
     P(total ≥ x) ≤ E[exp(s·total)]/exp(s·x) for every s > 0, and likewise below; nor can it leave its support.
@@ -329,12 +329,12 @@ def _window(losses: list[Losses], tilt: float, log_moment: float) -> tuple[int, 
     return min(highest, max(-support, math.floor(-below.min() / interval))), highest
 
 
-def _compose(losses: list[Losses], tilt: float, size: int) -> Array:
+def _compose(losses: list[_Losses], tilt: float, size: int) -> Array:
     """The tilted distribution of the total loss, loss i·interval being at index i modulo `size`."""
 
     step = max(1, _ELEMENTS_AT_ONCE // size)
 
-    def transform(part: Losses) -> NDArray[np.complex128]:
+    def transform(part: _Losses) -> NDArray[np.complex128]:
         tilted = part.mass * np.exp(tilt * part.grid())
         tilted /= tilted.sum(axis=1, keepdims=True)
         product = np.ones(size // 2 + 1, dtype=np.complex128)

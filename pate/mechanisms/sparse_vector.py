@@ -84,7 +84,7 @@ class Design:
 
 
 @lru_cache(maxsize=64)
-def calibrated(epsilon: float, delta: float, unstable: int, max_queries: int) -> Design:
+def _calibrated(epsilon: float, delta: float, unstable: int, max_queries: int) -> Design:
     """The design with the lowest threshold that costs (epsilon, delta) at most, the sampler's share of δ set aside."""
     usable = delta * (1 - SAMPLER_SHARES[0])
 
@@ -222,7 +222,7 @@ class MSvec(StabilityTest):
     @cached_property
     def design(self) -> Design:
         """Noise and threshold, which are public."""
-        return calibrated(self.epsilon, self.delta, self.unstable, self.max_queries)
+        return _calibrated(self.epsilon, self.delta, self.unstable, self.max_queries)
 
     @property
     def votes_to_pass(self) -> int:

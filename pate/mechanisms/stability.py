@@ -99,7 +99,7 @@ class StabilityTest(Mechanism):
         return float(np.exp(self.log_pass(np.array([gap]))[0][0]))
 
 
-class SingleStabilityTest(StabilityTest):
+class _SingleStabilityTest(StabilityTest):
     """One noisy test per query, independent of every other."""
 
     query_delta: float
@@ -134,7 +134,7 @@ class SingleStabilityTest(StabilityTest):
         return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
 
 
-class LaplaceStabilityTest(SingleStabilityTest):
+class _LaplaceStabilityTest(_SingleStabilityTest):
     """A test with Laplace noise; (`epsilon`, `query_delta`)-DP per query."""
 
     epsilon: float
@@ -156,7 +156,7 @@ class LaplaceStabilityTest(SingleStabilityTest):
         return min(advanced, len(counts) * self.epsilon)
 
 
-class Subsampling(SingleStabilityTest):
+class Subsampling(_SingleStabilityTest):
     """What MSamp's tests share: teachers on Poisson subsamples of the records, and how large those are.
 
     A record is in each subsample with probability `sampling_rate`, but in at most κ = `votes_per_record` =
@@ -251,7 +251,7 @@ def lecture_sampling_rate(epsilon: float, query_delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class MStab(LaplaceStabilityTest):
+class MStab(_LaplaceStabilityTest):
     """The plurality if d + Lap(1/epsilon) > ln(1/query_delta)/epsilon, else ⊥; d is `stable_moves`.
 
     Neighbouring relation: one vote moves. Sensitivity: d changes by at most 1.
@@ -295,7 +295,7 @@ class MStab(LaplaceStabilityTest):
 
 
 @dataclass(frozen=True)
-class MSamp(LaplaceStabilityTest, Subsampling):
+class MSamp(_LaplaceStabilityTest, Subsampling):
     """The plurality if gap + Lap(2κ/epsilon) > 2κ·(1 + ln(1/query_delta)/epsilon), else ⊥.
 
     For teachers on Poisson subsamples of the records (`Subsampling`), where a record has at most κ =
@@ -377,7 +377,7 @@ def gaussian_test(sigma: float, bad_answer: float) -> NoisyTest:
     return NoisyTest(noise, threshold, threshold + math.ceil(_CLIP * sigma))
 
 
-class GaussianStabilityTest(SingleStabilityTest):
+class GaussianStabilityTest(_SingleStabilityTest):
     """The plurality if d + N(0, sigma²) reaches a threshold, else ⊥; d is `stable_moves`.
 
     The threshold is the least whole number that d = 0 reaches with a probability of at most `query_delta`.

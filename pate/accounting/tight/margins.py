@@ -134,14 +134,14 @@ def largest_below(plane: Plane, largest: float, size: int) -> tuple[Floats, int]
     np.maximum.at(inside, np.minimum(highest, s[-1]) - lowest, table)
     inside = np.maximum.accumulate(inside)
     inside[-1] = largest  # from `far` on, where also the rival may be so low that it does not matter
-    tests = tests_below(plane, s)
+    tests = _tests_below(plane, s)
     found = np.maximum(inside, tests)
     if plane.noise.tail_ratio:  # below 0 it is a mixture of x = 0, in that share, and of x out of play
         found[s < 0] = plane.noise.tail_ratio ** -s[s < 0] * largest + tests[s < 0]
     return np.minimum(found, largest), lowest
 
 
-def tests_below(plane: Plane, most: Ints) -> Floats:
+def _tests_below(plane: Plane, most: Ints) -> Floats:
     """The excess where one class is out of play, and the other has at most so many votes more than the rival."""
     radius = int(np.abs(most).max()) + 2 + plane.drop
     test = threshold_excesses(plane.noise, radius, plane.order)  # of noise ≥ k, from k = −radius on
