@@ -54,7 +54,7 @@ def test_long_names_and_no_images_fit_too(tab: Browser, finished_run: Path, tmp_
     report = json.loads((run / "report.json").read_text())
     report["classes"] = [f"a-rather-long-name-of-class-{name}" for name in report["classes"]]
     report["data"] = "mnist"
-    report["teachers"][0] |= {"name": "a_package.with.a.very.long.name.AClassifierWithAVeryLongNameIndeed"}
+    report["voters"]["teachers"][0] |= {"name": "a_package.with.a.very.long.name.AClassifierWithAVeryLongNameIndeed"}
     (run / "report.json").write_text(json.dumps(report))
     write_pages(run)
     for width in (390, 1280):
