@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from pate import __version__
 from pate.baselines import build_baseline
 from pate.baselines.nonprivate import nonprivate_model
+from pate.boundary.aggregator import own_ledger
 from pate.boundary.guard import guarded, is_pate_module, silenced
 from pate.cluster.connect import check_address
 from pate.cluster.remote_task import Progress, RemoteTask, gpu_on_cluster, here, on_gpu
@@ -29,6 +31,8 @@ from pate.data.private import PrivateData, Records, prepare_data, records_of
 from pate.data.public import PublicData, groupings
 from pate.data.sources import load
 from pate.errors import ConfigError, RunError
+from pate.ledger import Charge, Limits
+from pate.ledger.chain import identity
 from pate.networks.stored import tensors_from_bytes, tensors_to_bytes
 from pate.networks.threads import waiting_threads
 from pate.report.builder import benchmark_figures, data_name, software, together_of
@@ -37,6 +41,7 @@ from pate.report.measures import measure
 from pate.report.schema import BaselineReport, Privacy
 from pate.report.sections.privacy import privacy_statement
 from pate.report.sections.quality import warnings_of
+from pate.runs.anchoring import ChosenAnchor, choose_anchor
 from pate.runs.console import Console
 from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.runs.files import SECONDS
@@ -70,6 +75,7 @@ def run_baseline(
     public: PublicData | None = None,
     private: PrivateData | None = None,
     curve: bool = False,
+    anchor: str | None = None,
 ) -> BaselineOutcome:
     """Train the baseline as `config` says, in the directory or at the URL `out`; finished stages are not done again.
 
@@ -98,18 +104,22 @@ def run_baseline(
         The data, where it is in memory; else the config's source is read.
     curve : bool, default=False
         Whether the report on a benchmark also shows how well DP-SGD did while it trained.
+    anchor : str, default=None
+        A file or URL where the ledger's links are also kept; None is the user's own, "none" is nowhere.
     """
-    options = RunOptions(data_dir=data_dir, config_dir=config_dir, address=address, resume=resume)
+    options = RunOptions(data_dir=data_dir, config_dir=config_dir, address=address, resume=resume, anchor=anchor)
     context, records, model, planned = prepare(config, out, public, private, console or Console(), options, curve)
     cluster = joined(address, RaySettings()) if hasattr(model, "device") else nullcontext()
     with begin_run(out, config, options) as run, remove_empty_run(run), cluster:
         context.run = run
         stored = BaselineReport.model_validate_json(run.report_file.read_text()) if run.report_file.exists() else None
         if stored is None:
+            place = choose_anchor(run, identity(run.key), anchor, context.console.info)
             with context.clock.stage("train"):
                 if not run.released_file.exists():
                     train(context, records, model, curve)
                 card = _restore_released(model, run.released_file)
+                charge(context, card, place)
             save_model(model, run.model_folder, card, run)
             with context.clock.stage("report"):
                 found = report(context, records, model, planned)
@@ -208,6 +218,22 @@ def train(context: RunContext, everybody: Records, model: Any, curve: bool) -> N
     }
     about = {"card": card, "curve": list(getattr(model, "curve_", ()))}
     context.run.release_once(tensors_to_bytes(model.weights(), about))
+
+
+def charge(context: RunContext, card: dict[str, Any], anchor: ChosenAnchor) -> None:
+    """Enter what was trained in the run's ledger, by its digest and at its cost: once, and nothing else ever.
+
+    It is stored under `private/` by then, where nobody has seen it, and is published after that.
+    """
+    run, digest = context.run, sha256(context.run.released_file.read_bytes()).digest()
+    cost = f"{card['baseline']}: ε = {card['epsilon']:.6g} at δ = {card['delta']:g}"
+    with closing(own_ledger(run, Limits(1, 1, cost), anchor)()) as ledger:
+        if ledger.stored([digest]):
+            return
+        if not ledger.room():
+            raise RunError(f"{run.released_file}: is not what was charged; restore it, or begin a new run")
+        with ledger.batch(1):
+            ledger.charge_and_store([digest], [0], Charge(asked=1, answered=1))
 
 
 def _restore_released(model: Any, path: Path) -> dict[str, Any]:

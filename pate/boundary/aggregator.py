@@ -30,7 +30,7 @@ from pate.boundary.guard import error_kind, guarded_class, raised_by_pate
 from pate.config import Config, Sanitise
 from pate.data.partition import keyed_digest
 from pate.errors import ConfigError, PateError, RunError
-from pate.ledger import Charge, Ledger, SharedLedger
+from pate.ledger import Charge, Ledger, Limits, SharedLedger
 from pate.ledger.chain import Pin, identity
 from pate.ledger.stored import StoredLedger
 from pate.mechanisms import UNANSWERED, Mechanism, Stream
@@ -411,16 +411,22 @@ def ledger_opener(
 
     What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
     """
-    options: dict[str, Any] = {"ensemble": Version.of(directory).version}
-    options |= {"anchor": anchor.place, "new_anchor": anchor.new}
-    options["pins"] = published_pins(directory.path)
     shared = shared_ledger(voters.config, directory.place, config_dir)
     if shared is None:
-        head = directory.ledger_head.resolve()
-        own = (directory.ledger_file.resolve(), directory.key, head, "run", voters.limits())
-        if directory.storage is None:
-            return partial(Ledger, *own, **options)
-        return partial(StoredLedger, directory.storage.url, *own, **options)
+        return own_ledger(directory, voters.limits(), anchor)
     joint = shared.budget()
-    name = directory.id  # copies of a run are one run: they share its answers
+    name, options = directory.id, _vouched(directory, anchor)  # copies of a run are one run: they share its answers
     return partial(Ledger, shared.db, shared.key, shared.head, name, voters.limits(joint.order), joint, **options)
+
+
+def own_ledger(directory: Run, limits: Limits, anchor: ChosenAnchor) -> Callable[[], Ledger]:
+    """How the run's own ledger is opened, here or in storage."""
+    own = (directory.ledger_file.resolve(), directory.key, directory.ledger_head.resolve(), "run", limits)
+    if directory.storage is None:
+        return partial(Ledger, *own, **_vouched(directory, anchor))
+    return partial(StoredLedger, directory.storage.url, *own, **_vouched(directory, anchor))
+
+
+def _vouched(directory: Run, anchor: ChosenAnchor) -> dict[str, Any]:
+    published = {"ensemble": Version.of(directory).version, "pins": published_pins(directory.path)}
+    return {**published, "anchor": anchor.place, "new_anchor": anchor.new}

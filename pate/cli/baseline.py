@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pate.cli.options import AsJson, LogJson, ResumeOption, as_argument, resume_hint
+from pate.cli.options import AnchorOption, AsJson, LogJson, ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising
 
 
@@ -23,6 +23,7 @@ def baseline(
     ] = None,
     address: Annotated[str | None, typer.Option(help="train DP-SGD on a GPU of this Ray cluster")] = None,
     resume: ResumeOption = None,
+    anchor: AnchorOption = None,
     as_json: AsJson = False,
     log_json: LogJson = False,
 ) -> None:
@@ -47,6 +48,7 @@ def baseline(
             config_dir=config.parent,
             address=address,
             resume=as_argument(resume),
+            anchor=anchor,
             console=console,
         )
     if as_json:

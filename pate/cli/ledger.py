@@ -140,15 +140,14 @@ def _ledger_of(run: RunOf) -> _Place:
     pins: Mapping[str, Pin] = {}
     if run.config_file.exists():
         config = run.config
-        if not isinstance(config, Config):
-            raise RunError(f"{run.place}: is a run of `pate baseline`, which has no ledger")
         path, pins = run.ledger_file, published_pins(run.path)
-        if config.budget.ledger is None:
+        named = config.budget.ledger if isinstance(config, Config) else None
+        if named is None:
             if not path.exists() and not pins:
                 raise RunError(f"{path}: there is no ledger yet")
             return _Place(str(path), path, run.key, run.ledger_head, pins)
         _, config_dir = run.places
-        shared = SharedLedger.at(config_dir / config.budget.ledger.path, config.budget.ledger.id)
+        shared = SharedLedger.at(config_dir / named.path, named.id)
     elif SharedLedger.is_at(run.path):
         shared = SharedLedger.at(run.path)
     else:

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 _OPTION, _ALONE = "--resume", "yes"
 
+AnchorOption = Annotated[
+    str | None,
+    typer.Option(
+        help="file or URL outside the run where the ledger's links are kept besides, or none; else your state "
+        "folder; new: the run was moved here for good"
+    ),
+]
 ResumeOption = Annotated[
     Literal["yes", "auto"] | None,
     typer.Option(

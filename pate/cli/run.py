@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli.options import AsJson, LogJson, ResumeOption, as_argument, resume_hint
+from pate.cli.options import AnchorOption, AsJson, LogJson, ResumeOption, as_argument, resume_hint
 from pate.cluster.interrupts import advising, held_back
 from pate.errors import RunError
 from pate.runs.console import Console, in_a_job
@@ -32,13 +32,7 @@ def run(
     resume: ResumeOption = None,
     address: Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")] = None,
     force: Annotated[bool, typer.Option("--force", help="train even where parts are too small to learn from")] = False,
-    anchor: Annotated[
-        str | None,
-        typer.Option(
-            help="file or URL outside the run where the ledger's links are kept besides, or none; else your state "
-            "folder; new: the run was moved here for good"
-        ),
-    ] = None,
+    anchor: AnchorOption = None,
     trust: Annotated[
         list[str] | None,
         typer.Option(help="private/teachers: use teachers that the run has stored elsewhere, though they may run code"),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,6 +146,27 @@ def released(path: Path) -> dict[str, bytes] | None:
     return {name: array.tobytes() for name, array in load_file(path).items()} if path.exists() else None
 
 
+def charged(run: RunFiles) -> list[bytes]:
+    """What the ledger was charged for."""
+    if not run.ledger_file.exists():
+        return []
+    with closing(sqlite3.connect(run.ledger_file)) as ledger:
+        if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'answers'").fetchone():
+            return []
+        return [query for (query,) in ledger.execute("SELECT query FROM answers")]
+
+
+def test_another_release_than_the_one_charged_is_refused(start: Start, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert start(tmp_path / name, 0).status == 0
+    run, other = RunFiles(tmp_path / "a"), RunFiles(tmp_path / "b")
+    before = released(run.model_folder / "model.safetensors")
+    run.report_file.unlink()
+    shutil.copyfile(other.released_file, run.released_file)
+    assert start(run.path, 0).status != 0
+    assert released(run.model_folder / "model.safetensors") == before
+
+
 def test_what_is_released_is_stored_first_and_never_drawn_again(start: Start, tmp_path: Path) -> None:
     """Before it is stored nothing can be seen; from then on a resumed run publishes it, at the cost stored with it."""
     ended, total = start(tmp_path / "whole", 0)
@@ -158,10 +182,13 @@ def test_what_is_released_is_stored_first_and_never_drawn_again(start: Start, tm
             assert not run.model_folder.exists()
         else:
             assert seen in (None, stored)
+            assert charged(run) in ([], [sha256(run.released_file.read_bytes()).digest()])
+            assert charged(run) or not run.model_folder.exists()
         assert start(run.path, 0).status == 0
         published = released(run.model_folder / "model.safetensors")
         assert published == released(run.released_file)
         assert stored in (None, published)
+        assert charged(run) == [sha256(run.released_file.read_bytes()).digest()]
         card, report = (
             json.loads((run.model_folder / "model.json").read_text()),
             json.loads(run.report_file.read_text()),
