@@ -350,15 +350,19 @@ def _by_blocks(network: Callable[[torch.Tensor], torch.Tensor], examples: torch.
         return torch.cat([network(block) for block in examples.split(_PREDICTED_AT_ONCE)])
 
 
+def equal_examples(X: NDArray) -> NDArray[np.int64]:
+    """The number of the example that each row is, from 0 on: rows that are equal have the same."""
+    digests = [blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X)]
+    return np.unique(np.array(digests, dtype="V16"), return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
 def thirds(X: NDArray, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The third (0, 1 or 2) that each row belongs to, at random, and the number of the example that it is.
 
     An example that comes several times, with one label each, is in one third with all of them.
     """
-    digests = [blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X)]
-    found, example = np.unique(np.array(digests, dtype="V16"), return_inverse=True)
-    example = example.reshape(-1).astype(np.int64)
-    return (np.random.default_rng(seed).permutation(len(found)) % 3)[example], example
+    example = equal_examples(X)
+    return (np.random.default_rng(seed).permutation(example.max() + 1) % 3)[example], example
 
 
 def falls_short(

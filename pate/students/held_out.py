@@ -21,6 +21,7 @@ from pate.mechanisms import UNANSWERED
 from pate.runs.console import Console, Quiet
 from pate.runs.run import Run
 from pate.storage.files import write_arrays
+from pate.students._neural import equal_examples
 from pate.students.posterior import Labelled
 from pate.students.stage import fit_bare_student, new_student, student_inputs
 
@@ -135,7 +136,8 @@ def held_out(
                 student = fit_bare_student(config, seen, *rest, len(data.classes), run.student_checkpoint, Quiet())
                 predicted[back] = student.predict(seen[places[back]])
                 update(number + 1)
-        _keep(path, predicted)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_arrays(path, {"predicted": predicted})
     weights = np.ones(len(labels)) if labelled is None else labelled.weights
     counts &= predicted != UNANSWERED
     return HeldOut(predicted[counts], labels[counts], weights[counts], groups[counts])
@@ -170,8 +172,7 @@ def _groups(X: NDArray, cells: NDArray[np.int64] | None) -> NDArray[np.int64]:
     """The number of the group of each label: its cell, or its example."""
     if cells is not None:
         return np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    digests = [blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X)]
-    return np.unique(np.array(digests, dtype="V16"), return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return equal_examples(X)
 
 
 def _kept(path: Path, n: int) -> NDArray[np.int64] | None:
@@ -181,8 +182,3 @@ def _kept(path: Path, n: int) -> NDArray[np.int64] | None:
     except Exception:  # not there, or damaged: it can be worked out again
         return None
     return predicted if predicted.shape == (n,) else None
-
-
-def _keep(path: Path, predicted: NDArray[np.int64]) -> None:
-    path.parent.mkdir(exist_ok=True, mode=0o700)
-    write_arrays(path, {"predicted": predicted})
