@@ -48,7 +48,7 @@ def check_address(address: str | None) -> None:
     if place is None:
         return
     try:
-        theirs = uses_tls(*place)
+        theirs = _uses_tls(*place)
     except OSError as error:
         text = f"{{address}}: cannot join that Ray cluster ({error.strerror or error})"
         raise RunError(text, address=address) from None
@@ -84,7 +84,7 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
     return (host.strip("[]"), int(port)) if host and port.isdigit() else None
 
 
-def uses_tls(host: str, port: int) -> bool | None:
+def _uses_tls(host: str, port: int) -> bool | None:
     """Whether who listens there answers TLS's first words in TLS; None if it says nothing for five seconds.
 
     OSError where nobody listens.

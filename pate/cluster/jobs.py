@@ -27,7 +27,7 @@ _TALKATIVE = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
-def sends_token_unencrypted(address: str) -> bool:
+def _sends_token_unencrypted(address: str) -> bool:
     """Whether the token would cross a network unencrypted: the jobs port speaks plain HTTP."""
     parts = urlsplit(address)
     return parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1")
@@ -50,7 +50,7 @@ class Jobs:
         self.address = (address or next((a for a in named if a.startswith("http")), _DEFAULT_ADDRESS)).rstrip("/")
         if not self.address.startswith(("http://", "https://")):
             raise RunError(f"--address {address}: is no jobs address; write one like {_DEFAULT_ADDRESS}")
-        if sends_token_unencrypted(self.address):
+        if _sends_token_unencrypted(self.address):
             notify(f"note: {self.address} is not encrypted: others can read token and logs; better tunnel through ssh")
         use_token()
         import ray
@@ -71,7 +71,7 @@ class Jobs:
         Returns the job's id.
         """
         with tempfile.TemporaryDirectory(prefix="pate-submit-") as folder, self._errors():
-            lay_out(Path(folder), config, pack)
+            _lay_out(Path(folder), config, pack)
             environment = {"working_dir": folder} if config is not None or pack else {}
             return str(self._client.submit_job(entrypoint=entrypoint, runtime_env=environment))
 
@@ -115,7 +115,7 @@ class Jobs:
             raise RunError(text, address=self.address) from None
 
 
-def lay_out(folder: Path, config: Path | None, pack: bool) -> None:
+def _lay_out(folder: Path, config: Path | None, pack: bool) -> None:
     """What is sent to the cluster: never data, runs or anything else that happens to lie around."""
     if config is not None:
         for path in [config, *sorted(config.parent.glob("*.py"))]:

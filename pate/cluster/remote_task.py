@@ -51,7 +51,7 @@ class RemoteTask:
     private: bool = False
 
 
-class Place(NamedTuple):
+class _Place(NamedTuple):
     """Where a task runs."""
 
     host: str
@@ -75,13 +75,13 @@ def gpu_on_cluster(device: str) -> bool:
     return not torch.cuda.is_available() and has_gpus()
 
 
-def here() -> Place:
+def here() -> _Place:
     """This process as a place to train in."""
     import torch
 
     usable = torch.cuda.is_available()
     device = f"GPU {torch.cuda.get_device_name()}" if usable else "CPU"
-    return Place(socket.gethostname(), device, lacks_gpu=not usable)
+    return _Place(socket.gethostname(), device, lacks_gpu=not usable)
 
 
 def on_gpu(task: RemoteTask, progress: Progress, console: Console) -> Any:

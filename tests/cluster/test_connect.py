@@ -22,7 +22,7 @@ import pytest
 from support import REPOSITORY
 
 from pate.cluster import connect
-from pate.cluster.connect import check_address, uses_tls
+from pate.cluster.connect import _uses_tls, check_address
 from pate.errors import RunError
 
 
@@ -73,7 +73,7 @@ def mutual(folder: Path) -> grpc.ServerCredentials:
 
 def test_tls_on_one_side_only_is_one_line(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with grpc_server(None) as plain, grpc_server(mutual(certificates)) as encrypted:
-        assert (uses_tls("127.0.0.1", plain), uses_tls("127.0.0.1", encrypted)) == (False, True)
+        assert (_uses_tls("127.0.0.1", plain), _uses_tls("127.0.0.1", encrypted)) == (False, True)
         monkeypatch.delenv("RAY_USE_TLS", raising=False)
         check_address(f"127.0.0.1:{plain}")
         with pytest.raises(RunError, match="the cluster encrypts with TLS, and this machine does not") as told:
@@ -88,11 +88,11 @@ def test_tls_on_one_side_only_is_one_line(certificates: Path, monkeypatch: pytes
 def test_who_hangs_up_speaks_no_tls_and_of_the_silent_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "_SECONDS_TO_ANSWER", 0.3)
     with answering(lambda connection: connection.recv(1)) as port:
-        assert uses_tls("127.0.0.1", port) is False
+        assert _uses_tls("127.0.0.1", port) is False
     with answering(lambda connection: (connection.recv(9999), time.sleep(2))) as port:
-        assert uses_tls("127.0.0.1", port) is None
+        assert _uses_tls("127.0.0.1", port) is None
     with answering(lambda connection: connection.sendall(ssl.OPENSSL_VERSION.encode())) as port:
-        assert uses_tls("127.0.0.1", port) is False
+        assert _uses_tls("127.0.0.1", port) is False
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,10 @@ import pytest
 from support.command_line import in_process
 
 from pate.cluster import jobs
-from pate.cluster.jobs import download, lay_out, sends_token_unencrypted
+from pate.cluster.jobs import _lay_out, _sends_token_unencrypted, download
 from pate.config import default_config_path
 from pate.errors import RunError
-from pate.runs.files import RunFiles
+from pate.runs.files import MAY_LEAVE, OF_A_STUDY, RunFiles
 
 DIGITS = str(default_config_path())
 
@@ -94,7 +95,7 @@ def test_only_config_and_code_are_sent(tmp_path: Path) -> None:
     for name in ("my.yaml", "teacher.py", "patients.csv", "data.npz"):
         (project / name).write_text(name)
     sent.mkdir()
-    lay_out(sent, project / "my.yaml", pack=True)
+    _lay_out(sent, project / "my.yaml", pack=True)
     assert {path.name for path in sent.iterdir()} == {"my.yaml", "teacher.py", "pate"}
     assert (sent / "pate" / "cli" / "__init__.py").exists()
 
@@ -152,6 +153,10 @@ def test_what_is_on_the_head_is_copied_file_by_file(cluster: type[FakeJobs]) -> 
     for line in (launcher, kubernetes):
         assert "for name in report.json report.html privacy.txt plots labels.npz student; do" in line
         assert "private" not in line
+    assert {name for names in sys.modules["pate.cli.submit"]._PUBLISHABLE.values() for name in names} <= {
+        *MAY_LEAVE,
+        *OF_A_STUDY,
+    }
     told = json.loads(in_process("submit", DIGITS, "--out", "~/one", "--json").stdout)
     assert told == {"job": "raysubmit_1", "run": "/home/u/pate runs/one"}
 
@@ -172,4 +177,4 @@ def test_a_failed_job_ends_with_its_status_and_quotes_no_log(cluster: type[FakeJ
     [("http://127.0.0.1:8265", False), ("http://head:8265", True), ("https://head", False), ("http://[::1]:1", False)],
 )
 def test_a_token_in_the_clear_is_noticed(address: str, clear: bool) -> None:
-    assert sends_token_unencrypted(address) == clear
+    assert _sends_token_unencrypted(address) == clear
