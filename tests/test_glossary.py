@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -66,3 +68,25 @@ def test_options_are_words_of_the_glossary() -> None:
 def test_modules_are_named_by_words_of_the_glossary() -> None:
     names = {path.stem.lstrip("_") for path in Path(pate.__file__).parent.rglob("*.py")}
     assert not names & retired() - {"votes"}  # files of votes
+
+
+def public_names() -> Iterator[tuple[str, str, bool]]:
+    """Modules that are not private by name, what each defines under a public name, and whether that is a class."""
+    for path in Path(pate.__file__).parent.rglob("*.py"):
+        if path.stem.startswith("_") and path.stem not in ("__init__", "__main__"):
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]
+            yield from ((str(path), n, isinstance(node, ast.ClassDef)) for n in names if n and not n.startswith("_"))
+
+
+def test_what_is_not_for_users_is_private_by_name() -> None:
+    assert 200 < len(list(public_names())) <= 500
+
+
+def test_no_two_classes_have_one_name() -> None:
+    root = Path(pate.__file__).parent
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert not [name for name, times in Counter(classes).items() if times > 1 and not name.startswith("_")]

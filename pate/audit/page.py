@@ -15,7 +15,7 @@ import numpy as np
 from pate.audit.results import HEADER, AttackResult, Audit, attack_classes
 from pate.report import plots
 from pate.report.formats import percent, small
-from pate.report.html import Block, Content, Page, Plot, Section, Table
+from pate.report.html import Content, Page, PageBlock, PageTable, Plot, Section
 from pate.report.sections.pipeline import picture
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def render_audit(found: Audit, subject: Subject | None = None) -> str:
             _tried(found),
             _gained(found.findings),
             _at_risk(found, subject),
-            Section("What this does not prove", content=[Block("list", _NOT_PROVED)]),
+            Section("What this does not prove", content=[PageBlock("list", _NOT_PROVED)]),
         ),
         footer=f"{_WARNING} {footer}" if private else footer,
     )
@@ -157,8 +157,8 @@ def _models(found: Audit) -> Section:
         "members and others. A model that is much better on its own records than on others has learned some of them by "
         "heart, and attacks live on that."
     )
-    note = (Block("note", _PUBLIC),) if found.benchmark else ()
-    return Section("The models", content=(*note, text, Table(header, rows, own=1)))
+    note = (PageBlock("note", _PUBLIC),) if found.benchmark else ()
+    return Section("The models", content=(*note, text, PageTable(header, rows, own=1)))
 
 
 def _gained(findings: Sequence[AttackResult]) -> Section:
@@ -169,7 +169,8 @@ def _gained(findings: Sequence[AttackResult]) -> Section:
     )
     attributes = [f"{f.model}, {f.attack}: {f.note}." for f in findings if f.attack.startswith("attribute")]
     return Section(
-        "What an attacker gained", content=(text, Table(HEADER, [finding.cells() for finding in findings]), *attributes)
+        "What an attacker gained",
+        content=(text, PageTable(HEADER, [finding.cells() for finding in findings]), *attributes),
     )
 
 
@@ -189,7 +190,7 @@ def _curves(found: Audit, private: bool) -> Section:
         "ROC curves of the strongest attack on each model; the line of guessing is the diagonal.",
         "The attack with the largest AUC on each model. What counts is the left side: how many members are found while "
         "few others are accused.",
-        Table(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
+        PageTable(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
     )
     text = (
         "Every attack can find more members by accusing more records wrongly. On the grey line it does no better than "
@@ -217,7 +218,7 @@ def _bounds(found: Audit, private: bool) -> Section:
         "; ".join(f"{name}: claimed {claimed}, shown {shown}" for name, claimed, shown, *_ in cells),
         "Each bound beside the ε that is claimed for what was attacked: the whole run, or one query or round of it. "
         "A mark shown to the right of the claimed one would contradict the claim, unless the control has the same.",
-        Table(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
+        PageTable(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
         open=True,
     )
     text = (
@@ -240,11 +241,11 @@ def _tried(found: Audit) -> Section:
         note = "" if name.startswith("attribute") or not attacks[name].note else f" {attacks[name].note}."
         assumed.append(f"{name}: {attacks[name].assumes}.{note}")
     content: list[Content] = [
-        Block("terms", [(attack.title, attack.explanation) for attack in kinds]),
-        Block("folded", Block("list", assumed), "What each attack assumes"),
+        PageBlock("terms", [(attack.title, attack.explanation) for attack in kinds]),
+        PageBlock("folded", PageBlock("list", assumed), "What each attack assumes"),
     ]
     if found.left_out:
-        content.append(Block("folded", Block("list", found.left_out), "What was not tried, and why"))
+        content.append(PageBlock("folded", PageBlock("list", found.left_out), "What was not tried, and why"))
     return Section("What was tried", content=content)
 
 
@@ -268,7 +269,7 @@ def _at_risk(found: Audit, subject: Subject | None) -> Section:
         for row, place, score in shown:
             pixels, name = np.clip(255 * members.X[place], 0, 255).astype(np.uint8), names[members.y[place]]
             pictures.append(picture(pixels, name, f"private record {row}, class {name}", f"{score:.2f}"))
-        content.append(Block("pictures", pictures))
+        content.append(PageBlock("pictures", pictures))
     rows = [(str(row), str(names[members.y[place]]), f"{score:.3f}") for row, place, score in shown]
-    content.append(Block("folded", Table(("row", "class", "score"), rows), "The same as a table"))
+    content.append(PageBlock("folded", PageTable(("row", "class", "score"), rows), "The same as a table"))
     return Section(title, content=content)

@@ -109,7 +109,7 @@ def with_sampler(guarantee: Guarantee, mechanism: Mechanism, max_queries: int, d
 
 
 @dataclass(frozen=True)
-class Part:
+class ReleaseCost:
     """One of several releases from the same data: what it costs alone, and in Rényi terms where those are known.
 
     `draws` of noise are all that its samplers take.
@@ -121,7 +121,7 @@ class Part:
     draws: int = 0
 
 
-def compose(parts: Sequence[Part]) -> tuple[float, float]:
+def compose(parts: Sequence[ReleaseCost]) -> tuple[float, float]:
     """(ε, δ) of all releases together, whose limits do not depend on what the others released.
 
     δ is the sum of theirs. Two ways to count are proven: ε add up (Dwork, Roth 2014, Theorem 3.16), or Rényi costs do,

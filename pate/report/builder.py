@@ -22,11 +22,11 @@ from pate.report.schema import (
     EpsilonCurves,
     Privacy,
     Queries,
+    RelatedRuns,
     ReleasedLabels,
     Report,
     Sanitised,
     Student,
-    Together,
 )
 from pate.report.sections.privacy import privacy_statement
 from pate.report.sections.quality import warnings_of
@@ -68,9 +68,9 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
     )
 
 
-def together_of(related: Related | None) -> Together | None:
+def together_of(related: Related | None) -> RelatedRuns | None:
     """What a report says of other runs on the same private data."""
-    return None if related is None else Together(**asdict(related.together))
+    return None if related is None else RelatedRuns(**asdict(related.together))
 
 
 def _report(
@@ -82,7 +82,7 @@ def _report(
     answered: int,
     labelled: int | None = None,
     sanitised: Sanitised | None = None,
-    together: Together | None = None,
+    together: RelatedRuns | None = None,
     **figures: Any,
 ) -> Report:
     """A report with these figures, by its fields, and with what config, data and mechanism say of themselves."""

@@ -15,13 +15,13 @@ from pate.config import read_yaml
 from pate.errors import RunError
 from pate.report.files import read_report
 from pate.report.formats import TOO_FEW, format_change, percent, small
-from pate.report.html import Block, Content, Page, Plot, Section, Table
+from pate.report.html import Content, Page, PageBlock, PageTable, Plot, Section
 from pate.report.measures import FEWEST, mean_over_classes
 from pate.report.papers import paper_rows, sources
 from pate.report.plots import Point, accuracy_against_epsilon
 from pate.report.published_config import published_settings
 from pate.report.schema import AnyReport, Report
-from pate.report.sections.groups import Part, Parts, mean_of_known
+from pate.report.sections.groups import GroupAccuracy, Parts, mean_of_known
 from pate.runs.files import RunFiles
 from pate.runs.run import Run
 from pate.storage import is_url
@@ -251,7 +251,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
         f"Accuracy against ε. Most accurate: {best.method}, {percent(best.accuracy)} at {best.epsilon:.3g}.",
         "Accuracy on test examples against ε; hollow marks are data-dependent ε. A line to the left ends at the ε "
         "for records that are only added or removed.",
-        Table(header, rows, len(comparison.entries)),
+        PageTable(header, rows, len(comparison.entries)),
         open=True,
     )
     page = Page(
@@ -266,7 +266,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
                 drawings={"comparison": partial(draw_comparison, comparison)},
             ),
             _who_pays(comparison),
-            Section("To keep in mind", content=[Block("list", comparison.notes)]),
+            Section("To keep in mind", content=[PageBlock("list", comparison.notes)]),
         ),
     )
     return page.render({"comparison": svg})
@@ -298,7 +298,9 @@ def _who_pays(comparison: Comparison) -> Section:
         sizes = {one.value: one.examples for parts in given.values() for one in parts.values()}
         rows = [(value, f"{n:,}", *(_cell(parts.get(value)) for parts in given.values())) for value, n in sizes.items()]
         if rows and any(one.tells for parts in given.values() for one in parts.values()):
-            content.extend([Block("heading", heading), Table((column or "class", "test examples", *methods), rows)])
+            content.extend(
+                [PageBlock("heading", heading), PageTable((column or "class", "test examples", *methods), rows)]
+            )
 
     rarest = next((parts.rarest_class for parts in methods.values() if parts.rarest_class is not None), None)
     add("By class: recognised", "classes", None)
@@ -308,7 +310,7 @@ def _who_pays(comparison: Comparison) -> Section:
     return Section(title, content=content if content[1:] else ())
 
 
-def _cell(one: Part | None) -> str:
+def _cell(one: GroupAccuracy | None) -> str:
     if one is None:
         return "–"
     if not one.tells:

@@ -28,7 +28,7 @@ Fact = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Cells of plain text. Columns of numbers are aligned right, and the first `own` rows are emphasised."""
 
     header: Sequence[str]
@@ -49,13 +49,13 @@ class Plot:
     name: str
     alternative: str
     caption: str
-    table: Table
+    table: PageTable
     open: bool = False
     kind: ClassVar[str] = "plot"
 
 
 @dataclass(frozen=True)
-class Block:
+class PageBlock:
     """Another part of a page: `kind` is what the template draws it as, and `content` what is drawn."""
 
     kind: str
@@ -64,7 +64,7 @@ class Block:
     open: bool = False
 
 
-Content = str | Table | Plot | Block
+Content = str | PageTable | Plot | PageBlock
 """What a section of a page consists of; a text is a paragraph."""
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pate.report import plots
 from pate.report.formats import percent, small
-from pate.report.html import Block, Content, Plot, Section, Table
+from pate.report.html import Content, PageBlock, PageTable, Plot, Section
 from pate.report.schema import AnyReport
 
 
@@ -69,7 +69,7 @@ def source_of(row: PaperRow) -> tuple[str, str]:
 
 def sources(rows: Sequence[PaperRow]) -> list[Content]:
     """Where the papers' figures are from, for a page; nothing where there are none."""
-    return [Block("sources", list(dict(map(source_of, rows)).items()))] if rows else []
+    return [PageBlock("sources", list(dict(map(source_of, rows)).items()))] if rows else []
 
 
 @cache
@@ -92,7 +92,7 @@ def plane(report: AnyReport) -> Section:
             "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed "
             "from the private votes. Ours (filled) holds for every data set, and is larger for the same labels."
         )
-        content.append(Block("note", text))
+        content.append(PageBlock("note", text))
     own = [("worst-case", privacy.epsilon, privacy.delta)]
     if privacy.sanitised is not None:
         own.append(("sanitised", privacy.sanitised.epsilon, privacy.sanitised.delta))
@@ -105,7 +105,9 @@ def plane(report: AnyReport) -> Section:
         f"; {row.label}: {percent(row.accuracy)} at {row.epsilon:g}" for row in papers
     )
     caption = "Accuracy on test examples against ε, which grows by equal factors to the right."
-    content.append(Plot("plane", alternative, caption, Table(("method", "ε", "right", "which ε", "δ"), rows, len(own))))
+    content.append(
+        Plot("plane", alternative, caption, PageTable(("method", "ε", "right", "which ε", "δ"), rows, len(own)))
+    )
     marks = [plots.Point("this run", epsilon, accuracy, kind) for kind, epsilon, _ in own]
     marks += [row.point for row in papers]
     drawings = {"plane": partial(plots.accuracy_against_epsilon, marks, nonprivate)}

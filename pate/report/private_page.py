@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pate.report import plots
 from pate.report.formats import percent
-from pate.report.html import Block, Content, Page, Plot, Section, Table
+from pate.report.html import Content, Page, PageBlock, PageTable, Plot, Section
 from pate.report.schema import EpsilonCurves, Report
 from pate.report.sections.privacy import curves_table
 from pate.runs.files import RunFiles
@@ -41,7 +41,7 @@ def private_page(report: Report, run: RunFiles) -> Page | None:
             _agreement(counts),
             _classes(report, counts),
             _teachers(_read(run.evaluation_file), _read(run.failures_file)),
-            Section("Time", content=[Block("facts", seconds)] if seconds else ()),
+            Section("Time", content=[PageBlock("facts", seconds)] if seconds else ()),
         ),
         footer=WARNING,
     )
@@ -57,7 +57,7 @@ def _cost(report: Report, found: dict[str, Any]) -> Section:
             rows.append((name, "∞" if found[key] is None else f"{found[key]:.4g}"))
     if found.get("why"):
         rows.append(("exact (private)", f"none: {found['why']}"))
-    title, table = "What it really cost", Table((f"ε at δ = {report.privacy.delta:g}", "all queries"), rows)
+    title, table = "What it really cost", PageTable((f"ε at δ = {report.privacy.delta:g}", "all queries"), rows)
     after = found.get("by_rdp_after")
     if after is None or report.curves is None:
         return Section(title, content=[table])
@@ -96,13 +96,13 @@ def _agreement(counts: NDArray[np.int64]) -> Section:
         "gaps",
         f"Histogram of the gap between first and second over {len(gaps)} queries; {median}.",
         f"Gap between the first and the second class, of {teachers} votes.",
-        Table(("gap", "queries"), shares),
+        PageTable(("gap", "queries"), shares),
     )
     return Section(
         "How much the teachers agree",
         content=[
             "Queries in order of agreement: the least, a quarter, half and three quarters up, the most.",
-            Table(("in votes", "least", "¼", "½", "¾", "most"), rows),
+            PageTable(("in votes", "least", "¼", "½", "¾", "most"), rows),
             plot,
         ],
         drawings={"gaps": partial(plots.histogram, gaps, "votes between first and second", "queries")},
@@ -133,7 +133,7 @@ def _classes(report: Report, counts: NDArray[np.int64]) -> Section:
     header = ("class", "of all votes", "first in", "second in", "votes, median", "votes, most", "labels released")
     content: list[Content] = [
         "Over all queries that were voted on. The last column may be published, the others may not.",
-        Table(header, rows),
+        PageTable(header, rows),
     ]
     outvoted = [name for i, name in enumerate(report.classes) if first[i] < _RARE * shares[i] * len(counts)]
     if outvoted:
@@ -143,7 +143,7 @@ def _classes(report: Report, counts: NDArray[np.int64]) -> Section:
             "classes evenly (`class_weight: balanced`, or the teacher `balanced`) let it win where it is likely; see "
             "docs/students.md."
         )
-        content.append(Block("note", text))
+        content.append(PageBlock("note", text))
     return Section("What teachers think of each class", content=content)
 
 
@@ -154,7 +154,7 @@ def _teachers(evaluation: dict[str, Any], failures: dict[str, Any]) -> Section:
         rows.append(("their plurality", percent(evaluation["plurality_accuracy"])))
     if failures:
         rows.append(("teachers that failed to train", str(len(failures["teachers"]))))
-    return Section("Teachers on the public examples", content=[Block("facts", rows)] if rows else ())
+    return Section("Teachers on the public examples", content=[PageBlock("facts", rows)] if rows else ())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Sanitised(_Section):
     release_rdp: float = Field(description="Rényi cost of releasing this figure")
 
 
-class Together(_Section):
+class RelatedRuns(_Section):
     """What all runs on the same private data cost that were known when this one began, by composition of their limits.
 
     Runs are known if they lie in the same folder and name the same private file; which they are is not published.
@@ -74,7 +74,7 @@ class Privacy(_Section):
     epsilon_added_or_removed: float | None = Field(
         default=None, description="ε if records are only added or removed, where ε is for changed ones too"
     )
-    together: Together | None = Field(default=None, description="only where other runs on the same data are known")
+    together: RelatedRuns | None = Field(default=None, description="only where other runs on the same data are known")
 
 
 class Agreement(_Section):

@@ -27,7 +27,7 @@ _MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Together:
+class JointCost:
     """What all known runs on the same private data cost: this one, and `others` that are counted one by one.
 
     With a shared ledger its whole budget is in the sum, in place of this run and all others that name that ledger. Of
@@ -47,7 +47,7 @@ class Related:
     """Other runs on the same private data, by name with ε for the operator, and what all of them cost together."""
 
     named: tuple[str, ...]
-    together: Together
+    together: JointCost
 
     @property
     def note(self) -> str | None:
@@ -80,7 +80,7 @@ def related_runs(
 
     `shared` is the budget of the ledger that it shares. None where nothing else is known of the data.
     """
-    from pate.planning.costs import Part, compose
+    from pate.planning.costs import ReleaseCost, compose
 
     if is_url(str(out)):
         return None
@@ -94,10 +94,10 @@ def related_runs(
     elif not known:
         return None
     counted = [one.part for one in known if one.part is not None]
-    alone = Part(shared.epsilon, shared.delta) if shared is not None else _part(config, epsilon)
+    alone = ReleaseCost(shared.epsilon, shared.delta) if shared is not None else _part(config, epsilon)
     unit = "id" if len({_unit(config), *(one.unit for one in known)}) == 1 and _unit(config) else "record"
     joint = compose([alone or _of_baseline(config, epsilon, delta), *counted])
-    together = Together(*joint, len(counted), len(known) - len(counted), shared is not None, unit)
+    together = JointCost(*joint, len(counted), len(known) - len(counted), shared is not None, unit)
     return Related(tuple(one.shown for one in known), together)
 
 
@@ -152,11 +152,11 @@ def _of_baseline(config: Config | BaselineConfig, epsilon: float, delta: float) 
     A baseline with ids takes one record of each person. A record more or less, or changed, may put another in its
     place, which is two steps: one out, one in.
     """
-    from pate.planning.costs import Part
+    from pate.planning.costs import ReleaseCost
 
     if isinstance(config, BaselineConfig) and _unit(config) is not None:
-        return Part(2 * epsilon, delta * (1 + math.exp(min(epsilon, 700.0))))
-    return Part(epsilon, delta)
+        return ReleaseCost(2 * epsilon, delta * (1 + math.exp(min(epsilon, 700.0))))
+    return ReleaseCost(epsilon, delta)
 
 
 def _published(run: RunFiles) -> tuple[float, float] | None:

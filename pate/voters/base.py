@@ -22,7 +22,7 @@ from pate.ledger import Charge, Limits
 from pate.ledger.chain import Pin
 from pate.ledger.ledger import DRAWS_PER_RUN
 from pate.mechanisms import Mechanism
-from pate.planning.costs import Part
+from pate.planning.costs import ReleaseCost
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,13 +163,13 @@ class Voters(ABC, Generic[C]):
             raise self.refuse_cost(epsilon, n_classes)
         return epsilon
 
-    def part(self, n_classes: int, epsilon: float | None = None) -> Part:
+    def part(self, n_classes: int, epsilon: float | None = None) -> ReleaseCost:
         """The run as one of several on the same data; `epsilon` is what it costs alone, by Rényi costs if None."""
         found, draws, delta = self.guarantee(), self.count_draws(n_classes) + 1, self.config.budget.delta
         if epsilon is None:
             quick = found.by_renyi() if isinstance(found, WorstCaseGuarantee) else found
             epsilon = with_sampling_error(quick.epsilon, delta, draws)
-        return Part(epsilon, delta, found if isinstance(found, RdpGuarantee) else None, draws)
+        return ReleaseCost(epsilon, delta, found if isinstance(found, RdpGuarantee) else None, draws)
 
     def epsilon_curves(self, n_classes: int) -> dict[str, dict[int, float]] | None:
         """ε of the first n queries, a curve for each way of counting; None where one charge covers all."""

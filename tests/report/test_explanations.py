@@ -14,7 +14,7 @@ from pate.config import parse_config
 from pate.data.public import PublicData
 from pate.report.builder import describe_mechanism
 from pate.report.files import render_statement, run_page
-from pate.report.html import Block, Page, Section, Table
+from pate.report.html import Page, PageBlock, PageTable, Section
 from pate.report.measures import count_confusion
 from pate.report.plots import class_accuracies
 from pate.report.schema import EpsilonCurves, Queries, Report
@@ -145,17 +145,17 @@ def test_class_names_are_text_wherever_the_page_shows_them() -> None:
     kinds = ("bold", "note", "code", "heading")
     content = [
         name,
-        Table((name,), [(name,)]),
-        *(Block(kind, name) for kind in kinds),
-        Block("folded", name, name),
-        Block("list", [name]),
-        Block("terms", [(name, name)]),
-        Block("facts", [(name, name)]),
-        Block("sources", [(name, name)]),
-        Block("steps", [(True, name, name)]),
-        Block("families", [(name, name, name, name)]),
-        Block("confusion", [(name, [1])]),
-        Block("pictures", [picture]),
+        PageTable((name,), [(name,)]),
+        *(PageBlock(kind, name) for kind in kinds),
+        PageBlock("folded", name, name),
+        PageBlock("list", [name]),
+        PageBlock("terms", [(name, name)]),
+        PageBlock("facts", [(name, name)]),
+        PageBlock("sources", [(name, name)]),
+        PageBlock("steps", [(True, name, name)]),
+        PageBlock("families", [(name, name, name, name)]),
+        PageBlock("confusion", [(name, [1])]),
+        PageBlock("pictures", [picture]),
     ]
     page = Page(name, name, name, [Section(name, content=content)], name, [(name, name)], [name], name).render()
     assert "<script" not in page

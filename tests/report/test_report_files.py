@@ -18,7 +18,7 @@ from support.command_line import in_process
 
 from pate.config import load_config
 from pate.report.files import read_report, write_pages
-from pate.report.html import Block, Page, Section
+from pate.report.html import Page, PageBlock, Section
 from pate.report.papers import paper_rows, source_of
 from pate.report.schema import Report
 from pate.report.sections.pipeline import as_images, load_examples
@@ -240,4 +240,4 @@ def test_names_are_text_in_every_page(copied: Path) -> None:
 def test_a_value_that_a_template_does_not_get_is_an_error() -> None:
     """Never a gap in a page that somebody relies on."""
     with pytest.raises(UndefinedError, match="width"):
-        Page("a", "b", "c", [Section("d", content=[Block("pictures", [{"kind": ""}])])]).render()
+        Page("a", "b", "c", [Section("d", content=[PageBlock("pictures", [{"kind": ""}])])]).render()

@@ -17,8 +17,8 @@ from support.command_line import Ended, in_process
 from pate import GNMax, LNMax
 from pate.config import parse_config
 from pate.ledger import SharedBudget, SharedLedger
-from pate.planning.costs import Part, compose, worst_case_epsilon
-from pate.runs.related import Related, Together, related_runs
+from pate.planning.costs import ReleaseCost, compose, worst_case_epsilon
+from pate.runs.related import JointCost, Related, related_runs
 
 CONFIG: dict[str, Any] = {
     "name": "pets",
@@ -100,7 +100,7 @@ def related(folder: Path, shared: SharedBudget | None = None, **changes: object)
     return related_runs(parse_config(CONFIG | changes), folder / "runs" / "new", None, folder, 1.0, 1e-5, shared)
 
 
-def together(found: Related | None) -> Together:
+def together(found: Related | None) -> JointCost:
     assert found is not None
     return found.together
 
@@ -154,7 +154,7 @@ def test_a_shared_ledger_counts_as_its_budget_with_those_outside_of_it(folder: P
     put(folder, "inside", epsilon=1.0, **own)
     found = related(folder, budget, **own)
     assert (found and found.note) is None, "those that share it are counted by it"
-    assert together(found) == Together(8.0, 1e-5, 0, 0, True, "record")
+    assert together(found) == JointCost(8.0, 1e-5, 0, 0, True, "record")
     put(folder, "zebra", epsilon=1.0)
     found = related(folder, budget, **own)
     assert found is not None
@@ -202,7 +202,7 @@ def test_together_they_cost_no_more_than_their_sum_and_no_less_than_any_alone(ru
     parts = []
     for mechanism, asked in runs:
         found = mechanism.worst_case(asked, asked)
-        parts.append(Part(found.by_renyi().epsilon(delta), delta, found, asked * mechanism.noise_draws(2)))
+        parts.append(ReleaseCost(found.by_renyi().epsilon(delta), delta, found, asked * mechanism.noise_draws(2)))
     epsilon, joint_delta = compose(parts)
     assert joint_delta == pytest.approx(delta * len(parts))
     assert epsilon <= sum(part.epsilon for part in parts) * (1 + 1e-9)
@@ -214,7 +214,7 @@ def test_together_they_cost_no_more_than_their_sum_and_no_less_than_any_alone(ru
 
 def test_gaussian_releases_compose_as_one_with_less_noise() -> None:
     """n runs with noise σ are one run with n times the queries: the same Rényi costs."""
-    many = [Part(9.0, 1e-6, GNMax(40).worst_case(50, 50), 50 * 2) for _ in range(3)]
+    many = [ReleaseCost(9.0, 1e-6, GNMax(40).worst_case(50, 50), 50 * 2) for _ in range(3)]
     at_once = worst_case_epsilon(GNMax(40), 150, delta=3e-6, n_classes=2, roughly=True)
     assert compose(many)[0] == pytest.approx(at_once, rel=1e-3)
 

@@ -8,7 +8,7 @@ from statistics import NormalDist, mean
 from typing import Any
 
 from pate.report.formats import TOO_FEW, format_change, percent, points
-from pate.report.html import Block, Content, Section, Table
+from pate.report.html import Content, PageBlock, PageTable, Section
 from pate.report.measures import FEWEST, error_of_share
 from pate.report.schema import AnyReport, Group, GroupLost, Lost, NonprivateComparison
 
@@ -18,7 +18,7 @@ _BY_CHANCE = 0.025  # how often a class or group may be said to have lost most w
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupAccuracy:
     """The test examples of a class, or of a group by a `column`: how many, and how right a model is on them.
 
     Of a group they may be those of one class, `of_class`. What a model without privacy is right on, and what was lost
@@ -58,7 +58,7 @@ class Part:
         return f"{percent(self.right)} {verb} instead of {percent(self.nonprivate)}, {less} points less"
 
 
-def class_parts(report: AnyReport) -> list[Part]:
+def class_parts(report: AnyReport) -> list[GroupAccuracy]:
     """The classes, by what of their test examples is recognised."""
     beside, nothing = _without_privacy(report), (None,) * len(report.classes)
     others, losses = (nothing, nothing) if beside is None else (beside.recall, beside.lost_by_class)
@@ -66,14 +66,16 @@ def class_parts(report: AnyReport) -> list[Part]:
     for label, row in enumerate(report.student.confusion or ()):
         size, right = sum(row), row[label]
         share, error = right / size if size else None, error_of_share(right, size)
-        found.append(Part(None, report.classes[label], size, share, error, others[label], *_loss(losses[label])))
+        found.append(
+            GroupAccuracy(None, report.classes[label], size, share, error, others[label], *_loss(losses[label]))
+        )
     return found
 
 
-def group_parts(report: AnyReport) -> list[Part]:
+def group_parts(report: AnyReport) -> list[GroupAccuracy]:
     """The groups, column by column, by what of their test examples is right."""
     return [
-        Part(
+        GroupAccuracy(
             own.column,
             own.value,
             own.examples,
@@ -86,7 +88,7 @@ def group_parts(report: AnyReport) -> list[Part]:
     ]
 
 
-def _parts_within(report: AnyReport) -> list[Part]:
+def _parts_within(report: AnyReport) -> list[GroupAccuracy]:
     """The classes within each group, group by group, by what of their test examples is recognised."""
     found = []
     for own, other, lost in _groups(report):
@@ -95,7 +97,7 @@ def _parts_within(report: AnyReport) -> list[Part]:
             error = None if share is None else error_of_share(round(share * n), n)
             nonprivate = None if other is None else other.recall[label]
             by = None if lost is None else lost.by_class[label]
-            found.append(Part(own.column, own.value, n, share, error, nonprivate, *_loss(by), of_class=name))
+            found.append(GroupAccuracy(own.column, own.value, n, share, error, nonprivate, *_loss(by), of_class=name))
     return found
 
 
@@ -115,9 +117,9 @@ def _loss(lost: Lost | None) -> tuple[float | None, float | None]:
     return (None, None) if lost is None else (lost.share, lost.error)
 
 
-def by_column(parts: Sequence[Part]) -> dict[str, list[Part]]:
+def by_column(parts: Sequence[GroupAccuracy]) -> dict[str, list[GroupAccuracy]]:
     """Groups by their column."""
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[GroupAccuracy]] = {}
     for one in parts:
         found.setdefault(one.column or "class", []).append(one)
     return found
@@ -148,15 +150,17 @@ class Parts:
     And `rarest_within` that of the same class within each group.
     """
 
-    classes: tuple[Part, ...] = ()
-    groups: tuple[Part, ...] = ()
-    rarest_within: tuple[Part, ...] = ()
+    classes: tuple[GroupAccuracy, ...] = ()
+    groups: tuple[GroupAccuracy, ...] = ()
+    rarest_within: tuple[GroupAccuracy, ...] = ()
     rarest_class: str | None = None
     rarest: float | None = None
     spreads: tuple[Spread, ...] = ()
 
     @classmethod
-    def of(cls, classes: Sequence[Part], groups: Sequence[Part], within: Sequence[Part]) -> Parts:
+    def of(
+        cls, classes: Sequence[GroupAccuracy], groups: Sequence[GroupAccuracy], within: Sequence[GroupAccuracy]
+    ) -> Parts:
         """With what follows from the parts; `within` are classes within groups."""
         rarest = min((one for one in classes if one.examples), key=lambda one: one.examples, default=None)
         spreads = []
@@ -191,12 +195,12 @@ class Parts:
     def mean(cls, several: Sequence[Parts]) -> Parts:
         """The mean over runs of each class and group that they have; test examples are the same in all."""
 
-        def means(kind: str) -> list[Part]:
-            alike: dict[tuple[str | None, str], list[Part]] = {}
+        def means(kind: str) -> list[GroupAccuracy]:
+            alike: dict[tuple[str | None, str], list[GroupAccuracy]] = {}
             for one in (one for parts in several for one in getattr(parts, kind)):
                 alike.setdefault((one.column, one.value), []).append(one)
             return [
-                Part(
+                GroupAccuracy(
                     column,
                     value,
                     same[0].examples,
@@ -213,7 +217,7 @@ class Parts:
     def as_object(self) -> dict[str, Any]:
         """Plain values."""
 
-        def plain(one: Part) -> dict[str, Any]:
+        def plain(one: GroupAccuracy) -> dict[str, Any]:
             shown = {name: getattr(one, name) for name in ("column", "value", "examples", "right", "lost")}
             return shown | {"error": one.lost_error}
 
@@ -233,10 +237,10 @@ def find_largest_loss(report: AnyReport) -> str | None:
         return None
     errors = NormalDist().inv_cdf(1 - _BY_CHANCE / len(known + within))
 
-    def loss(one: Part) -> float:
+    def loss(one: GroupAccuracy) -> float:
         return one.lost or 0.0
 
-    def max_beyond_chance(parts: Sequence[Part]) -> Part | None:
+    def max_beyond_chance(parts: Sequence[GroupAccuracy]) -> GroupAccuracy | None:
         return max((one for one in parts if loss(one) > errors * (one.lost_error or 0.0)), key=loss, default=None)
 
     most, deepest = max_beyond_chance(known), max_beyond_chance(within)
@@ -258,10 +262,10 @@ def find_largest_loss(report: AnyReport) -> str | None:
     )
 
 
-def in_a_line(parts: Sequence[Part]) -> str:
+def in_a_line(parts: Sequence[GroupAccuracy]) -> str:
     """Shares of classes, or of the groups of one column, for a terminal; of many groups, the best and the worst."""
 
-    def shown(one: Part) -> str:
+    def shown(one: GroupAccuracy) -> str:
         if one.lost is not None and one.lost_error is not None:
             return f"{one.value} {percent(one.right)} ({format_change(one.lost, one.lost_error)})"
         return f"{one.value} {_with_error(one)}"
@@ -284,7 +288,7 @@ def groups(report: AnyReport) -> Section:
     if most is not None:
         facts.append(("who pays (benchmark)", most))
         content += [
-            Block("bold", most),
+            PageBlock("bold", most),
             "Lost: the share right without privacy less the share right with it (below zero: gained), in points, on "
             "the same test examples of this benchmark. ± is one standard error over test examples; another training, "
             "with other noise, differs beyond that.",
@@ -292,7 +296,7 @@ def groups(report: AnyReport) -> Section:
     classes = class_parts(report)
     tables: list[Content] = []
     if most is not None and any(one.tells for one in classes):
-        tables += [Block("heading", "By class"), _table(["class"], "recognised", classes)]
+        tables += [PageBlock("heading", "By class"), _table(["class"], "recognised", classes)]
     for column, parts in found.items():
         if not any(one.tells for one in parts):
             tables.append(f"By {column}: every group has fewer than {FEWEST} test examples, too few to tell anything.")
@@ -304,12 +308,12 @@ def groups(report: AnyReport) -> Section:
         ]
         table = _table([column], "right", parts)
         rows = [(*row, mean) for row, mean in zip(table.rows, means, strict=True)]
-        tables += [Block("heading", f"By {column}"), Table((*table.header, "mean over classes"), rows)]
+        tables += [PageBlock("heading", f"By {column}"), PageTable((*table.header, "mean over classes"), rows)]
         if any(one.tells for one in within[column]):
             inner = _table([column, "class"], "recognised", within[column])
             title = f"By {column}, class by class"
-            tables.append(Block("folded", inner, title, open=len(inner.rows) <= _FEW_ROWS))
-    if any(TOO_FEW in row for one in tables if isinstance(one, Table) for row in one.rows):
+            tables.append(PageBlock("folded", inner, title, open=len(inner.rows) <= _FEW_ROWS))
+    if any(TOO_FEW in row for one in tables if isinstance(one, PageTable) for row in one.rows):
         content.append(
             f"Where there are fewer than {FEWEST} test examples it says “{TOO_FEW}”: nothing can be told of them. "
             "Their figures are in report.json."
@@ -317,7 +321,7 @@ def groups(report: AnyReport) -> Section:
     return Section("Group by group" if most is None else "Who pays for privacy", facts, [*content, *tables])
 
 
-def _table(names: Sequence[str], right: str, parts: Sequence[Part]) -> Table:
+def _table(names: Sequence[str], right: str, parts: Sequence[GroupAccuracy]) -> PageTable:
     """A row for each part; what is known of benchmarks alone has columns only there."""
     beside = ("without privacy", "lost") if any(one.lost is not None for one in parts) else ()
     rows = []
@@ -328,9 +332,9 @@ def _table(names: Sequence[str], right: str, parts: Sequence[Part]) -> Table:
             cells = [_with_error(one), "–" if one.nonprivate is None else percent(one.nonprivate), lost]
         of_class = () if one.of_class is None else (one.of_class,)
         rows.append((one.value, *of_class, f"{one.examples:,}", *cells[: 1 + len(beside)]))
-    return Table((*names, "test examples", right, *beside), rows)
+    return PageTable((*names, "test examples", right, *beside), rows)
 
 
-def _with_error(one: Part) -> str:
+def _with_error(one: GroupAccuracy) -> str:
     assert one.right is not None
     return percent(one.right) if one.error is None else f"{points(one.right, one.error)} %"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pate.mechanisms import UNANSWERED
 from pate.report import plots
 from pate.report.formats import describe_planned, describe_settings, percent, short_name
-from pate.report.html import Block, Content, Section, png_data_url
+from pate.report.html import Content, PageBlock, Section, png_data_url
 from pate.report.measures import likeliest_labels
 from pate.report.published_config import LEFT_OUT
 from pate.report.schema import AnyReport, BaselineReport, Report
@@ -55,7 +55,7 @@ def pipeline(report: AnyReport) -> Section:
         steps = [*((True, *one) for one in inside), (False, *labels), (False, "One student", learned)]
     if student.accuracy is not None:
         steps.append((False, f"{percent(student.accuracy)} right", f"on {student.test_examples:,} test examples"))
-    content: list[Content] = [Block("steps", steps)]
+    content: list[Content] = [PageBlock("steps", steps)]
     if isinstance(report, Report):
         content.append(f"Each query releases {report.description.releases}.")
     return Section(title, facts, content)
@@ -71,7 +71,7 @@ def teachers(report: AnyReport) -> Section:
         width = 100 * kind.teachers / max(one.teachers for one in kinds)
         bars.append((short_name(kind.name), details, kind.teachers, f"{width:.0f}"))
     text = "How many teachers a family has follows from the configuration alone. How good they are is private."
-    return Section("Teachers", content=(text, Block("families", bars)) if bars else ())
+    return Section("Teachers", content=(text, PageBlock("families", bars)) if bars else ())
 
 
 def released(report: AnyReport, examples: dict[str, NDArray[Any]] | None) -> Section:
@@ -96,7 +96,7 @@ def released(report: AnyReport, examples: dict[str, NDArray[Any]] | None) -> Sec
     if (labels == UNANSWERED).any():
         text += " A dashed frame and ⊥ mark a question that was not answered."
     grid = partial(plots.example_grid, examples["images"], labels.tolist(), report.classes)
-    return Section(title, content=(text, Block("pictures", pictures)), drawings={"examples": grid})
+    return Section(title, content=(text, PageBlock("pictures", pictures)), drawings={"examples": grid})
 
 
 def picture(image: NDArray[np.uint8], title: str, text: str, note: str = "", kind: str = "") -> dict[str, Any]:
@@ -126,10 +126,10 @@ def repetition(report: AnyReport, config_yaml: str) -> Section:
     command = "pate run" if isinstance(report, Report) else "pate baseline"
     versions = [("pate", report.pate_version), *report.versions.items(), ("configuration digest", report.config_digest)]
     content += [
-        Block("code", f"{command} config.yaml"),
-        Block("folded", Block("code", config_yaml), "Configuration"),
-        Block("heading", "Versions"),
-        Block("facts", versions),
+        PageBlock("code", f"{command} config.yaml"),
+        PageBlock("folded", PageBlock("code", config_yaml), "Configuration"),
+        PageBlock("heading", "Versions"),
+        PageBlock("facts", versions),
     ]
     return Section("To repeat it", content=content)
 

@@ -7,8 +7,8 @@ from functools import partial
 
 from pate.report import plots
 from pate.report.formats import describe_planned, describe_settings, small
-from pate.report.html import Block, Content, Plot, Section, Table
-from pate.report.schema import AnyReport, BaselineReport, EpsilonCurves, Report, Together
+from pate.report.html import Content, PageBlock, PageTable, Plot, Section
+from pate.report.schema import AnyReport, BaselineReport, EpsilonCurves, RelatedRuns, Report
 
 
 def privacy_statement(epsilon: float, delta: float, unit: str, changed: bool = False) -> str:
@@ -34,11 +34,11 @@ def how_sure(epsilon: float) -> str:
     )
 
 
-def _describe_together(together: Together) -> str:
+def _describe_together(together: RelatedRuns) -> str:
     """What all known runs on the same private data cost.
 
-    >>> _describe_together(Together(epsilon=2.5, delta=2e-5, others=1, uncounted=0, shared_ledger=False, unit="record"))
-    'Together with 1 other known run on the same private data it costs ε = 2.5 at δ = 2e-05 for one record.'
+    >>> _describe_together(RelatedRuns(epsilon=2.5, delta=2e-5, others=1, uncounted=0, shared_ledger=False, unit="id"))
+    'Together with 1 other known run on the same private data it costs ε = 2.5 at δ = 2e-05 for all records of one id.'
     """
     runs = f"{together.others} other known run{'s' * (together.others != 1)} on the same private data"
     if together.shared_ledger:
@@ -89,7 +89,7 @@ def guarantee(report: AnyReport) -> Section:
         content.append(second)
         statement.append(second)
     if report.benchmark is not None:
-        content.append(Block("note", report.benchmark.note))
+        content.append(PageBlock("note", report.benchmark.note))
     return Section("The guarantee", facts, content, statement)
 
 
@@ -224,13 +224,13 @@ def cost_by_queries(report: AnyReport) -> Section:
     return Section(title, content=(text, plot), drawings=drawings)
 
 
-def curves_table(curves: EpsilonCurves) -> Table:
+def curves_table(curves: EpsilonCurves) -> PageTable:
     """ε after so many queries, one column per way of counting."""
     rows = [
         (str(n), *("∞" if values[i] is None else f"{values[i]:.3f}" for values in curves.epsilon.values()))
         for i, n in enumerate(curves.queries)
     ]
-    return Table(("queries", *curves.epsilon), rows)
+    return PageTable(("queries", *curves.epsilon), rows)
 
 
 def _factor(epsilon: float) -> str:

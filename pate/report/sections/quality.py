@@ -9,7 +9,7 @@ import numpy as np
 
 from pate.report import plots
 from pate.report.formats import percent
-from pate.report.html import Block, Content, Plot, Section, Table
+from pate.report.html import Content, PageBlock, PageTable, Plot, Section
 from pate.report.schema import AnyReport, ReleasedLabels, Report, Student
 from pate.report.sections.groups import class_parts, in_a_line
 
@@ -184,15 +184,15 @@ def quality(report: AnyReport) -> Section:
         facts.append(("public examples (benchmark)", f"{percent(benchmark.public_accuracy)} right"))
     if benchmark is not None and benchmark.nonprivate_accuracy is not None:
         facts.append(("without privacy (benchmark)", percent(benchmark.nonprivate_accuracy)))
-    blocks: list[Content] = [Block("facts", facts), *content, *([labels] if labels else [])]
+    blocks: list[Content] = [PageBlock("facts", facts), *content, *([labels] if labels else [])]
     if student.calibration is not None:
         rows = [(percent(sure), percent(was), f"{n:,}") for sure, was, n in student.calibration.bins]
-        table = Table(("how sure on average", "right", "test examples"), rows)
-        blocks.append(Block("folded", table, "How sure it is, and how often right"))
+        table = PageTable(("how sure on average", "right", "test examples"), rows)
+        blocks.append(PageBlock("folded", table, "How sure it is, and how often right"))
     return Section("Is it any good?", [*facts, *(("WARNING", text) for text in report.warnings)], blocks)
 
 
-def _labels_table(labels: ReleasedLabels, student: Student, classes: tuple[str, ...]) -> Table:
+def _labels_table(labels: ReleasedLabels, student: Student, classes: tuple[str, ...]) -> PageTable:
     """Released labels of each class, beside what the student says of public examples."""
     said, total = student.public_predictions, max(1, sum(labels.by_class))
     counted = ("released labels", "share of them")
@@ -201,7 +201,9 @@ def _labels_table(labels: ReleasedLabels, student: Student, classes: tuple[str, 
     shares = labels.expected_shares or [n / total for n in labels.by_class]
     own = ["–" if said is None else percent(n / max(1, sum(said))) for n in said or labels.by_class]
     columns = [f"{n:,}" for n in labels.by_class], map(percent, shares), own
-    return Table(("class", *counted, "the student says, of public examples"), list(zip(classes, *columns, strict=True)))
+    return PageTable(
+        ("class", *counted, "the student says, of public examples"), list(zip(classes, *columns, strict=True))
+    )
 
 
 def classes(report: AnyReport) -> Section:
@@ -224,13 +226,13 @@ def classes(report: AnyReport) -> Section:
             "classes",
             f"Accuracy of each class with its 95 % interval. {words}",
             "Accuracy on the test examples of each class. The bar is a 95 % interval (Wilson): few examples, wide bar.",
-            Table(("class", "right", "95 % interval", "test examples"), rows),
+            PageTable(("class", "right", "95 % interval", "test examples"), rows),
         ),
     ]
     drawings = {"classes": partial(plots.accuracy_by_class, confusion, report.classes)}
     if len(confusion) <= _MANY_CLASSES:
         matrix = list(zip(report.classes, confusion, strict=True))
-        content += [Block("heading", "Confusion matrix"), Block("confusion", matrix)]
+        content += [PageBlock("heading", "Confusion matrix"), PageBlock("confusion", matrix)]
         drawings["confusion"] = partial(plots.confusion_matrix, confusion, report.classes)
     parts = class_parts(report)
     told = len(parts) <= _FEW_CLASSES and any(one.tells for one in parts)
