@@ -24,8 +24,8 @@ KEY = b"a" * 32
 def through_the_aggregator(folder: Path) -> tuple[float, int]:
     """Answers per second, and how many were charged."""
     from pate.boundary import PartialCounts
-    from pate.boundary.aggregator import RemoteAggregator
-    from pate.cluster.session import ray_session
+    from pate.boundary._aggregator import RemoteAggregator
+    from pate.cluster._session import ray_session
     from pate.config import RaySettings
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax

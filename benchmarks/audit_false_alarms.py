@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from pate.audit.interface import OneRunAudit
+from pate.audit._interface import OneRunAudit
 from pate.audit.mechanism import audit_mechanism
 from pate.audit.one_run import (
     OneRun,

@@ -22,21 +22,21 @@ from typing import Any
 import numpy as np
 
 from pate import pipeline
+from pate.audit._target import NonprivateTrainer, Subject, TargetExamples
 from pate.audit.membership import CorrectnessGap, LossThreshold
 from pate.audit.results import AttackResult, Audit, Options
 from pate.audit.runner import audit
 from pate.audit.shadow_models import RMIA, LiRA
-from pate.audit.target import NonprivateTrainer, Subject, TargetExamples
-from pate.baselines.run import run_baseline
+from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig, parse_config
+from pate.data._settings import ImageData, TableData
+from pate.data._sources import load
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
-from pate.data.settings import ImageData, TableData
-from pate.data.sources import load
 from pate.errors import DataError
 from pate.features import build_features
-from pate.networks.threads import one_thread
-from pate.runs.console import Console
+from pate.networks._threads import one_thread
+from pate.runs._console import Console
 
 SETS = ("mnist", "svhn", "adult")
 RECORDS, ASKED, SHADOWS = 3_000, 2_000, 16
@@ -256,7 +256,7 @@ Dropout = _Lazy()
 
 def draw(folder: Path) -> None:
     """The pictures, and the tables as Markdown on standard output."""
-    from pate.report.plots import MUTED, SERIES, as_png
+    from pate.report._plots import MUTED, SERIES, as_png
 
     audits = {name: _read(folder / f"{name}-audit.json") for name in SETS}
     found = {name: Audit.from_json(content) for name, content in audits.items() if content is not None}
@@ -299,7 +299,7 @@ def draw(folder: Path) -> None:
 
 
 def _models_figure(found: dict[str, Audit]) -> Any:
-    from pate.report.plots import MUTED, SERIES
+    from pate.report._plots import MUTED, SERIES
 
     figure, axes = _figure(2, len(found))
     for column, (name, one) in enumerate(found.items()):

@@ -38,13 +38,13 @@ def driver(folder: Path, seed: int) -> None:
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
-    from pate.boundary.aggregator import RemoteAggregator
+    from pate.boundary._aggregator import RemoteAggregator
     from pate.errors import PateError
     from pate.ledger import Ledger, Limits
     from pate.mechanisms import GNMax
     from pate.teachers import Recipe
-    from pate.voters.teachers.pool import AskWorkers
-    from pate.voters.teachers.worker import Teaching, TrainingJob, Worker
+    from pate.voters.teachers._pool import AskWorkers
+    from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
 
     ray.init(address="auto", namespace="chaos", log_to_driver=False, logging_level="ERROR")
     limits = Limits(N_QUERIES, N_QUERIES, "GNMax(2)")
@@ -111,9 +111,9 @@ def violations(folder: Path, spent_before: int) -> tuple[Counter[str], int]:
     """What is wrong with the ledger and with what was told, and how much is charged now."""
     import numpy as np
 
-    from pate.boundary.aggregator import query_ids
+    from pate.boundary._aggregator import query_ids
     from pate.errors import PateError
-    from pate.ledger.chain import verify
+    from pate.ledger._chain import verify
 
     wrong: Counter[str] = Counter()
     if not (folder / "ledger.head").exists():
@@ -157,7 +157,7 @@ def kill(pid: int) -> bool:
 
 def harness(kills: int, seed: int) -> int:
     """Kill and resume; returns the number of violations."""
-    from pate.cluster.session import ray_session
+    from pate.cluster._session import ray_session
     from pate.config import RaySettings
 
     rng = random.Random(seed)

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.components.registry import make_importable
+from pate.components._registry import make_importable
 from pate.config import load_baseline_config
+from pate.data._sources import load
 from pate.data.private import records_of
-from pate.data.sources import load
-from pate.voters.neighbours.cells import FeatureCache, RecordFeatures
+from pate.voters.neighbours._cells import FeatureCache, RecordFeatures
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cifar10_dp_probe.yaml"
 HELD_OUT = 5_000

@@ -26,9 +26,9 @@ import numpy as np
 from dp_erm_tables import draw, print_tables
 from threadpoolctl import threadpool_limits
 
-from pate.accounting.parameters import MAX_EPSILON
+from pate.accounting._parameters import MAX_EPSILON
 from pate.baselines.dp_erm import DPLinearClassifier, PrivatelyTuned
-from pate.data.benchmarks import load_table
+from pate.data._benchmarks import load_table
 from pate.data.private import Records
 from pate.data.public import PublicData
 

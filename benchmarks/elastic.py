@@ -224,9 +224,9 @@ def mixed(folder: Path, teachers: int, sleep: float) -> None:
     from pate.boundary import sum_counts
     from pate.config import RaySettings, TeacherFamily
     from pate.teachers import assign_recipes, recipes
-    from pate.voters.teachers.checkpoints import InMemory
-    from pate.voters.teachers.pool import Pool
-    from pate.voters.teachers.worker import Teaching
+    from pate.voters.teachers._checkpoints import InMemory
+    from pate.voters.teachers._pool import Pool
+    from pate.voters.teachers._worker import Teaching
 
     cluster = patiently(Cluster, initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     names = {patiently(cluster.add_node, num_cpus=2).node_id: "CPU node" for _ in range(2)}

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from pate.accounting.calculators import moments_epsilon, strong_composition_epsilon
-from pate.baselines.sgd_accounting import epsilon_of
+from pate.baselines._sgd_accounting import epsilon_of
 
 RATE, SIGMA, DELTA = 0.01, 4.0, 1e-5
 EPOCHS = (1, 5, 10, 20, 50, 100, 150, 200, 250, 300, 350, 400)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pate.config.components import listed
-from pate.data.benchmarks import load_images
+from pate.config._components import listed
+from pate.data._benchmarks import load_images
 from pate.mechanisms import GNMax, Histogram, LNMax, PermuteAndFlip
-from pate.mechanisms.cell_costs import Round
-from pate.students import posterior
-from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
-from pate.voters.neighbours.choice import with_target
+from pate.mechanisms._cell_costs import Round
+from pate.students import _posterior as posterior
+from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
+from pate.voters.neighbours._choice import with_target
 
 _WAYS = {"histogram": Histogram(4), "lnmax": LNMax(4), "permute_and_flip": PermuteAndFlip(4), "gnmax": GNMax(8)}
 _FEATURES = {"mnist": ["upright", "hog"], "svhn": [{"name": "hog", "params": {"signed": False, "softness": 0.1}}]}

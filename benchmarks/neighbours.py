@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
+from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
 
 _AT_ONCE = 1 << 14
 _CLASSES = 10

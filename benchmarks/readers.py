@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from pate.cluster.session import ray_session
+from pate.cluster._session import ray_session
 from pate.config import RaySettings
-from pate.data.partition import parts_of
+from pate.data._partition import parts_of
+from pate.data._records import Format
+from pate.data._shards import read_all
 from pate.data.private import Shards
-from pate.data.records import Format
-from pate.data.shards import read_all
 from pate.mechanisms.base import Split
 
 KEY, PARTS = b"b" * 32, Split(250)
@@ -89,7 +89,7 @@ def by_readers(shards: Shards, workers: int) -> Peaks:
     """Streamed by readers on Ray; every part is fetched once, by a task."""
     import ray
 
-    from pate.voters.teachers.readers import Readers
+    from pate.voters.teachers._readers import Readers
 
     with ray_session(None, RaySettings(workers=workers)):
         ray.get([ray.remote(resident).remote("VmRSS") for _ in range(2 * workers)])
@@ -108,7 +108,7 @@ def bare(workers: int) -> float:
     """What a reader has before it reads: one of a single record."""
     import ray
 
-    from pate.voters.teachers.readers import Readers
+    from pate.voters.teachers._readers import Readers
 
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), "npz", 1e-5, 1, 2)

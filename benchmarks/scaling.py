@@ -28,11 +28,11 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
 
     from pate.boundary import sum_counts
     from pate.config import RaySettings
-    from pate.data.partition import split_into_parts
+    from pate.data._partition import split_into_parts
     from pate.teachers import Recipe
-    from pate.voters.teachers.checkpoints import InMemory
-    from pate.voters.teachers.pool import Pool
-    from pate.voters.teachers.worker import Teaching
+    from pate.voters.teachers._checkpoints import InMemory
+    from pate.voters.teachers._pool import Pool
+    from pate.voters.teachers._worker import Teaching
 
     rng = np.random.default_rng(0)
     X, y = rng.random((240 * n_teachers, 32), dtype=np.float32), rng.integers(10, size=240 * n_teachers)

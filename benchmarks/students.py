@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.aggregator import Aggregator
+from pate.boundary._aggregator import Aggregator
 from pate.config import load_config
 from pate.data.private import Votes
 from pate.data.public import PublicData
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, LNMax, Mechanism
-from pate.networks.training import Progress
+from pate.networks._training import Progress
 from pate.students import build_student
 from pate.voters import voters_of
 from pate.voters.stored import StoredCount

@@ -24,15 +24,15 @@ from threadpoolctl import threadpool_limits
 
 from pate.boundary import sum_counts
 from pate.config import RaySettings, TeacherFamily, load_config
-from pate.data.benchmarks import load_images
+from pate.data._benchmarks import load_images
 from pate.data.private import Records
 from pate.data.public import PublicData
-from pate.networks.threads import one_thread
+from pate.networks._threads import one_thread
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers.network import _Batches, _move
-from pate.voters.teachers.checkpoints import TeacherFiles
-from pate.voters.teachers.pool import Pool
-from pate.voters.teachers.worker import Teaching, Worker
+from pate.voters.teachers._checkpoints import TeacherFiles
+from pate.voters.teachers._pool import Pool
+from pate.voters.teachers._worker import Teaching, Worker
 
 KEY = b"b" * 32
 QUERIES = 2000
@@ -187,7 +187,7 @@ def main() -> None:
     data = load_images("mnist", [options.data_dir])
     mixture = load_config(Path(__file__).parent.parent / "configs" / "mnist.yaml").teachers
 
-    from pate.cluster.session import ray_session
+    from pate.cluster._session import ray_session
 
     with ray_session(None, RaySettings(workers=2)):
         if "mlp" in options.what:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from pate.config import Config
+from pate.data._sources import load
 from pate.data.public import groupings
-from pate.data.sources import load
 from pate.mechanisms import UNANSWERED
 from pate.runs.run import Run
 

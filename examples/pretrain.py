@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
-from pate.baselines.inputs import transforms_of
-from pate.baselines.pretraining import blended, pretrained_weights
+from pate.baselines._inputs import transforms_of
+from pate.baselines._pretraining import blended, pretrained_weights
 from pate.config import load_baseline_config
-from pate.data.sources import load
+from pate.data._sources import load
 
 
 def told(step: int, steps: int, error: float) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pate
-from pate.runs.console import Quiet
+from pate.runs._console import Quiet
 
 DATA = {
     **{"source": "csv", "private": "visits.csv", "public": "volunteers.csv", "test": "test.csv"},

@@ -17,9 +17,9 @@ from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from pate.data.model_input import Encoder, is_frame, person_ids, split_off_public, with_columns_of
-from pate.runs.console import labels_table
-from pate.voters.classifier_config import (
+from pate.data._model_input import Encoder, is_frame, person_ids, split_off_public, with_columns_of
+from pate.runs._console import labels_table
+from pate.voters._classifier_config import (
     InvalidParameter,
     check_parameters,
     choose_voters,
@@ -234,7 +234,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
             The fitted classifier.
         """
         from pate.pipeline import run
-        from pate.runs.console import Console, Quiet
+        from pate.runs._console import Console, Quiet
         from pate.runs.run import Run
 
         if not_taken.pop("sample_weight", None) is not None:

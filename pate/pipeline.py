@@ -9,28 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pate.baselines.nonprivate import nonprivate_model
-from pate.boundary.aggregator import open_aggregator, shared_ledger
-from pate.cluster.connect import check_address, joins
-from pate.cluster.metrics import published_metrics
-from pate.cluster.session import check_workers, joined
+from pate.baselines._nonprivate import nonprivate_model
+from pate.boundary._aggregator import open_aggregator, shared_ledger
+from pate.cluster._connect import check_address, joins
+from pate.cluster._metrics import published_metrics
+from pate.cluster._session import check_workers, joined
 from pate.config import Config, load_config, parse_config
+from pate.data._sources import read_by_workers
 from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
-from pate.data.sources import read_by_workers
 from pate.errors import ConfigError
-from pate.followup.unlearning import drop_forgotten
-from pate.networks.threads import waiting_threads
+from pate.followup._unlearning import drop_forgotten
+from pate.networks._threads import waiting_threads
 from pate.preflight import check_components, run_checks
-from pate.report.builder import report_of_run
-from pate.report.files import store_report, write_pages
-from pate.report.sections.pipeline import save_examples
-from pate.runs import files
-from pate.runs.console import Console
+from pate.report._builder import report_of_run
+from pate.report._files import store_report, write_pages
+from pate.report.sections._pipeline import save_examples
+from pate.runs import _files as files
+from pate.runs._console import Console
 from pate.runs.context import Outcome, RunContext, RunOptions, begin_run
 from pate.runs.run import Run, remove_empty_run
-from pate.students.held_out import held_out_unless_tested
-from pate.students.stage import mention_stored_labels, train_student
+from pate.students._held_out import held_out_unless_tested
+from pate.students._stage import mention_stored_labels, train_student
 from pate.voters import voters_of
 
 if TYPE_CHECKING:

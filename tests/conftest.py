@@ -75,7 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """A Ray of two CPUs that all ordinary tests share."""
-    from pate.cluster.session import ray_session
+    from pate.cluster._session import ray_session
     from pate.config import RaySettings
 
     with ray_session(None, RaySettings(workers=2)):

@@ -33,16 +33,16 @@ from sklearn.utils.validation import has_fit_parameter
 
 from pate.classifier import PATEClassifier, PrivacyWarning
 from pate.config import TeacherFamily
-from pate.data.model_input import Encoder, person_ids, split_off_public
+from pate.data._model_input import Encoder, person_ids, split_off_public
 from pate.data.private import Records, is_per_person
 from pate.errors import ConfigError, RunError
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram
 from pate.planning.recommend import recommend
 from pate.teachers import recipes
 from pate.voters import voters_of
+from pate.voters.teachers._readers import parts_of, split_records
+from pate.voters.teachers._worker import Teaching
 from pate.voters.teachers.ensemble import Ensemble
-from pate.voters.teachers.readers import parts_of, split_records
-from pate.voters.teachers.worker import Teaching
 
 NOISE = "two fits draw different noise, which is never seeded, so their predictions differ"
 CANNOT_APPLY = {
@@ -786,7 +786,7 @@ def test_a_protected_record_decides_nothing_about_columns_of_records_split_off(c
     """Types of a frame's columns are those of all its rows, protected ones too."""
     import pandas as pd
 
-    from pate.data.model_input import Encoder, split_off_public
+    from pate.data._model_input import Encoder, split_off_public
 
     frame = pd.DataFrame({"age": [float(20 + i % 12) for i in range(60)], "c": ["a", "b"] * 30})
     public = split_off_public(frame, None, 0.3, 0)

@@ -125,7 +125,7 @@ def test_commands_are_found_at_all() -> None:
         commands("```\npate ledger create X --epsilon 4   # --no\n```\nand `pate run A --set k=v [--json]`, pate jog")
     )
     assert found == [("ledger create", ["--epsilon"]), ("run", ["--set", "--json"])]
-    for name in ("pate.mechanisms.GNMax", "pate.ledger.chain.verify", "pate.load_model"):
+    for name in ("pate.mechanisms.GNMax", "pate.ledger._chain.verify", "pate.load_model"):
         assert is_there(name)
     for name in ("pate.no_such_module", "pate.mechanisms.NoSuchThing"):
         assert not is_there(name)

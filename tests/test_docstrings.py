@@ -15,9 +15,9 @@ import pytest
 
 import pate
 from pate import voters
-from pate.config import components
-from pate.config import settings as config_settings
-from pate.data import settings as data_settings
+from pate.config import _components as components
+from pate.config import _settings as config_settings
+from pate.data import _settings as data_settings
 from pate.mechanisms import Mechanism
 
 _PARAMETER = re.compile(r"^(\w+(?:, \w+)*|\*\*\w+) : (\S.*)$")

@@ -12,19 +12,19 @@ import pytest
 import typer.main
 
 import pate
-from pate.accounting.parameters import ParameterError
+from pate.accounting._parameters import ParameterError
 from pate.cli import app
-from pate.cli.options import as_option
+from pate.cli._options import as_option
 from pate.config import load_config
 from pate.errors import ConfigError, PateError, RunError
 
 PACKAGE = Path(pate.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 ALLOWED = {
-    "cluster/checks.py": {"--dashboard-host", "--num-gpus", "--temp-dir"},  # of `ray start`
-    "cluster/jobs.py": {"--address", "--follow"},  # of `ray job logs`
-    "cluster/connect.py": {"--resume"},  # the last words of a process that nothing else can end
-    "planning/config_wizard.py": {
+    "cluster/_checks.py": {"--dashboard-host", "--num-gpus", "--temp-dir"},  # of `ray start`
+    "cluster/_jobs.py": {"--address", "--follow"},  # of `ray job logs`
+    "cluster/_connect.py": {"--resume"},  # the last words of a process that nothing else can end
+    "planning/_config_wizard.py": {
         "--classes",
         "--delta",
         "--epsilon",
@@ -35,9 +35,9 @@ ALLOWED = {
         "--records",
         "--target-epsilon",
     },  # commands and hints in the config that it writes
-    "data/column_inference.py": {"--marker"},  # what `pate init` says of columns
-    "report/plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
-    "report/html.py": {"--font"},  # the same
+    "data/_column_inference.py": {"--marker"},  # what `pate init` says of columns
+    "report/_plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
+    "report/_html.py": {"--font"},  # the same
 }
 
 

@@ -16,7 +16,7 @@ import pytest
 from support.command_line import Ended
 
 from pate.ledger import Ledger, Limits
-from pate.ledger.chain import verify
+from pate.ledger._chain import verify
 
 _PAYS = """
 import json, os, sys

@@ -28,16 +28,16 @@ _LIGHT = [
     "pate.data.public",
     "pate.voters",
     "pate.voters.base",
-    "pate.boundary.aggregator",
+    "pate.boundary._aggregator",
     "pate.accounting.sanitise",
     "pate.audit.confidence_bounds",
     "pate.audit.mechanism",
-    "pate.data.formats",
+    "pate.data._formats",
     "pate.ledger",
-    "pate.data.partition",
+    "pate.data._partition",
     "pate.config",
-    "pate.cluster.checks",
-    "pate.cluster.jobs",
+    "pate.cluster._checks",
+    "pate.cluster._jobs",
     "pate.cli",
 ]
 
@@ -49,7 +49,7 @@ _BELOW = {
 }
 """What the folders that count privacy may import, in functions and for types too, besides errors and components."""
 
-_PUBLIC_SIDE = ["students", "features", "networks", "report", "planning", "cli/predict.py"]
+_PUBLIC_SIDE = ["students", "features", "networks", "report", "planning", "cli/_predict.py"]
 """Folders and files that work on public data and on what was released."""
 
 ROOT = Path(pate.__file__).parent

@@ -14,8 +14,8 @@ from support import REPOSITORY
 from support.command_line import in_process
 
 from pate.config import load_config
-from pate.data.sources import load
-from pate.report.files import read_report
+from pate.data._sources import load
+from pate.report._files import read_report
 from pate.runs.predictor import Predictor
 from pate.runs.run import Run
 

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.composition import RepeatedGuarantee
 from pate.accounting.published_bounds import epsilon_from_rdp
 

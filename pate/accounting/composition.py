@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.noise.integer import TV_ERROR_PER_DRAW
 
 Orders = NDArray[np.float64]

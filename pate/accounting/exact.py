@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters
-from pate.accounting.composition import Orders, epsilon_by_order, rdp_epsilon
-from pate.accounting.neighbours_of_histogram import (
+from pate.accounting import _parameters as parameters
+from pate.accounting._neighbours_of_histogram import (
     Answering,
     Counts,
     NeighbourOutcomes,
     map_on_all_cores,
     neighbour_outcomes,
 )
+from pate.accounting.composition import Orders, epsilon_by_order, rdp_epsilon
 
 Array = NDArray[np.float64]
 

@@ -27,7 +27,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 
 FloatArray = npt.NDArray[np.float64]
 

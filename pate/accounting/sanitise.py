@@ -36,10 +36,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.composition import Guarantee, RdpGuarantee, epsilon_of_rdp, rdp_epsilon
-from pate.accounting.tight.histogram_grid import Floats, Ints, Plane, moment_excess, two_class_excesses
-from pate.accounting.tight.margins import log_test, moves_among_others, tabulated, tests_above
+from pate.accounting.tight._histogram_grid import Floats, Ints, Plane, moment_excess, two_class_excesses
+from pate.accounting.tight._margins import log_test, moves_among_others, tabulated, tests_above
 from pate.accounting.worst_case import LARGEST_SCALE, WorstCaseGuarantee, worst_case_rdp
 from pate.noise.integer import TV_ERROR_PER_DRAW, Entropy, IntegerNoise
 

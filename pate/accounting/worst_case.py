@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
+from pate.accounting._neighbours_of_histogram import map_on_all_cores
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
-from pate.accounting.neighbours_of_histogram import map_on_all_cores
-from pate.accounting.tight.adversary import adversary_epsilons, has_game
-from pate.accounting.tight.histogram_grid import (
+from pate.accounting.tight._adversary import adversary_epsilons, has_game
+from pate.accounting.tight._histogram_grid import (
     Plane,
     largest_excess,
     log_shift_moment,
     threshold_excess,
     two_class_excess,
 )
-from pate.accounting.tight.margins import Question, approximate_rdp, moves
+from pate.accounting.tight._margins import Question, approximate_rdp, moves
 
 if TYPE_CHECKING:  # mechanisms import this module
     from pate.noise.integer import IntegerNoise

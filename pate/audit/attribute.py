@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.audit._target import Subject
 from pate.audit.membership import Asked, asked_about
 from pate.audit.results import Attack, AttackResult, NotApplicable, Options
-from pate.audit.target import Subject
 
 _KNOWN = {"adult": ("sex", "marital-status")}
 _LEAST = 1e-12

@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import betainccinv, betaincinv
 from scipy.stats import binom
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 
 _MAX_EPSILON = 60.0  # e⁶⁰ to one: no number of canaries that fits into memory shows more
 _LEAST = math.exp(-700)

@@ -31,7 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
+from pate.audit._interface import scratch_folder
+from pate.audit._target import Subject
 from pate.audit.confidence_bounds import (
     Floats,
     LabelSamples,
@@ -42,17 +44,15 @@ from pate.audit.confidence_bounds import (
     epsilon_from_samples,
     log_excess,
 )
-from pate.audit.interface import scratch_folder
 from pate.audit.results import Attack, AttackResult, NotApplicable, Options
-from pate.audit.target import Subject
-from pate.boundary.aggregator import Aggregator
+from pate.boundary._aggregator import Aggregator
 from pate.config import Config
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
+from pate.mechanisms._cell_costs import Round, guarantee
 from pate.mechanisms.base import Counts
-from pate.mechanisms.cell_costs import Round, guarantee
 from pate.noise.integer import Entropy
-from pate.storage.files import KEY_BYTES
+from pate.storage._files import KEY_BYTES
 
 DRAWS, FEW_DRAWS = 100_000_000, 2_000_000
 _AT_ONCE = 1 << 18

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.audit._target import Scorer, Subject, TargetExamples
 from pate.audit.confidence_bounds import epsilon_from_rates
 from pate.audit.results import Attack, AttackResult, Options
-from pate.audit.target import Scorer, Subject, TargetExamples
 
 Scores = NDArray[np.float64]
 

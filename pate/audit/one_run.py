@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pate.audit._interface import Guessed, OneRunAudit, fair_coins, guess
+from pate.audit._target import Baseline, Fitted, Subject
 from pate.audit.confidence_bounds import epsilon_from_rates
-from pate.audit.interface import Guessed, OneRunAudit, fair_coins, guess
 from pate.audit.membership import auc_error
 from pate.audit.results import Attack, AttackResult, NotApplicable, Options
-from pate.audit.target import Baseline, Fitted, Subject
+from pate.baselines._sgd_accounting import epsilon_of
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.baselines.sgd_accounting import epsilon_of
 from pate.config import BaselineConfig, Config
 from pate.data.private import Records
 from pate.data.public import PublicData
@@ -86,7 +86,7 @@ class OneRunCanaries(Attack):
 
 
 def _of_pate(subject: Subject, options: Options) -> list[_Step]:
-    from pate.preflight.features import with_learned_features
+    from pate.preflight._features import with_learned_features
     from pate.voters import voters_of
 
     assert isinstance(subject.config, Config)
@@ -111,7 +111,7 @@ def _of_pate(subject: Subject, options: Options) -> list[_Step]:
 
 
 def _of_baseline(subject: Subject, options: Options) -> list[_Step]:
-    from pate.preflight.features import with_learned_preparation
+    from pate.preflight._features import with_learned_preparation
 
     assert isinstance(subject.config, BaselineConfig)
     config = with_learned_preparation(subject.config, subject.data.X_public)

@@ -13,13 +13,13 @@ from pydantic import TypeAdapter, computed_field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from pate import __version__
-from pate.components.registry import Registry, nearest
+from pate.components._registry import Registry, nearest
 from pate.errors import ConfigError, PateError
-from pate.report.formats import percent
-from pate.runs.console import Console, Quiet
+from pate.report._formats import percent
+from pate.runs._console import Console, Quiet
 
 if TYPE_CHECKING:
-    from pate.audit.target import Subject
+    from pate.audit._target import Subject
 
 
 _ORDER = ("threshold", "correctness", "label-only", "lira", "rmia", "attribute", "one-run", "mechanism", "sensitivity")

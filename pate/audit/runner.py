@@ -13,16 +13,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from pate.audit._page import render_audit
+from pate.audit._target import Subject, control, data_of, subject_of, without_privacy
 from pate.audit.attribute import check_columns
-from pate.audit.page import render_audit
 from pate.audit.results import Attack, AttackResult, Audit, Audited, NotApplicable, Options, attack_classes
-from pate.audit.target import Subject, control, data_of, subject_of, without_privacy
 from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
 from pate.errors import RunError
+from pate.runs._signatures import own_or_trusted
 from pate.runs.run import Run
-from pate.runs.signatures import own_or_trusted
-from pate.storage.files import write_atomically
+from pate.storage._files import write_atomically
 
 
 def audit(

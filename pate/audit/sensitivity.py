@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pate.audit.interface import fewer_records
+from pate.audit._interface import fewer_records
+from pate.audit._target import Subject
 from pate.audit.results import Attack, AttackResult, NotApplicable, Options
-from pate.audit.target import Subject
-from pate.components.registry import counted
+from pate.components._registry import counted
 from pate.config import Config
 from pate.data.private import Records
 from pate.data.public import PublicData
-from pate.storage.files import KEY_BYTES
+from pate.storage._files import KEY_BYTES
 
 _TRIES, _FEW_TRIES = 5, 2  # of each kind of change
 
@@ -92,7 +92,7 @@ def audit_sensitivity(
     seed: int = 0,
 ) -> Sensitivity:
     """Count the votes of the records, and of `tries` neighbouring data sets of each kind."""
-    from pate.preflight.features import with_learned_features
+    from pate.preflight._features import with_learned_features
     from pate.voters import voters_of
 
     public = replace(public, per_person=records.ids is not None)

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pate.audit._target import Subject, Trainer
 from pate.audit.membership import Asked, Scores, asked_about, confidence, membership_result
 from pate.audit.results import Attack, AttackResult, Options
-from pate.audit.target import Subject, Trainer
-from pate.boundary.guard import guarded
-from pate.components.registry import config_folder, make_importable
-from pate.networks.threads import limit_threads, usable_cpus
-from pate.storage.files import make_folder, write_arrays
+from pate.boundary._guard import guarded
+from pate.components._registry import config_folder, make_importable
+from pate.networks._threads import limit_threads, usable_cpus
+from pate.storage._files import make_folder, write_arrays
 
 _ASSUMES = (
     "the attacker has the model's probabilities, records with true labels, and trains {} shadow models ({}) on data of "

@@ -12,7 +12,7 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from pate.components.registry import Registry, nearest
+from pate.components._registry import Registry, nearest
 from pate.errors import ConfigError
 
 _BASELINES = Registry("pate.baselines", "baseline", BaseEstimator)

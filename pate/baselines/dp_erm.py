@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from pate.accounting import parameters
-from pate.data.partition import split_into_parts
+from pate.accounting import _parameters as parameters
+from pate.data._partition import split_into_parts
 from pate.errors import ConfigError, DataError
 from pate.features.fourier import RandomFourierFeatures
-from pate.noise.continuous import Entropy, exponential_choice, spherical_laplace
+from pate.noise._continuous import Entropy, exponential_choice, spherical_laplace
 
 Vector = NDArray[np.float64]
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from pate.accounting import parameters
-from pate.baselines.dp_erm import usable_records
-from pate.baselines.inputs import (
+from pate.accounting import _parameters as parameters
+from pate.baselines._inputs import (
     BLOCK,
     Seen,
     Views,
@@ -39,23 +38,24 @@ from pate.baselines.inputs import (
     trained_part,
     transforms_of,
 )
-from pate.baselines.networks import Buffers, build_network, made_up, way_for
-from pate.baselines.per_example import clipped_sum, never_stopping
-from pate.baselines.sampling import KEY_BYTES, ForwardDraws, LotSampler, draws_for, record_marks
-from pate.baselines.sgd_accounting import (
+from pate.baselines._networks import Buffers, build_network, made_up, way_for
+from pate.baselines._per_example import clipped_sum, never_stopping
+from pate.baselines._sgd_accounting import (
     History,
     append_step,
     epsilon_of,
     noise_for,
     steps_within,
 )
-from pate.boundary.guard import raised_by_pate
-from pate.components.registry import counted, found_file
+from pate.baselines.dp_erm import usable_records
+from pate.baselines.sampling import KEY_BYTES, ForwardDraws, LotSampler, draws_for, record_marks
+from pate.boundary._guard import raised_by_pate
+from pate.components._registry import counted, found_file
 from pate.errors import ConfigError, RunError
-from pate.networks.architectures import device_anew, resolve_device
-from pate.networks.stored import check_weights, tensors_from_bytes, write_tensors
-from pate.noise.continuous import Entropy
-from pate.storage.files import sizes
+from pate.networks._architectures import device_anew, resolve_device
+from pate.networks._stored import check_weights, tensors_from_bytes, write_tensors
+from pate.noise._continuous import Entropy
+from pate.storage._files import sizes
 
 FEATURES = ("none", "pca", "scattering")
 OPTIMISERS: dict[str, Callable[[torch.nn.Module, float], torch.optim.Optimizer]] = {  # of noisy gradients: no cost
@@ -139,7 +139,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     micro_batch : int, default=512
         Examples whose gradients are worked out at once; it bounds memory and changes nothing else.
     per_example : {"auto", "ghost", "torch_func", "one_by_one"}, default="auto"
-        How clipped gradients are summed (`pate.baselines.per_example`); auto is the quickest that is right.
+        How clipped gradients are summed (`pate.baselines._per_example`); auto is the quickest that is right.
     accountant : {"pld", "rdp"}, default="pld"
         How the cost is worked out: by privacy loss distributions, or by the Rényi bound, which is larger.
     checkpoint : str, default=None

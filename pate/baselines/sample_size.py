@@ -15,7 +15,7 @@ from typing import NamedTuple
 from scipy.optimize import minimize_scalar
 from scipy.special import gammainccinv
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.baselines.dp_erm import GRID, SOLVER_SHARE, build_loss, min_strength, objective_parameters, tolerance_of
 from pate.errors import ConfigError
 

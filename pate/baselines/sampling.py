@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
 from pate.errors import ConfigError
-from pate.networks.seeding import seeded_globally
-from pate.noise.continuous import Entropy, bernoulli, gaussians
+from pate.networks._seeding import seeded_globally
+from pate.noise._continuous import Entropy, bernoulli, gaussians
 
 WHERE = ("auto", "os", "device")
 _SEED_BYTES = 8

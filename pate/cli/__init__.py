@@ -14,27 +14,27 @@ import typer
 from typer.core import TyperCommand
 
 from pate import __version__
-from pate.boundary.guard import error_kind, error_place
-from pate.cli import ledger
-from pate.cli.accounting import account
-from pate.cli.audit import audit
-from pate.cli.baseline import baseline
-from pate.cli.compare import compare
-from pate.cli.doctor import doctor
-from pate.cli.forget import forget
-from pate.cli.init import init
-from pate.cli.options import CommandGroup, CommandWithResume, MechanismCommand, as_option
-from pate.cli.plan import plan
-from pate.cli.predict import predict
-from pate.cli.report import report
-from pate.cli.reproduce import reproduce
-from pate.cli.run import run
-from pate.cli.student import student
-from pate.cli.submit import PASS_ON, fetch, submit
-from pate.cluster.interrupts import interruptible, received, speaking, was_told
+from pate.boundary._guard import error_kind, error_place
+from pate.cli import _ledger as ledger
+from pate.cli._accounting import account
+from pate.cli._audit import audit
+from pate.cli._baseline import baseline
+from pate.cli._compare import compare
+from pate.cli._doctor import doctor
+from pate.cli._forget import forget
+from pate.cli._init import init
+from pate.cli._options import CommandGroup, CommandWithResume, MechanismCommand, as_option
+from pate.cli._plan import plan
+from pate.cli._predict import predict
+from pate.cli._report import report
+from pate.cli._reproduce import reproduce
+from pate.cli._run import run
+from pate.cli._student import student
+from pate.cli._submit import PASS_ON, fetch, submit
+from pate.cluster._interrupts import interruptible, received, speaking, was_told
 from pate.errors import PateError, first_line, own_line
-from pate.networks.threads import use_passive_threads
-from pate.runs.console import Console, printable
+from pate.networks._threads import use_passive_threads
+from pate.runs._console import Console, printable
 
 _ALIKE = 0.7  # a longer option that merely shares letters is no help
 

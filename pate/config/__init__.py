@@ -1,8 +1,8 @@
 """YAML → typed, frozen settings. Every mistake is one line that names the key, the value and what would do."""
 
-from pate.config.components import RaySettings, TeacherFamily
-from pate.config.loading import default_config_path, load_baseline_config, load_config, parse_config, stored_config
-from pate.config.settings import (
+from pate.config._components import RaySettings, TeacherFamily
+from pate.config._loading import default_config_path, load_baseline_config, load_config, parse_config, stored_config
+from pate.config._settings import (
     BaselineBudget,
     BaselineConfig,
     Budget,
@@ -12,7 +12,7 @@ from pate.config.settings import (
     RunConfig,
     Sanitise,
 )
-from pate.config.yaml_loader import read_yaml
+from pate.config._yaml_loader import read_yaml
 
 __all__ = [
     "BaselineBudget",

@@ -16,14 +16,14 @@ from pate.data.public import PublicData, PublicRange, refuse_missing
 from pate.errors import DataError
 
 if TYPE_CHECKING:
-    from pate.data.records import Format
+    from pate.data._records import Format
 
 
 @dataclass(frozen=True)
 class Records:
     """Private records that were read, with their labels as positions in the list of classes (−1: in none of them).
 
-    Where a person is the unit of privacy, `ids` hold one canonical text per person (see `pate.data.columns`).
+    Where a person is the unit of privacy, `ids` hold one canonical text per person (see `pate.data._columns`).
     `left_out` is how many records had no valid id and are not here, and `unlisted`, by file and column, how many have a
     category that the config does not list; these numbers are private too. `unused` says which columns become no
     feature, for the operator.

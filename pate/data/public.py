@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.components.registry import shown
-from pate.data.columns import ABSOLUTE, names_of
+from pate.components._registry import shown
+from pate.data._columns import ABSOLUTE, names_of
 from pate.errors import ConfigError, DataError
 
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary.guard import is_pate_module
-from pate.components.registry import Registry
+from pate.boundary._guard import is_pate_module
+from pate.components._registry import Registry
 from pate.errors import ConfigError
-from pate.networks.seeding import seed_globally, seeded_globally
+from pate.networks._seeding import seed_globally, seeded_globally
 
 
 @runtime_checkable

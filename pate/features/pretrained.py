@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from pate.components.registry import found_file, import_dotted
+from pate.components._registry import found_file, import_dotted
 from pate.errors import ConfigError, DataError, first_line
 
 _CLOSE = 1e-3  # relative to the largest feature

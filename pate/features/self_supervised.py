@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.errors import ConfigError, DataError, first_line
-from pate.storage.files import make_folder, read_whole, write_atomically
+from pate.storage._files import make_folder, read_whole, write_atomically
 
 _ROUNDS = 12  # of k-means
 _SOFT_CONTRAST = 0.01  # of the mean variance of public patches, added to that of every patch
@@ -147,7 +147,7 @@ class SelfSupervised:
         """Whitening and atoms as one matrix: a patch's responses are patch @ filters − offsets."""
         import torch
 
-        from pate.networks.threads import one_thread
+        from pate.networks._threads import one_thread
 
         rng = np.random.default_rng(self.random_state)
         rows, columns = (side - self.patch + 1 for side in images.shape[1:3])

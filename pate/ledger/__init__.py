@@ -1,8 +1,8 @@
 """Durable budget and answers: label and charge are stored together, before anyone sees the label."""
 
-from pate.ledger.chain import Pin, connect
+from pate.ledger._chain import Pin, connect
+from pate.ledger._stored import Fenced, History, StoredLedger
 from pate.ledger.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
-from pate.ledger.stored import Fenced, History, StoredLedger
 
 __all__ = [
     "Charge",

@@ -2,7 +2,7 @@
 
 Append only: triggers refuse updates and deletes. Every run and every charge, with its answers, is a link of an HMAC
 chain under a key kept elsewhere, whose head is also kept in a second file and, where there is one, in an anchor
-(`pate.ledger.anchor`). Opening a ledger checks all of it, so a changed, removed or reordered row, and an older copy of
+(`pate.ledger._anchor`). Opening a ledger checks all of it, so a changed, removed or reordered row, and an older copy of
 the file, are found before anything is charged. The head is written after the commit and before the release, so it
 covers all that anyone has seen.
 
@@ -29,11 +29,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.composition import epsilon_of_rdp, sampler_share
 from pate.errors import BudgetExceeded, ConfigError, RunError
-from pate.ledger.anchor import conflict, open_anchor
-from pate.ledger.chain import (
+from pate.ledger._anchor import conflict, open_anchor
+from pate.ledger._chain import (
     FIRST_LINK,
     Link,
     Pin,
@@ -48,7 +48,7 @@ from pate.ledger.chain import (
     row_content,
     verified,
 )
-from pate.storage.files import KEY_BYTES, create_key, locked, make_folder, read_key, sync_folder, write_atomically
+from pate.storage._files import KEY_BYTES, create_key, locked, make_folder, read_key, sync_folder, write_atomically
 
 DRAWS_PER_RUN = 2**40
 """The most noise draws that a run may take if it shares its ledger: their sampling error is charged to the joint δ."""

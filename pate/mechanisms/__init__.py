@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pate.accounting import parameters
-from pate.components.registry import Registry, dotted, nearest, shown
+from pate.accounting import _parameters as parameters
+from pate.components._registry import Registry, dotted, nearest, shown
 from pate.errors import ConfigError, numbered
 from pate.mechanisms._trial import check_class, made_and_tried
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from pate.accounting.composition import Guarantee
-from pate.components.registry import shown
+from pate.components._registry import shown
 from pate.errors import ConfigError, PateError, first_line, own_line, own_path
 from pate.mechanisms.base import UNANSWERED, Mechanism, Split
 

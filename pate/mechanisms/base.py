@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters, published_bounds
+from pate.accounting import _parameters as parameters
+from pate.accounting import published_bounds
+from pate.accounting._neighbours_of_histogram import Counts
 from pate.accounting.composition import Guarantee, RdpGuarantee
-from pate.accounting.neighbours_of_histogram import Counts
 from pate.errors import ConfigError
 from pate.noise.integer import Entropy
 
 if TYPE_CHECKING:
     from pate.accounting.sanitise import PrivateCost
-    from pate.mechanisms.cell_costs import CountCost
+    from pate.mechanisms._cell_costs import CountCost
 
 UNANSWERED = -1
 """⊥: the mechanism declined to answer. It is released, stored and charged like any answer."""

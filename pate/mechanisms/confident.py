@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters, published_bounds
+from pate.accounting import _parameters as parameters
+from pate.accounting import published_bounds
+from pate.accounting._neighbours_of_histogram import move_votes
 from pate.accounting.composition import gaussian_rdp
-from pate.accounting.neighbours_of_histogram import move_votes
 from pate.accounting.sanitise import PrivateCost, realised_cost
-from pate.accounting.tight.margins import Question, log_test
+from pate.accounting.tight._margins import Question, log_test
 from pate.accounting.worst_case import (
     WorstCaseGuarantee,
     confident_cost,
@@ -23,9 +24,9 @@ from pate.accounting.worst_case import (
     worst_case_rdp,
 )
 from pate.errors import ConfigError
+from pate.mechanisms._win_probabilities import Indices
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, parameter
 from pate.mechanisms.noisy_max import GNMax
-from pate.mechanisms.win_probabilities import Indices
 from pate.noise.integer import DiscreteGaussian, Entropy
 
 

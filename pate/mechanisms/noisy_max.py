@@ -11,14 +11,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting import parameters, published_bounds
+from pate.accounting import _parameters as parameters
+from pate.accounting import published_bounds
+from pate.accounting._neighbours_of_histogram import move_votes
 from pate.accounting.composition import Orders, PureGuarantee, gaussian_rdp, randomised_response_rdp
-from pate.accounting.neighbours_of_histogram import move_votes
 from pate.accounting.sanitise import PrivateCost, answers_cost
 from pate.accounting.worst_case import QueryCost, WorstCaseGuarantee, argmax_cost
+from pate.mechanisms._cell_costs import CountCost, GaussianCount, PureChoice, PureCount
+from pate.mechanisms._win_probabilities import Indices, legendre_on_unit_interval, log_wins, log_wins_after_moves
 from pate.mechanisms.base import Counts, Mechanism, parameter
-from pate.mechanisms.cell_costs import CountCost, GaussianCount, PureChoice, PureCount
-from pate.mechanisms.win_probabilities import Indices, legendre_on_unit_interval, log_wins, log_wins_after_moves
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, Geometric, IntegerNoise
 
 _FINE = 200.0  # votes; wider noise is scaled down to this for a probability

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RepeatedGuarantee
-from pate.accounting.tight.limited_tests import LimitedTests, NoisyTest, TestLimits
+from pate.accounting.tight._limited_tests import LimitedTests, NoisyTest, TestLimits
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms.base import FEW_QUERIES, UNANSWERED, Counts, Stream, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties

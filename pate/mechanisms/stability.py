@@ -20,10 +20,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.calculators import compose_advanced
 from pate.accounting.composition import Guarantee, RepeatedGuarantee
-from pate.accounting.tight.limited_tests import LimitedTests, NoisyTest, TestLimits
+from pate.accounting.tight._limited_tests import LimitedTests, NoisyTest, TestLimits
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise

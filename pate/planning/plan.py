@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import Counts, Mechanism, build, mechanism_class

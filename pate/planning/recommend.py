@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.composition import epsilon_of_rdp
-from pate.config.settings import check_delta
+from pate.config._settings import check_delta
 from pate.errors import ConfigError
 from pate.ledger import SharedBudget
 from pate.planning.plan import Workload, solve_queries

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pate.components.attempts import (
+from pate.components._attempts import (
     SHOWN,
     AttemptFailed,
     as_config_error,
@@ -21,7 +21,7 @@ from pate.components.attempts import (
     few_labels,
     shorten_training,
 )
-from pate.components.registry import make_importable
+from pate.components._registry import make_importable
 from pate.config import Config
 from pate.data.public import groupings
 from pate.errors import ConfigError
@@ -36,7 +36,10 @@ _DRAWN = 6  # examples of the page: one line of them
 
 def checks() -> Sequence[Check]:
     """All checks, in order. Each raises ConfigError or DataError with one line that says what to change."""
-    from pate.preflight import features, missing_values, rehearsal, student
+    from pate.preflight import _features as features
+    from pate.preflight import _missing_values as missing_values
+    from pate.preflight import _rehearsal as rehearsal
+    from pate.preflight import _student as student
 
     return (
         check_public_data,
@@ -63,7 +66,7 @@ def run_checks(context: RunContext, skip: type[Exception] | tuple[()] = ()) -> N
 
 def check_components(config: Config, config_dir: Path) -> None:
     """Import and construct everything the config names, before any data is read."""
-    from pate.students.stage import new_student
+    from pate.students._stage import new_student
     from pate.teachers import recipe_of
     from pate.voters import voters_of
 
@@ -103,7 +106,7 @@ def check_nonprivate(context: RunContext) -> None:
     if public.X_test is None:
         return
     from pate.teachers import recipe_of
-    from pate.teachers.part import PartClassifier
+    from pate.teachers._part import PartClassifier
 
     recipe = recipe_of(config.nonprivate, "nonprivate")
     X = public.X_public[: few_labels(public.n_classes)]
@@ -117,10 +120,10 @@ def check_report(context: RunContext) -> None:
     """Raise ConfigError where a page or plot could not be drawn with the real names, of classes above all."""
     if not context.options.pages:
         return
-    from pate.report.builder import dummy_report
-    from pate.report.files import store_report, write_pages
-    from pate.report.sections.pipeline import save_examples
-    from pate.runs.files import RunFiles
+    from pate.report._builder import dummy_report
+    from pate.report._files import store_report, write_pages
+    from pate.report.sections._pipeline import save_examples
+    from pate.runs._files import RunFiles
 
     public = context.public
     labels = dummy_labels(min(_DRAWN, len(public.X_public)), public.n_classes, True)

@@ -1,7 +1,7 @@
 """`report.json`: what a run may publish. Documented field by field.
 
 This is the list of what leaves: a field that is not here is refused, and of parameters, whose names may be anything,
-only numbers, words and names of classes are taken (`pate.report.published_config`).
+only numbers, words and names of classes are taken (`pate.report._published_config`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from pate.report.published_config import published_method, published_params
+from pate.report._published_config import published_method, published_params
 
 Params = Annotated[dict[str, Any], BeforeValidator(published_params)]
 Method = Annotated[dict[str, Any], BeforeValidator(published_method)]

@@ -10,17 +10,17 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pate.runs import files
-from pate.runs.console import Console
+from pate.runs import _files as files
+from pate.runs._console import Console
 
 if TYPE_CHECKING:
     from pate.data.private import PrivateData
     from pate.data.public import PublicData
     from pate.ledger import SharedBudget
     from pate.report.schema import Report
-    from pate.runs.related import Related
+    from pate.runs._related import Related
     from pate.runs.run import Resume, Run
-    from pate.students.held_out import HeldOut
+    from pate.students._held_out import HeldOut
     from pate.voters.base import Voters
 
 
@@ -86,7 +86,7 @@ class StageClock:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Count the time within as that of the stage `name`."""
-        from pate.cluster.metrics import set_stage
+        from pate.cluster._metrics import set_stage
 
         started = time.perf_counter()
         set_stage(name)
@@ -97,9 +97,9 @@ class StageClock:
 @contextmanager
 def begin_run(out: Path | str, given: Any, options: RunOptions) -> Iterator[Run]:
     """The run directory `out` of the config `given`, new or resumed, and locked; it knows where its data is."""
-    from pate.data.sources import data_root
+    from pate.data._sources import data_root
+    from pate.runs._signatures import sign
     from pate.runs.run import Run
-    from pate.runs.signatures import sign
 
     with Run.create(out, given, options.resume) as run:
         root = data_root(options.data_dir)
@@ -127,7 +127,7 @@ class Outcome:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: publishable figures alone, since notebooks are passed on."""
-        from pate.report.files import summary_rows
+        from pate.report._files import summary_rows
 
         rows = summary_rows(self.report)
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
@@ -196,7 +196,7 @@ class RunContext:
 
     def find_related(self, epsilon: float, delta: float, joint: SharedBudget | None = None) -> None:
         """Note other runs on the same private data, and what all of them cost together with this one's (ε, δ)."""
-        from pate.runs.related import related_runs
+        from pate.runs._related import related_runs
 
         where = self.out, self.options.data_dir, self.options.config_dir
         self.related = related_runs(self.given, *where, epsilon, delta, joint)

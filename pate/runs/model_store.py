@@ -4,7 +4,7 @@ Weights are safetensors (networks and matrices) or skops (scikit-learn's classif
 
 Formal guarantee: neither format runs code when it is read, and nothing that a file names is imported unless it is a
 class of this package or scikit-learn's, or the person who loads says so by name (`trust`), or this user signed these
-very bytes in the run that they are in (`pate.runs.signatures`).
+very bytes in the run that they are in (`pate.runs._signatures`).
 
 A model has `weights()`, tensors by name; `learned()`, all else that prediction needs, as plain values; and
 `restore(weights, learned)`, which checks that the two belong together. A student whose classifier is scikit-learn's has
@@ -23,13 +23,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pate.components.registry import importing_only, make_importable, nearest, require_trusted, untrusted_error
+from pate.components._registry import importing_only, make_importable, nearest, require_trusted, untrusted_error
 from pate.errors import NotTrusted, RunError, first_line
-from pate.networks.stored import check_values, tensors_from_bytes, tensors_to_bytes
-from pate.runs.files import MODEL_CARD, OBJECT, STUDENT_CARD, TENSORS
+from pate.networks._stored import check_values, tensors_from_bytes, tensors_to_bytes
+from pate.runs._files import MODEL_CARD, OBJECT, STUDENT_CARD, TENSORS
+from pate.runs._signatures import is_own, is_signed, read_model_files, sign
 from pate.runs.run import Run
-from pate.runs.signatures import is_own, is_signed, read_model_files, sign
-from pate.storage.files import make_folder, sizes, write_atomically
+from pate.storage._files import make_folder, sizes, write_atomically
 
 if TYPE_CHECKING:
     from pate.data.public import PublicData

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.components.registry import nearest
-from pate.data.model_input import is_frame
+from pate.components._registry import nearest
+from pate.data._model_input import is_frame
 from pate.data.public import PublicRange
 from pate.errors import DataError, PateError, RunError, first_line
-from pate.runs.files import MODEL_CARD, STUDENT_CARD
+from pate.runs._files import MODEL_CARD, STUDENT_CARD
 from pate.runs.model_store import load_card, load_model
 
 if TYPE_CHECKING:
-    from pate.data.records import Format
+    from pate.data._records import Format
     from pate.runs.run import Run
 
 
@@ -46,14 +46,14 @@ class Predictor(NamedTuple):
         """What the model takes, from an array or a data frame; DataError where it is something else."""
         if not is_frame(X):
             return checked_array(np.asarray(X), self.card, "the examples")
-        from pate.data.model_input import examples_of, table_of
+        from pate.data._model_input import examples_of, table_of
 
         return examples_of(table_of(X), self.format)
 
     @property
     def format(self) -> Format:
         """How columns become features."""
-        from pate.data.model_input import format_from_card
+        from pate.data._model_input import format_from_card
 
         try:
             return format_from_card(self.card)

@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_config
-from pate.config.loading import settings_from
-from pate.data.partition import keyed_digest
+from pate.config._loading import settings_from
+from pate.data._partition import keyed_digest
 from pate.errors import PateError, RunError
-from pate.ledger.stored import FOLDER
-from pate.runs import files
-from pate.runs.console import labels_table
-from pate.runs.files import RunFiles
+from pate.ledger._stored import FOLDER
+from pate.runs import _files as files
+from pate.runs._console import labels_table
+from pate.runs._files import RunFiles
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
-from pate.storage.files import KEY_BYTES, locked, make_folder, read_key, write_atomically
+from pate.storage._files import KEY_BYTES, locked, make_folder, read_key, write_atomically
 
 if TYPE_CHECKING:
     from pate.report.schema import BaselineReport, Report
+    from pate.runs._published import Labels
     from pate.runs.predictor import Predictor
-    from pate.runs.published import Labels
 
 _KEY, _ENSEMBLE, _RELEASED = (f"{files.PRIVATE}/{name}" for name in (files.KEY, files.ENSEMBLE, files.RELEASED))
 _STAYS = (  # on this machine
@@ -201,14 +201,14 @@ class Run(RunFiles):
     @property
     def report(self) -> Report | BaselineReport:
         """The figures of a finished run."""
-        from pate.report.files import read_report
+        from pate.report._files import read_report
 
         return read_report(self.path)
 
     @property
     def labels(self) -> Labels | None:
         """The labels that were released; None where there are none yet."""
-        from pate.runs.published import read_labels
+        from pate.runs._published import read_labels
 
         return read_labels(self.labels_file)
 
@@ -399,7 +399,7 @@ def remove_empty_run(run: Run) -> Iterator[None]:
     charged. One that is resumed, is to be resumed by what the error says, is in storage or was interrupted stays as it
     is. Within the run's own lock.
     """
-    from pate.runs.anchoring import forget_anchor
+    from pate.runs._anchoring import forget_anchor
 
     try:
         yield

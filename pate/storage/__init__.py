@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from pate.errors import RunError, first_line
-from pate.storage.files import make_folder, sync_folder
+from pate.storage._files import make_folder, sync_folder
 
 _EXCLUSIVE = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _AT_ONCE = 64  # objects in memory on their way from or to a store

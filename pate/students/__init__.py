@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from pate.components.registry import Registry, nearest
+from pate.components._registry import Registry, nearest
 from pate.errors import ConfigError
 
 STUDENTS = Registry("pate.students", "student", BaseEstimator)

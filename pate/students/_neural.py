@@ -20,17 +20,17 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.errors import DataError
 from pate.mechanisms import UNANSWERED
-from pate.networks.threads import one_thread
-from pate.storage.files import sizes, whole_numbers
+from pate.networks._threads import one_thread
+from pate.storage._files import sizes, whole_numbers
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim.swa_utils import AveragedModel
 
-    from pate.networks.architectures import Classifier
-    from pate.networks.augment import Augmentation
-    from pate.networks.training import BatchSampler, ClassPrior, ProgressCallback
+    from pate.networks._architectures import Classifier
+    from pate.networks._augment import Augmentation
+    from pate.networks._training import BatchSampler, ClassPrior, ProgressCallback
 
     Learn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
     """Of labelled examples, their labels, unlabelled examples and how far the ramp has come: both losses."""
@@ -96,7 +96,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """
         import torch
 
-        from pate.networks.training import BatchSampler
+        from pate.networks._training import BatchSampler
 
         X, y = np.asarray(X, dtype=np.float32), np.asarray(y)
         pool = X if X_unlabelled is None else np.concatenate([X, np.asarray(X_unlabelled, dtype=np.float32)])
@@ -159,8 +159,8 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Self:
         """The fitted student again, from `weights()` and `learned()`; ValueError if those do not belong together."""
-        from pate.networks.architectures import device_anew, looks_like_images
-        from pate.networks.stored import check_weights
+        from pate.networks._architectures import device_anew, looks_like_images
+        from pate.networks._stored import check_weights
 
         self.device = device_anew(self.device)
         self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"), dtype=np.int64)
@@ -191,7 +191,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """Set `network_` and train it."""
         from torch.nn.functional import one_hot
 
-        from pate.networks.training import ClassPrior, Training, cosine_rate, draw_batch
+        from pate.networks._training import ClassPrior, Training, cosine_rate, draw_batch
 
         generator, augment, network, average = self._begin()
         n_classes, smoothing = len(self.classes_), self.label_smoothing
@@ -246,7 +246,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """
         import torch
 
-        from pate.networks.training import BatchSampler
+        from pate.networks._training import BatchSampler
 
         third, example = thirds(X, self.random_state)
         if example.max() + 1 < _MIN_EXAMPLES:
@@ -271,7 +271,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         import torch
         from torch.nn.functional import cross_entropy
 
-        from pate.networks.training import cosine_rate
+        from pate.networks._training import cosine_rate
 
         mine = self.network_
         generator, augment, network, average = self._begin()
@@ -293,9 +293,9 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """What training draws from, its augmentation, a fresh network, and that one's average, which is `network_`."""
         import torch
 
-        from pate.networks.architectures import looks_like_images, seeded
-        from pate.networks.augment import Strength, augmentation
-        from pate.networks.training import moving_average
+        from pate.networks._architectures import looks_like_images, seeded
+        from pate.networks._augment import Strength, augmentation
+        from pate.networks._training import moving_average
 
         generator = torch.Generator().manual_seed(self.random_state)
         augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)
@@ -310,18 +310,18 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         return self._network().to(self._device()).to(memory_format=torch.channels_last)  # as images are
 
     def _network(self) -> Classifier:
-        from pate.networks.architectures import Classifier
+        from pate.networks._architectures import Classifier
 
         return Classifier(self.shape_, len(self.classes_), self.channels, self.hidden, self.normed, self.depth)
 
     def _device(self) -> torch.device:
-        from pate.networks.architectures import resolve_device
+        from pate.networks._architectures import resolve_device
 
         return resolve_device(self.device, "student.params.device")
 
     def _standardise_by(self, pool: NDArray) -> None:
         """Mean and deviation of the public examples: of each feature of a table, of each channel of images."""
-        from pate.networks.architectures import looks_like_images
+        from pate.networks._architectures import looks_like_images
 
         axes = (0, 1, 2) if looks_like_images(self.shape_) else (0,)
         deviation = np.asarray(pool.std(axes, dtype=np.float64))
@@ -329,7 +329,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         self.scale_ = np.asarray(np.where(deviation > 1e-6, deviation, 1.0), dtype=np.float32)
 
     def _tensor(self, X: NDArray) -> torch.Tensor:
-        from pate.networks.architectures import example_tensor, looks_like_images
+        from pate.networks._architectures import example_tensor, looks_like_images
 
         standard = self.mean_, self.scale_
         return example_tensor(X, self._device(), standard=standard, images=looks_like_images(self.shape_))

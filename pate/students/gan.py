@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from pate.networks.architectures import Classifier
-    from pate.networks.augment import Augmentation
-    from pate.networks.training import ClassPrior
+    from pate.networks._architectures import Classifier
+    from pate.networks._augment import Augmentation
+    from pate.networks._training import ClassPrior
     from pate.students._neural import Learn
 
 
@@ -104,7 +104,7 @@ class GAN(NeuralStudent):
         import torch
         from torch.nn.functional import softplus
 
-        from pate.networks.architectures import Generator, seeded
+        from pate.networks._architectures import Generator, seeded
 
         sizes = self.noise, max(4, self.channels // 2), self.hidden
         maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from pate.networks.architectures import Classifier
-    from pate.networks.augment import Augmentation
-    from pate.networks.training import ClassPrior
+    from pate.networks._architectures import Classifier
+    from pate.networks._augment import Augmentation
+    from pate.networks._training import ClassPrior
     from pate.students._neural import Learn
 
 

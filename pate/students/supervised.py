@@ -15,13 +15,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from pate.config.components import listed
+from pate.config._components import listed
 from pate.errors import ConfigError
 from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
-from pate.storage.files import whole_numbers
+from pate.storage._files import whole_numbers
 from pate.teachers import build_estimator, copied_estimator, full_name
-from pate.teachers.part import PartClassifier
+from pate.teachers._part import PartClassifier
 
 if TYPE_CHECKING:  # of torch, which takes seconds to load
     from pate.teachers.network import Network

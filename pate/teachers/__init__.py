@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from pate.components.registry import Registry, nearest, require_trusted
+from pate.components._registry import Registry, nearest, require_trusted
 from pate.errors import ConfigError
 from pate.features import Features, build_features
 
 if TYPE_CHECKING:
     from pate.config import Model, TeacherFamily
-    from pate.config.components import Resources
+    from pate.config._components import Resources
 
 TEACHERS = Registry("pate.teachers", "teacher", BaseEstimator)
 

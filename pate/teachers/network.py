@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import nn
 
-from pate.components.registry import import_dotted
-from pate.storage.files import sizes, whole_numbers
+from pate.components._registry import import_dotted
+from pate.storage._files import sizes, whole_numbers
 
 _CONTEXT = 800_000_000  # what CUDA and its libraries take in every process
 _RECORDS = 1_000_000_000  # for the records of a stack, whose number is not asked for: it is private
@@ -298,8 +298,8 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Network:
         """The fitted network again, from `weights()` and `learned()`; ValueError if those do not belong together."""
-        from pate.networks.architectures import device_anew
-        from pate.networks.stored import check_weights
+        from pate.networks._architectures import device_anew
+        from pate.networks._stored import check_weights
 
         self.device = device_anew(self.device)
         self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"))
@@ -314,7 +314,7 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def target_device(self) -> torch.device:
         """Where this process computes: on the GPU that Ray gave it, if any."""
-        from pate.networks.architectures import resolve_device
+        from pate.networks._architectures import resolve_device
 
         return resolve_device(self.device)
 
@@ -322,19 +322,19 @@ class Network(ClassifierMixin, BaseEstimator):
         """Fresh weights for `shape_` and `classes_`, from the seed alone."""
         import torch
 
-        from pate.networks.architectures import seeded
+        from pate.networks._architectures import seeded
 
         network: Any = seeded(self._layers, self.random_state or 0)
         return network.to(self.target_device(), memory_format=torch.channels_last)
 
     def tensor(self, X: NDArray) -> torch.Tensor:
         """Examples as the network takes them: images as planes."""
-        from pate.networks.architectures import example_tensor
+        from pate.networks._architectures import example_tensor
 
         return example_tensor(X, self.target_device())
 
     def _layers(self) -> Any:
-        from pate.networks.architectures import cnn, mlp
+        from pate.networks._architectures import cnn, mlp
 
         given = self.shape_, len(self.classes_)
         if self.architecture == "mlp":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pate.components.registry import Registry
+from pate.components._registry import Registry
 
 if TYPE_CHECKING:
     from pate.config import Config

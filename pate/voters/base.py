@@ -19,7 +19,7 @@ from pate.data.private import PrivateData
 from pate.data.public import PublicData
 from pate.errors import ConfigError
 from pate.ledger import Charge, Limits
-from pate.ledger.chain import Pin
+from pate.ledger._chain import Pin
 from pate.ledger.ledger import DRAWS_PER_RUN
 from pate.mechanisms import Mechanism
 from pate.planning.costs import ReleaseCost
@@ -27,15 +27,15 @@ from pate.planning.costs import ReleaseCost
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pate.audit.interface import OneRunAudit, RecordVotes
-    from pate.boundary.aggregator import Aggregator
+    from pate.audit._interface import OneRunAudit, RecordVotes
+    from pate.boundary._aggregator import Aggregator
     from pate.planning.plan import Workload
     from pate.planning.recommend import Choice, Situation
     from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.runs.run import Run
-    from pate.students.posterior import Labelled
-    from pate.voters.teachers.choice import StandIn
+    from pate.students._posterior import Labelled
+    from pate.voters.teachers._choice import StandIn
 
 C = TypeVar("C", bound=Config)
 
@@ -265,7 +265,7 @@ class Voters(ABC, Generic[C]):
 
     def load(self, data_dir: Path | None, config_dir: Path, by_workers: bool) -> tuple[PublicData, PrivateData]:
         """The public and the private side of the data that the config describes."""
-        from pate.data.sources import load
+        from pate.data._sources import load
 
         return load(self.config.data, data_dir, config_dir, by_workers, self.keeps_unusable_records)
 

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary import PartialCounts
-from pate.config.settings import QueryConfig
+from pate.config._settings import QueryConfig
+from pate.data._settings import Settings
 from pate.data.private import PrivateData, Votes
 from pate.data.public import PublicData
-from pate.data.settings import Settings
 from pate.errors import ConfigError, DataError, RunError
-from pate.voters.queries import QueryVoters
+from pate.voters._queries import QueryVoters
 
 if TYPE_CHECKING:
-    from pate.boundary.aggregator import Aggregator
+    from pate.boundary._aggregator import Aggregator
     from pate.runs.context import RunContext
 
 
@@ -63,7 +63,7 @@ class Stored(QueryVoters[StoredConfig]):
     config_class = StoredConfig
 
     def load(self, data_dir: Path | None, config_dir: Path, by_workers: bool) -> tuple[PublicData, PrivateData]:
-        from pate.data.sources import data_root
+        from pate.data._sources import data_root
 
         public, _ = super().load(data_dir, config_dir, by_workers)
         return public, stored_votes(self.config.stored.file, data_root(data_dir) or config_dir, public)
@@ -109,8 +109,8 @@ def stored_votes(file: str, folder: Path, public: PublicData) -> Votes:
 
     Rows beyond the public examples are left out.
     """
-    from pate.data.formats import load_votes
-    from pate.data.sources import existing
+    from pate.data._formats import load_votes
+    from pate.data._sources import existing
 
     path = existing(file, folder)
     votes = load_votes(path)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pate.accounting._neighbours_of_histogram import distinct_moves, neighbour_outcomes
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.exact import (
     EXACT_ORDERS,
@@ -25,7 +26,6 @@ from pate.accounting.exact import (
     pld_epsilon,
     worst_divergences,
 )
-from pate.accounting.neighbours_of_histogram import distinct_moves, neighbour_outcomes
 from pate.errors import ConfigError, DataError, PateError
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from support.fuzzing import fuzz
 
 import pate.mechanisms
-from pate.accounting import calculators, composition, parameters, published_bounds, sanitise
+from pate.accounting import _parameters as parameters
+from pate.accounting import calculators, composition, published_bounds, sanitise
+from pate.accounting._parameters import ParameterError
 from pate.accounting.exact import exact_cost, exact_epsilon
-from pate.accounting.parameters import ParameterError
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.config import parse_config
 from pate.errors import PateError

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from support.exact_noise import exact_mass
 
 from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
-from pate.accounting.tight.histogram_grid import (
+from pate.accounting.tight._histogram_grid import (
     TOLERANCE,
     Outcomes,
     Plane,

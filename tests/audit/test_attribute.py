@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.subjects import Memory, made_subject, random_examples
 
+from pate.audit._target import Subject, TargetExamples
 from pate.audit.attribute import AttributeInference
 from pate.audit.results import NotApplicable, Options
-from pate.audit.target import Subject, TargetExamples
 
 OPTIONS = Options(sensitive=("s",))
 FEATURES = ("n0", "n1", "n2", "s=a", "s=b")

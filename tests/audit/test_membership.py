@@ -12,6 +12,7 @@ from scipy.stats import binom
 from support.subjects import OVERFITTING, Memory, made_subject, random_examples
 
 from pate.audit import shadow_models
+from pate.audit._target import Baseline, NonprivateTrainer, Subject, TargetExamples
 from pate.audit.membership import (
     CorrectnessGap,
     LabelOnly,
@@ -23,7 +24,6 @@ from pate.audit.membership import (
 )
 from pate.audit.results import AttackResult, Options
 from pate.audit.shadow_models import RMIA, LiRA, halves, shadows_for
-from pate.audit.target import Baseline, NonprivateTrainer, Subject, TargetExamples
 
 OPTIONS = Options(quick=True, shadows=16, processes=1)
 ATTACKS = (LossThreshold, CorrectnessGap, LabelOnly, LiRA, RMIA)
@@ -197,9 +197,9 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
     A network with a gap like that here: the loss threshold's best accuracy is as near to it as 1,600 records allow
     (two standard errors, 0.025). It is deterministic, so that it cannot fail by chance.
     """
+    from pate.data._settings import ImageData
+    from pate.data._sources import load
     from pate.data.private import records_of
-    from pate.data.settings import ImageData
-    from pate.data.sources import load
 
     _, private = load(ImageData(source="mnist"), real_data, real_data)
     both = records_of(private)  # test images are by other writers, who are told apart without any leak

@@ -9,8 +9,8 @@ import pytest
 
 from pate.audit.confidence_bounds import epsilon_from_samples
 from pate.mechanisms import Histogram
-from pate.mechanisms.cell_costs import Round, cost_of
-from pate.voters.neighbours.cells import Cells, CellVote, Space
+from pate.mechanisms._cell_costs import Round, cost_of
+from pate.voters.neighbours._cells import Cells, CellVote, Space
 
 RUNS = 40_000
 MECHANISM = Histogram(2.0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from pate.audit._interface import Canaries, fair_coins, guess
 from pate.audit.confidence_bounds import plan
-from pate.audit.interface import Canaries, fair_coins, guess
 from pate.audit.one_run import alone, audit_erm, audit_gradients, spikes
 from pate.audit.results import Options
 from pate.audit.runner import audit
@@ -21,7 +21,7 @@ from pate.config import Config, parse_config
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.pipeline import run
-from pate.runs.console import Quiet
+from pate.runs._console import Quiet
 
 RNG = np.random.default_rng(0)
 

@@ -29,19 +29,20 @@ from pate.audit.one_run import (
     spikes,
 )
 from pate.audit.sensitivity import audit_sensitivity
-from pate.baselines import networks, sampling
+from pate.baselines import _networks as networks
+from pate.baselines import sampling
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.boundary import aggregator
+from pate.boundary import _aggregator as aggregator
 from pate.config import Config, parse_config
-from pate.data import partition
+from pate.data import _partition as partition
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.mechanisms import GNMax, Histogram, LNMax
 from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.voters import voters_of
-from pate.voters.neighbours.cells import CellVote
-from pate.voters.teachers.worker import Worker
+from pate.voters.neighbours._cells import CellVote
+from pate.voters.teachers._worker import Worker
 
 SURE = 1 - 1e-6
 RNG = np.random.default_rng(0)

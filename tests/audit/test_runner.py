@@ -15,19 +15,19 @@ from support.subjects import made_subject, random_examples
 from typer.testing import CliRunner
 
 from pate import pipeline
+from pate.audit._page import render_audit
 from pate.audit.membership import LossThreshold
-from pate.audit.page import render_audit
 from pate.audit.results import AttackResult, Audit, Audited, Options, attack_classes
 from pate.audit.runner import audit, beside_control
-from pate.baselines.run import run_baseline
+from pate.baselines._run import run_baseline
 from pate.cli import app
-from pate.cli.audit import _show
-from pate.cli.options import as_option
+from pate.cli._audit import _show
+from pate.cli._options import as_option
 from pate.config import BaselineConfig, Config, parse_config
+from pate.data._sources import load
 from pate.data.private import records_of
-from pate.data.sources import load
 from pate.errors import PateError
-from pate.followup import unlearning
+from pate.followup import _unlearning as unlearning
 from pate.runs.run import Run
 
 ERM = {

@@ -12,8 +12,8 @@ import torch
 from test_dp_sgd import blobs, classifier
 from torch import nn
 
-from pate.baselines.networks import Buffers, difference, made_up, way_for
-from pate.baselines.per_example import clipped_sum
+from pate.baselines._networks import Buffers, difference, made_up, way_for
+from pate.baselines._per_example import clipped_sum
 from pate.errors import ConfigError
 
 CLIP = 0.1
@@ -352,14 +352,14 @@ def test_norms_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Any) -> torch.Tensor:
         return self.left.square().sum(1) * self.right.square().sum(1)
 
-    monkeypatch.setattr("pate.baselines.per_example._Outer.squared_norms", forgetful)
+    monkeypatch.setattr("pate.baselines._per_example._Outer.squared_norms", forgetful)
     inputs, targets = made_up((4, 4), 3)
     assert difference("ghost", lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), inputs, targets) is not None
 
 
 def test_a_record_that_is_not_finite_adds_nothing_to_the_private_pca() -> None:
-    from pate.baselines.inputs import private_components
-    from pate.noise.continuous import seeded_entropy
+    from pate.baselines._inputs import private_components
+    from pate.noise._continuous import seeded_entropy
 
     X = blobs(50)[0].reshape(50, -1)
     expected = private_components(X, 3, 0.1, seeded_entropy(0))

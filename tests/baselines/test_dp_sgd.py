@@ -15,14 +15,14 @@ from scipy import stats
 from torch import nn
 
 from pate.accounting.calculators import moments_epsilon
-from pate.baselines import sgd_accounting
+from pate.baselines import _sgd_accounting as sgd_accounting
+from pate.baselines._inputs import private_components
+from pate.baselines._per_example import clipped_sum
+from pate.baselines._sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.baselines.inputs import private_components
-from pate.baselines.per_example import clipped_sum
-from pate.baselines.sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.errors import ConfigError, RunError
 from pate.features.upright import Upright
-from pate.noise.continuous import bernoulli, seeded_entropy
+from pate.noise._continuous import bernoulli, seeded_entropy
 
 FALSE_ALARM = 1e-6
 
@@ -232,7 +232,7 @@ def test_private_components_are_noisy_and_near() -> None:
 def test_every_entry_of_the_private_pca_has_the_stated_noise(sigma: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one long record, the same above and below the diagonal; false-alarm rate 1e-6."""
     noisy: list[np.ndarray] = []
-    monkeypatch.setattr("pate.baselines.inputs._leading", lambda matrix, n: noisy.append(matrix))
+    monkeypatch.setattr("pate.baselines._inputs._leading", lambda matrix, n: noisy.append(matrix))
     row = np.linspace(1.0, 50.0, 60)
     private_components(row[None], 3, sigma, seeded_entropy(0))
     noise = noisy[0] - np.outer(row, row) / (row @ row)

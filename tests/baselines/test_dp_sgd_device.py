@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from pate.baselines import dp_sgd, per_example
+from pate.baselines import _per_example as per_example
+from pate.baselines import dp_sgd
+from pate.baselines._per_example import WAYS
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.baselines.per_example import WAYS
 from pate.errors import ConfigError
 
 RNG = np.random.default_rng(0)

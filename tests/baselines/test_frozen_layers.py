@@ -14,7 +14,7 @@ from torch import nn
 
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.errors import ConfigError
-from pate.networks.architectures import _dp_feature_cnn
+from pate.networks._architectures import _dp_feature_cnn
 
 RNG = np.random.default_rng(0)
 X = RNG.random((120, 6)).astype(np.float32)

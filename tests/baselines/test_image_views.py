@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pate.baselines import dp_sgd
+from pate.baselines._inputs import View, Views, by_turns
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.baselines.inputs import View, Views, by_turns
 from pate.errors import ConfigError
 
 RNG = np.random.default_rng(0)

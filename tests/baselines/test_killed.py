@@ -19,16 +19,16 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from pate.runs.files import RunFiles
+from pate.runs._files import RunFiles
 
 _SERVER = """
 import json, os, signal, sys
 from pathlib import Path
 
-import pate.baselines.run as baseline
-import pate.report.plots
+import pate.baselines._run as baseline
+import pate.report._plots
 from pate.config import load_baseline_config
-from pate.runs.console import Console
+from pate.runs._console import Console
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.link", "os.chmod", "os.truncate"}
 folder = Path(sys.argv[1])

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pate.accounting import parameters
-from pate.accounting.parameters import MIN_CLIP_NORM
-from pate.baselines.networks import build_network
-from pate.baselines.per_example import _factors, clipped_sum, never_stopping, quickest, trace_of
+from pate.accounting import _parameters as parameters
+from pate.accounting._parameters import MIN_CLIP_NORM
+from pate.baselines._networks import build_network
+from pate.baselines._per_example import _factors, clipped_sum, never_stopping, quickest, trace_of
 from pate.errors import ConfigError
 
 

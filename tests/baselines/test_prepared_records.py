@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from support.clipped_sums import clipped_sum_of
 from support.fuzzing import fuzz
 
+from pate.baselines._run import run_baseline
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.baselines.run import run_baseline
 from pate.config import BaselineConfig
 from pate.errors import ConfigError
 from pate.features import Features, alone
 from pate.features.hog import Hog
-from pate.voters.neighbours.cells import RecordFeatures
+from pate.voters.neighbours._cells import RecordFeatures
 
 
 class Centred:

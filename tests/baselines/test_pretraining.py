@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from pate.baselines._networks import build_network
+from pate.baselines._pretraining import blended, pretrained_weights
 from pate.baselines.dp_sgd import DPSGDClassifier
-from pate.baselines.networks import build_network
-from pate.baselines.pretraining import blended, pretrained_weights
 from pate.errors import ConfigError, DataError
 
 SMALL = {"model": "cropped_cnn", "model_params": {"crop": 8, "channels": 4, "hidden": 16}}

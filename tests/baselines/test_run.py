@@ -15,14 +15,14 @@ from support.reports import store_run
 from typer.testing import CliRunner
 
 from pate.baselines import build_baseline
-from pate.baselines.run import run_baseline
+from pate.baselines._run import run_baseline
 from pate.cli import app
 from pate.config import BaselineConfig, load_baseline_config, load_config, parse_config
-from pate.data.settings import DigitsData
-from pate.data.sources import load
+from pate.data._settings import DigitsData
+from pate.data._sources import load
 from pate.errors import ConfigError, PateError, RunError
-from pate.report.comparison import compare_runs
-from pate.runs.console import Quiet
+from pate.report._comparison import compare_runs
+from pate.runs._console import Quiet
 from pate.runs.model_store import load_model
 
 ERM = {

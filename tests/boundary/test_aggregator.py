@@ -14,12 +14,12 @@ from support.aggregators import KEY, examples, make, vote
 
 from pate.accounting.sanitise import PrivateCost
 from pate.boundary import PartialCounts
-from pate.boundary.aggregator import query_ids, votes_collected
-from pate.boundary.guard import Failed
+from pate.boundary._aggregator import query_ids, votes_collected
+from pate.boundary._guard import Failed
 from pate.config import Sanitise
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge
-from pate.ledger.chain import verify
+from pate.ledger._chain import verify
 from pate.mechanisms import UNANSWERED, ConfidentGNMax, GNMax, LectureMSvec, MSvec
 from pate.voters.stored import StoredCount
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.aggregators import KEY, make, vote
 
-from pate.boundary.guard import Failed
+from pate.boundary._guard import Failed
 from pate.errors import BudgetExceeded
 from pate.ledger import Charge
-from pate.ledger.chain import verify
+from pate.ledger._chain import verify
 from pate.mechanisms import UNANSWERED, ConfidentGNMax
 
 EXAMPLES = st.lists(st.integers(0, 60), min_size=1, max_size=12)

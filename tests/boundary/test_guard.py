@@ -22,22 +22,22 @@ from hypothesis import strategies as st
 from sklearn.base import BaseEstimator
 
 from pate import cli, pipeline
-from pate.boundary.aggregator import Aggregator
-from pate.boundary.guard import Failed, error_kind, guarded, guarded_class, silenced
+from pate.boundary._aggregator import Aggregator
+from pate.boundary._guard import Failed, error_kind, guarded, guarded_class, silenced
 from pate.config import BaselineConfig, Config, parse_config
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax, Histogram
-from pate.runs.console import Console
+from pate.runs._console import Console
 from pate.runs.run import Run
 from pate.teachers import Recipe
-from pate.voters.neighbours.cells import Cells, CellVote, Space
-from pate.voters.neighbours.rounds import LocalVoteCounter
+from pate.voters.neighbours._cells import Cells, CellVote, Space
+from pate.voters.neighbours._rounds import LocalVoteCounter
 from pate.voters.stored import StoredCount
-from pate.voters.teachers.readers import check_part_sizes
-from pate.voters.teachers.worker import Teaching, TrainingJob, Worker
+from pate.voters.teachers._readers import check_part_sizes
+from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
 
 SECRET = "canary 0.8675309"
 KEY = b"q" * 32
@@ -214,7 +214,7 @@ def test_a_workers_own_errors_quote_nothing() -> None:
 
 PRINTS = f"""
 import logging, os, sys, warnings
-from pate.boundary.guard import silence, silenced
+from pate.boundary._guard import silence, silenced
 logging.basicConfig()  # before, as a library would
 def show(what):
     print(what)
@@ -357,7 +357,7 @@ class OwnBaseline(BaseEstimator):
 
 
 def test_a_baseline_of_ones_own_tells_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from pate.baselines.run import run_baseline
+    from pate.baselines._run import run_baseline
 
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("length,kind\n" + "1,x\n2,y\n" * 10)

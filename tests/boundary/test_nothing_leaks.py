@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from pate import cli
-from pate.boundary.aggregator import RemoteAggregator
-from pate.cluster.jobs import download
+from pate.boundary._aggregator import RemoteAggregator
+from pate.cluster._jobs import download
 from pate.errors import RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from pate import cli
 from pate.cli import app
-from pate.cli.run import _place, new_run
-from pate.cluster.checks import CheckResult
+from pate.cli._run import _place, new_run
+from pate.cluster._checks import CheckResult
 from pate.config import default_config_path, load_config
 from pate.errors import RunError
 from pate.runs.model_store import save_model
@@ -85,7 +85,7 @@ def test_a_cluster_that_fails_a_check_ends_with_status_two(
     levels: list[str], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     findings = [CheckResult(level, "disk", "words") for level in levels]  # type: ignore[arg-type]
-    monkeypatch.setattr(sys.modules["pate.cli.doctor"], "_joined", lambda address: (findings, {}))
+    monkeypatch.setattr(sys.modules["pate.cli._doctor"], "_joined", lambda address: (findings, {}))
     assert CliRunner().invoke(app, ["doctor", "--address", "127.0.0.1:1"]).exit_code == status
 
 

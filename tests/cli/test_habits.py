@@ -15,7 +15,7 @@ from support.command_line import in_process
 from support.small_data import own_data
 
 import pate
-from pate.runs.console import Console, Quiet, plain_console
+from pate.runs._console import Console, Quiet, plain_console
 
 SMALL = {
     "name": "notebook",

@@ -14,14 +14,14 @@ import pytest
 import yaml
 from support.command_line import Ended, in_process
 
-from pate.boundary.aggregator import ledger_opener
+from pate.boundary._aggregator import ledger_opener
 from pate.config import load_config
-from pate.data.column_inference import guess_dialect, read, seen
+from pate.data._column_inference import guess_dialect, read, seen
+from pate.data._sources import load
 from pate.data.private import is_per_person, records_of
-from pate.data.sources import load
 from pate.errors import DataError
 from pate.ledger import Charge, SharedLedger
-from pate.planning.config_wizard import LOUD, start
+from pate.planning._config_wizard import LOUD, start
 from pate.runs.run import Run
 from pate.teachers import recipes
 from pate.voters import voters_of

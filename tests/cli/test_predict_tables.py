@@ -16,9 +16,9 @@ from support.command_line import in_process
 import pate
 from pate import pipeline
 from pate.config import parse_config
-from pate.data.sources import load
+from pate.data._sources import load
 from pate.errors import DataError, PateError
-from pate.runs.console import Quiet
+from pate.runs._console import Quiet
 from pate.runs.model_store import load_model
 from pate.runs.run import Run
 

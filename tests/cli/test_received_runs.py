@@ -19,7 +19,7 @@ from support.command_line import Ended, in_process
 from support.small_data import own_data
 
 from pate.cli import app
-from pate.components.registry import (
+from pate.components._registry import (
     _BESIDE,
     config_folder,
     import_dotted,
@@ -28,10 +28,10 @@ from pate.components.registry import (
     make_importable,
 )
 from pate.config import load_config
-from pate.followup.extra_students import train_extra_student
+from pate.followup._extra_students import train_extra_student
+from pate.runs._signatures import is_own
 from pate.runs.run import Run
-from pate.runs.signatures import is_own
-from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers._checkpoints import TeacherFiles
 
 NAME = "somebodys_trap"
 TRAP = """

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pate.cluster.checks import CheckResult, Cluster, Node, compare_versions, judge, try_teachers
+from pate.cluster._checks import CheckResult, Cluster, Node, compare_versions, judge, try_teachers
 
 WELL = Node(
     name="a (10.0.0.1)",
@@ -123,7 +123,7 @@ def test_one_machine_may_go_without_tls() -> None:
 def test_rays_defaults_are_as_assumed() -> None:
     import ray
 
-    from pate.cluster.checks import _HEALTH, _KEEPALIVE
+    from pate.cluster._checks import _HEALTH, _KEEPALIVE
 
     for prefix, settings in (("health_check", _HEALTH), ("grpc_client_keepalive", _KEEPALIVE)):
         for name, value in settings.items():

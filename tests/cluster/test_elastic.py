@@ -22,11 +22,11 @@ import elastic_teachers
 import numpy as np, ray
 from support.teachers import KEY, KINDS, private_data
 from pate.config import RaySettings, TeacherFamily
-from pate.data.partition import split_into_parts
-from pate.voters.teachers.checkpoints import InMemory
-from pate.voters.teachers.pool import Pool
+from pate.data._partition import split_into_parts
+from pate.voters.teachers._checkpoints import InMemory
+from pate.voters.teachers._pool import Pool
 from pate.boundary import sum_counts
-from pate.voters.teachers.worker import Teaching, Worker
+from pate.voters.teachers._worker import Teaching, Worker
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
 
@@ -165,9 +165,9 @@ def _cuda() -> bool:
 
 GROWING = """
 import os
-from pate.cluster.remote_task import RemoteTask, gpu_on_cluster, on_gpu
-from pate.runs.console import Quiet
-from pate.components.registry import make_importable
+from pate.cluster._remote_task import RemoteTask, gpu_on_cluster, on_gpu
+from pate.runs._console import Quiet
+from pate.components._registry import make_importable
 make_importable(Path(sys.argv[1]) / "cluster")
 from support.growing import growing_cluster
 os.environ["RAY_AUTH_MODE"] = "disabled"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 _BEGIN = """import os, signal, subprocess, sys, time
-from pate.cluster.interrupts import advising, held_back, interruptible, received, speaking
+from pate.cluster._interrupts import advising, held_back, interruptible, received, speaking
 """
 
 

@@ -20,17 +20,17 @@ import numpy as np, ray
 from contextlib import contextmanager
 from pathlib import Path
 from ray.cluster_utils import Cluster
-import pate.voters.teachers.schedule
+import pate.voters.teachers._schedule
 from pate import pipeline
-from pate.boundary.aggregator import query_ids
+from pate.boundary._aggregator import query_ids
 from pate.config import parse_config
-from pate.runs.console import Console
-from pate.data.sources import load
-from pate.ledger.chain import verify
+from pate.runs._console import Console
+from pate.data._sources import load
+from pate.ledger._chain import verify
 
 N, folder = int(sys.argv[1]), Path(sys.argv[2])
 out = folder / "run"
-pate.voters.teachers.schedule.STRIKES = 1  # a lost node must not count against a job even once
+pate.voters.teachers._schedule.STRIKES = 1  # a lost node must not count against a job even once
 config = parse_config({
     "name": "nodes", "n_teachers": N, "data": {"source": "digits"},
     "teachers": [{"name": "sklearn.naive_bayes.GaussianNB", "params": {"var_smoothing": 0.01}}],
@@ -78,7 +78,7 @@ def kill_aggregator():
     os.kill(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())), signal.SIGKILL)
 
 
-from pate.boundary.aggregator import RemoteAggregator
+from pate.boundary._aggregator import RemoteAggregator
 label = RemoteAggregator.label
 def listening(self, X):
     answer = label(self, X)

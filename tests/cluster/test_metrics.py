@@ -16,7 +16,7 @@ from support import REPOSITORY
 from support.command_line import PATE
 from support.heads import head
 
-from pate.cluster.metrics import GAUGES, STAGES, published_metrics, set_stage, show
+from pate.cluster._metrics import GAUGES, STAGES, published_metrics, set_stage, show
 from pate.runs.run import Run
 
 DASHBOARD = json.loads((REPOSITORY / "cluster" / "grafana" / "pate.json").read_text())
@@ -79,7 +79,7 @@ def test_figures_of_a_run_are_scraped_and_are_the_newest() -> None:
 
 def test_a_run_that_is_on_no_cluster_shows_nothing_and_loads_no_ray() -> None:
     code = """import sys
-from pate.cluster.metrics import published_metrics, show, set_stage
+from pate.cluster._metrics import published_metrics, show, set_stage
 with published_metrics("one", "name", epsilon=1):
     show(teachers_trained=3)
     set_stage("train")

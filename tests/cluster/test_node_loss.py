@@ -18,12 +18,12 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np, ray, torch
 from ray.cluster_utils import Cluster
-from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers._checkpoints import TeacherFiles
 from pate.config import RaySettings, TeacherFamily
-from pate.data.partition import split_into_parts
+from pate.data._partition import split_into_parts
 from pate.boundary import sum_counts
-from pate.voters.teachers.worker import Teaching, Worker
-from pate.voters.teachers.pool import Pool
+from pate.voters.teachers._worker import Teaching, Worker
+from pate.voters.teachers._pool import Pool
 from pate.teachers import assign_recipes, recipes
 from pathlib import Path
 

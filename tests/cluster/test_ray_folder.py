@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from pate.cluster.session import private_folder, ray_processes
+from pate.cluster._session import private_folder, ray_processes
 
 _OWNER = """import subprocess, sys, time
 from pathlib import Path
-from pate.cluster.session import private_folder, ray_processes
+from pate.cluster._session import private_folder, ray_processes
 with private_folder(Path(sys.argv[1])) as folder:
     ray_processes(folder).mkdir(mode=0o777)
     (ray_processes(folder) / "spilled").write_bytes(b"private")
@@ -91,7 +91,7 @@ def test_many_that_start_at_once_do_not_take_each_others_folder(tmp_path: Path) 
     """Each new owner looks for abandoned folders while others are being made."""
     code = """import sys, time
 from pathlib import Path
-from pate.cluster.session import private_folder
+from pate.cluster._session import private_folder
 until = time.monotonic() + 1.5
 while time.monotonic() < until:
     with private_folder(Path(sys.argv[1])) as folder:

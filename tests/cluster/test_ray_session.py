@@ -23,7 +23,7 @@ _SESSION = """import json, os, sys, time
 import ray  # first: it reads its settings now
 import numpy as np
 from pate.config import RaySettings
-from pate.cluster.session import ray_session
+from pate.cluster._session import ray_session
 
 class Worker:
     def speak(self, text):

@@ -15,15 +15,15 @@ import torch
 from ray import cloudpickle
 
 from pate import pipeline
-from pate.baselines import nonprivate
-from pate.baselines.run import run_baseline
-from pate.boundary.guard import Failed
-from pate.cluster import remote_task
-from pate.cluster.remote_task import RemoteTask
+from pate.baselines import _nonprivate as nonprivate
+from pate.baselines._run import run_baseline
+from pate.boundary._guard import Failed
+from pate.cluster import _remote_task as remote_task
+from pate.cluster._remote_task import RemoteTask
 from pate.config import BaselineConfig, parse_config
 from pate.errors import ConfigError, RunError
-from pate.runs.console import Quiet
-from pate.students import stage
+from pate.runs._console import Quiet
+from pate.students import _stage as stage
 
 
 class Noted(Quiet):
@@ -69,7 +69,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[RemoteTask]:
             kept.parent.mkdir(exist_ok=True, parents=True)
         return function(*arguments, kept=kept, progress=progress)
 
-    for module in (stage, nonprivate, sys.modules["pate.baselines.run"]):
+    for module in (stage, nonprivate, sys.modules["pate.baselines._run"]):
         monkeypatch.setattr(module, "gpu_on_cluster", lambda device: device == "auto")
         monkeypatch.setattr(module, "on_gpu", noted)
     return found

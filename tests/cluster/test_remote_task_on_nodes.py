@@ -43,10 +43,10 @@ import json, os, sys, time, types
 from pathlib import Path
 import numpy as np, ray
 from ray.cluster_utils import Cluster
-from pate.cluster import remote_task
-from pate.cluster.remote_task import RemoteTask, gpu_on_cluster, on_gpu
-from pate.runs.console import Quiet
-from pate.components.registry import make_importable
+from pate.cluster import _remote_task as remote_task
+from pate.cluster._remote_task import RemoteTask, gpu_on_cluster, on_gpu
+from pate.runs._console import Quiet
+from pate.components._registry import make_importable
 
 out = Path(sys.argv[1])
 make_importable(out)
@@ -88,11 +88,11 @@ def on_a_cluster(script: str, folder: Path, timeout: float = 280) -> dict[str, A
 
 
 TRAINED = """
-from pate.baselines import nonprivate
-from pate.baselines.run import run_baseline
+from pate.baselines import _nonprivate as nonprivate
+from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.data.sources import load
-from pate.students import build_student, stage
+from pate.data._sources import load
+from pate.students import build_student, _stage as stage
 from pate.teachers import Recipe
 
 # a function of the user's own folder: where it ran, what it kept, what it told
@@ -234,7 +234,7 @@ def test_a_lost_node_costs_what_was_not_kept(tmp_path: Path) -> None:
 
 
 RUN = """
-from pate.runs.console import Console
+from pate.runs._console import Console
 from pate.pipeline import run
 ray.shutdown()
 content = {

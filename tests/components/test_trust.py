@@ -17,18 +17,18 @@ from typer.testing import CliRunner
 import pate
 from pate.baselines import build_baseline
 from pate.cli import app
-from pate.cli.options import as_option
-from pate.components.registry import import_dotted, importing_only
+from pate.cli._options import as_option
+from pate.components._registry import import_dotted, importing_only
 from pate.config import default_config_path, parse_config, read_yaml
 from pate.data.public import PublicData
 from pate.errors import ConfigError, NotTrusted
 from pate.ledger import Charge, Pin
-from pate.runs.console import Console
+from pate.runs._console import Console
 from pate.runs.context import RunContext, RunOptions
 from pate.runs.model_store import load_model, save_model
 from pate.runs.run import Run
 from pate.students import build_student
-from pate.students.stage import train_student
+from pate.students._stage import train_student
 from pate.voters.base import Release
 
 OWN = """
@@ -144,7 +144,7 @@ def test_only_classes_of_ours_and_of_scikit_learn_pass() -> None:
             import_dotted(name, "key")
         import_dotted("json.JSONDecoder", "key")
         bad = ["json.JSONEncoder", "sklearn.datasets.fetch_openml", "sklearn.datasets._base.urlretrieve", "os.system"]
-        bad += ["pate.cli.forget.forget", "pate.teachers.part.pickle", "pate.runs.model_store.Path"]
+        bad += ["pate.cli._forget.forget", "pate.teachers._part.pickle", "pate.runs.model_store.Path"]
         for name in bad:
             with pytest.raises(NotTrusted, match=re.escape(name)):
                 import_dotted(name, "key")
@@ -165,13 +165,13 @@ def test_names_are_imported_in_one_place_only() -> None:
         if risky.search(line)
     }
     assert found == {
-        "components/registry.py: return importlib.import_module(path)",
-        "components/registry.py: folder = importlib.import_module(package)",
+        "components/_registry.py: return importlib.import_module(path)",
+        "components/_registry.py: folder = importlib.import_module(package)",
         "__init__.py: return getattr(importlib.import_module(_HOMES[name]), name)",
         "teachers/__init__.py: if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:",
-        "teachers/part.py: present, estimator = pickle.loads(content)",
+        "teachers/_part.py: present, estimator = pickle.loads(content)",
         "teachers/__init__.py: prototype = pickle.loads(prototype.content)  # packed by this run's driver",
-        "cluster/remote_task.py: pickle.loads(pickle.dumps(error))",  # to see whether it can be sent back
+        "cluster/_remote_task.py: pickle.loads(pickle.dumps(error))",  # to see whether it can be sent back
     }
 
 

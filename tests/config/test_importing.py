@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from pate.components.registry import config_folder, import_dotted, importing_only, make_importable
+from pate.components._registry import config_folder, import_dotted, importing_only, make_importable
 from pate.errors import ConfigError, NotTrusted
 
 

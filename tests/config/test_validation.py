@@ -8,12 +8,12 @@ import pytest
 from support.command_line import in_process
 from support.small_data import own_data
 
-from pate.cluster.session import check_workers
+from pate.cluster._session import check_workers
 from pate.config import RaySettings, load_baseline_config, load_config
-from pate.config.loading import default_config_path
+from pate.config._loading import default_config_path
 from pate.errors import ConfigError
-from pate.networks.threads import usable_cpus
-from pate.runs.files import RunFiles
+from pate.networks._threads import usable_cpus
+from pate.runs._files import RunFiles
 from pate.teachers import build_estimator
 
 BASELINE = """data: {source: digits}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pate.config import load_baseline_config, load_config, parse_config, read_yaml
-from pate.config.yaml_loader import MAX_BYTES, MAX_VALUES, dump_yaml, parse_yaml
+from pate.config._yaml_loader import MAX_BYTES, MAX_VALUES, dump_yaml, parse_yaml
 from pate.errors import ConfigError
 
 _LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}, *a{i}]\n" for i in range(40))

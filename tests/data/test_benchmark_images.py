@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pate.data import benchmarks
-from pate.data.benchmarks import load_images
-from pate.data.settings import DigitsData, ImageData
-from pate.data.sources import load
+from pate.data import _benchmarks as benchmarks
+from pate.data._benchmarks import load_images
+from pate.data._settings import DigitsData, ImageData
+from pate.data._sources import load
 from pate.errors import DataError
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.data import benchmarks
-from pate.data.benchmarks import load_table
-from pate.data.settings import TableData
-from pate.data.sources import load
+from pate.data import _benchmarks as benchmarks
+from pate.data._benchmarks import load_table
+from pate.data._settings import TableData
+from pate.data._sources import load
 from pate.errors import DataError
 
 ADULT_ROWS = """\

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from pate.data.csv_records import Flaw, OpenQuote, records_of_file, records_of_lines
+from pate.data._csv_records import Flaw, OpenQuote, records_of_file, records_of_lines
+from pate.data._settings import CsvData
+from pate.data._shards import ShardReader
+from pate.data._sources import load
 from pate.data.private import Shards, records_of
-from pate.data.settings import CsvData
-from pate.data.shards import ShardReader
-from pate.data.sources import load
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pate.data.column_inference import offered
-from pate.data.columns import PARTS, features_of_date, names_of, years_of
-from pate.data.model_input import describe_columns, format_from_card, table_in
+from pate.data._column_inference import offered
+from pate.data._columns import PARTS, features_of_date, names_of, years_of
+from pate.data._model_input import describe_columns, format_from_card, table_in
+from pate.data._records import Format, Table, features_of
+from pate.data._settings import CsvData
+from pate.data._sources import load
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData, category_columns
-from pate.data.records import Format, Table, features_of
-from pate.data.settings import CsvData
-from pate.data.sources import load
 from pate.errors import DataError
 
 CYCLE = timedelta(days=146_097)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pate.data.settings import CsvData, NpzData
-from pate.data.sources import load
+from pate.data._settings import CsvData, NpzData
+from pate.data._sources import load
 
 SETTINGS: dict[str, Any] = {
     "source": "csv", "private": "private.csv", "public": "public.csv", "test": "test.csv", "label": "ill",

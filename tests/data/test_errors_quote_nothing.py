@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pate.data._settings import CsvData, NpzData, ParquetData
+from pate.data._shards import ShardReader
+from pate.data._sources import load
 from pate.data.private import Shards, records_of
-from pate.data.settings import CsvData, NpzData, ParquetData
-from pate.data.shards import ShardReader
-from pate.data.sources import load
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pate.config import Config, default_config_path, load_config, parse_config
+from pate.data._sources import load
 from pate.data.public import PublicData, category_columns, groupings
-from pate.data.sources import load
 from pate.errors import ConfigError
 
 FEATURES = ("age", "sex=f", "sex=m", "race=a", "race=Other", "rate=2")

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import pate.data
-from pate.data.column_inference import DATE_FORMS, seen
-from pate.data.columns import Column, canonical, canonical_id, one_hot
-from pate.data.csv_records import OpenQuote, _Quotes, records_of_lines
-from pate.data.model_input import Encoder, cell_text
+from pate.data._column_inference import DATE_FORMS, seen
+from pate.data._columns import Column, canonical, canonical_id, one_hot
+from pate.data._csv_records import OpenQuote, _Quotes, records_of_lines
+from pate.data._model_input import Encoder, cell_text
 
 READERS: dict[str, Callable[[str], object]] = {
     "number": lambda text: column(text).numbers(lenient=True),

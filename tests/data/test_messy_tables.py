@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pate.config import parse_config
+from pate.data._settings import CsvData, ParquetData
+from pate.data._sources import load
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
-from pate.data.settings import CsvData, ParquetData
-from pate.data.sources import load
 from pate.errors import ConfigError, DataError
 
 HEADER = "who,born,age,sex,sick"

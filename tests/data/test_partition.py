@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from pate.config import parse_config
-from pate.data.partition import assign_parts, identities, parts_of, split_into_parts
+from pate.data._partition import assign_parts, identities, parts_of, split_into_parts
 from pate.errors import DataError
 from pate.mechanisms import Split
-from pate.voters.teachers.readers import split_of
+from pate.voters.teachers._readers import split_of
 
 KEY = b"k" * 32
 RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), min_size=2, max_size=30)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate.data.column_inference import person_columns
+from pate.data._column_inference import person_columns
 
 NUMBERS = [
     *("Personen-Nr", "patient_no", "Nr Patient", "Versichertennummer", "kunden_id", "MRN", "patientID", "PatNr"),

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pate.data._records import Format
 from pate.data.private import Records, Shards, Votes, check_private, clip_to_public_range, is_per_person, records_of
 from pate.data.public import PublicData, PublicRange
-from pate.data.records import Format
 from pate.errors import DataError
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)

@@ -15,15 +15,15 @@ from voters.neighbours.test_bad_input import TEACHERS
 from voters.neighbours.test_neighbours_run import config, data, run
 
 from pate import load as load_predictor
-from pate.baselines.run import run_baseline
+from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig
+from pate.data._settings import CsvData, NpzData, ParquetData
+from pate.data._shards import ShardReader
+from pate.data._sources import load
 from pate.data.private import Records, Shards, records_of
 from pate.data.public import PublicData, PublicRange
-from pate.data.settings import CsvData, NpzData, ParquetData
-from pate.data.shards import ShardReader
-from pate.data.sources import load
 from pate.mechanisms.base import Split
-from pate.runs.console import Quiet
+from pate.runs._console import Quiet
 
 FLOATS = st.floats(width=32)
 SETTINGS: dict[str, Any] = {"label": "ill", "classes": ["no", "yes"], "categories": {"sex": ["f", "m"]}}

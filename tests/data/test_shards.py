@@ -12,21 +12,21 @@ import pytest
 
 from pate.boundary import sum_counts
 from pate.config import Config, RaySettings, parse_config
-from pate.data import shards
-from pate.data.partition import split_into_parts, subsample_parts
+from pate.data import _shards as shards
+from pate.data._partition import split_into_parts, subsample_parts
+from pate.data._shards import Block, ShardReader, Summary
+from pate.data._sources import load, read_by_workers
 from pate.data.private import Records, Shards, is_per_person, records_of
 from pate.data.public import PublicData
-from pate.data.shards import Block, ShardReader, Summary
-from pate.data.sources import load, read_by_workers
 from pate.errors import ConfigError, DataError
-from pate.followup.unlearning import drop_forgotten, forget
+from pate.followup._unlearning import drop_forgotten, forget
 from pate.mechanisms.base import Split
 from pate.runs.run import Run
 from pate.teachers import Recipe
-from pate.voters.teachers.checkpoints import InMemory
-from pate.voters.teachers.pool import Pool
-from pate.voters.teachers.readers import Readers
-from pate.voters.teachers.worker import Teaching, Worker
+from pate.voters.teachers._checkpoints import InMemory
+from pate.voters.teachers._pool import Pool
+from pate.voters.teachers._readers import Readers
+from pate.voters.teachers._worker import Teaching, Worker
 
 KEY = b"s" * 32
 N_PARTS = 7

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.data.formats import npy_array, npz_arrays
+from pate.data._formats import npy_array, npz_arrays
+from pate.data._settings import CsvData, NpzData
+from pate.data._sources import load
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
-from pate.data.settings import CsvData, NpzData
-from pate.data.sources import load
 from pate.errors import DataError
 
 CSV = "age,sex,who,sick\n30,f,ann,no\n41,m,bob,yes\n52,f,cy,no\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.components.registry import short_names
+from pate.components._registry import short_names
 from pate.errors import ConfigError, DataError
 from pate.features import FEATURES, build_features, learned_steps
 from pate.features.hog import Hog

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from pate.components.registry import _BESIDE, found_file, importing_only, make_importable
+from pate.components._registry import _BESIDE, found_file, importing_only, make_importable
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
 from pate.features.pretrained import Pretrained, folded
-from pate.voters.neighbours.cells import FeatureCache, _digest, transformed
-from pate.voters.neighbours.rounds import Rounds
-from pate.voters.neighbours.settings import NeighbourSettings
+from pate.voters.neighbours._cells import FeatureCache, _digest, transformed
+from pate.voters.neighbours._rounds import Rounds
+from pate.voters.neighbours._settings import NeighbourSettings
 
 MODULE = "somebodys_small_network"
 NETWORK = '''

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.signal import fftconvolve
 
-from pate.baselines.inputs import public_components
+from pate.baselines._inputs import public_components
 from pate.features.fourier import RandomFourierFeatures
 from pate.features.scattering import Scattering, group_normalise
 

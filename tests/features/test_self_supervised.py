@@ -15,10 +15,10 @@ from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError
 from pate.features import build_features, build_steps, learned_steps
 from pate.features.self_supervised import SelfSupervised
-from pate.preflight.features import with_learned_features, with_learned_preparation
-from pate.runs.console import Quiet
+from pate.preflight._features import with_learned_features, with_learned_preparation
+from pate.runs._console import Quiet
 from pate.runs.context import Outcome
-from pate.voters.neighbours.cells import RecordFeatures
+from pate.voters.neighbours._cells import RecordFeatures
 
 SMALL = {"atoms": 6, "patch": 4, "patches": 300}
 

@@ -14,15 +14,15 @@ from support.command_line import in_process
 
 from pate import pipeline
 from pate.config import Config, parse_config
+from pate.data._sources import load
 from pate.data.private import Votes
 from pate.data.public import PublicData
-from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
-from pate.followup.extra_students import Trials, _with_student, train_extra_student
-from pate.runs.console import Quiet
+from pate.followup._extra_students import Trials, _with_student, train_extra_student
+from pate.runs._console import Quiet
 from pate.runs.context import Outcome
 from pate.runs.run import Run
-from pate.students.held_out import HeldOut
+from pate.students._held_out import HeldOut
 
 TEACHERS, ASKED = 40, 90
 Data = tuple[PublicData, Votes]
@@ -142,7 +142,7 @@ def test_nor_where_cells_are_made_by_what_it_sees() -> None:
 
 def test_a_mended_student_finds_the_run_again(digits: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pate run --resume` without a place takes the newest run that differs in nothing but what releases nothing."""
-    from pate.cli.run import _place
+    from pate.cli._run import _place
 
     monkeypatch.setenv("PATE_RUNS", str(tmp_path))
     for name, student in (("further-1", SVC), ("further-2", BAYES)):
@@ -233,7 +233,7 @@ def test_no_student_is_taught_the_labels_it_is_tried_on(digits: Data, tmp_path: 
 
 
 def test_labels_of_a_cell_are_held_out_together() -> None:
-    from pate.students.held_out import _groups
+    from pate.students._held_out import _groups
 
     X = np.array([[1.0], [2.0], [1.0], [3.0]], dtype=np.float32)
     assert len(set(_groups(X, None).tolist())) == 3

@@ -17,14 +17,14 @@ from pate.config import Config, parse_config
 from pate.data.private import PrivateData, Records, Votes, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError
-from pate.followup.unlearning import drop_forgotten, forget
-from pate.runs import files
-from pate.runs.console import Quiet
+from pate.followup._unlearning import drop_forgotten, forget
+from pate.runs import _files as files
+from pate.runs._console import Quiet
 from pate.runs.run import Run, Version
-from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers._checkpoints import TeacherFiles
+from pate.voters.teachers._readers import private_records
+from pate.voters.teachers._worker import Teaching
 from pate.voters.teachers.ensemble import Ensemble
-from pate.voters.teachers.readers import private_records
-from pate.voters.teachers.worker import Teaching
 
 TEACHERS = (
     4  # 15 records each: a part with one class only, whose teacher a record less does not change, comes once in 10,000

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pate.data.formats import load_votes
+from pate.data._formats import load_votes
+from pate.data._settings import CsvData, ImageData, NpzData, ParquetData, TableData
+from pate.data._shards import ShardReader
+from pate.data._sources import load
 from pate.data.private import Shards
-from pate.data.settings import CsvData, ImageData, NpzData, ParquetData, TableData
-from pate.data.shards import ShardReader
-from pate.data.sources import load
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 

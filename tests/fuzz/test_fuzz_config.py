@@ -17,7 +17,7 @@ from support.command_line import in_process
 from support.fuzzing import MEGABYTE, command_survives, fuzz, no_traceback
 
 from pate.config import Config, RunConfig, load_baseline_config, load_config, parse_config, read_yaml
-from pate.config.yaml_loader import dump_yaml
+from pate.config._yaml_loader import dump_yaml
 from pate.voters import voters_of
 
 _MOST = 16 * MEGABYTE

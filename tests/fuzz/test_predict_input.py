@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from support.command_line import in_process
 from support.fuzzing import MEGABYTE, allowed_for, command_survives, fuzz, no_traceback
 
-from pate.cli.predict import predict
+from pate.cli._predict import predict
 from pate.runs.model_store import save_model
 from pate.students import build_student
 

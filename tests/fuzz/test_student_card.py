@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from pate.baselines import build_baseline
-from pate.cli.predict import predict
+from pate.cli._predict import predict
 from pate.errors import NotTrusted, PateError
 from pate.runs.model_store import load_model, save_model
 from pate.students import build_student
@@ -35,7 +35,7 @@ CODE: list[Any] = [
     {"steps": [["a", POPEN]], "architecture": "os.system"},
 ]  # fmt: skip
 ODD: list[Any] = [
-    "os.system", "sklearn.datasets._base.urlretrieve", "pate.cli.forget.forget", {"class": "os.system"}, [POPEN],
+    "os.system", "sklearn.datasets._base.urlretrieve", "pate.cli._forget.forget", {"class": "os.system"}, [POPEN],
     "", "cnn", "x." * 5_000, "a.\x1b[2J\n", None, True, -1, 0, 3, 10**9, 10**30, 0.5, 1e308, float("nan"),
     [], [10**9], {},
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from support.ledgers import KEY, LIMITS, check, opened, pay, tampered
 
 from pate.errors import RunError
 from pate.ledger import Ledger
-from pate.ledger.chain import identity
+from pate.ledger._chain import identity
 
 
 def two_histories(folder: Path) -> tuple[Path, Path]:

@@ -9,8 +9,8 @@ import pytest
 from support.ledgers import KEY, LIMITS, opened, pay
 
 from pate.ledger import Ledger, connect
-from pate.ledger.chain import json_pin
-from pate.storage.files import KEY_BYTES, create_key, read_key, write_atomically
+from pate.ledger._chain import json_pin
+from pate.storage._files import KEY_BYTES, create_key, read_key, write_atomically
 
 FULL = 2  # SQLite's number for "a commit is on disk when it returns, whatever happens to the machine"
 

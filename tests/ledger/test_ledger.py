@@ -21,7 +21,7 @@ from support.ledgers import LIMITS, check, opened, pay, tampered
 from pate.accounting.composition import SAMPLER_SHARES
 from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
-from pate.ledger.chain import verify
+from pate.ledger._chain import verify
 from pate.ledger.ledger import DRAWS_PER_RUN, RUNS_SHARING
 from pate.noise.integer import TV_ERROR_PER_DRAW
 

@@ -15,7 +15,7 @@ import pytest
 
 from pate.errors import PateError, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
-from pate.ledger.chain import verify
+from pate.ledger._chain import verify
 
 BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
 AT_ONCE = 5
@@ -186,7 +186,7 @@ def test_a_budget_that_is_none_makes_nothing(
 
 def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     """Both resumed: in a shared ledger they have the same answers, and the second of two writers is refused."""
-    from pate.boundary.aggregator import ledger_opener
+    from pate.boundary._aggregator import ledger_opener
     from pate.config import parse_config
     from pate.runs.run import Run
     from pate.voters import voters_of

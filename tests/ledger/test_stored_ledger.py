@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from support.aggregators import examples, vote
 from support.stored_ledgers import KEY, LIMITS, MEMORY, Crashed, Interleaved, Turns, machine, memory, pay
 
-from pate.boundary.aggregator import Aggregator
+from pate.boundary._aggregator import Aggregator
 from pate.errors import RunError
 from pate.ledger import Charge, Limits
-from pate.ledger.chain import verify
-from pate.ledger.stored import FOLDER, Fenced, StoredLedger
+from pate.ledger._chain import verify
+from pate.ledger._stored import FOLDER, Fenced, StoredLedger
 from pate.mechanisms import ConfidentGNMax, Mechanism
 from pate.storage import Storage, open_storage
 
@@ -134,8 +134,8 @@ def test_a_history_that_an_anchor_misses_is_refused_before_a_link_is_added(tmp_p
 
 
 def test_people_can_look_at_a_ledger_in_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from pate.cli.ledger import show
-    from pate.cli.ledger import verify as verify_command
+    from pate.cli._ledger import show
+    from pate.cli._ledger import verify as verify_command
 
     url = f"file://{tmp_path}/store"
     storage = open_storage(url)

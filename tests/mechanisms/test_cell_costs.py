@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 from pate.errors import ConfigError
 from pate.mechanisms import GNMax, Histogram, LNMax, Mechanism, MStab, PermuteAndFlip
-from pate.mechanisms.cell_costs import Round, cost_of, guarantee
+from pate.mechanisms._cell_costs import Round, cost_of, guarantee
 
 MECHANISMS: list[Mechanism] = [LNMax(2.0), GNMax(2.0), Histogram(2.0), PermuteAndFlip(2.0)]
 SMALL = np.array(list(itertools.product(range(4), repeat=3)))

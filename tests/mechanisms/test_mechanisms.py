@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import chi2
 
-from pate.components.registry import short_names
+from pate.components._registry import short_names
 from pate.errors import ConfigError
 from pate.mechanisms import (
     UNANSWERED,

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.accounting.composition import RepeatedGuarantee
 from pate.mechanisms.base import Mechanism, parameter
 

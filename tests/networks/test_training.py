@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from pate.networks import training
-from pate.networks.architectures import example_tensor
-from pate.networks.training import ClassPrior, Progress
+from pate.networks import _training as training
+from pate.networks._architectures import example_tensor
+from pate.networks._training import ClassPrior, Progress
 from pate.students import build_student
 
 PARAMS = {"steps": 100, "batch_size": 8, "channels": 2, "hidden": 8, "class_prior": "even"}

@@ -10,7 +10,7 @@ import pytest
 
 from pate.accounting.composition import SAMPLER_SHARES
 from pate.accounting.sanitise import WithRelease
-from pate.boundary.aggregator import ledger_opener
+from pate.boundary._aggregator import ledger_opener
 from pate.config import Config, parse_config
 from pate.errors import ConfigError
 from pate.ledger import SharedBudget, SharedLedger

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pate.accounting import parameters
+from pate.accounting import _parameters as parameters
 from pate.errors import ConfigError
 from pate.mechanisms import GNMax, Histogram, LNMax, build
-from pate.mechanisms.cell_costs import Round, cost_of
+from pate.mechanisms._cell_costs import Round, cost_of
 from pate.planning.plan import Workload, epsilon_of, min_noise, solve_noise
-from pate.voters.neighbours.choice import with_target
+from pate.voters.neighbours._choice import with_target
 
 BOUNDS = 1e-3, 1e6
 

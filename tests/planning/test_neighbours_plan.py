@@ -9,8 +9,8 @@ import pytest
 
 from pate.errors import ConfigError
 from pate.mechanisms import GNMax, Histogram
-from pate.mechanisms.cell_costs import Round, cost_of
-from pate.voters.neighbours.choice import plan_of_rounds, with_target
+from pate.mechanisms._cell_costs import Round, cost_of
+from pate.voters.neighbours._choice import plan_of_rounds, with_target
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits_neighbours.yaml"
 

@@ -13,7 +13,7 @@ from pate.errors import ConfigError
 from pate.planning.plan import Workload, epsilon_of, solve_queries
 from pate.planning.recommend import recommend, usual_delta
 from pate.voters import voters_of
-from pate.voters.teachers.choice import TeachersChoice
+from pate.voters.teachers._choice import TeachersChoice
 
 DATA = {"source": "csv", "private": "a.csv", "public": "b.csv", "label": "kind", "classes": ["cat", "dog"]}
 

@@ -15,10 +15,10 @@ from support.emergencies import write_emergencies
 
 from pate import pipeline
 from pate.config import Config, load_config, parse_config
+from pate.data._sources import load
 from pate.data.public import PublicData
-from pate.data.sources import load
-from pate.preflight.rehearsal import rehearse
-from pate.runs.console import Quiet
+from pate.preflight._rehearsal import rehearse
+from pate.runs._console import Quiet
 
 TEACHERS = {
     "voters": "teachers",

@@ -12,15 +12,15 @@ import pytest
 
 from pate import pipeline
 from pate.cli import app
-from pate.components.attempts import dummy_labels
+from pate.components._attempts import dummy_labels
 from pate.config import Config, parse_config
+from pate.data._settings import DigitsData
+from pate.data._sources import load
 from pate.data.private import Votes
 from pate.data.public import PublicData
-from pate.data.settings import DigitsData
-from pate.data.sources import load
 from pate.errors import ConfigError, PateError, RunError
-from pate.preflight.student import student_seconds, try_student
-from pate.report.plots import plain
+from pate.preflight._student import student_seconds, try_student
+from pate.report._plots import plain
 from pate.students import STUDENTS
 
 TEACHERS = 40
@@ -284,7 +284,7 @@ def test_made_up_labels_hold_every_class() -> None:
 
 
 def test_time_estimates_include_the_student(digits: PublicData, own_students_folder: Path) -> None:
-    from pate.components.registry import make_importable
+    from pate.components._registry import make_importable
 
     make_importable(own_students_folder)
     slow = config_of({"name": "some_students_of_mine.Slow"})

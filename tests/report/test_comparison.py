@@ -15,7 +15,7 @@ from pate.cli import app
 from pate.config import parse_config
 from pate.data.public import PublicData
 from pate.errors import RunError
-from pate.report.comparison import compare_runs, comparison_object, draw_comparison, render_comparison, table_rows
+from pate.report._comparison import compare_runs, comparison_object, draw_comparison, render_comparison, table_rows
 from pate.report.schema import Queries
 from pate.voters import voters_of
 

@@ -12,15 +12,15 @@ from pydantic import ValidationError
 
 from pate.config import parse_config
 from pate.data.public import PublicData
-from pate.report.builder import describe_mechanism
-from pate.report.files import render_statement, run_page
-from pate.report.html import Page, PageBlock, PageTable, Section
-from pate.report.measures import count_confusion
-from pate.report.plots import class_accuracies
+from pate.report._builder import describe_mechanism
+from pate.report._files import render_statement, run_page
+from pate.report._html import Page, PageBlock, PageTable, Section
+from pate.report._measures import count_confusion
+from pate.report._plots import class_accuracies
 from pate.report.schema import EpsilonCurves, Queries, Report
-from pate.report.sections.privacy import curves_table, guarantee, how_sure, privacy_statement
-from pate.report.sections.quality import headline
-from pate.reproduce.table import vote_figures
+from pate.report.sections._privacy import curves_table, guarantee, how_sure, privacy_statement
+from pate.report.sections._quality import headline
+from pate.reproduce._table import vote_figures
 from pate.voters import voters_of
 
 QUERIES = Queries(asked=30, answered=20, max_queries=77, max_answers=55)

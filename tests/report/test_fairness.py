@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate import pipeline
-from pate.baselines.run import run_baseline
+from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig, Config, parse_config
+from pate.data._sources import load
 from pate.data.private import Records
 from pate.data.public import Grouping, PublicData, groupings
-from pate.data.sources import load
 from pate.errors import ConfigError, RunError
-from pate.report.files import read_report, summary_rows, write_pages
-from pate.report.measures import FEWEST, compare_without_privacy, group_figures, measure
+from pate.report._files import read_report, summary_rows, write_pages
+from pate.report._measures import FEWEST, compare_without_privacy, group_figures, measure
+from pate.report._tracking import tracked_figures
 from pate.report.schema import BaselineReport, Benchmark, Report, Student
-from pate.report.sections.groups import find_largest_loss, groups
-from pate.report.tracking import tracked_figures
-from pate.runs.console import Quiet
+from pate.report.sections._groups import find_largest_loss, groups
+from pate.runs._console import Quiet
 from pate.runs.run import Run
 
 N_CLASSES = 3

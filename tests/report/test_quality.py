@@ -14,14 +14,14 @@ from pate import pipeline
 from pate.config import Config, parse_config
 from pate.data.private import Votes
 from pate.data.public import PublicData
-from pate.report.files import summary_rows
-from pate.report.formats import percent
-from pate.report.measures import calibration, mean_over_classes, measure, recall_of, released_labels
+from pate.report._files import summary_rows
+from pate.report._formats import percent
+from pate.report._measures import calibration, mean_over_classes, measure, recall_of, released_labels
 from pate.report.schema import ReleasedLabels, Report, Student
-from pate.report.sections.quality import headline, is_majority_class_model, skewed, warnings_of
-from pate.runs.console import Quiet
-from pate.runs.files import RunFiles
-from pate.students.posterior import Labelled
+from pate.report.sections._quality import headline, is_majority_class_model, skewed, warnings_of
+from pate.runs._console import Quiet
+from pate.runs._files import RunFiles
+from pate.students._posterior import Labelled
 
 RNG = np.random.default_rng(0)
 TEACHERS = 50

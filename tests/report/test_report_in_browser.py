@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.browser import Browser, browser, chromium
 
-from pate.report.files import write_pages
+from pate.report._files import write_pages
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no chromium here: apt-get install chromium")
 

@@ -10,12 +10,12 @@ import pytest
 from support.command_line import in_process
 
 from pate.errors import ConfigError
-from pate.reproduce import run as reproduction
-from pate.reproduce import table
-from pate.reproduce.rows import BaselineStudy, baseline_studies, baseline_study
-from pate.reproduce.run import reproduce_baselines
-from pate.reproduce.table import baseline_lines
-from pate.runs.console import Quiet
+from pate.reproduce import _run as reproduction
+from pate.reproduce import _table as table
+from pate.reproduce._rows import BaselineStudy, baseline_studies, baseline_study
+from pate.reproduce._run import reproduce_baselines
+from pate.reproduce._table import baseline_lines
+from pate.runs._console import Quiet
 
 ROWS = """
 small:

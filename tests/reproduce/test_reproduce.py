@@ -13,10 +13,10 @@ from support.command_line import in_process
 
 from pate.errors import ConfigError
 from pate.mechanisms import LNMax
-from pate.reproduce import table
-from pate.reproduce.rows import Study, figures_alone, study
-from pate.reproduce.run import Reproduction, _digest, _ensemble, reproduce
-from pate.runs.console import Console
+from pate.reproduce import _table as table
+from pate.reproduce._rows import Study, figures_alone, study
+from pate.reproduce._run import Reproduction, _digest, _ensemble, reproduce
+from pate.runs._console import Console
 
 CONFIG = {
     "n_teachers": 20,
@@ -104,7 +104,7 @@ def test_only_publishable_figures_are_outside(result: Reproduction, out: Path) -
 
 
 def test_every_row_is_a_run_with_a_ledger(result: Reproduction, out: Path) -> None:
-    from pate.cli.ledger import verify
+    from pate.cli._ledger import verify
 
     for row in result.public["rows"]:
         for folder in row["runs"]:
@@ -115,7 +115,7 @@ def test_a_repeated_call_runs_nothing_again(
     result: Reproduction, small: Study, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pate import pipeline
-    from pate.cluster import session as ray_session
+    from pate.cluster import _session as ray_session
 
     monkeypatch.setattr(pipeline, "run", None)
     monkeypatch.setattr(ray_session, "ray_session", None)

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from pate import pipeline
-from pate.reproduce import table
-from pate.reproduce.rows import Study, study
-from pate.reproduce.run import Reproduction, reproduce
-from pate.runs.console import Quiet
-from pate.voters.neighbours.cells import RecordFeatures
+from pate.reproduce import _table as table
+from pate.reproduce._rows import Study, study
+from pate.reproduce._run import Reproduction, reproduce
+from pate.runs._console import Quiet
+from pate.voters.neighbours._cells import RecordFeatures
 
 CONFIG = {
     "data": {"source": "digits"},
@@ -69,7 +69,7 @@ def result(near: Study, out: Path, worked_out: list[int]) -> Reproduction:
 
     with pytest.MonkeyPatch.context() as spied:
         spied.setattr(RecordFeatures, "computed", counted)
-        spied.setattr("pate.cluster.session.ray_session", None)
+        spied.setattr("pate.cluster._session.ray_session", None)
         spied.setattr(pipeline, "run", lambda *a, **b: run(*a, **b, pages=False))
         return reproduce(near, out, seeds=2, data_dir=None, address=None, console=Quiet())
 

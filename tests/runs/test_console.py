@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pate.cli.run import print_rows
-from pate.runs import console as console_module
-from pate.runs.console import Console, _JsonConsole, printable
+from pate.cli._run import print_rows
+from pate.runs import _console as console_module
+from pate.runs._console import Console, _JsonConsole, printable
 
 MARKUP = "runs/[red]x[/] [/no] :smile: 100"
 
@@ -74,7 +74,7 @@ def test_brackets_in_a_path_are_no_markup(capsys: pytest.CaptureFixture[str]) ->
 
 def test_nor_are_they_on_a_terminal() -> None:
     code = (
-        "from pate.runs.console import Console\nconsole = Console()\n"
+        "from pate.runs._console import Console\nconsole = Console()\n"
         f"text = {MARKUP!r}\nconsole.info(text)\n"
         "with console.working(text):\n    pass\n"
         "with console.track(text, 3) as update:\n    update(2, text)\n"

@@ -11,8 +11,8 @@ import pytest
 from support.command_line import in_process
 
 from pate import pipeline
-from pate.baselines.run import run_baseline
-from pate.cli.run import _place, new_run
+from pate.baselines._run import run_baseline
+from pate.cli._run import _place, new_run
 from pate.config import BaselineConfig, Config, parse_config
 from pate.errors import BudgetExceeded, RunError
 from pate.runs.run import Run, remove_empty_run

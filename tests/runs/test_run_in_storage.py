@@ -18,7 +18,7 @@ import pytest
 import yaml
 from support.command_line import PATE, in_process
 
-from pate.ledger.stored import FOLDER
+from pate.ledger._stored import FOLDER
 
 
 def config(folder: Path, read_by: str) -> Path:

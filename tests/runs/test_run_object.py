@@ -17,17 +17,17 @@ from typer.testing import CliRunner
 
 import pate
 from pate import pipeline
-from pate.baselines.run import run_baseline
+from pate.baselines._run import run_baseline
 from pate.cli import app
 from pate.config import BaselineConfig, Config, parse_config
+from pate.data._sources import load
 from pate.data.private import records_of
-from pate.data.sources import load
 from pate.errors import PateError, RunError
 from pate.report.schema import BaselineReport, Report
-from pate.runs import files
+from pate.runs import _files as files
 from pate.runs.run import Run
 from pate.storage import open_storage
-from pate.voters.teachers.checkpoints import TeacherFiles
+from pate.voters.teachers._checkpoints import TeacherFiles
 
 CONFIG = {
     "name": "small",
@@ -46,9 +46,9 @@ ERM = {
     "budget": {"epsilon": 50},
 }
 _OWN_FOLDERS = {  # names of files that are not a run's
-    ("cli/init.py", files.CONFIG),  # what a user is offered to call a config
+    ("cli/_init.py", files.CONFIG),  # what a user is offered to call a config
     ("ledger/ledger.py", files.LEDGER),
-    ("reproduce/run.py", files.SECONDS),
+    ("reproduce/_run.py", files.SECONDS),
 }
 
 
@@ -284,7 +284,7 @@ class Crashing:
 @pytest.mark.parametrize("changes", range(12))
 def test_wherever_a_forgetting_is_cut_off_it_can_be_repeated(changes: int, copied: dict[str, Path]) -> None:
     """And votes of the old teachers are never there beside a run that says the record is forgotten."""
-    from pate.followup.unlearning import drop_forgotten, forget
+    from pate.followup._unlearning import drop_forgotten, forget
     from pate.runs.run import Version
 
     store, config = copied["run"], parse_config(CONFIG)

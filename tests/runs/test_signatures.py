@@ -14,12 +14,12 @@ from pate.config import Config, parse_config
 from pate.data.public import PublicData
 from pate.errors import NotTrusted
 from pate.ledger import Charge, Pin
-from pate.runs.console import Quiet
+from pate.runs._console import Quiet
+from pate.runs._signatures import user_key
 from pate.runs.context import RunContext, RunOptions
 from pate.runs.model_store import load_model
 from pate.runs.run import Run
-from pate.runs.signatures import user_key
-from pate.students.stage import train_student
+from pate.students._stage import train_student
 from pate.voters.base import Release
 
 X = np.random.default_rng(0).normal(size=(90, 4)).astype(np.float32)

@@ -14,9 +14,9 @@ from support import REPOSITORY
 from support.command_line import in_process
 from support.small_run import make_run
 
-from pate.baselines.run import run_baseline
+from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.followup.extra_students import train_extra_student
+from pate.followup._extra_students import train_extra_student
 
 
 @pytest.fixture
@@ -54,4 +54,4 @@ def test_every_folder_is_made_with_a_mode() -> None:
     """`Path.mkdir` alone leaves it to the umask, and so does `parents=True` for all folders but the last."""
     bare = re.compile(r"\.mkdir\((?![^)]*\bmode=)|parents=True|makedirs\(")
     for path in sorted((REPOSITORY / "pate").rglob("*.py")):
-        assert not bare.search(path.read_text()), f"{path.name}: use make_folder of pate/storage/files.py"
+        assert not bare.search(path.read_text()), f"{path.name}: use make_folder of pate/storage/_files.py"

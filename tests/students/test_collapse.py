@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from pate.networks.training import BatchSampler
-from pate.runs.console import Quiet
+from pate.networks._training import BatchSampler
+from pate.runs._console import Quiet
 from pate.runs.model_store import load_card, load_model, save_model
 from pate.students import _neural, build_student
 from pate.students._neural import NeuralStudent, falls_short, thirds
-from pate.students.stage import _fit
+from pate.students._stage import _fit
 
 SMALL = {"steps": 60, "batch_size": 24, "channels": 8, "hidden": 64, "ema": 0.9, "learning_rate": 5e-3}
 RUSHED = SMALL | {"label_noise": 0.95, "ramp": 0.02}  # guesses count before there is anything to guess with

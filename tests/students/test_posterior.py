@@ -7,7 +7,7 @@ import pytest
 
 from pate.mechanisms import Histogram
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, IntegerNoise
-from pate.students.posterior import _expected_counts, label_members, shares
+from pate.students._posterior import _expected_counts, label_members, shares
 
 
 @pytest.mark.parametrize("noise", [DiscreteLaplace(3.0), DiscreteGaussian(3.0)], ids=str)

@@ -12,10 +12,10 @@ from pate.config import Config, parse_config
 from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.ledger import Charge, Pin
-from pate.runs.console import Quiet
+from pate.runs._console import Quiet
 from pate.runs.context import RunContext, RunOptions
 from pate.runs.run import Run
-from pate.students.stage import train_student
+from pate.students._stage import train_student
 from pate.voters.base import Release
 
 HEAD = Pin(5, b"m" * 32)

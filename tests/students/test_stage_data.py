@@ -14,13 +14,13 @@ from sklearn.linear_model import LogisticRegression
 from pate.config import parse_config
 from pate.data.public import PublicData
 from pate.ledger import Charge
-from pate.ledger.chain import MAC_BYTES, Pin
+from pate.ledger._chain import MAC_BYTES, Pin
 from pate.mechanisms import UNANSWERED
-from pate.runs.console import Quiet
+from pate.runs._console import Quiet
+from pate.runs._published import published_pins
 from pate.runs.context import RunContext, RunOptions
-from pate.runs.published import published_pins
 from pate.runs.run import Run
-from pate.students.stage import train_student
+from pate.students._stage import train_student
 from pate.voters.base import Release
 
 HEAD = Pin(7, b"m" * MAC_BYTES)

@@ -134,7 +134,7 @@ def test_batch_norms_know_real_examples_alone() -> None:
     """What is known of real examples is used to predict: made-up ones must not be in it."""
     import torch
 
-    from pate.networks.architectures import Classifier
+    from pate.networks._architectures import Classifier
     from pate.students.gan import _unremembered
 
     network = Classifier((8, 8), 3, 2, 4, "batch").train()

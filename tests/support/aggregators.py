@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pate.boundary import PartialCounts
-from pate.boundary.aggregator import Aggregator
+from pate.boundary._aggregator import Aggregator
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax, Mechanism
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pate.cluster.session import end_processes
+from pate.cluster._session import end_processes
 
 _PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 _HEAD = "ray.head.default"  # as the provider calls it

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from pate.ledger import Charge, Ledger, Limits, SharedBudget
-from pate.ledger.chain import verify
+from pate.ledger._chain import verify
 
 LIMITS = Limits(max_queries=100, max_answers=60, mechanism="GNMax(sigma=8.0)")
 KEY = b"k" * 32

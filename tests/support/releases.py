@@ -116,9 +116,9 @@ LABELS: dict[str, tuple[Release, int]] = {
 
 def baselines() -> dict[str, tuple[Release, int]]:
     """The same for the baselines, which take seconds to import."""
+    from pate.baselines._inputs import private_components
     from pate.baselines.dp_erm import DPLinearClassifier, PrivatelyTuned
     from pate.baselines.dp_sgd import DPSGDClassifier
-    from pate.baselines.inputs import private_components
 
     X = np.random.default_rng(0).normal(size=(60, 16))
     y = (X[:, 0] > 0).astype(np.int64)

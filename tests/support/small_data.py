@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pate.data._settings import DigitsData
+from pate.data._sources import load
 from pate.data.private import Votes
 from pate.data.public import PublicData
-from pate.data.settings import DigitsData
-from pate.data.sources import load
 
 CSV_CONFIG = """# pate run own.yaml
 name: own

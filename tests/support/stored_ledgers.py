@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pate.ledger import Charge, Limits
-from pate.ledger.stored import StoredLedger
+from pate.ledger._stored import StoredLedger
 from pate.storage import Storage, open_storage
 
 KEY = b"q" * 32

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit.target import NonprivateTrainer, Subject, TargetExamples
+from pate.audit._target import NonprivateTrainer, Subject, TargetExamples
 from pate.config import parse_config
 from pate.data.private import Records
 from pate.data.public import PublicData

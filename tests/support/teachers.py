@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from pate.config import TeacherFamily
-from pate.data.partition import split_into_parts
+from pate.data._partition import split_into_parts
 from pate.teachers import Recipe, assign_recipes, recipes
-from pate.voters.teachers.worker import Teaching, Worker
+from pate.voters.teachers._worker import Teaching, Worker
 
 FAMILIES = (
     TeacherFamily(name="sklearn.neighbors.KNeighborsClassifier", params={"n_neighbors": 1}),

@@ -10,16 +10,16 @@ import pytest
 from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 
 from pate import pipeline
-from pate.cluster import session as ray_session
+from pate.cluster import _session as ray_session
 from pate.config import parse_config
-from pate.data import benchmarks
+from pate.data import _benchmarks as benchmarks
 from pate.data.private import Records, Votes, records_of
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError, RunError
-from pate.runs.console import Console
+from pate.runs._console import Console
 from pate.runs.run import Run
 from pate.voters import voters_of
-from pate.voters.queries import ask_actively, by_clusters
+from pate.voters._queries import ask_actively, by_clusters
 from pate.voters.stored import StoredCount, stored_votes
 
 CONTENT = {

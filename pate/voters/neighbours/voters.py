@@ -20,19 +20,19 @@ from pate.data.public import PublicData
 from pate.errors import BudgetExceeded, ConfigError, RunError
 from pate.ledger import Limits
 from pate.mechanisms import Histogram, Mechanism
-from pate.mechanisms.cell_costs import Round, RoundsCost, cost_of, guarantee
+from pate.mechanisms._cell_costs import Round, RoundsCost, cost_of, guarantee
 from pate.voters.base import Cost, Plan, RehearsedVotes, Release, Voters
-from pate.voters.neighbours.choice import check_cells, describe_plan, plan_of_rounds, with_target
-from pate.voters.neighbours.settings import NeighboursConfig
+from pate.voters.neighbours._choice import check_cells, describe_plan, plan_of_rounds, with_target
+from pate.voters.neighbours._settings import NeighboursConfig
 
 if TYPE_CHECKING:
-    from pate.audit.interface import OneRunAudit, RecordVotes
-    from pate.boundary.aggregator import Aggregator
+    from pate.audit._interface import OneRunAudit, RecordVotes
+    from pate.boundary._aggregator import Aggregator
     from pate.planning.recommend import Choice, Situation
     from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
-    from pate.students.posterior import Labelled
-    from pate.voters.neighbours.cells import CellVote
+    from pate.students._posterior import Labelled
+    from pate.voters.neighbours._cells import CellVote
 
 _CELLS, _EXAMPLES_PER_CELL = 100, 4  # of a PATEClassifier, where nothing says otherwise
 _MAX_PUBLIC = 3000  # examples that cells are made of
@@ -129,9 +129,9 @@ class Neighbours(Voters[NeighboursConfig]):
 
     def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
         """Raise ConfigError where cells cannot be made: by public features, and by a student's for a later round."""
-        from pate.components.attempts import SHOWN, attempt
-        from pate.students.stage import require_learned_features
-        from pate.voters.neighbours.cells import RecordFeatures
+        from pate.components._attempts import SHOWN, attempt
+        from pate.students._stage import require_learned_features
+        from pate.voters.neighbours._cells import RecordFeatures
 
         steps = [step.model_dump() for step in self.config.neighbours.features]
         with attempt("neighbours.features", "computed"):
@@ -144,8 +144,8 @@ class Neighbours(Voters[NeighboursConfig]):
         self, public: PublicData, X: NDArray, y: NDArray[np.int64], held_out: NDArray
     ) -> RehearsedVotes | None:
         """Votes in cells, of which there are fewer than in the run, since there are fewer rows."""
-        from pate.students.posterior import label_members
-        from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
+        from pate.students._posterior import label_members
+        from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
 
         settings, seed = self.config.neighbours, self.config.seed
         features = RecordFeatures([step.model_dump() for step in settings.features])
@@ -179,9 +179,9 @@ class Neighbours(Voters[NeighboursConfig]):
 
     def release(self, context: RunContext, private: PrivateData, aggregator: Aggregator) -> Release:
         """Release labels by rounds of cells, each of them one charge; a stored round is not counted again."""
-        from pate.students.posterior import is_only_noise
-        from pate.students.stage import fit_intermediate_student, split_weighted
-        from pate.voters.neighbours.rounds import Rounds, open_vote_counter, report_silent_records
+        from pate.students._posterior import is_only_noise
+        from pate.students._stage import fit_intermediate_student, split_weighted
+        from pate.voters.neighbours._rounds import Rounds, open_vote_counter, report_silent_records
 
         config, public, run, console, clock = self.config, context.public, context.run, context.console, context.clock
         if not aggregator.spent().asked and not aggregator.room():
@@ -222,7 +222,7 @@ class Neighbours(Voters[NeighboursConfig]):
 
     @classmethod
     def choices(cls, situation: Situation) -> Sequence[Choice]:
-        from pate.voters.neighbours.choice import cells_choices
+        from pate.voters.neighbours._choice import cells_choices
 
         return cells_choices(situation)
 
@@ -240,7 +240,7 @@ class Neighbours(Voters[NeighboursConfig]):
     def for_classifier(
         cls, given: Mapping[str, Any], choice: Choice | None, n_public: int, n_classes: int
     ) -> tuple[dict[str, Any], Mechanism]:
-        from pate.voters.classifier_config import target_of
+        from pate.voters._classifier_config import target_of
 
         cells, votes = given["max_queries"], given["votes_per_record"]
         if cells is None:
@@ -315,11 +315,11 @@ class Neighbours(Voters[NeighboursConfig]):
         return [one.mechanism for one in self.rounds]
 
     def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> RecordVotes:
-        from pate.voters.neighbours.audit import CellVotes
+        from pate.voters.neighbours._audit import CellVotes
 
         return CellVotes(self, public, key)
 
     def one_run_audits(self) -> Sequence[OneRunAudit]:
-        from pate.voters.neighbours.audit import one_run_audits
+        from pate.voters.neighbours._audit import one_run_audits
 
         return one_run_audits(self)

@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary import CountVotes, PartialCounts, sum_counts
-from pate.boundary.guard import WorkerLost, silenced
+from pate.boundary._guard import WorkerLost, silenced
 from pate.errors import ConfigError, PateError, RunError
-from pate.networks.threads import one_thread, usable_cpus
-from pate.voters.teachers.checkpoints import InMemory, Store
-from pate.voters.teachers.worker import PartData, Records, Teaching, Trained, TrainingJob, Unread, Worker
+from pate.networks._threads import one_thread, usable_cpus
+from pate.voters.teachers._checkpoints import InMemory, Store
+from pate.voters.teachers._worker import PartData, Records, Teaching, Trained, TrainingJob, Unread, Worker
 
 if TYPE_CHECKING:
     from pate.config import RaySettings
     from pate.data.private import Records as AllRecords
     from pate.data.public import PublicData
-    from pate.voters.teachers.pool import Pool
-    from pate.voters.teachers.readers import PrivateRecords
-    from pate.voters.teachers.settings import TeachersConfig
+    from pate.voters.teachers._pool import Pool
+    from pate.voters.teachers._readers import PrivateRecords
+    from pate.voters.teachers._settings import TeachersConfig
 
 _ATTEMPTS_TO_VOTE = 3
 
@@ -31,7 +31,7 @@ _ATTEMPTS_TO_VOTE = 3
 class Ensemble:
     """All teachers of a run. In this process or, given `ray` settings, on the cluster that was joined.
 
-    A teacher sees the records of its part and public information only; see `pate.data.partition`. What is trained
+    A teacher sees the records of its part and public information only; see `pate.data._partition`. What is trained
     is kept in `store` at once, so an ensemble made anew with the same store trains only what is missing.
 
     >>> with Ensemble(teaching, records) as ensemble:        # doctest: +SKIP
@@ -58,7 +58,7 @@ class Ensemble:
         if self._ray is None:
             self._backend: Local | Pool = Local(self.teaching, self.store, self._n_jobs)
         else:
-            from pate.voters.teachers.pool import Pool
+            from pate.voters.teachers._pool import Pool
 
             try:
                 self._backend = Pool(self.teaching, self.store, self._ray, self._say)
@@ -216,7 +216,7 @@ def _as_a_worker() -> AbstractContextManager[None]:
 
 def count_votes(config: TeachersConfig, public: PublicData, records: AllRecords, X: NDArray) -> NDArray[np.int64]:
     """Votes about `X` of the teachers of a config, trained on records that are public."""
-    from pate.voters.teachers.readers import split_records
+    from pate.voters.teachers._readers import split_records
 
     teaching = Teaching.of(config, public.n_classes, shape=public.X_public.shape[1:])
     with Ensemble(teaching, split_records(config, records, bytes(_KEY_BYTES))) as ensemble:

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from pate.config import Component
 from pate.data.private import PrivateData, Records, Shards
 from pate.data.public import PublicData
+from pate.voters._queries import QueryVoters
 from pate.voters.base import Estimator, RehearsedVotes
-from pate.voters.queries import QueryVoters
-from pate.voters.teachers.settings import TeacherRound, TeachersConfig
+from pate.voters.teachers._settings import TeacherRound, TeachersConfig
 
 if TYPE_CHECKING:
-    from pate.audit.interface import OneRunAudit, RecordVotes
-    from pate.boundary.aggregator import Aggregator
+    from pate.audit._interface import OneRunAudit, RecordVotes
+    from pate.boundary._aggregator import Aggregator
     from pate.mechanisms import Mechanism
     from pate.planning.plan import Workload
     from pate.planning.recommend import Choice, Situation
     from pate.report.schema import TeacherKind
     from pate.runs.context import RunContext
     from pate.runs.run import Run
-    from pate.students.stage import StudentFeatures
-    from pate.voters.teachers.choice import StandIn
+    from pate.students._stage import StudentFeatures
+    from pate.voters.teachers._choice import StandIn
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _TEACHERS, _QUERIES = 250, 200  # of a PATEClassifier, where nothing says otherwise
@@ -76,7 +76,7 @@ class Teachers(QueryVoters[TeachersConfig]):
         workload: Workload,
         progress: Callable[[str], None],
     ) -> StandIn:
-        from pate.voters.teachers.choice import find_number
+        from pate.voters.teachers._choice import find_number
 
         return find_number(self.config, public, known, records, target_epsilon, workload, progress=progress)
 
@@ -98,17 +98,17 @@ class Teachers(QueryVoters[TeachersConfig]):
             self._check_sizes(context, len(private), context.notes.private.append)
 
     def _check_sizes(self, context: RunContext, n_records: int, notify: Callable[[str], object]) -> None:
-        from pate.voters.teachers.readers import check_part_sizes
+        from pate.voters.teachers._readers import check_part_sizes
 
         check_part_sizes(self.config, n_records, context.public.n_classes, context.options.force, notify)
 
     def try_on_public(self, public: PublicData) -> None:
-        from pate.voters.teachers.trials import try_teachers
+        from pate.voters.teachers._trials import try_teachers
 
         try_teachers(self.config, public)
 
     def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
-        from pate.voters.teachers.trials import try_rounds_by_student
+        from pate.voters.teachers._trials import try_rounds_by_student
 
         super().try_student(student, X, labels)
         try_rounds_by_student(self.config, student, X, labels)
@@ -116,7 +116,7 @@ class Teachers(QueryVoters[TeachersConfig]):
     def rehearse(
         self, public: PublicData, X: NDArray, y: NDArray[np.int64], held_out: NDArray
     ) -> RehearsedVotes | None:
-        from pate.voters.teachers.trials import rehearse_teachers
+        from pate.voters.teachers._trials import rehearse_teachers
 
         return rehearse_teachers(self.config, public, X, y, held_out)
 
@@ -126,7 +126,7 @@ class Teachers(QueryVoters[TeachersConfig]):
     # Release
 
     def needs_cluster(self, context: RunContext, private: PrivateData) -> bool:
-        from pate.boundary.aggregator import votes_collected
+        from pate.boundary._aggregator import votes_collected
 
         budget, public, run = self.config.budget, context.public, context.run
         queries = public.X_public if budget.adaptive else public.X_public[: budget.max_queries]
@@ -135,7 +135,7 @@ class Teachers(QueryVoters[TeachersConfig]):
     def collect_votes(
         self, context: RunContext, private: PrivateData, aggregator: Aggregator, queries: NDArray, is_done: bool
     ) -> None:
-        from pate.cluster.metrics import show
+        from pate.cluster._metrics import show
 
         if self.config.teacher_rounds:
             self._run_rounds(context, private, aggregator, queries)
@@ -145,9 +145,14 @@ class Teachers(QueryVoters[TeachersConfig]):
 
     def _run_rounds(self, context: RunContext, private: PrivateData, aggregator: Aggregator, queries: NDArray) -> None:
         """Train, vote and ask round by round; what is stored of a round is not done again, and all answers are."""
-        from pate.boundary.aggregator import votes_collected
-        from pate.students.stage import StudentFeatures, fit_intermediate_student, mention_stored_labels, split_labelled
-        from pate.voters.queries import ask
+        from pate.boundary._aggregator import votes_collected
+        from pate.students._stage import (
+            StudentFeatures,
+            fit_intermediate_student,
+            mention_stored_labels,
+            split_labelled,
+        )
+        from pate.voters._queries import ask
 
         run, clock = context.run, context.clock
         labels = np.zeros(0, dtype=np.int64)
@@ -177,13 +182,13 @@ class Teachers(QueryVoters[TeachersConfig]):
         first: StudentFeatures | None = None,
     ) -> None:
         """Train the teachers of a round, and give the aggregator their votes on `queries`."""
-        from pate.cluster.metrics import show
-        from pate.runs import files
-        from pate.runs.signatures import OWN_TEACHERS, user_secret
-        from pate.voters.teachers.checkpoints import TeacherFiles
+        from pate.cluster._metrics import show
+        from pate.runs import _files as files
+        from pate.runs._signatures import OWN_TEACHERS, user_secret
+        from pate.voters.teachers._checkpoints import TeacherFiles
+        from pate.voters.teachers._readers import private_records
+        from pate.voters.teachers._worker import Teaching
         from pate.voters.teachers.ensemble import Ensemble
-        from pate.voters.teachers.readers import private_records
-        from pate.voters.teachers.worker import Teaching
 
         config, run, console, clock, options = (
             round_.config,
@@ -233,7 +238,7 @@ class Teachers(QueryVoters[TeachersConfig]):
             console.info_private(f"{len(store.failures)} teachers failed to train; see private/failures.json")
 
     def touched_parts(self, records: Records, gone: NDArray[np.bool_], key: bytes) -> list[int]:
-        from pate.voters.teachers.readers import parts_of
+        from pate.voters.teachers._readers import parts_of
 
         return [part for part, members in enumerate(parts_of(self.config, records, key)) if gone[members].any()]
 
@@ -244,12 +249,12 @@ class Teachers(QueryVoters[TeachersConfig]):
 
         Teachers of later rounds are erased, and trained again only if their round is still to vote.
         """
-        from pate.cluster.session import ray_session
-        from pate.runs.signatures import user_secret
-        from pate.voters.teachers.checkpoints import TeacherFiles
+        from pate.cluster._session import ray_session
+        from pate.runs._signatures import user_secret
+        from pate.voters.teachers._checkpoints import TeacherFiles
+        from pate.voters.teachers._readers import private_records
+        from pate.voters.teachers._worker import Teaching
         from pate.voters.teachers.ensemble import Ensemble
-        from pate.voters.teachers.readers import private_records
-        from pate.voters.teachers.worker import Teaching
 
         config = self.config.rounds[0].config
         teaching = Teaching.of(config, public.n_classes, config_dir, shape=public.X_public.shape[1:])
@@ -265,7 +270,7 @@ class Teachers(QueryVoters[TeachersConfig]):
 
     @classmethod
     def choices(cls, situation: Situation) -> Sequence[Choice]:
-        from pate.voters.teachers.choice import teachers_choices
+        from pate.voters.teachers._choice import teachers_choices
 
         return teachers_choices(situation)
 
@@ -285,7 +290,7 @@ class Teachers(QueryVoters[TeachersConfig]):
         cls, given: Mapping[str, Any], choice: Choice | None, n_public: int, n_classes: int
     ) -> tuple[dict[str, Any], Mechanism]:
         from pate.planning.plan import Workload, solve_noise
-        from pate.voters.classifier_config import listed_teachers, target_of, teacher_family
+        from pate.voters._classifier_config import listed_teachers, target_of, teacher_family
 
         asked, n_teachers, mechanism = given["max_queries"], given["n_teachers"], given["mechanism"]
         if asked is None:
@@ -348,11 +353,11 @@ class Teachers(QueryVoters[TeachersConfig]):
     # What an audit may do
 
     def vote_counter(self, public: PublicData, config_dir: Path, key: bytes) -> RecordVotes:
-        from pate.voters.teachers.audit import TeacherVotes
+        from pate.voters.teachers._audit import TeacherVotes
 
         return TeacherVotes(self, public, config_dir, key)
 
     def one_run_audits(self) -> Sequence[OneRunAudit]:
-        from pate.voters.teachers.audit import persons_in_or_out
+        from pate.voters.teachers._audit import persons_in_or_out
 
         return (persons_in_or_out(self),)

@@ -15,8 +15,8 @@ from pate.boundary import PartialVotes
 from pate.cli import app
 from pate.data.private import Records
 from pate.errors import DataError
-from pate.voters.neighbours.cells import CellVote, RecordFeatures
-from pate.voters.neighbours.rounds import LocalVoteCounter
+from pate.voters.neighbours._cells import CellVote, RecordFeatures
+from pate.voters.neighbours._rounds import LocalVoteCounter
 
 LOGISTIC = {"name": "supervised", "params": {"estimator": "sklearn.linear_model.LogisticRegression"}}
 CSV = {"source": "csv", "private": "private.csv", "public": "public.csv", "label": "y", "classes": ["a", "b", "c"]}
@@ -83,7 +83,7 @@ def test_a_private_record_that_is_no_number_casts_no_vote(
 ) -> None:
     """Only where records vote themselves: teachers refuse it."""
     from pate import pipeline
-    from pate.runs.console import Quiet
+    from pate.runs._console import Quiet
 
     given = with_missing()
     about: dict[str, Any] = {"csv": CSV, "npz": NPZ}.get(source, {"source": "arrays"})

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pate.boundary import PartialVotes, sum_votes
-from pate.data.partition import ranks
+from pate.data._partition import ranks
 from pate.errors import RunError
-from pate.voters.neighbours.cells import Cells, CellVote, Space
+from pate.voters.neighbours._cells import Cells, CellVote, Space
 
 KEY = b"k" * 32
 CENTRES = np.array([[0.0], [10.0], [20.0], [30.0]])

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from pate.errors import DataError
 from pate.features.hog import Hog
-from pate.voters.neighbours.cells import Cells, RecordFeatures, Space
+from pate.voters.neighbours._cells import Cells, RecordFeatures, Space
 
 
 def public_features(n: int = 400, width: int = 60) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 from voters.neighbours.test_neighbours_run import config, data, run
 
 from pate.runs.run import Run
-from pate.voters.neighbours.cells import Cells, CellVote, FeatureCache, RecordFeatures, Space
+from pate.voters.neighbours._cells import Cells, CellVote, FeatureCache, RecordFeatures, Space
 
 STEPS = [{"name": "upright", "params": {}}, {"name": "hog", "params": {}}]
 
@@ -97,7 +97,7 @@ def test_rounds_and_a_resumed_run_share_features_and_a_finished_run_keeps_none(
     near = {"features": [f"{__name__}.Doubled"], "rounds": [{"cells": 4}, {"cells": 8}]}
     place, chosen = tmp_path / "run", config(neighbours=near)
     with monkeypatch.context() as broken:
-        broken.setattr("pate.boundary.aggregator.Aggregator.release_round", _counts_and_stops)
+        broken.setattr("pate.boundary._aggregator.Aggregator.release_round", _counts_and_stops)
         with pytest.raises(_Stop):
             run(place, chosen)
     assert (place / "private" / "features").stat().st_mode & 0o077 == 0
@@ -107,7 +107,7 @@ def test_rounds_and_a_resumed_run_share_features_and_a_finished_run_keeps_none(
 
 
 def test_forgetting_erases_kept_features(tmp_path: Path) -> None:
-    from pate.followup.unlearning import forget
+    from pate.followup._unlearning import forget
 
     place, chosen, (public, records) = tmp_path / "run", config(), data()
     run(place, chosen, (public, records))

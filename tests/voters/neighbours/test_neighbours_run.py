@@ -15,12 +15,12 @@ from pate.config import Config, parse_config
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
 from pate.errors import BudgetExceeded, ConfigError, DataError, RunError
-from pate.ledger.chain import reading
-from pate.runs.console import Quiet
+from pate.ledger._chain import reading
+from pate.runs._console import Quiet
 from pate.runs.model_store import load_model
 from pate.runs.run import Run
-from pate.voters.neighbours.cells import CellVote
-from pate.voters.neighbours.rounds import LocalVoteCounter
+from pate.voters.neighbours._cells import CellVote
+from pate.voters.neighbours._rounds import LocalVoteCounter
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
@@ -146,7 +146,7 @@ def test_after_a_crash_behind_the_charge_the_stored_round_is_used(
     def never(*_: object) -> None:
         raise AssertionError("votes were counted again")
 
-    monkeypatch.setattr("pate.voters.neighbours.rounds.LocalVoteCounter.count", never)
+    monkeypatch.setattr("pate.voters.neighbours._rounds.LocalVoteCounter.count", never)
     run(place, resume=True)
     assert stored(place) == (1, 1, 18)
 
@@ -223,7 +223,7 @@ def test_a_person_with_many_records_has_one_vote(tmp_path: Path, monkeypatch: py
 
 
 def test_forgetting_leaves_what_was_released_and_votes_no_more(tmp_path: Path) -> None:
-    from pate.followup.unlearning import drop_forgotten, forget
+    from pate.followup._unlearning import drop_forgotten, forget
 
     place, chosen, (public, records) = tmp_path / "run", config(), data()
     run(place, chosen, (public, records))

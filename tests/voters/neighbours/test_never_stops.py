@@ -22,18 +22,18 @@ from voters.neighbours.test_neighbours_run import Data, config, data, run, store
 from pate import PATEClassifier, pipeline
 from pate.boundary import PartialVotes, sum_votes
 from pate.config import parse_config
-from pate.data.csv_records import csv_batches
-from pate.data.formats import Wanted
-from pate.data.partition import ranks
+from pate.data._csv_records import csv_batches
+from pate.data._formats import Wanted
+from pate.data._partition import ranks
+from pate.data._settings import CsvData, NpzData, ParquetData
+from pate.data._sources import load
 from pate.data.private import Records, Shards, check_private, is_per_person, records_of
-from pate.data.settings import CsvData, NpzData, ParquetData
-from pate.data.sources import load
 from pate.errors import DataError
 from pate.mechanisms.base import Split
-from pate.runs.console import Quiet
-from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
-from pate.voters.neighbours.rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
-from pate.voters.teachers.readers import Readers
+from pate.runs._console import Quiet
+from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
+from pate.voters.neighbours._rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
+from pate.voters.teachers._readers import Readers
 
 KINDS: dict[str, Any] = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}
 CASES = ["one label unknown", "all labels unknown", "no record", "no valid id"]

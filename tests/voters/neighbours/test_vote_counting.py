@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from pate.boundary import sum_votes
+from pate.data._settings import NpzData
+from pate.data._sources import load
 from pate.data.private import Records, Shards, is_per_person
-from pate.data.settings import NpzData
-from pate.data.sources import load
 from pate.mechanisms.base import Split
-from pate.voters.neighbours.cells import Cells, CellVote, RecordFeatures, Space
-from pate.voters.neighbours.rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
-from pate.voters.teachers.readers import Readers
+from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
+from pate.voters.neighbours._rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
+from pate.voters.teachers._readers import Readers
 
 KEY = b"e" * 32
 

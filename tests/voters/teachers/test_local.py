@@ -11,13 +11,13 @@ from sklearn.base import BaseEstimator
 from support.teachers import KEY, KINDS, private_data
 
 from pate.config import Config, TeacherFamily, parse_config
-from pate.data.partition import split_into_parts
+from pate.data._partition import split_into_parts
 from pate.data.private import Records
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
-from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._readers import split_records
+from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
 from pate.voters.teachers.ensemble import Ensemble
-from pate.voters.teachers.readers import split_records
-from pate.voters.teachers.worker import Teaching, TrainingJob, Worker
 
 N_PARTS = 12
 

@@ -18,14 +18,14 @@ from support.command_line import in_process
 from support.small_data import own_data
 
 from pate.config import load_config
+from pate.data._sources import load
 from pate.data.private import records_of
-from pate.data.sources import load
 from pate.errors import DataError, RunError
-from pate.followup.unlearning import drop_forgotten, forget
+from pate.followup._unlearning import drop_forgotten, forget
 from pate.runs.run import Run, Version
 from pate.teachers import assign_recipes, recipes
-from pate.voters.teachers.checkpoints import TeacherFiles
-from pate.voters.teachers.readers import parts_of
+from pate.voters.teachers._checkpoints import TeacherFiles
+from pate.voters.teachers._readers import parts_of
 
 CENTROID = '''"""A teacher of one's own: only fit and predict, no probabilities, no parameters."""
 
@@ -67,8 +67,8 @@ ray: {workers: 1}
 
 CANARY = "0.8675309"
 KEEPS_RAYS_LOGS = """import sys
-import pate.cluster.session
-pate.cluster.session._remove = lambda folder: print("kept", folder, file=sys.stderr)
+import pate.cluster._session
+pate.cluster._session._remove = lambda folder: print("kept", folder, file=sys.stderr)
 from pate.cli import main
 main()
 """
@@ -244,7 +244,7 @@ def test_a_crash_while_forgetting_is_made_good(tmp_path: Path) -> None:
 
 def test_answers_keep_the_version_they_came_from(tmp_path: Path) -> None:
     from pate.ledger import Charge, Ledger, Limits
-    from pate.ledger.chain import verify
+    from pate.ledger._chain import verify
 
     key, head, limits = b"k" * 32, tmp_path / "head", Limits(10, 10, "m")
     for version in (1, 2):

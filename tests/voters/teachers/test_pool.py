@@ -15,14 +15,14 @@ from support import REPOSITORY
 from support.teachers import KEY, KINDS, private_data, train_all
 
 from pate.boundary import sum_counts
-from pate.boundary.guard import WorkerLost
+from pate.boundary._guard import WorkerLost
 from pate.config import RaySettings, TeacherFamily
-from pate.data.partition import split_into_parts
+from pate.data._partition import split_into_parts
 from pate.errors import ConfigError, RunError
 from pate.teachers import Recipe, assign_recipes, recipes
-from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
-from pate.voters.teachers.pool import Pool
-from pate.voters.teachers.worker import Teaching, Worker
+from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._pool import Pool
+from pate.voters.teachers._worker import Teaching, Worker
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 N_PARTS = 9
@@ -257,7 +257,7 @@ class SlowOnce(BaseEstimator):
 def test_a_job_that_hangs_on_one_machine_is_also_given_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pate.voters.teachers.schedule.SLOW_SECONDS", 2.0)
+    monkeypatch.setattr("pate.voters.teachers._schedule.SLOW_SECONDS", 2.0)
     store = InMemory()
     pool = pool_of([Recipe(f"{HERE}.SlowOnce", {"flag": str(tmp_path / "flag")})], 5, store)
     X, y = np.zeros((6, 4), dtype=np.float32), np.array([0, 1, 2, 2, 2, 2])

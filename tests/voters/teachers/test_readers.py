@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 
 from pate import pipeline
-from pate.data import formats
+from pate.data import _formats as formats
+from pate.data._records import Format
+from pate.data._settings import CsvData
+from pate.data._sources import load
 from pate.data.private import Shards
-from pate.data.records import Format
-from pate.data.settings import CsvData
-from pate.data.sources import load
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
-from pate.teachers.part import constant, pack
-from pate.voters.teachers.readers import Readers
+from pate.teachers._part import constant, pack
+from pate.voters.teachers._readers import Readers
 
 KEY = b"r" * 32
 TABLE = Format("csv", (0, 1), (1,), features=("a",))
@@ -129,8 +129,8 @@ MEASURED = """
 import sys
 from pathlib import Path
 from pate.data.private import Shards
-from pate.data.records import Format
-from pate.data.shards import ShardReader
+from pate.data._records import Format
+from pate.data._shards import ShardReader
 from pate.mechanisms.base import Split
 
 def peak():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pate.voters.teachers.schedule import HANGS, MIN_SECONDS, SLOW_SECONDS, STRIKES, Schedule, WorkerTask
-from pate.voters.teachers.worker import TrainingJob
+from pate.voters.teachers._schedule import HANGS, MIN_SECONDS, SLOW_SECONDS, STRIKES, Schedule, WorkerTask
+from pate.voters.teachers._worker import TrainingJob
 
 SINGLES = [TrainingJob(0, (part,)) for part in range(6)]
 STACKED = [TrainingJob(0, (0, 1, 2)), TrainingJob(1, (3,))]

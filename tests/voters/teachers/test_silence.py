@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 
-from pate.boundary.aggregator import RemoteAggregator
+from pate.boundary._aggregator import RemoteAggregator
 from pate.errors import RunError
 from pate.teachers import Recipe
-from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._readers import RemotePart
+from pate.voters.teachers._worker import Teaching, Worker
 from pate.voters.teachers.ensemble import Local
-from pate.voters.teachers.readers import RemotePart
-from pate.voters.teachers.worker import Teaching, Worker
 
 SECRET = "canary 0.8675309"
 

@@ -14,22 +14,22 @@ from typer.testing import CliRunner
 from pate import pipeline
 from pate.cli import app
 from pate.config import Config, parse_config
-from pate.data.partition import parts_of
+from pate.data._partition import parts_of
 from pate.data.private import Records, clip_to_public_range, records_of
 from pate.data.public import PublicData
 from pate.errors import ConfigError
-from pate.followup.unlearning import forget
-from pate.report.published_config import LEFT_OUT, published_config
+from pate.followup._unlearning import forget
+from pate.report._published_config import LEFT_OUT, published_config
 from pate.runs.model_store import save_model
 from pate.runs.run import Run
 from pate.students import build_student
-from pate.students.stage import StudentFeatures
+from pate.students._stage import StudentFeatures
 from pate.voters import voters_of
-from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._readers import split_of
+from pate.voters.teachers._worker import Teaching
 from pate.voters.teachers.ensemble import Ensemble
-from pate.voters.teachers.readers import split_of
 from pate.voters.teachers.voters import Teachers
-from pate.voters.teachers.worker import Teaching
 
 NETWORK = {"name": "mixmatch", "params": {"steps": 20, "hidden": 8, "batch_size": 8, "ema": 0.9}}
 BY_STUDENT = {

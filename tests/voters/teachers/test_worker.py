@@ -12,12 +12,12 @@ from support.teachers import FAMILIES, KEY, KINDS, private_data, train_all
 
 from pate.boundary import PartialCounts, sum_counts
 from pate.config import TeacherFamily
-from pate.data.partition import split_into_parts
+from pate.data._partition import split_into_parts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
-from pate.teachers.part import constant
-from pate.voters.teachers.pool import joined
-from pate.voters.teachers.worker import STACK, Teaching, TrainingJob, Worker
+from pate.teachers._part import constant
+from pate.voters.teachers._pool import joined
+from pate.voters.teachers._worker import STACK, Teaching, TrainingJob, Worker
 
 
 def predictions(X: np.ndarray, y: np.ndarray, queries: np.ndarray, n_parts: int) -> np.ndarray:

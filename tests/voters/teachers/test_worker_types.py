@@ -9,12 +9,12 @@ import pytest
 from support.teachers import KEY
 
 from pate.config import RaySettings, TeacherFamily
-from pate.config.components import Resources
+from pate.config._components import Resources
 from pate.teachers import assign_recipes, recipes
 from pate.teachers.network import Network, bytes_to_train
-from pate.voters.teachers.checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
+from pate.voters.teachers._worker import STACK, Teaching, Worker, WorkerKind, kinds_of_workers
 from pate.voters.teachers.ensemble import Local
-from pate.voters.teachers.worker import STACK, Teaching, Worker, WorkerKind, kinds_of_workers
 
 SVC = {"name": "sklearn.svm.SVC"}
 MLP = {"name": "network", "params": {"architecture": "mlp"}}

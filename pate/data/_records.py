@@ -1,0 +1,460 @@
+"""Columns and arrays of a file → records. How is fixed by the config before the first private file is opened.
+
+A record without a valid id, where the config names an id, is left out: it belongs to a person nobody knows, so no
+part is the right one for it. That rule looks at the record alone; the file is not refused, and others do not move.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.components._registry import nearest
+from pate.data._columns import (
+    ABSOLUTE,
+    Column,
+    IdType,
+    Treatment,
+    array_features,
+    canonical,
+    features_of_date,
+    is_number,
+    names_of,
+    one_hot,
+)
+from pate.data._csv_records import csv_batches
+from pate.data._formats import (
+    USUAL,
+    Columns,
+    Dialect,
+    Problems,
+    Wanted,
+    array_column,
+    npz_batches,
+    opened,
+    parquet_batches,
+)
+from pate.data.private import Records
+from pate.data.public import PublicRange
+from pate.errors import DataError
+
+if TYPE_CHECKING:
+    from pate.data._settings import CsvData, NpzData, ParquetData
+
+Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
+_FILLED = ("public_median", "indicator")  # what becomes of gaps, where something stands for them
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file, its private, public or test part, or a batch of its rows.
+
+    In npz files all features are one array `X`, else columns.
+    """
+
+    where: str
+    columns: Columns
+    X: NDArray | None = None
+    header: tuple[str, ...] = ()
+    """The names of all columns, also of those that are ignored and were not read."""
+    first_row: int = 0
+    """Of `X`, where it is a batch of a file's rows."""
+
+    def __len__(self) -> int:
+        if self.X is not None:
+            return len(self.X)
+        return next((len(column.values) for column in self.columns.values()), 0)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a file is read: everything about it that is fixed before the first private one is opened."""
+
+    source: str
+    classes: tuple[str | int, ...]
+    shape: tuple[int, ...]
+    label: str = "y"
+    id: str | None = None
+    id_type: IdType = "text"
+    features: tuple[str, ...] = ()
+    categories: Categories = ()
+    ignore: tuple[str, ...] = ()
+    dates: tuple[tuple[str, str], ...] = ()
+    date_features: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What columns of dates become (see `pate.data._columns`); the absolute date, where nothing is said."""
+    dialect: Dialect = USUAL
+    treatment: Treatment = "refuse"
+    markers: tuple[str, ...] = ()
+    """Texts that mean "missing" in every column of features, and in one of ids unless they are numbers."""
+    medians: tuple[tuple[str, float], ...] = ()
+    """What stands for a missing number: the median of the public ones, for every feature of numbers or dates."""
+    indicators: tuple[str, ...] = ()
+    """Columns that have a 0/1 feature besides that says whether the number is missing: those with public gaps."""
+    range: PublicRange | None = None
+    """Of public examples; every record is clipped to it."""
+    keep_missing: bool = False
+    """Private records that are unusable are kept, to cast no vote; else they are refused: features that are no numbers,
+    a label that is no class (kept as −1). And whether there is any record to use is no reason to stop."""
+
+    @classmethod
+    def of_columns(cls, settings: CsvData | ParquetData, columns: Iterable[str], where: str) -> Format:
+        """For files with the features among `columns`."""
+        special = {settings.label, settings.id, getattr(settings, "split", None), *settings.ignore}
+        features = tuple(column for column in columns if column not in special)
+        if not features:
+            raise DataError(f"{where}: no feature columns are left")
+        problems = Problems()
+        for key in ("categories", "dates"):
+            for name in getattr(settings, key):
+                if name not in features:
+                    problems.add(DataError(f"data.{key}.{name}: {where} has no such column; {nearest(name, features)}"))
+        problems.raise_all()
+        found = cls(
+            source=settings.source,
+            classes=settings.classes,
+            shape=(),
+            label=settings.label,
+            id=settings.id,
+            id_type=settings.id_type,
+            features=features,
+            categories=tuple((name, settings.categories[name]) for name in features if name in settings.categories),
+            ignore=tuple(settings.ignore),
+            dates=tuple(settings.dates.items()),
+            date_features=tuple(settings.date_features.items()),
+            dialect=dialect_of(settings),
+            treatment=settings.missing_values.treatment,
+            markers=tuple(str(marker) for marker in settings.missing_values.markers),
+        )
+        names = [feature for name in found.measured for feature in found.names_of(name)]
+        twice = next((name for name in features if names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{where}: column {twice!r} is called as what data.date_features makes; rename it")
+        return replace(found, shape=(len(found.feature_names or ()),))
+
+    def fitted(self, public: Table) -> Format:
+        """The format with what fills gaps, which the public table alone decides."""
+        if self.treatment not in _FILLED:
+            return self
+        medians, gaps, problems, years = [], [], Problems(), years_in(public, self)
+        for name in self.measured:
+            if name not in public.columns:
+                continue  # which is told with all else that is wrong
+            with problems.gathered():
+                own, found = measured(public, name, self, years)
+                if not np.isfinite(own).any() and np.isinf(own).any():
+                    raise self.column(public, name).no_number(int(np.argmax(np.isinf(own))), dict(self.dates).get(name))
+                gaps += [name] if np.isnan(own).any() else []
+                for feature, numbers in found.items():
+                    there = numbers[np.isfinite(numbers)]
+                    if not len(there):
+                        text = f"{public.where}: column {feature!r} holds no number, so there is no median of it"
+                        raise DataError(f"{text}; add it to data.ignore")
+                    medians.append((feature, float(np.median(there))))
+        problems.raise_all()
+        indicators = tuple(gaps) if self.treatment == "indicator" else ()
+        shape = (self.shape[0] + len(indicators),)
+        return replace(self, medians=tuple(medians), indicators=indicators, shape=shape)
+
+    def column(self, table: Table, name: str) -> Column:
+        """A column of features, empty where a marker says that nothing is there."""
+        if name not in table.columns:
+            raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
+        return table.columns[name].with_markers_as_missing(self.markers)
+
+    def with_range(self, X_public: NDArray) -> Format:
+        """The format with the range of public examples, to which all others are clipped."""
+        flags = [name in dict(self.categories) for name in self.features for _ in self.names_of(name)]
+        return replace(self, range=PublicRange.of(X_public, [*flags, *(True for _ in self.indicators)]))
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The columns of numbers and dates."""
+        categories = dict(self.categories)
+        return tuple(name for name in self.features if name not in categories)
+
+    @classmethod
+    def of_arrays(cls, settings: NpzData, public: Table, with_ids: bool) -> Format:
+        """For archives with examples like the public ones."""
+        shape = array_features(_array(public), f"{public.where}: array X").shape[1:]
+        return cls("npz", settings.classes, shape, id="id" if with_ids else None, id_type=settings.id_type)
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """A name for each feature, where there are any."""
+        names = [name for column in self.features for name in self.names_of(column)]
+        return (*names, *(f"{column} missing" for column in self.indicators)) or None
+
+    def names_of(self, column: str) -> list[str]:
+        """The names of the features that a column becomes, but for the mark of its gaps."""
+        categories = dict(self.categories)
+        if column in categories:
+            return [f"{column}={value}" for value in categories[column]]
+        return names_of(column, dict(self.date_features).get(column, (ABSOLUTE,)))
+
+
+def joined(several: Sequence[Records], format: Format) -> Records:
+    """The records of several files, in the order given."""
+    return Records(
+        np.concatenate([np.empty((0, *format.shape), np.float32), *(records.X for records in several)]),
+        np.concatenate([np.empty(0, np.int64), *(records.y for records in several)]),
+        None if format.id is None else [i for records in several for i in records.ids or ()],
+        sum(records.left_out for records in several),
+        sum((Counter(records.unlisted) for records in several), Counter()),
+    )
+
+
+def with_valid_ids(records: Records, format: Format) -> Records:
+    """The records, unchanged; DataError if none of them has a valid id, which means that the config is wrong.
+
+    Not where nothing that a private record holds may stop a run.
+    """
+    if records.left_out and not len(records) and not format.keep_missing:
+        raise no_valid_id(format.id_type)
+    return records
+
+
+def no_valid_id(id_type: IdType) -> DataError:
+    """The error for data in which no record has a valid id."""
+    return DataError(f"no private record has a valid id: data.id_type = {id_type!r}, or the column of ids, is wrong")
+
+
+def dialect_of(settings: CsvData | ParquetData) -> Dialect:
+    """How the files are written; parquet files say so themselves."""
+    if settings.source != "csv":
+        return USUAL
+    return Dialect(settings.delimiter, settings.decimal, settings.encoding)
+
+
+def read_table(path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL) -> Table:
+    """The table in a file."""
+    (whole,) = tables_in(path, source, wanted, dialect)
+    return whole
+
+
+def tables_in(
+    path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
+) -> Iterator[Table]:
+    """Tables of `at_once` rows each, so that memory does not grow with the file; at least one table."""
+    with opened(path) as file:
+        if source == "npz":
+            first_row = 0
+            for arrays in npz_batches(file, path, ("X", "y", "id"), at_once):
+                yield npz_table(arrays, path, first_row=first_row)
+                first_row += at_once or 0
+            return
+        batches = (
+            parquet_batches(file, path, wanted, at_once)
+            if source == "parquet"
+            else csv_batches(file, path, wanted, dialect, at_once)
+        )
+        for columns, header in batches:
+            yield Table(path, columns, None, header)
+
+
+def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "", first_row: int = 0) -> Table:
+    """What an archive holds under the keys X, y and id, each with the suffix; of batches, the rows from `first_row`."""
+    names = {key: f"{key}{suffix}" for key in ("y", "id")}
+    columns = {
+        key: array_column(arrays[name], f"{where}: array {name}", first_row)
+        for key, name in names.items()
+        if name in arrays
+    }
+    return Table(where, columns, arrays.get(f"X{suffix}"), first_row=first_row)
+
+
+def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDArray[np.float32]:
+    """The features of every record; a cell that cannot be used is refused by column and row, or kept as no number."""
+    if format.source == "npz":
+        X = _array(table)
+        if X.shape[1:] != format.shape:
+            raise DataError(
+                f"{table.where}: examples of shape {X.shape[1:]}, those of the public file have {format.shape}"
+            )
+        return _within(array_features(X, f"{table.where}: array X", keep_missing, table.first_row), format)
+    categories, medians, dates = dict(format.categories), dict(format.medians), dict(format.dates)
+    blocks, gaps, problems, years = list[NDArray](), list[NDArray](), Problems(), years_in(table, format)
+    for name in format.features:
+        with problems.gathered():
+            column, known = format.column(table, name), categories.get(name)
+            if known is not None:
+                blocks.append(one_hot(column.texts(), known))
+                continue
+            own, found = measured(table, name, format, years)
+            missing, wrong = np.isnan(own), np.isinf(own)
+            filled = format.treatment in _FILLED and all(feature in medians for feature in found)
+            if not filled and format.treatment != "keep" and not keep_missing and missing.any():
+                problems.add(_missing(column, int(np.argmax(missing))))
+            if wrong.any() and not keep_missing:
+                raise column.no_number(int(np.argmax(wrong)), dates.get(name))
+            for feature, numbers in found.items():
+                if feature in medians:
+                    numbers[np.isnan(numbers)] = medians[feature]
+                blocks.append(numbers[:, None])
+            gaps += [missing[:, None].astype(np.float32)] if name in format.indicators else []
+    problems.raise_all()
+    return _within(np.concatenate([*blocks, *gaps], axis=1), format)
+
+
+def _within(X: NDArray[np.float32], format: Format) -> NDArray[np.float32]:
+    return X if format.range is None else format.range.clip(X)
+
+
+def years_in(table: Table, format: Format) -> Callable[[str], NDArray[np.float64]]:
+    """The dates in a column as years since 2000: NaN where one is missing, infinity where it is none. Read once."""
+    dates = dict(format.dates)
+    return cache(lambda name: format.column(table, name).years(dates[name]))
+
+
+def measured(
+    table: Table, name: str, format: Format, years: Callable[[str], NDArray[np.float64]]
+) -> tuple[NDArray, dict[str, NDArray[np.float32]]]:
+    """A column of numbers or dates (from `years_in`): its own values, and those of its features, by name.
+
+    Each is NaN where something is missing, and infinity where a cell is neither that nor a number (or date).
+    """
+    if name in dict(format.dates):
+        features = dict(format.date_features).get(name, (ABSOLUTE,))
+        return years(name), features_of_date(name, features, years)
+    numbers = format.column(table, name).numbers(lenient=True)
+    return numbers, {name: numbers.copy()}
+
+
+def unlisted_category_notes(public: Table, format: Format) -> tuple[str, ...]:
+    """What people should know about listed categories and those in the public file; all of it is public.
+
+    DataError where a listed one is written otherwise there, or none of a column's occurs: it would match nothing.
+    """
+    notes, problems = [], Problems()
+    for name, listed in format.categories:
+        found = {canonical(text) for text in format.column(public, name).texts()} - {""}
+        names = [canonical(str(value)) for value in listed]
+        absent, others = [value for value in names if value and value not in found], sorted(found - set(names))
+        key = f"data.categories.{name}"
+        for value in absent:
+            alike = next((other for other in others if _loosely(other) == _loosely(value)), None)
+            if alike is not None:
+                text = (
+                    f"{key}: {value!r} does not occur in {public.where}, but {alike!r} does; write it as the file does"
+                )
+                problems.add(DataError(text))
+        if found and len(absent) == len(names):
+            shown = ", ".join(map(repr, others[:9]))
+            problems.add(DataError(f"{key}: none of these values occurs in {public.where}, which has {shown}"))
+        if absent:
+            notes.append(f"{key}: {', '.join(map(repr, absent[:9]))} never occurs in the public file")
+        if others:
+            notes.append(
+                f"column {name!r} of the public file holds {', '.join(map(repr, others[:9]))}, not listed under {key}: "
+                "no feature says so"
+            )
+    problems.raise_all()
+    return tuple(notes)
+
+
+def unused_columns(public: Table, test: Table | None, format: Format) -> tuple[str, ...]:
+    """Says which columns become no feature: those that the config ignores, and those that only the test file has."""
+    notes = []
+    if format.ignore:
+        shown = ", ".join(map(repr, format.ignore))
+        notes.append(
+            f"not used: {shown} (data.ignore); text becomes features only by values that are listed (data.categories)"
+        )
+    known = {*public.columns, format.label, format.id}
+    others = [] if test is None or format.source == "npz" else [name for name in test.columns if name not in known]
+    if test is not None and others:
+        notes.append(f"not used: {', '.join(map(repr, others))}, which only {test.where} has")
+    return tuple(notes)
+
+
+def _loosely(text: str) -> str:
+    """What people would take for the same category."""
+    text = "".join(text.casefold().split()).replace("_", "").replace("-", "")
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text
+
+
+def _missing(column: Column, row: int) -> DataError:
+    return column.error(
+        row,
+        "missing, not a finite number; say what becomes of missing values with data.missing_values.treatment: "
+        "public_median, indicator or keep, or add the column to data.ignore",
+    )
+
+
+def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
+    """The labels in a file, None if it has none."""
+    return table.columns[format.label].labels(format.classes) if format.label in table.columns else None
+
+
+def public_labels(table: Table, format: Format) -> NDArray[np.int64] | None:
+    """The labels in a public file, where every row has one: nobody needs them, so none is refused."""
+    if format.label not in table.columns:
+        return None
+    try:
+        labels = table.columns[format.label].labels(format.classes, keep_unknown=True)
+    except DataError:
+        return None
+    return labels if (labels >= 0).all() else None
+
+
+def records_of(table: Table, format: Format) -> Records:
+    """The records of a private file, those without a valid id left out."""
+    problems = Problems()
+    with problems.gathered():
+        X = features_of(table, format, format.keep_missing)
+    with problems.gathered():
+        y = _needed(table, format.label).labels(format.classes, format.keep_missing)
+    with problems.gathered():
+        ids = [] if format.id is None else _ids(table, format.id, format)
+    problems.raise_all()
+    if len(X) != len(y):
+        raise DataError(f"{table.where}: not as many labels as records")
+    unlisted = _unlisted(table, format)
+    if format.id is None:
+        return Records(X, y, None, 0, unlisted)
+    if len(X) != len(ids):
+        raise DataError(f"{table.where}: not as many ids as records")
+    kept = [i for i in ids if i is not None]
+    if len(kept) < len(ids):
+        valid = np.array([i is not None for i in ids])
+        X, y = X[valid], y[valid]
+    return Records(X, y, kept, len(ids) - len(kept), unlisted)
+
+
+def _ids(table: Table, name: str, format: Format) -> list[str | None]:
+    """The ids of all rows: a marker of missing values names nobody, but a number may."""
+    words = [marker for marker in format.markers if not is_number(marker)]
+    return _needed(table, name).with_markers_as_missing(words).ids(format.id_type)
+
+
+def _unlisted(table: Table, format: Format) -> dict[str, int]:
+    """How many records have a category that the config does not list, by file and column."""
+    found = {}
+    for name, listed in format.categories:
+        known = {"", *(canonical(str(value)) for value in listed)}
+        count = sum(canonical(text) not in known for text in format.column(table, name).texts())
+        if count:
+            found[f"{table.where}: column {name!r}"] = count
+    return found
+
+
+def _needed(table: Table, name: str) -> Column:
+    if name not in table.columns:
+        raise DataError(f"{table.where}: no array {name}; the keys are listed in docs/data.md")
+    return table.columns[name]
+
+
+def _array(table: Table) -> NDArray:
+    if table.X is None:
+        raise DataError(f"{table.where}: no array X; the keys are listed in docs/data.md")
+    if table.X.ndim == 0:
+        raise DataError(f"{table.where}: array X is a single number; the first axis is examples, the others features")
+    return table.X
