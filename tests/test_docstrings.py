@@ -83,7 +83,7 @@ def test_every_key_of_a_config_is_documented(section: type[data_settings.Setting
 
 
 def _modules(package: Any) -> Iterator[pkgutil.ModuleInfo]:
-    return (module for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    return (m for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and not m.name.startswith("_"))
 
 
 def exports() -> Iterator[Any]:

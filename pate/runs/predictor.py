@@ -148,9 +148,16 @@ def load_predictor(run: Run, trust: Iterable[str] = (), student: str | None = No
 
 
 def load(place: Path | str, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
-    """What is in a run, or in a folder taken from one, ready to name classes: `pate.load("runs/…").predict(frame)`.
+    """Load what predicts in a run, or in a folder taken from one: `pate.load("runs/…").predict(frame)` names classes.
 
-    `trust` as for `load_model`, and `student` the name of a further one.
+    Parameters
+    ----------
+    place : Path or str
+        A run directory, its URL, or a copy of its `student` or `model` folder.
+    trust : iterable of str, default=()
+        Classes of anybody's own ("module.Class") that may be imported because the model names them.
+    student : str, optional
+        The name of a further student of the run; None is the run's own student, or its baseline.
     """
     from pate.runs.run import Run
 

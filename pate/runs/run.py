@@ -70,6 +70,13 @@ class Run(RunFiles):
 
     A context manager, which removes the local copy of a run in storage at the end. A folder with what has left a run,
     as `pate fetch` downloads it, can be loaded too: it lacks the config and everything private.
+
+    Parameters
+    ----------
+    path : Path
+        The run directory; of a run in storage, the private local copy.
+    storage : Storage, optional
+        Where the run is, if not in `path`.
     """
 
     def __init__(self, path: Path, storage: Storage | None = None) -> None:
