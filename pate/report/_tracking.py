@@ -81,14 +81,14 @@ def write_mlflow(path: Path, store: str) -> str:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
     except ImportError:
-        raise RunError("--mlflow needs the package mlflow-skinny: pip install 'pate[mlflow]'") from None
+        raise RunError("{mlflow} needs the package mlflow-skinny: pip install 'pate[mlflow]'", mlflow=None) from None
     uri = store if ":/" in store or store == "databricks" else Path(store).resolve().as_uri()
     others = os.umask(0o022)
     os.umask(others | 0o022)  # nobody else writes to a store of files
     try:
         return _write(MlflowClient(uri), path)
     except (MlflowException, ImportError, OSError) as error:
-        raise RunError(f"--mlflow {store}: {str(error).partition(chr(10))[0]}") from None
+        raise RunError("{mlflow}: " + str(error).partition("\n")[0], mlflow=store) from None
     finally:
         os.umask(others)
 
