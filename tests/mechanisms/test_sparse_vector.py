@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import re
 from functools import lru_cache
 from itertools import product
 
@@ -327,7 +328,7 @@ def test_a_threshold_is_drawn_once_and_again_only_after_a_declined_query():
 def test_the_threshold_is_neither_shown_nor_stored():
     stream = TYPICAL.begin()
     stream.answer(UNANIMOUS)
-    assert str(stream._threshold) not in repr(stream)
+    assert str(stream._threshold) not in re.sub(r"0x[0-9a-f]+", "", repr(stream)), "an address may hold any digits"
     with pytest.raises(TypeError, match="never stored"):
         pickle.dumps(stream)
 

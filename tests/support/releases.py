@@ -44,7 +44,7 @@ from pate.mechanisms import (  # noqa: E402
     PermuteAndFlip,
     mechanism_classes,
 )
-from pate.noise import continuous  # noqa: E402
+from pate.noise import _continuous as continuous  # noqa: E402
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace  # noqa: E402
 from support.aggregators import examples, make, vote  # noqa: E402
 
