@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pate
-from pate.runs._console import Quiet
 
 DATA = {
     **{"source": "csv", "private": "visits.csv", "public": "volunteers.csv", "test": "test.csv"},
@@ -44,7 +43,7 @@ def recognised(out: Path, folder: Path, patients: int, **params: object) -> str:
         "student": {"name": "supervised", "params": {"estimator": model["name"], "params": model["params"]}},
         "backend": "local",
     }
-    report = pate.run(config, out, config_dir=folder, console=Quiet(), pages=False, force=True).report
+    report = pate.run(config, out, config_dir=folder, pages=False, force=True).report
     no, yes = (row[i] / sum(row) for i, row in enumerate(report.student.confusion))
     return f"ε {report.privacy.epsilon:.2f}; recognised: no {no:.1%}, yes {yes:.1%}; AUC {report.student.auc:.3f}"
 

@@ -106,6 +106,11 @@ def test_files_and_names_that_a_page_mentions_are_there(page: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("page", [*PAGES, *sorted((REPOSITORY / "examples").glob("*.py"))], ids=lambda page: page.name)
+def test_pages_and_examples_name_public_modules_alone(page: Path) -> None:
+    assert not re.findall(r"pate(?:[./]\w+)*?[./]_\w+", (REPOSITORY / page).read_text(encoding="utf-8"))
+
+
 def test_pages_that_the_package_mentions_are_there() -> None:
     for path in (REPOSITORY / "pate").rglob("*.py"):
         for page in re.findall(r"docs/[\w/]+\.md", path.read_text(encoding="utf-8")):
@@ -125,7 +130,7 @@ def test_commands_are_found_at_all() -> None:
         commands("```\npate ledger create X --epsilon 4   # --no\n```\nand `pate run A --set k=v [--json]`, pate jog")
     )
     assert found == [("ledger create", ["--epsilon"]), ("run", ["--set", "--json"])]
-    for name in ("pate.mechanisms.GNMax", "pate.ledger._chain.verify", "pate.load_model"):
+    for name in ("pate.mechanisms.GNMax", "pate.ledger.verify", "pate.load_model"):
         assert is_there(name)
     for name in ("pate.no_such_module", "pate.mechanisms.NoSuchThing"):
         assert not is_there(name)

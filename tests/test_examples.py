@@ -17,7 +17,6 @@ SAYS = {
     "account_votes": "ε to publish: 2.004",
     "convert_weights": "7 tensors of a tiny network, converted and read back",
     "compare_mechanisms": "the audit shows at least",
-    "pretrain": "10 tensors of a tiny network",
     "hospital": "private visits",
     "ledger_by_hand": "verified: nothing was changed",
     "skewed": "weighed evenly:",

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
 import typer
 from pydantic import BaseModel
 from support import REPOSITORY
+from test_docs import PAGES
 
 import pate
 from pate.cli import app
@@ -68,6 +70,17 @@ def test_options_are_words_of_the_glossary() -> None:
 def test_modules_are_named_by_words_of_the_glossary() -> None:
     names = {path.stem.lstrip("_") for path in Path(pate.__file__).parent.rglob("*.py")}
     assert not names & retired() - {"votes"}  # files of votes
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "glossary.md"], ids=str)
+def test_pages_show_keys_by_words_of_the_glossary(page: Path) -> None:
+    """Keys of YAML, in blocks and in sentences, and names that stand in code signs alone."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    code = "\n".join([*re.findall(r"^```ya?ml\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL), *spans])
+    found = set(re.findall(r"(?<![\w.])(\w+): ", re.sub(r"#.*", "", code)))
+    found |= {span for span in spans if span.isidentifier()}
+    assert not found & retired() - {"patience"}  # a network student has one
 
 
 def public_names() -> Iterator[tuple[str, str, bool]]:

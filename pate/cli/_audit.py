@@ -24,11 +24,13 @@ def audit(
         list[str] | None, typer.Option(help="another run or baseline on the same data, to show beside; may be repeated")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="fewer examples and shadow models")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="say what bounds on ε can at best be shown, and end")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="print the highest bounds on ε that can be shown, and end")
+    ] = False,
     sensitive: Annotated[
         list[str] | None, typer.Option(help="column that attribute inference guesses; may be repeated")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="of each lower bound on ε")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="confidence of each lower bound on ε")] = 0.95,
     data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
     address: Annotated[
         str | None, typer.Option(help="Ray cluster that trains shadow models; local processes if not given")

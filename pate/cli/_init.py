@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 def init(
     data: Annotated[Path, typer.Argument(help="private records with labels, .csv or .parquet")],
     public: Annotated[Path, typer.Option(help="public examples without labels, with the same columns")],
-    label: Annotated[str | None, typer.Option(help="column to predict; guessed where only one is not public")] = None,
-    id: Annotated[str | None, typer.Option(help="column that says whose record it is; guessed by its name")] = None,
+    label: Annotated[str | None, typer.Option(help="column to predict; guessed if left out")] = None,
+    id: Annotated[str | None, typer.Option(help="column that says whose record it is; guessed if left out")] = None,
     test: Annotated[Path | None, typer.Option(help="public examples with labels, to test the student on")] = None,
     classes: Annotated[
-        str | None, typer.Option(help="values of the label, a,b,c; else from --test, or private")
+        str | None, typer.Option(help="values of the label, a,b,c; else those in --test, or in private data")
     ] = None,
-    records: Annotated[int | None, typer.Option(help="about how many records (or ids), as anybody may know")] = None,
+    records: Annotated[int | None, typer.Option(help="about how many records, or ids; it counts as public")] = None,
     marker: Annotated[
         list[str] | None, typer.Option(help="text that means missing, besides those guessed; may be given again")
     ] = None,
     target_epsilon: Annotated[float, typer.Option(help="the ε that may be spent")] = 2.0,
-    delta: Annotated[float | None, typer.Option(help="δ; by the number of records if left out")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ; chosen by the number of records if left out")] = None,
     encoding: Annotated[
-        str | None, typer.Option(help="of all csv files, such as cp1252; else by the public ones")
+        str | None, typer.Option(help="encoding of all csv files, such as cp1252; guessed if left out")
     ] = None,
     out: Annotated[Path, typer.Option(help="where the config goes")] = Path("config.yaml"),
     force: Annotated[bool, typer.Option("--force", help="write over what is in --out")] = False,

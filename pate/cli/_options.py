@@ -24,8 +24,8 @@ _OPTION, _ALONE = "--resume", "yes"
 AnchorOption = Annotated[
     str | None,
     typer.Option(
-        help="file or URL outside the run where the ledger's links are kept besides, or none; else your state "
-        "folder; new: the run was moved here for good"
+        help="file or URL outside the run for a second copy of the ledger's links, or none; your state folder if left "
+        "out; new: accept a run that was moved here for good"
     ),
 ]
 ResumeOption = Annotated[

@@ -39,15 +39,16 @@ def plan(
     classes: Annotated[int, typer.Option(help="number of classes")] = 10,
     votes: Annotated[Path | None, typer.Option(help="expected answers for these votes")] = None,
     gaps: Annotated[
-        str | None, typer.Option(help="or for assumed leads of the plurality: 240:0.7,100:0.2,10:0.1 (lead:share)")
+        str | None,
+        typer.Option(help="expected answers for assumed leads of the plurality, lead:share, as 240:0.7,100:0.3"),
     ] = None,
     records: Annotated[
-        int | None, typer.Option(help="recommend everything for so many private records (persons, where ids are)")
+        int | None, typer.Option(help="recommend voters, noise and budget for so many private records, or ids")
     ] = None,
     public: Annotated[int | None, typer.Option(help="with --records: how many public examples there are")] = None,
     stand_in: Annotated[
         bool,
-        typer.Option("--stand-in", help="with CONFIG, whose data are labelled and public, and --records: try teachers"),
+        typer.Option("--stand-in", help="with --records and CONFIG, whose data are public and labelled: try teachers"),
     ] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="with CONFIG: key=value, as for `pate run`")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="with CONFIG: where data files are")] = None,

@@ -19,7 +19,7 @@ def reproduce(
     ],
     quick: Annotated[bool, typer.Option("--quick", help="one seed, fewer rows, a shorter training")] = False,
     votes: Annotated[bool, typer.Option("--votes", help="the authors' votes instead of own teachers")] = False,
-    seeds: Annotated[int | None, typer.Option(help="how often everything is run; 3, with --quick 1")] = None,
+    seeds: Annotated[int | None, typer.Option(help="how many seeds; 3 if left out, 1 with --quick")] = None,
     rows: Annotated[
         str | None, typer.Option(help="only these rows, by name: msvec-250,gnmax-250; any other name lists all")
     ] = None,

@@ -28,7 +28,7 @@ def student(
     trust: Trust = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train another student on the labels of a run, and say which one agrees most with labels it was not taught.
+    """Train another student on the labels of a run, and say which one agrees most with held-out labels.
 
     Nothing is asked and nothing charged: ε stays what it is.
     """

@@ -1,6 +1,6 @@
 """Durable budget and answers: label and charge are stored together, before anyone sees the label."""
 
-from pate.ledger._chain import Pin, connect
+from pate.ledger._chain import Pin, connect, verify
 from pate.ledger._stored import Fenced, History, StoredLedger
 from pate.ledger.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
 
@@ -15,4 +15,5 @@ __all__ = [
     "SharedLedger",
     "StoredLedger",
     "connect",
+    "verify",
 ]

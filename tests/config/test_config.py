@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from support import REPOSITORY
 
+from pate.baselines import build_baseline
 from pate.config import load_baseline_config, load_config, read_yaml
 from pate.errors import ConfigError
+from pate.students import build_student
 
 _CONFIGS = sorted((REPOSITORY / "configs").rglob("*.yaml"))
 
@@ -22,6 +24,20 @@ def test_every_config_parses_and_opens_with_its_command(path: Path) -> None:
     command = path.read_text().split()[2]
     assert path.read_text().startswith(("# pate run", "# pate baseline"))
     {"run": load_config, "baseline": load_baseline_config}[command](path)
+
+
+@pytest.mark.parametrize("path", _CONFIGS, ids=lambda path: path.stem)
+def test_every_config_gives_its_student_or_baseline_parameters_that_it_has(path: Path) -> None:
+    content = read_yaml(path)
+    public = {"epsilon": 1.0, "delta": 1e-6, "n_records": 1_000, "classes": [0, 1], "random_state": 0}
+    try:
+        if "baseline" in content:
+            build_baseline(content["baseline"]["name"], content["baseline"]["params"], public)
+        else:
+            build_student(content["student"]["name"], content["student"].get("params", {}), random_state=0)
+    except ConfigError as error:
+        if "'efficientnet_lite0.safetensors': no such file" not in str(error):  # weights that have to be fetched first
+            raise
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Weights from public images alone, for DP-SGD to begin with: a small network learns to see what a large one sees.
 
-    python examples/pretrain.py CONFIG FEATURES DATA_DIR OUT.safetensors [EPOCHS [TIMES]]
+    python benchmarks/pretrain.py CONFIG FEATURES DATA_DIR OUT.safetensors [EPOCHS [TIMES]]
 
-CONFIG names data and network, FEATURES is a config whose `prepare` are the public features to learn: for CIFAR-10
+CONFIG names data and network, FEATURES is a config whose `preprocessing` is what to learn: for CIFAR-10
 configs/cifar10_pretrained.yaml and configs/cifar10_dp_probe.yaml. It learns from TIMES as many images, the others
 blends of pairs, and takes the steps of EPOCHS over the public images by themselves.
 Without arguments a tiny network learns from made-up images.
@@ -22,7 +22,7 @@ from pate.config import load_baseline_config
 from pate.data._sources import load
 
 
-def told(step: int, steps: int, error: float) -> None:
+def show(step: int, steps: int, error: float) -> None:
     if step % max(1, steps // 20) == 0:
         print(f"step {step} of {steps}, error {error:.3f}", flush=True)
 
@@ -38,7 +38,7 @@ def main(config: str, features: str, data_dir: str, out: str, epochs: str = "60"
         print(f"features of {sum(map(len, seen))} of {len(X)} images", flush=True)
     given = {key: wanted.baseline.params.get(key) for key in ("model", "model_params")}
     given |= {"n_classes": len(data.classes), "epochs": float(epochs) / int(times)}
-    weights = pretrained_weights(X, np.concatenate(seen), **given, progress=told)
+    weights = pretrained_weights(X, np.concatenate(seen), **given, progress=show)
     save_file(weights, out)
     print(f"{len(weights)} tensors from {len(data.X_public)} public images, in {out}")
 
