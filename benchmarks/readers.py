@@ -22,9 +22,9 @@ import numpy as np
 
 from pate.cluster._session import ray_session
 from pate.config import RaySettings
-from pate.data._partition import parts_of
 from pate.data._records import Format
 from pate.data._shards import read_all
+from pate.data.partition import parts_of
 from pate.data.private import Shards
 from pate.mechanisms.base import Split
 

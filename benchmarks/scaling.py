@@ -28,7 +28,7 @@ def measure(n_nodes: int, n_teachers: int, name: str, params: dict[str, float]) 
 
     from pate.boundary import sum_counts
     from pate.config import RaySettings
-    from pate.data._partition import split_into_parts
+    from pate.data.partition import split_into_parts
     from pate.teachers import Recipe
     from pate.voters.teachers._checkpoints import InMemory
     from pate.voters.teachers._pool import Pool

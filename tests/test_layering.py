@@ -34,7 +34,7 @@ _LIGHT = [
     "pate.audit.mechanism",
     "pate.data._formats",
     "pate.ledger",
-    "pate.data._partition",
+    "pate.data.partition",
     "pate.config",
     "pate.cluster._checks",
     "pate.cluster._jobs",

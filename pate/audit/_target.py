@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pate.components._registry import dotted_names
 from pate.config import BaselineConfig, Config
-from pate.data._partition import one_record_per_person
+from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError, PateError, RunError

@@ -26,8 +26,8 @@ from pate.cluster._remote_task import Progress, RemoteTask, gpu_on_cluster, here
 from pate.cluster._session import joined
 from pate.components._registry import dotted_names
 from pate.config import BaselineConfig, RaySettings
-from pate.data._partition import one_record_per_person
 from pate.data._sources import load
+from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, prepare_data, records_of
 from pate.data.public import PublicData, groupings
 from pate.errors import ConfigError, RunError

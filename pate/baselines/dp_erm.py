@@ -22,7 +22,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.accounting import _parameters as parameters
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError
 from pate.features.fourier import RandomFourierFeatures
 from pate.noise._continuous import Entropy, exponential_choice, spherical_laplace

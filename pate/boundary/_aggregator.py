@@ -28,7 +28,7 @@ from pate.accounting.sanitise import epsilon_sanitised
 from pate.boundary import CountVotes, sum_counts, sum_votes
 from pate.boundary._guard import error_kind, guarded_class, raised_by_pate
 from pate.config import Config, Sanitise
-from pate.data._partition import keyed_digest
+from pate.data.partition import keyed_digest
 from pate.errors import ConfigError, PateError, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedLedger
 from pate.ledger._chain import Pin, identity

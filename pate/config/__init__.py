@@ -9,6 +9,7 @@ from pate.config._settings import (
     Component,
     Config,
     Model,
+    QueryConfig,
     RunConfig,
     Sanitise,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Component",
     "Config",
     "Model",
+    "QueryConfig",
     "RaySettings",
     "RunConfig",
     "Sanitise",

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from pate.data._columns import SECONDS_PER_YEAR, Column, canonical_id, one_hot, problem_of
 from pate.data._csv_records import is_delimiter
 from pate.data._formats import Columns, Dialect, Problems, SeveralErrors, Wanted, array_column, other_delimiter
-from pate.data._partition import contents, keyed_digest
 from pate.data._records import Format, Table, features_of, read_table
 from pate.data._settings import MissingValues
+from pate.data.partition import contents, keyed_digest
 from pate.data.public import PublicRange
 from pate.errors import DataError
 

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data._formats import Problems, Wanted
-from pate.data._partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data._records import (
     Format,
     Table,
@@ -28,6 +27,7 @@ from pate.data._records import (
     records_of,
     tables_in,
 )
+from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data.private import Records, Shards
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from pate.config import Config
 from pate.data._columns import IdType, canonical_id
-from pate.data._partition import forgetting_marks, identities
 from pate.data._shards import summary_of
+from pate.data.partition import forgetting_marks, identities
 from pate.data.private import PrivateData, Records, Shards, Votes, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError, RunError

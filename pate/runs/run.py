@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pate.config import BaselineConfig, Config, RunConfig, read_yaml, stored_config
 from pate.config._loading import settings_from
-from pate.data._partition import keyed_digest
+from pate.data.partition import keyed_digest
 from pate.errors import PateError, RunError
 from pate.ledger._stored import FOLDER
 from pate.runs import _files as files

@@ -14,7 +14,7 @@ from pate.data._settings import Settings
 from pate.data.private import PrivateData, Votes
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError, RunError
-from pate.voters._queries import QueryVoters
+from pate.voters.queries import QueryVoters
 
 if TYPE_CHECKING:
     from pate.boundary._aggregator import Aggregator

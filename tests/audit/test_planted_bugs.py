@@ -35,7 +35,7 @@ from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.boundary import _aggregator as aggregator
 from pate.config import Config, parse_config
-from pate.data import _partition as partition
+from pate.data import partition
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.mechanisms import GNMax, Histogram, LNMax

@@ -26,7 +26,7 @@ from pate.baselines.dp_erm import (
     objective_parameters,
     tolerance_of,
 )
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError
 from pate.noise._continuous import Entropy, seeded_entropy, spherical_laplace
 

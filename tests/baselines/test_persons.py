@@ -16,7 +16,7 @@ from support.fuzzing import fuzz
 from pate.baselines._run import run_baseline
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.config import BaselineConfig
-from pate.data._partition import one_record_per_person
+from pate.data.partition import one_record_per_person
 from pate.data.private import Records
 
 KEY = b"k" * 32

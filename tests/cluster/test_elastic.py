@@ -22,7 +22,7 @@ import elastic_teachers
 import numpy as np, ray
 from support.teachers import KEY, KINDS, private_data
 from pate.config import RaySettings, TeacherFamily
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.voters.teachers._checkpoints import InMemory
 from pate.voters.teachers._pool import Pool
 from pate.boundary import sum_counts

@@ -20,7 +20,7 @@ import numpy as np, ray, torch
 from ray.cluster_utils import Cluster
 from pate.voters.teachers._checkpoints import TeacherFiles
 from pate.config import RaySettings, TeacherFamily
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.boundary import sum_counts
 from pate.voters.teachers._worker import Teaching, Worker
 from pate.voters.teachers._pool import Pool

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate.data._columns import canonical_id
-from pate.data._partition import identities
 from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data._shards import ShardReader, Summary
 from pate.data._sources import load
+from pate.data.partition import identities
 from pate.data.private import Records, Shards, records_of
 from pate.errors import DataError
 from pate.followup._unlearning import _chosen

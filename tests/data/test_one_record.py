@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate.data._partition import split_into_parts
 from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data._shards import ShardReader
 from pate.data._sources import load
+from pate.data.partition import split_into_parts
 from pate.data.private import Shards, records_of
 from pate.errors import DataError
 from pate.mechanisms.base import Split

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from pate.config import parse_config
-from pate.data._partition import assign_parts, identities, parts_of, split_into_parts
+from pate.data.partition import assign_parts, identities, parts_of, split_into_parts
 from pate.errors import DataError
 from pate.mechanisms import Split
 from pate.voters.teachers._readers import split_of

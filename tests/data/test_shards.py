@@ -13,9 +13,9 @@ import pytest
 from pate.boundary import sum_counts
 from pate.config import Config, RaySettings, parse_config
 from pate.data import _shards as shards
-from pate.data._partition import split_into_parts, subsample_parts
 from pate.data._shards import Block, ShardReader, Summary
 from pate.data._sources import load, read_by_workers
+from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.private import Records, Shards, is_per_person, records_of
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError

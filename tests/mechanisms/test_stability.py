@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from pate.data._partition import poisson_subsets
+from pate.data.partition import poisson_subsets
 from pate.errors import ConfigError
 from pate.mechanisms import GaussianMSamp, GaussianMStab, LectureMSvec, MSamp, MStab, MSvec, build
 from pate.mechanisms.stability import CLEAR_LEAD, lecture_sampling_rate, plurality_gap, stable_moves

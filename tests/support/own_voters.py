@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary import PartialCounts
-from pate.config._settings import QueryConfig
-from pate.data._partition import parts_of
+from pate.config import QueryConfig
 from pate.data._settings import Settings
+from pate.data.partition import parts_of
 from pate.data.private import records_of
 from pate.mechanisms import GNMax
 from pate.report.schema import VotersFacts
-from pate.voters._queries import QueryVoters
+from pate.voters.queries import QueryVoters
 
 
 class MeansSettings(Settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pate.config import TeacherFamily
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.voters.teachers._worker import Teaching, Worker
 

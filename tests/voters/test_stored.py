@@ -19,7 +19,7 @@ from pate.errors import ConfigError, DataError, RunError
 from pate.runs._console import Console
 from pate.runs.run import Run
 from pate.voters import voters_of
-from pate.voters._queries import ask_actively, by_clusters
+from pate.voters.queries import ask_actively, by_clusters
 from pate.voters.stored import StoredCount, stored_votes
 
 CONTENT = {

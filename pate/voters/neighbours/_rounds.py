@@ -22,8 +22,8 @@ from pate.boundary import PartialVotes
 from pate.boundary._guard import Failed, error_kind, guarded, silence
 from pate.components._registry import found_file
 from pate.config import RaySettings
-from pate.data._partition import ranks
 from pate.data._shards import Block
+from pate.data.partition import ranks
 from pate.data.private import PrivateData, Records, Shards
 from pate.errors import RunError
 from pate.mechanisms import Mechanism

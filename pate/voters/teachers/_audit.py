@@ -28,7 +28,7 @@ from pate.audit._interface import (
 from pate.audit.mechanism import worst_pair
 from pate.boundary._aggregator import Aggregator, query_ids
 from pate.boundary._guard import silenced
-from pate.data._partition import parts_of
+from pate.data.partition import parts_of
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.ledger import Ledger

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pate.boundary._guard import error_kind, guarded, guarded_class, silence
 from pate.components._registry import about
 from pate.config import RaySettings
-from pate.data import _partition as partition
+from pate.data import partition
 from pate.data._formats import NO_FILE
 from pate.data._records import no_valid_id
 from pate.data._shards import Block, ShardReader, Summary, matching, named_once

@@ -31,7 +31,7 @@ _ATTEMPTS_TO_VOTE = 3
 class Ensemble:
     """All teachers of a run. In this process or, given `ray` settings, on the cluster that was joined.
 
-    A teacher sees the records of its part and public information only; see `pate.data._partition`. What is trained
+    A teacher sees the records of its part and public information only; see `pate.data.partition`. What is trained
     is kept in `store` at once, so an ensemble made anew with the same store trains only what is missing.
 
     >>> with Ensemble(teaching, records) as ensemble:        # doctest: +SKIP

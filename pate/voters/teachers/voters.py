@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pate.config import Component
 from pate.data.private import PrivateData, Records, Shards
 from pate.data.public import PublicData
-from pate.voters._queries import QueryVoters
 from pate.voters.base import Estimator, RehearsedVotes
+from pate.voters.queries import QueryVoters
 from pate.voters.teachers._settings import TeacherRound, TeachersConfig
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Teachers(QueryVoters[TeachersConfig]):
             mention_stored_labels,
             split_labelled,
         )
-        from pate.voters._queries import ask
+        from pate.voters.queries import ask
 
         run, clock = context.run, context.clock
         labels = np.zeros(0, dtype=np.int64)

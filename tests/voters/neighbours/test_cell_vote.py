@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pate.boundary import PartialVotes, sum_votes
-from pate.data._partition import ranks
+from pate.data.partition import ranks
 from pate.errors import RunError
 from pate.voters.neighbours._cells import Cells, CellVote, Space
 

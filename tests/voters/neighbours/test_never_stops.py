@@ -24,9 +24,9 @@ from pate.boundary import PartialVotes, sum_votes
 from pate.config import parse_config
 from pate.data._csv_records import csv_batches
 from pate.data._formats import Wanted
-from pate.data._partition import ranks
 from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data._sources import load
+from pate.data.partition import ranks
 from pate.data.private import Records, Shards, check_private, is_per_person, records_of
 from pate.errors import DataError
 from pate.mechanisms.base import Split

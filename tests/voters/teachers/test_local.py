@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from support.teachers import KEY, KINDS, private_data
 
 from pate.config import Config, TeacherFamily, parse_config
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.data.private import Records
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.voters.teachers._checkpoints import InMemory, TeacherFiles

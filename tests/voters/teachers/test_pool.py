@@ -17,7 +17,7 @@ from support.teachers import KEY, KINDS, private_data, train_all
 from pate.boundary import sum_counts
 from pate.boundary._guard import WorkerLost
 from pate.config import RaySettings, TeacherFamily
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, RunError
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.voters.teachers._checkpoints import InMemory, TeacherFiles

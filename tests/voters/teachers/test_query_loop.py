@@ -14,8 +14,8 @@ from pate.ledger import Charge
 from pate.mechanisms import UNANSWERED, ConfidentGNMax
 from pate.runs._console import Quiet
 from pate.runs.run import Run
-from pate.voters import _queries as queries
-from pate.voters._queries import ask, ask_actively
+from pate.voters import queries
+from pate.voters.queries import ask, ask_actively
 
 CONFIDENT = ConfidentGNMax(threshold=10, sigma1=0.05, sigma2=0.05)  # answers whatever fifteen of twenty agree on
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pate import pipeline
 from pate.cli import app
 from pate.config import Config, parse_config
-from pate.data._partition import parts_of
+from pate.data.partition import parts_of
 from pate.data.private import Records, clip_to_public_range, records_of
 from pate.data.public import PublicData
 from pate.errors import ConfigError

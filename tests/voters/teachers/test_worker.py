@@ -12,7 +12,7 @@ from support.teachers import FAMILIES, KEY, KINDS, private_data, train_all
 
 from pate.boundary import PartialCounts, sum_counts
 from pate.config import TeacherFamily
-from pate.data._partition import split_into_parts
+from pate.data.partition import split_into_parts
 from pate.errors import RunError
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers._part import constant
