@@ -97,11 +97,11 @@ def prepare(
     Nothing is said until all of it has worked, so a mistake is one line.
     """
     if isinstance(config, Path | str):
-        folder = Path(config).parent
-        options = replace(options, config_dir=folder if options.config_dir == Path() else options.config_dir)
         config = load_config(config)
     elif not isinstance(config, Config):
         config = parse_config(config)
+    if options.config_dir == Path():  # noted in the run: whoever loads its student looks for classes there
+        options = replace(options, config_dir=config.folder)
     voters, address, on_ray = voters_of(config), options.address, config.backend == "ray"
     Run.check(out, config, options.resume)
     check_components(config, options.config_dir)

@@ -11,8 +11,12 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from pate import pipeline
 from pate.components._registry import config_folder, import_dotted, importing_only, make_importable
+from pate.config import load_config
 from pate.errors import ConfigError, NotTrusted
+from pate.runs._console import Quiet
+from pate.runs.run import Run
 
 
 @pytest.mark.parametrize("module", ["sklearn_own", "pate_own", "own"])
@@ -66,3 +70,32 @@ def test_modules_of_one_name_beside_two_configs_do_not_mix(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="cannot import 'teacher_of_mine'"):
         import_dotted("teacher_of_mine.Own", "key")
     assert sys.path == path
+
+
+def test_a_run_of_a_loaded_config_knows_where_its_classes_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed from Python, in another working directory, it finds the student's class again, beside the config."""
+    place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
+    for folder in (place, elsewhere):
+        folder.mkdir()
+    (place / "student_of_mine.py").write_text(
+        "from sklearn.naive_bayes import GaussianNB\n\n\nclass Own(GaussianNB):\n    pass\n"
+    )
+    content = {
+        "data": {"source": "digits"},
+        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+        "n_teachers": 10,
+        "backend": "local",
+        "mechanism": {"name": "gnmax", "sigma": 5},
+        "budget": {"max_queries": 40},
+        "student": {"name": "supervised", "params": {"estimator": "student_of_mine.Own"}},
+    }
+    (place / "config.yaml").write_text(json.dumps(content))
+    monkeypatch.chdir(elsewhere)
+    config, out = load_config(place / "config.yaml"), tmp_path / "run"
+    first = pipeline.run(config, out, console=Quiet(), pages=False)
+    student = (out / "student" / "student.json").stat().st_mtime_ns
+    again = pipeline.run(config, out, console=Quiet(), resume=True, pages=False)
+    assert type(again.student.classifier_.estimator).__name__ == type(first.student.classifier_.estimator).__name__
+    assert (out / "student" / "student.json").stat().st_mtime_ns == student
+    with Run.load(out) as run:
+        assert run.places[1] == place
