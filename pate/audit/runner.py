@@ -17,6 +17,7 @@ from pate.audit._page import render_audit
 from pate.audit._target import Subject, control, data_of, subject_of, without_privacy
 from pate.audit.attribute import check_columns
 from pate.audit.results import Attack, AttackResult, Audit, Audited, NotApplicable, Options, attack_classes
+from pate.components._registry import make_importable
 from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
 from pate.errors import RunError
@@ -105,13 +106,15 @@ def _subjects(
     with options.console.trying("reading the run and its data"):
         public, private = prepare_data(*(data or data_of(run, data_dir)), keep_missing=True)
         check_columns(public.features, options.sensitive)
-        subjects = [subject_of(run, public, private)]
-        for other in others:
-            if other.config.data != run.config.data:
-                raise RunError(f"{other.place}: is about other data than {run.place}; an audit compares on the same")
-            subjects.append(subject_of(other, public, private))
+        subjects = []
+        for one in (run, *others):
+            if one.config.data != run.config.data:
+                raise RunError(f"{one.place}: is about other data than {run.place}; an audit compares on the same")
+            make_importable(one.places[1])  # where all runs are this user's own; see `own_or_trusted`
+            subjects.append(subject_of(one, public, private))
     named = next((subject for subject in subjects if subject.config.nonprivate is not None), subjects[0])
     subjects = [replace(subject, reference=named.reference) for subject in subjects]
+    make_importable(named.config_dir)
     with options.console.working("training a model without privacy, and one that never saw the records"):
         subjects.append(without_privacy(subjects[0], options.records, options.seed))
         subjects.append(control(subjects[0], options.records, options.seed))
@@ -133,6 +136,7 @@ def _attack(
         n_before, reason = len(findings), NotApplicable(f"{name}: is not for a model of this kind")
         for subject in subjects:
             n_of_others, started = len(findings), time.perf_counter()
+            make_importable(subject.config_dir)
             try:
                 with options.console.working(f"{name} against {subject.name}"):
                     for finding in attack().run(subject, options):

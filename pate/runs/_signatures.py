@@ -72,7 +72,7 @@ def own_or_trusted(trust: Iterable[str], *runs: Run) -> Iterator[None]:
     Raises NotTrusted at once where that is not enough.
     """
     own = [run for run in runs if is_own(run)]
-    for run in own:
+    for run in reversed(own):  # the folder of the first is in use then
         make_importable(run.places[1])
     if len(own) == len(runs):
         yield

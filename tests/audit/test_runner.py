@@ -109,6 +109,28 @@ def test_all_kinds_of_models_stand_side_by_side(runs: dict[str, Path]) -> None:
     assert 'alt="private record' in page
 
 
+def test_runs_with_classes_beside_their_configs_stand_side_by_side(tmp_path: Path) -> None:
+    """Each run's own classes are looked for in the folder of its own config."""
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"mechanism_of_{name}.py").write_text(
+            "from dataclasses import dataclass\n\nfrom pate.mechanisms.noisy_max import GNMax\n\n\n"
+            "@dataclass(frozen=True)\nclass Mine(GNMax):\n    pass\n"
+        )
+        changes = {
+            "name": name,
+            "n_teachers": 10,
+            "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+            "mechanism": {"name": f"mechanism_of_{name}.Mine", "sigma": 5},
+            "budget": {"max_queries": 40},
+        }
+        (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG | changes))
+        pipeline.run(folder / "config.yaml", tmp_path / f"run_{name}", pages=False)
+    found = audit(tmp_path / "run_a", [tmp_path / "run_b"], attacks=["mechanism"], options=Options(quick=True))
+    assert [finding.model for finding in found.findings] == ["a", "b"]
+
+
 def test_figures_stay_private_and_benchmarks_have_a_copy_without_records(runs: dict[str, Path]) -> None:
     _audit(runs["erm"], "--attacks", "threshold", "--quick")
     run = Run.load(runs["erm"])
