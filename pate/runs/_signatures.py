@@ -39,12 +39,20 @@ def read_model_files(folder: Path) -> dict[str, bytes]:
 
 
 def sign(run: RunFiles, *paths: Path) -> None:
-    """Sign files and models' folders as written by this user. Does nothing where the user has no place for a key."""
+    """Sign files as written by this user. Does nothing where the user has no place for a key."""
+    _sign(run, {path: _content(path) for path in paths})
+
+
+def sign_model(run: RunFiles, folder: Path, content: dict[str, bytes]) -> None:
+    """Sign a model's folder as written by this user: what was written, not what is found there."""
+    _sign(run, {folder: content})
+
+
+def _sign(run: RunFiles, contents: dict[Path, dict[str, bytes]]) -> None:
     key = _key(run.key_file, create=True)
     if key is not None:
-        signatures = _signatures(run) | {
-            _name(run, path): _digest(key, _name(run, path), _content(path)) for path in paths
-        }
+        named = {_name(run, path): content for path, content in contents.items()}
+        signatures = _signatures(run) | {name: _digest(key, name, content) for name, content in named.items()}
         write_atomically(run.private / SIGNATURES, json.dumps(signatures, indent=2) + "\n")
 
 

@@ -27,7 +27,7 @@ from pate.components._registry import importing_only, make_importable, nearest, 
 from pate.errors import NotTrusted, RunError, first_line
 from pate.networks._stored import check_values, tensors_from_bytes, tensors_to_bytes
 from pate.runs._files import MODEL_CARD, OBJECT, STUDENT_CARD, TENSORS
-from pate.runs._signatures import is_own, is_signed, read_model_files, sign
+from pate.runs._signatures import is_own, is_signed, read_model_files, sign_model
 from pate.runs.run import Run
 from pate.storage._files import make_folder, sizes, write_atomically
 
@@ -57,19 +57,23 @@ among them: their compiled code does not check a file's node numbers, and may cr
 
 
 def save_model(model: Any, folder: Path, card: Mapping[str, Any], run: Run | None = None) -> None:
-    """Write a fitted model in place of an older one, its card last; in a `run`, signed as this user's.
+    """Write a fitted model in place of whatever model is there, its card last; in a `run`, signed as this user's.
 
     `card` says what users need to know: classes, how input is written, ε, δ. That of a baseline also names it, under
     `baseline`, with its `params`.
     """
     files = model_to_files(model, card)
     make_folder(folder)
-    for name in {TENSORS, OBJECT} - files.keys():
+    for name in {
+        *_KINDS,
+        TENSORS,
+        OBJECT,
+    } - files.keys():  # a card that somebody left there must not be signed, or read
         (folder / name).unlink(missing_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content, mode=0o644)
     if run is not None:
-        sign(run, folder)
+        sign_model(run, folder, files)
 
 
 def load_model(folder: Path | str, trust: Iterable[str] = (), run: Run | None = None) -> Any:

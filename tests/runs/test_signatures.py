@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import stat
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from support.command_line import in_process
 
+from pate.baselines.dp_erm import DPLinearClassifier
 from pate.config import Config, parse_config
 from pate.data.public import PublicData
 from pate.errors import NotTrusted
@@ -17,7 +19,7 @@ from pate.ledger import Charge, Pin
 from pate.runs._console import Quiet
 from pate.runs._signatures import user_key
 from pate.runs.context import RunContext, RunOptions
-from pate.runs.model_store import load_model
+from pate.runs.model_store import load_model, save_model
 from pate.runs.run import Run
 from pate.students._stage import train_student
 from pate.voters.base import Release
@@ -94,6 +96,25 @@ def test_so_is_one_whose_signature_is_of_another_folder(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "run" / "student", tmp_path / "run" / "students" / "x")
     with Run.load(tmp_path / "run") as run, pytest.raises(NotTrusted):
         load_model(run.students_folder / "x", run=run)
+
+
+def test_what_somebody_left_where_a_model_is_written_is_neither_signed_nor_read(tmp_path: Path) -> None:
+    """A run that somebody sent, and that goes on here, may hold a card of theirs where the model is going to be."""
+    module = "module_of_somebody_else"
+    (tmp_path / f"{module}.py").write_text("raise RuntimeError('imported')")
+    theirs = {"student": "supervised", "params": {"estimator": f"{module}.Net"}, "learned": {"present": [0, 1]}}
+    theirs |= {"files": [], "classes": ["a", "b", "c"]}
+    model = DPLinearClassifier(1.0, n_records=90, classes=(0, 1, 2)).fit(X, LABELS)
+    with Run.create(tmp_path / "run", config_of(FOREST)) as run:
+        run.model_folder.mkdir()
+        (run.model_folder / "student.json").write_text(json.dumps(theirs))
+        (run.model_folder / "model.skops").write_bytes(b"")
+        card = {"baseline": "dp_erm", "params": {}, "classes": ["a", "b", "c"]}
+        save_model(model, run.model_folder, card, run)
+        assert (load_model(run.model_folder, run=run).predict(X) == model.predict(X)).all()
+        (run.model_folder / "student.json").write_text(json.dumps(theirs))
+        with pytest.raises(NotTrusted, match=module):
+            load_model(run.model_folder, run=run)
 
 
 def test_a_whole_run_that_somebody_sent_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
