@@ -118,8 +118,9 @@ def run_baseline(
             with context.clock.stage("train"):
                 if not run.released_file.exists():
                     train(context, records, model, curve)
-                card = _restore_released(model, run.released_file)
-                charge(context, card, place)
+                card, content = _restore_released(model, run.released_file)
+                charge(context, card, content, place)
+                _refuse_diverged(context, model)
             save_model(model, run.model_folder, card, run)
             with context.clock.stage("report"):
                 found = report(context, records, model, planned)
@@ -220,12 +221,12 @@ def train(context: RunContext, everybody: Records, model: Any, curve: bool) -> N
     context.run.release_once(tensors_to_bytes(model.weights(), about))
 
 
-def charge(context: RunContext, card: dict[str, Any], anchor: ChosenAnchor) -> None:
+def charge(context: RunContext, card: dict[str, Any], content: bytes, anchor: ChosenAnchor) -> None:
     """Enter what was trained in the run's ledger, by its digest and at its cost: once, and nothing else ever.
 
-    It is stored under `private/` by then, where nobody has seen it, and is published after that.
+    It is stored under `private/` by then, where nobody has seen it, and is published after that: these very bytes.
     """
-    run, digest = context.run, sha256(context.run.released_file.read_bytes()).digest()
+    run, digest = context.run, sha256(content).digest()
     cost = f"{card['baseline']}: ε = {card['epsilon']:.6g} at δ = {card['delta']:g}"
     with closing(own_ledger(run, Limits(1, 1, cost), anchor)()) as ledger:
         if ledger.stored([digest]):
@@ -236,16 +237,30 @@ def charge(context: RunContext, card: dict[str, Any], anchor: ChosenAnchor) -> N
             ledger.charge_and_store([digest], [0], Charge(asked=1, answered=1))
 
 
-def _restore_released(model: Any, path: Path) -> dict[str, Any]:
-    """Make `model` what was trained and paid for; returns the card it was stored with."""
+def _restore_released(model: Any, path: Path) -> tuple[dict[str, Any], bytes]:
+    """Make `model` what was trained and is to be paid for; returns its card, and all bytes that were stored."""
     try:
-        weights, about = tensors_from_bytes(path.read_bytes(), "np")
+        content = path.read_bytes()
+        weights, about = tensors_from_bytes(content, "np")
         card: dict[str, Any] = about["card"]
         model.restore(weights, card["learned"])
         model.epsilon_, model.delta_, model.curve_ = card["epsilon"], card["delta"], about["curve"]
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: what was paid for cannot be read ({type(error).__name__}); begin a new run") from None
-    return card
+    return card, content
+
+
+def _refuse_diverged(context: RunContext, model: Any) -> None:
+    """Raise RunError where the weights are no numbers: nobody could load the model.
+
+    That they are not depends on the noisy steps, and so on what was paid for: it is said after the charge.
+    """
+    if not all(np.isfinite(np.asarray(tensor)).all() for tensor in model.weights().values()):
+        raise RunError(
+            f"{context.run.place}: the training diverged, its weights are no numbers, and nothing is published. "
+            f"ε = {model.epsilon_:.3g} is charged, as this too was learned from the records; begin a new run with a "
+            "lower learning rate, whose ε adds to this one's"
+        )
 
 
 def _fit(context: RunContext, records: Records, model: Any, curve: bool = False) -> None:

@@ -64,11 +64,7 @@ def save_model(model: Any, folder: Path, card: Mapping[str, Any], run: Run | Non
     """
     files = model_to_files(model, card)
     make_folder(folder)
-    for name in {
-        *_KINDS,
-        TENSORS,
-        OBJECT,
-    } - files.keys():  # a card that somebody left there must not be signed, or read
+    for name in {*_KINDS, TENSORS, OBJECT} - files.keys():  # somebody may have left a card of theirs, to be signed
         (folder / name).unlink(missing_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content, mode=0o644)

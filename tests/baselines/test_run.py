@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +159,23 @@ def test_on_private_data_the_count_must_be_a_public_figure(tmp_path: Path) -> No
     assert outcome.report.benchmark is None
     assert outcome.report.privacy.statement.startswith("Adding or removing one record")
     assert "300" not in (tmp_path / "r" / "report.json").read_text()
+
+
+def test_weights_that_diverge_are_charged_told_in_one_line_and_not_published(tmp_path: Path) -> None:
+    params = {"model": "mlp", "lot_size": 50, "epochs": 4, "optimiser": "adam", "learning_rate": 3e37}
+    wild = {"baseline": {"name": "dp_sgd", "params": params | {"accountant": "rdp"}}, "records": 300}
+    content = private_table(tmp_path) | wild | {"budget": {"epsilon": 9, "delta": 1e-5}}
+    config, out = parse_config(content, BaselineConfig), tmp_path / "run"
+    released = set()
+    for resume in (False, True, True):
+        with pytest.raises(RunError, match=r"diverged.*ε = \S+ is charged.*lower learning rate"):
+            run_baseline(config, out, data_dir=tmp_path, resume=resume)
+        released.add((out / "private" / "released.safetensors").read_bytes())
+        with closing(sqlite3.connect(out / "ledger.db")) as ledger:
+            assert ledger.execute("SELECT COUNT(*) FROM charges").fetchone() == (1,)
+        assert not (out / "model").exists()
+        assert not (out / "report.json").exists()
+    assert len(released) == 1
 
 
 @pytest.mark.parametrize(
