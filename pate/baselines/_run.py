@@ -31,7 +31,7 @@ from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, prepare_data, records_of
 from pate.data.public import PublicData, groupings
 from pate.errors import ConfigError, RunError
-from pate.ledger import Charge, Limits
+from pate.ledger import Charge, Limits, Pin
 from pate.ledger._chain import identity
 from pate.networks._stored import tensors_from_bytes, tensors_to_bytes
 from pate.networks._threads import waiting_threads
@@ -44,6 +44,7 @@ from pate.report.sections._quality import warnings_of
 from pate.runs._anchoring import ChosenAnchor, choose_anchor
 from pate.runs._console import Console
 from pate.runs._files import SECONDS
+from pate.runs._published import pin_to_json
 from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.runs.model_store import baseline_card, data_card, save_model
 from pate.runs.run import Resume, Run, remove_empty_run
@@ -119,9 +120,9 @@ def run_baseline(
                 if not run.released_file.exists():
                     train(context, records, model, curve)
                 card, content = _restore_released(model, run.released_file)
-                charge(context, card, content, place)
+                pin = charge(context, card, content, place)
                 _refuse_diverged(context, model)
-            save_model(model, run.model_folder, card, run)
+            save_model(model, run.model_folder, card | {"ledger": pin_to_json(pin)}, run)
             with context.clock.stage("report"):
                 found = report(context, records, model, planned)
             run.note(SECONDS, context.clock.seconds)
@@ -221,20 +222,22 @@ def train(context: RunContext, everybody: Records, model: Any, curve: bool) -> N
     context.run.release_once(tensors_to_bytes(model.weights(), about))
 
 
-def charge(context: RunContext, card: dict[str, Any], content: bytes, anchor: ChosenAnchor) -> None:
+def charge(context: RunContext, card: dict[str, Any], content: bytes, anchor: ChosenAnchor) -> Pin:
     """Enter what was trained in the run's ledger, by its digest and at its cost: once, and nothing else ever.
 
-    It is stored under `private/` by then, where nobody has seen it, and is published after that: these very bytes.
+    It is stored under `private/` by then, where nobody has seen it, and is published after that: these very bytes, with
+    the ledger's last link, which is returned.
     """
     run, digest = context.run, sha256(content).digest()
     cost = f"{card['baseline']}: ε = {card['epsilon']:.6g} at δ = {card['delta']:g}"
     with closing(own_ledger(run, Limits(1, 1, cost), anchor)()) as ledger:
         if ledger.stored([digest]):
-            return
+            return ledger.head()
         if not ledger.room():
             raise RunError(f"{run.released_file}: is not what was charged; restore it, or begin a new run")
         with ledger.batch(1):
             ledger.charge_and_store([digest], [0], Charge(asked=1, answered=1))
+        return ledger.head()
 
 
 def _restore_released(model: Any, path: Path) -> tuple[dict[str, Any], bytes]:

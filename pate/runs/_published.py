@@ -1,4 +1,4 @@
-"""What a run published pins its ledger: `labels.npz` and the student's card name the link they were released at.
+"""What a run published pins its ledger: `labels.npz`, a student's card and a baseline's name the link they left at.
 
 That tells nothing private. The link's number counts batches, which follows from limits and released labels; its code is
 an HMAC under the run's key, and tells nothing to anybody without the key. The code is written in letters only, so that
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.ledger._chain import MAC_BYTES, Pin
-from pate.runs._files import LABELS, STUDENT, STUDENT_CARD, RunFiles
+from pate.runs._files import LABELS, MODEL, MODEL_CARD, STUDENT, STUDENT_CARD, RunFiles
 from pate.storage._files import write_arrays
 
-_CARD = f"{STUDENT}/{STUDENT_CARD}"
+_CARDS = (f"{STUDENT}/{STUDENT_CARD}", f"{MODEL}/{MODEL_CARD}")
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _HEX = str.maketrans("ghijklmnop", "0123456789")
 
@@ -85,13 +85,9 @@ def read_labels(path: Path) -> Labels | None:
 
 def published_pins(run: Path) -> dict[str, Pin]:
     """Where the ledger of the run in this folder was when each file was published."""
-    pins, files = {}, RunFiles(run)
-    labels = read_labels(files.labels_file)
-    if labels is not None:
-        pins[LABELS] = labels.pin
-    if files.student_card.exists():
-        pins[_CARD] = _pin_of_card(files.student_card)
-    return pins
+    labels = read_labels(RunFiles(run).labels_file)
+    pins = {} if labels is None else {LABELS: labels.pin}
+    return pins | {name: _pin_of_card(run / name) for name in _CARDS if (run / name).exists()}
 
 
 def _pin_of_card(path: Path) -> Pin:

@@ -19,7 +19,9 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from pate.runs._anchoring import forget_anchor
 from pate.runs._files import RunFiles
+from pate.runs.run import Run
 
 _SERVER = """
 import json, os, signal, sys
@@ -163,6 +165,19 @@ def test_another_release_than_the_one_charged_is_refused(start: Start, tmp_path:
     before = released(run.model_folder / "model.safetensors")
     run.report_file.unlink()
     shutil.copyfile(other.released_file, run.released_file)
+    assert start(run.path, 0).status != 0
+    assert released(run.model_folder / "model.safetensors") == before
+
+
+def test_a_published_model_pins_the_ledger(start: Start, tmp_path: Path) -> None:
+    """Without ledger and anchor nothing else would tell that the run has released a model."""
+    assert start(tmp_path / "run", 0).status == 0
+    run = RunFiles(tmp_path / "run")
+    before = released(run.model_folder / "model.safetensors")
+    forget_anchor(Run(run.path))
+    gone = (run.report_file, run.ledger_file, run.ledger_head, run.released_file, run.baseline_state, run.anchor_file)
+    for path in gone:
+        path.unlink(missing_ok=True)
     assert start(run.path, 0).status != 0
     assert released(run.model_folder / "model.safetensors") == before
 
