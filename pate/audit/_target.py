@@ -15,12 +15,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.components._registry import dotted_names
+from pate.components._registry import dotted_names, make_importable
 from pate.config import BaselineConfig, Config
 from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError, PateError, RunError
+from pate.runs._signatures import is_own
 from pate.runs.run import Run, Version
 
 Kind = Literal["student", "baseline", "without privacy"]
@@ -118,14 +119,15 @@ def subject_of(run: Run, data: PublicData, private: PrivateData) -> Subject:
         predictor = run.predictor(dotted_names(chosen.model_dump()))
     except PateError as error:
         raise RunError(f"{run.place}: has no student or model to attack ({error.text()})") from None
-    records, reference, privacy = records_of(private), _nonprivate_trainer(config, data), report.privacy
+    folder = run.places[1] if is_own(run) else Path()  # no place to import from, where somebody else names it
+    records, reference, privacy = records_of(private), _nonprivate_trainer(config, data, folder), report.privacy
     scorer = Fitted.of_baseline if "baseline" in predictor.card else Fitted
     return Subject(
         name=config.name,
         kind="student" if isinstance(config, Config) else "baseline",
         method=method,
         model=scorer(predictor.model, data.n_classes),
-        trainer=reference if isinstance(config, Config) else Baseline.of(config, data, len(records)),
+        trainer=reference if isinstance(config, Config) else Baseline.of(config, data, len(records), folder),
         reference=reference,
         members=members,
         outsiders=TargetExamples(data.X_test, data.y_test, np.arange(len(data.X_test))),
@@ -196,14 +198,14 @@ def data_of(run: Run, data_dir: Path | None = None) -> tuple[PublicData, Private
         ).privately(error.private) from None
 
 
-def _nonprivate_trainer(config: Config | BaselineConfig, data: PublicData) -> NonprivateTrainer:
+def _nonprivate_trainer(config: Config | BaselineConfig, data: PublicData, folder: Path) -> NonprivateTrainer:
     """The config's own `nonprivate` model, else a network with one hidden layer of 64."""
     chosen, n_classes = config.nonprivate, len(data.classes)
     if chosen is None:
         shared = {"architecture": "mlp", "hidden": 64, "steps": 600, "batch_size": 64}
         return NonprivateTrainer("network", n_classes, shared)
-    steps = getattr(chosen, "features", ())
-    return NonprivateTrainer(chosen.name, n_classes, dict(chosen.params), tuple(step.model_dump() for step in steps))
+    steps = tuple(step.model_dump() for step in getattr(chosen, "features", ()))
+    return NonprivateTrainer(chosen.name, n_classes, dict(chosen.params), steps, folder)
 
 
 def _members(run: Run, data: PublicData, private: PrivateData) -> TargetExamples:
@@ -327,6 +329,8 @@ class NonprivateTrainer:
     n_classes: int
     params: dict[str, Any] = field(default_factory=dict)
     features: tuple[dict[str, Any], ...] = ()
+    folder: Path = field(default=Path(), repr=False, compare=False)
+    """Where classes of the user's own are: the run that is attacked beside may have others of these names."""
 
     @property
     def description(self) -> str:
@@ -340,6 +344,7 @@ class NonprivateTrainer:
         from pate.teachers import build_estimator
         from pate.teachers._part import PartClassifier
 
+        make_importable(self.folder)
         features = build_features(self.features, "nonprivate.features")
         with one_thread():
             adapter = PartClassifier(build_estimator(self.name, self.params, seed, "nonprivate.name"))
@@ -384,14 +389,17 @@ class Baseline:
     params: dict[str, Any] = field(default_factory=dict)
     X_public: NDArray | None = field(default=None, repr=False, compare=False)
     n_records: int | None = None
+    folder: Path = field(default=Path(), repr=False, compare=False)
+    """As a `NonprivateTrainer` has it."""
 
     @classmethod
-    def of(cls, config: BaselineConfig, data: PublicData, n_records: int) -> Baseline:
+    def of(cls, config: BaselineConfig, data: PublicData, n_records: int, folder: Path) -> Baseline:
         """The config's own baseline; `n_records` where the config does not say how many there are."""
         chosen, budget = config.baseline, config.budget
         n_records = n_records if config.records is None else config.records
         params = dict(chosen.params)
-        return cls(chosen.name, data.n_classes, budget.epsilon, budget.delta, params, data.X_public, n_records)
+        given = budget.epsilon, budget.delta, params, data.X_public, n_records, folder
+        return cls(chosen.name, data.n_classes, *given)
 
     @property
     def description(self) -> str:
@@ -401,6 +409,7 @@ class Baseline:
         """The model for so many records, not fitted."""
         from pate.baselines import build_baseline
 
+        make_importable(self.folder)
         params = dict(self.params)
         if "lot_size" in params and n_records is not None and self.n_records not in (None, n_records):
             params["lot_size"] = max(1, round(params["lot_size"] * n_records / self.n_records))

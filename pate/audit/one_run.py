@@ -115,7 +115,7 @@ def _of_baseline(subject: Subject, options: Options) -> list[_Step]:
 
     assert isinstance(subject.config, BaselineConfig)
     config = with_learned_preparation(subject.config, subject.data.X_public)
-    trainer = Baseline.of(config, subject.data, len(subject.records))
+    trainer = Baseline.of(config, subject.data, len(subject.records), subject.config_dir)
     model = trainer.build(trainer.n_records, config.seed)
     sure, runs = options.confidence, _FEW_SHORT_RUNS if options.quick else _SHORT_RUNS
     members = subject.members.some(options.records, options.seed)

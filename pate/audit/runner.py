@@ -136,7 +136,7 @@ def _attack(
         n_before, reason = len(findings), NotApplicable(f"{name}: is not for a model of this kind")
         for subject in subjects:
             n_of_others, started = len(findings), time.perf_counter()
-            make_importable(subject.config_dir)
+            make_importable(subject.config_dir)  # of several runs, each has its own
             try:
                 with options.console.working(f"{name} against {subject.name}"):
                     for finding in attack().run(subject, options):

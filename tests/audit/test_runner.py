@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from pate import pipeline
 from pate.audit._page import render_audit
+from pate.audit._target import Baseline, NonprivateTrainer, subject_of
 from pate.audit.membership import LossThreshold
 from pate.audit.results import AttackResult, Audit, Audited, Options, attack_classes
 from pate.audit.runner import audit, beside_control
@@ -24,6 +25,7 @@ from pate.cli import app
 from pate.cli._audit import _show
 from pate.cli._options import as_option
 from pate.config import BaselineConfig, Config, parse_config
+from pate.data._settings import DigitsData
 from pate.data._sources import load
 from pate.data.private import records_of
 from pate.errors import PateError
@@ -80,6 +82,31 @@ def _audit(*arguments: object) -> str:
         return shown.exception.worded(as_option)
     assert shown.exit_code == 0, shown.exception
     return shown.stdout
+
+
+def test_models_are_trained_by_what_is_beside_the_config_of_their_own_run(tmp_path: Path) -> None:
+    """Two runs that are compared may each have a file of the same name."""
+    source = "from pate.baselines.dp_erm import DPLinearClassifier\nfrom sklearn.naive_bayes import GaussianNB\n"
+    source += "class Own(DPLinearClassifier):\n    whose = '{0}'\nclass Plain(GaussianNB):\n    whose = '{0}'\n"
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "beside_two_configs.py").write_text(source.format(name))
+    X, y = np.eye(6, 3, dtype=np.float32), np.arange(6) % 2
+    for name in "abab":
+        own = Baseline("beside_two_configs.Own", 2, 1.0, 0.0, folder=tmp_path / name)
+        assert own.train(X, y, 0).model.whose == name
+        plain = NonprivateTrainer("beside_two_configs.Plain", 2, folder=tmp_path / name)
+        assert plain.train(X, y, 0).model.adapter.estimator.whose == name
+
+
+def test_what_a_run_of_somebody_else_names_is_no_place_to_import_from(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    data = load(DigitsData(source="digits"), None, Path())
+    with Run.load(runs["erm"]) as run:
+        assert subject_of(run, *data).trainer.folder == run.places[1]
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        assert subject_of(run, *data).trainer.folder == Path()
 
 
 def test_all_kinds_of_models_stand_side_by_side(runs: dict[str, Path]) -> None:
