@@ -24,7 +24,7 @@ from pate.boundary._guard import guarded, is_pate_module, silenced
 from pate.cluster._connect import check_address
 from pate.cluster._remote_task import Progress, RemoteTask, gpu_on_cluster, here, on_gpu
 from pate.cluster._session import joined
-from pate.components._registry import dotted_names
+from pate.components._registry import dotted_names, make_importable
 from pate.config import BaselineConfig, RaySettings
 from pate.data._sources import load
 from pate.data.partition import one_record_per_person
@@ -153,6 +153,7 @@ def prepare(
     from pate.preflight._features import with_learned_preparation
 
     check_address(options.address)
+    make_importable(options.config_dir)  # and not what is beside another config that was read meanwhile
     Run.check(out, config, options.resume)
     if public is None or private is None:
         public, private = load(config.data, options.data_dir, options.config_dir, keep_missing=True)

@@ -26,6 +26,7 @@ from pate.errors import ConfigError, PateError, RunError
 from pate.report._comparison import compare_runs
 from pate.runs._console import Quiet
 from pate.runs.model_store import load_model
+from pate.runs.run import Run
 
 ERM = {
     "name": "erm",
@@ -272,6 +273,22 @@ def test_ones_own_baseline_by_dotted_path() -> None:
     given = {"epsilon": 1.0, "delta": 1e-5, "n_records": 10, "classes": range(2), "random_state": 0}
     own = build_baseline("pate.baselines.dp_erm.DPLinearClassifier", {"loss": "huber"}, given)
     assert own.loss == "huber"
+
+
+def test_a_baseline_is_made_of_what_is_beside_its_own_config(tmp_path: Path) -> None:
+    source = "from pate.baselines.dp_erm import DPLinearClassifier\nclass Own(DPLinearClassifier):\n    whose = {!r}\n"
+    source += "    def learned(self):\n        return {{'whose': self.whose}}\n"
+    named = {"records": 300, "baseline": {"name": "beside_two_baselines.Own"}}
+    config = parse_config(private_table(tmp_path) | named, BaselineConfig)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "beside_two_baselines.py").write_text(source.format(name))
+    for number, name in enumerate("aba"):
+        out = tmp_path / f"run{number}"
+        run_baseline(config, out, data_dir=tmp_path, config_dir=tmp_path / name)
+        assert json.loads((out / "model" / "model.json").read_text())["learned"] == {"whose": name}
+        with Run.load(out) as run:
+            assert run.model().whose == name
 
 
 def test_the_cifar10_config_runs_on_generated_images(tmp_path: Path) -> None:
