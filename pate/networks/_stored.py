@@ -27,7 +27,8 @@ def tensors_to_bytes(tensors: Mapping[str, Any], about: Any = None) -> bytes:
     import torch
     from safetensors.torch import save as save_torch
 
-    whole = {name: torch.as_tensor(tensor).detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # copies: safetensors refuses tensors that share memory, as tied weights do
+    whole = {name: torch.as_tensor(tensor).detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return bytes(save_torch(whole, metadata))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -366,3 +367,22 @@ def test_a_record_that_is_not_finite_adds_nothing_to_the_private_pca() -> None:
     for value in (np.nan, np.inf):
         found = private_components(np.concatenate([X, np.full((1, 16), value)]), 3, 0.1, seeded_entropy(0))
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+class Tied(nn.Module):
+    """One weight by two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.second(self.first(x.flatten(1))))
+
+
+def test_tied_weights_are_kept_on_the_way(tmp_path: Path) -> None:
+    X, y = blobs()
+    model = classifier(model=f"{__name__}.Tied", epochs=1)
+    model.fit(X, y, state=tmp_path / "state.safetensors")
+    assert (tmp_path / "state.safetensors").exists()
