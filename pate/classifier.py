@@ -56,7 +56,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
       records (with `ids`, of the persons), chosen by a hash of each alone, are taken as public: **those are not
       protected**, and a warning says so. Their labels are not used.
     * `classes` is public knowledge. Without it, the labels that occur in `y` are taken as public, with a warning.
-    * `public_record_count` is public knowledge too: a round figure that anybody may know. Nothing is ever worked out
+    * `public_record_count` is public knowledge too: a round figure that anybody may know. Nothing is ever computed
       from the number of records itself.
     * Every `fit` is a release of its own: the five fits of a cross-validation on the same records cost up to five
       times `epsilon_`. Noise comes from the operating system and never from `random_state`.
@@ -155,7 +155,7 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     >>> model.epsilon_ <= 4
     True
 
-    Every record a voter, at a smaller ε; the noise is worked out:
+    Every record a voter, at a smaller ε; the noise is computed:
 
     >>> model = PATEClassifier(voters="neighbours", epsilon=0.5, max_queries=10, classes=["left", "right"])
     >>> model.fit(X, y, X_public=X_public).predict([[3, 0], [-3, 0]]).tolist()

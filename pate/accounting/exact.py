@@ -409,7 +409,7 @@ class ExactEpsilon:
     rdp: float
     pld: float
     rdp_after: Array = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
-    """By Rényi composition, of the first query, the first two, …"""
+    """ε of the first query, the first two, …, by Rényi composition."""
 
     @property
     def epsilon(self) -> float:

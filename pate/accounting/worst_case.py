@@ -83,11 +83,11 @@ class QueryCost:
 
     times: int
     closed_form: RdpCurve
-    """Its known Rényi bound, which holds at every order."""
+    """The known Rényi bound of the mechanism, which holds at every order."""
     approximate: RdpCurve
     """About `proven`, but cheap at many orders: it chooses an order and proves nothing."""
     proven: Callable[[float], float]
-    """Its tight bound at one order."""
+    """The tight bound of the mechanism at one order."""
     slow: bool = False
     """Whether that bound takes many seconds, so that one order has to do."""
     argmax_noise: IntegerNoise | None = None

@@ -47,7 +47,7 @@ class Guessed:
     score: str
     """What the best guesses went by."""
     auc: float
-    """Of that score."""
+    """The area under the ROC curve of that score."""
 
 
 def guess(

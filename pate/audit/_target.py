@@ -390,7 +390,7 @@ class Baseline:
     X_public: NDArray | None = field(default=None, repr=False, compare=False)
     n_records: int | None = None
     folder: Path = field(default=Path(), repr=False, compare=False)
-    """As a `NonprivateTrainer` has it."""
+    """The folder of the config, as a `NonprivateTrainer` has it."""
 
     @classmethod
     def of(cls, config: BaselineConfig, data: PublicData, n_records: int, folder: Path) -> Baseline:

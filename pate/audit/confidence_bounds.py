@@ -123,7 +123,10 @@ def epsilon_from_samples(
     )
 
     def limits(counts: Sequence[NDArray[np.int64]], likelier: int, order: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Of the first outcomes in this order: one, two and so on; of each pair both hold but for `false_alarm`."""
+        """Bounds on the probability of the first outcomes in this order: one, two and so on.
+
+        The lower is for the likelier sample, the upper for the other; of each pair both hold but for `false_alarm`.
+        """
         often, seldom = counts[likelier], counts[1 - likelier]
         lower = clopper_pearson_lower(np.cumsum(often[order]), int(often.sum()), false_alarm / 2)
         return lower, clopper_pearson_upper(np.cumsum(seldom[order]), int(seldom.sum()), false_alarm / 2)

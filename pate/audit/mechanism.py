@@ -325,7 +325,7 @@ class Pair:
     neighbour: NDArray[np.int64]
     event: NDArray[np.int64]
     epsilon: float = math.nan
-    """Exact: ln((p − δ)/q) of the event's two probabilities, where they were worked out."""
+    """Exact: ln((p − δ)/q) of the event's two probabilities, where they were computed."""
 
 
 def _other_pairs(mechanism: Mechanism, n_teachers: int, n_classes: int, single: bool) -> tuple[list[Pair], list[Pair]]:

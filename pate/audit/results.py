@@ -26,7 +26,7 @@ _ORDER = ("threshold", "correctness", "label-only", "lira", "rmia", "attribute",
 
 
 HEADER = ("model", "attack", "AUC", "found at 0.1 %", "at 1 %", "advantage", "ε shown", "ε claimed")
-"""Of a table of findings. Found: the share of members that are, where that share of others is accused."""
+"""The header of a table of findings. "Found" is the share of members accused where that share of others is accused."""
 
 
 class NotApplicable(PateError):

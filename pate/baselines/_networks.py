@@ -171,7 +171,7 @@ class Buffers:
 
 
 def _moved(network: nn.Module) -> nn.Module:
-    """Its weights a little elsewhere."""
+    """The network, in training mode, after its weights were moved a little."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():

@@ -1,4 +1,4 @@
-"""Sums of clipped per-example gradients, worked out in one of three ways behind one switch.
+"""Sums of clipped per-example gradients, computed in one of three ways behind one switch.
 
 * `ghost`: one backward pass; norms come from a layer's inputs and output gradients (`pate.baselines._per_example`), and
   the clipped sum is one product, so gradients are stored for layers alone that meet many places with few weights, or
@@ -123,7 +123,7 @@ class _Convolved:
     """A convolution's gradients as what it saw and the output's gradient, where places are few and weights many.
 
     Inner products of patches are sums of inner products of pixels, so no patch is copied. Large pieces can cancel, and
-    a norm found too short would let an example add more than the clipping norm. So norms are worked out in doubles, and
+    a norm found too short would let an example add more than the clipping norm. So norms are computed in doubles, and
     the most that rounding can make of an example's pieces, Σ_p ‖g_p‖ ‖x_p‖ together, is added: in these norms, and in
     the sum of floats over the examples, whatever its order. That is by blocks, so that the latter stays small.
     """

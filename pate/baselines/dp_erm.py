@@ -311,7 +311,7 @@ class DPLinearClassifier(ClassifierMixin, BaseEstimator):
         return build_loss(self.loss, self.huber_width)
 
     def _rows(self, X: NDArray) -> NDArray[np.float64]:
-        """Examples as rows of norm at most 1, each worked out from its own example alone."""
+        """Examples as rows of norm at most 1, each computed from its own example alone."""
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2:
             raise DataError(f"an example has shape {X.shape[1:]}; needed is (features,)")

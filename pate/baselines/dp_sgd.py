@@ -95,7 +95,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     epsilon : float, default=None
-        ε for which the noise is worked out; where `sigma` is given, a limit on the cost, checked before training. In a
+        ε for which the noise is computed; where `sigma` is given, a limit on the cost, checked before training. In a
         config it is `budget.epsilon`.
     delta : float, default=1e-5
         δ of the guarantee; in a config `budget.delta`. It should be far below 1/`n_records`.
@@ -137,11 +137,11 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     clip_norm : float, default=0.1
         The longest gradient of an example, between 1e-12 and 1e12.
     micro_batch : int, default=512
-        Examples whose gradients are worked out at once; it bounds memory and changes nothing else.
+        Examples whose gradients are computed at once; it bounds memory and changes nothing else.
     per_example : {"auto", "ghost", "torch_func", "one_by_one"}, default="auto"
         How clipped gradients are summed (`pate.baselines._per_example`); auto is the quickest that is right.
     accountant : {"pld", "rdp"}, default="pld"
-        How the cost is worked out: by privacy loss distributions, or by the Rényi bound, which is larger.
+        How the cost is computed: by privacy loss distributions, or by the Rényi bound, which is larger.
     checkpoint : str, default=None
         A safetensors file, beside the config, of weights that public data gave.
     frozen : int, default=0
@@ -152,7 +152,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     optimiser : {"momentum", "adam"}, default="momentum"
         What steps the noisy gradients take; either costs the same.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        Where steps are worked out; auto is a GPU where there is one.
+        Where steps are computed; auto is a GPU where there is one.
     draws : {"auto", "os", "device"}, default="auto"
         Where lots and noise are drawn: by the operating system, or on the device by keys from there; auto is on the
         device where that is a GPU.
@@ -197,7 +197,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
     entropy: Entropy = os.urandom
 
     def plan(self) -> tuple[float, float, int, float]:
-        """(σ, sampling rate, steps, ε) of a run, worked out before any record is looked at."""
+        """(σ, sampling rate, steps, ε) of a run, computed before any record is looked at."""
         self._check()
         rate = self.lot_size / self.n_records
         steps = max(1, round(self.epochs / rate))
@@ -213,7 +213,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(
                 f"sigma = {sigma:g}: {steps} steps cost ε = {epsilon:.3g}, above epsilon = {self.epsilon:g}; "
                 f"{most} steps ({counted(most * rate)} epochs) would fit: add noise, or leave sigma out and it is "
-                "worked out"
+                "computed"
             )
         return sigma, rate, steps, epsilon
 

@@ -116,7 +116,7 @@ class ForwardDraws:
                 raise NotByRecord("numpy or Python drew for a batch, not for each of its examples")
 
     def seed(self, row: int, number: int) -> int:
-        """Of the draw with that number, for one of the examples."""
+        """The seed of the draw with that number, for one of the examples."""
         return self._seed(self.marks[row], number.to_bytes(8, "little"))
 
     def _seed(self, mark: bytes, purpose: bytes) -> int:

@@ -85,7 +85,7 @@ Trust = Annotated[
     list[str] | None,
     typer.Option(help="module.Class that may be imported though you did not write the run; may be given again"),
 ]
-"""Of commands that build what a run names."""
+"""The option `--trust` of commands that build what a run names."""
 
 
 class CommandGroup(TyperGroup):

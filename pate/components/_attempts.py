@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pate.errors import ConfigError, DataError, first_line, own_line
 
 STEPS = 2
-"""Of training a network in an attempt: enough for every line of its loop."""
+"""Steps of training a network in an attempt: enough for every line of its loop."""
 
 SHOWN = 5
 """Examples whose predictions are looked at."""

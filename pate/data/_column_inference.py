@@ -62,7 +62,7 @@ class Seen:
 
 
 def source_of(path: Path) -> Literal["csv", "parquet"]:
-    """By the file's ending."""
+    """The source that the file's ending names."""
     if path.suffix.lower() in (".parquet", ".pq"):
         return "parquet"
     if path.suffix.lower() in (".csv", ".tsv", ".tab", ".psv", ".txt", ".dat"):

@@ -64,7 +64,7 @@ class Table:
     header: tuple[str, ...] = ()
     """The names of all columns, also of those that are ignored and were not read."""
     first_row: int = 0
-    """Of `X`, where it is a batch of a file's rows."""
+    """The number of the first row of `X`, where it is a batch of a file's rows."""
 
     def __len__(self) -> int:
         if self.X is not None:
@@ -97,7 +97,7 @@ class Format:
     indicators: tuple[str, ...] = ()
     """Columns that have a 0/1 feature besides that says whether the number is missing: those with public gaps."""
     range: PublicRange | None = None
-    """Of public examples; every record is clipped to it."""
+    """The range of public examples; every record is clipped to it."""
     keep_missing: bool = False
     """Private records that are unusable are kept, to cast no vote; else they are refused: features that are no numbers,
     a label that is no class (kept as −1). And whether there is any record to use is no reason to stop."""

@@ -56,7 +56,7 @@ class Features:
         return np.asarray(X)
 
     def transform_records(self, X: NDArray, like: NDArray) -> NDArray:
-        """The features of private records, each from that record alone; NaN for one that they cannot be worked out for.
+        """The features of private records, each from that record alone; NaN for one that they cannot be computed for.
 
         `like` are features of an example that is nobody's. A record whose features have another shape has none.
         """

@@ -45,11 +45,11 @@ class CountCost(ABC):
 
     @abstractmethod
     def rdp(self, orders: Orders) -> NDArray[np.float64]:
-        """Its Rényi cost at each order."""
+        """The Rényi cost at each order."""
 
     @abstractmethod
     def losses(self, step: float) -> Any:
-        """Its privacy loss distribution on a grid of `step`, rounded up: dp-accounting's."""
+        """The privacy loss distribution on a grid of `step`, rounded up: dp-accounting's."""
 
     def of_a_pair(self) -> tuple[CountCost, int]:
         """What it costs that one count goes down and one up, in one cell or in two: as so many times a cost."""

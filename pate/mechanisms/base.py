@@ -222,7 +222,7 @@ class Mechanism(ABC):
 
     @property
     def title(self) -> str:
-        """Its name as its paper writes it."""
+        """The name of the mechanism as its paper writes it."""
         return type(self).__name__
 
     @property

@@ -115,7 +115,7 @@ class LNMax(SymmetricNoisyMax):
         return WorstCaseGuarantee.of(argmax_cost(self.noise, max_queries, both_counts))
 
     def count_cost(self) -> CountCost:
-        """That of the noisy count itself; the argmax is computed from it."""
+        """The cost of the noisy count itself; the argmax is computed from it."""
         return PureCount(1 / self.scale)
 
     def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
@@ -157,7 +157,7 @@ class GNMax(SymmetricNoisyMax):
         return WorstCaseGuarantee.of(self.answer_cost(max_queries))
 
     def count_cost(self) -> CountCost:
-        """That of the noisy count itself. The argmax alone costs less, how much less depends on the rivals."""
+        """The cost of the noisy count itself. The argmax alone costs less, how much less depends on the rivals."""
         return GaussianCount(self.sigma)
 
     def published_rdp(self, counts: Counts, orders: Orders) -> NDArray[np.float64]:
@@ -285,5 +285,5 @@ def argmax_with_random_ties(noisy: NDArray[np.int64], entropy: Entropy) -> NDArr
 
 
 def _never_declined(log_labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """With a last column for ⊥, which has probability 0."""
+    """The outcomes with a last column for ⊥, which has probability 0."""
     return np.pad(log_labels, ((0, 0), (0, 1)), constant_values=-np.inf)

@@ -148,7 +148,7 @@ class _LaplaceStabilityTest(_SingleStabilityTest):
         return RepeatedGuarantee(self.epsilon, self.exact_delta, max_queries)
 
     def published_epsilon(self, counts: Counts, delta: float, moments: int = 8) -> float:
-        """By simple or advanced composition of (epsilon, query_delta), whichever is less."""
+        """The cost by simple or advanced composition of (epsilon, query_delta), whichever is less."""
         slack = delta - len(counts) * self.query_delta
         if slack <= 0:
             return math.inf

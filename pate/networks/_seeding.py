@@ -23,7 +23,7 @@ def seed_globally(seed: int) -> None:
 
 @contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """As they would be for this seed alone; afterwards as they were, so that nobody else's draws tell of it."""
+    """Seed the global generators within; afterwards they are as they were, so that nothing else depends on the seed."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch: Any = sys.modules.get("torch")
     kept: list[tuple[Any, Any, tuple[int, ...]]] = (

@@ -74,7 +74,7 @@ def describe_settings(settings: Mapping[str, Any]) -> str:
 
 
 def describe_planned(planned: Mapping[str, Any]) -> str:
-    """What was worked out before training; numbers of steps are whole, however many.
+    """What was computed before training; numbers of steps are whole, however many.
 
     >>> describe_planned({"sigma": 1.23456, "steps": 12_345})
     'sigma 1.235, steps 12345'

@@ -287,7 +287,7 @@ def _empty(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
 
 
 def _finished(figure: Figure, axes: Axes, private: bool = False) -> Figure:
-    """With a legend below, where anything is labelled, and a warning above where it must not be published."""
+    """Add a legend below, where anything is labelled, and a warning above where it must not be published."""
     if private:
         axes.set_title("private: do not publish", color=SERIES[1])
     handles, labels = axes.get_legend_handles_labels()

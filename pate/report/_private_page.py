@@ -48,7 +48,7 @@ def private_page(report: Report, run: RunFiles) -> Page | None:
 
 
 def _cost(report: Report, found: dict[str, Any]) -> Section:
-    """Every ε of the run, with its kind; where it was worked out, the exact one after so many queries."""
+    """Every ε of the run, with its kind; where it was computed, the exact one after so many queries."""
     rows = [("for every data set (the one to publish)", f"{report.privacy.epsilon:.4g}")]
     if report.privacy.sanitised is not None:
         rows.append(("sanitised (may be published)", f"{report.privacy.sanitised.epsilon:.4g}"))

@@ -78,7 +78,7 @@ class Privacy(_Section):
 
 
 class Agreement(_Section):
-    """With released labels that a student was not taught, where there are no test labels."""
+    """Agreement with released labels that a student was not taught, where there are no test labels."""
 
     share: float = Field(description="of held-out released labels, agreed with; wrong labels lower it")
     error: float = Field(description="standard error of that share")
@@ -285,7 +285,7 @@ class BaselineReport(_Section):
     config_digest: str
     classes: tuple[str, ...]
     method: Method = Field(description="the baseline's name and parameters")
-    planned: Params = Field(description="noise, sampling rate and steps, worked out before training")
+    planned: Params = Field(description="noise, sampling rate and steps, computed before training")
     privacy: Privacy
     student: Student = Field(description="the released model")
     warnings: tuple[str, ...] = Field(default=(), description="what to know before using the model, in words")

@@ -1,7 +1,7 @@
 """Run the rows: teachers are trained once per seed, then every row is an ordinary run on their votes.
 
 Rows in which records vote themselves are ordinary runs on the records; what is slow about those, the records' public
-features, is worked out once for all seeds. Rows of baselines are ordinary runs too. What is finished is not run again.
+features, is computed once for all seeds. Rows of baselines are ordinary runs too. What is finished is not run again.
 """
 
 from __future__ import annotations

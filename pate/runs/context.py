@@ -165,7 +165,7 @@ class RunContext:
     student_seconds: float = 0.0
     related: Related | None = None
     agreement: HeldOut | None = None
-    """With released labels that were held out, where there are no test labels."""
+    """Agreement with released labels that were held out, where there are no test labels."""
     is_anchored: bool = False
     _run: Run | None = None
 

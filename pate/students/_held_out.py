@@ -116,7 +116,7 @@ def held_out(
 
     None where there are too few labels.
 
-    `labels` and `labelled` as for `train_student`. What was found is kept, and not worked out again.
+    `labels` and `labelled` as for `train_student`. What was found is kept, and not computed again.
     """
     places = np.arange(len(labels)) if labelled is None else labelled.rows
     counts = labels != UNANSWERED if labelled is None else labelled.weights > 0
@@ -179,6 +179,6 @@ def _kept(path: Path, n: int) -> NDArray[np.int64] | None:
     try:
         with np.load(path, allow_pickle=False) as archive:
             predicted: NDArray[np.int64] = archive["predicted"]
-    except Exception:  # not there, or damaged: it can be worked out again
+    except Exception:  # not there, or damaged: it can be computed again
         return None
     return predicted if predicted.shape == (n,) else None

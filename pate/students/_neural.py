@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pate.networks._training import BatchSampler, ClassPrior, ProgressCallback
 
     Learn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
-    """Of labelled examples, their labels, unlabelled examples and how far the ramp has come: both losses."""
+    """Gives both losses of labelled examples, their labels, unlabelled examples and how far the ramp has come."""
 
 _PREDICTED_AT_ONCE = 1024
 _REFERENCE_STEPS = 0.2  # of its own, on labelled batches alone, each of two: together about an eighth of its time

@@ -265,7 +265,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         return np.log(np.maximum(self._shares(X), np.finfo(np.float64).tiny))
 
     def answers(self, X: NDArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Classes and probabilities, with the transforms worked out once."""
+        """Classes and probabilities, with the transforms computed once."""
         X = self._seen(X)
         return self._predict(X), self._shares(X)
 

@@ -219,7 +219,7 @@ def test_a_larger_lead_never_costs_more(classes, sigma, lead):
 
 
 def test_each_query_is_priced_on_its_own():
-    """Rows with the same q are worked out once; every row must still get its own figure, in its own place."""
+    """Rows with the same q are computed once; every row must still get its own figure, in its own place."""
     shuffled = np.random.default_rng(0).integers(0, len(HISTOGRAMS), size=50)
     whole = published_bounds.gnmax_rdp(HISTOGRAMS[shuffled], 40.0, ORDERS)
     np.testing.assert_array_equal(whole, published_bounds.gnmax_rdp(HISTOGRAMS, 40.0, ORDERS)[shuffled])

@@ -32,9 +32,10 @@ def test_every_config_gives_its_student_or_baseline_parameters_that_it_has(path:
     public = {"epsilon": 1.0, "delta": 1e-6, "n_records": 1_000, "classes": [0, 1], "random_state": 0}
     try:
         if "baseline" in content:
-            build_baseline(content["baseline"]["name"], content["baseline"]["params"], public)
+            built = build_baseline(content["baseline"]["name"], content["baseline"]["params"], public)
         else:
-            build_student(content["student"]["name"], content["student"].get("params", {}), random_state=0)
+            built = build_student(content["student"]["name"], content["student"].get("params", {}), random_state=0)
+        assert callable(built.fit)
     except ConfigError as error:
         if "'efficientnet_lite0.safetensors': no such file" not in str(error):  # weights that have to be fetched first
             raise

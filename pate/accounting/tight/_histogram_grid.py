@@ -242,7 +242,7 @@ def threshold_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats
 
 
 def threshold_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
-    """That moment where noise of at least −radius … radius is needed, and one more after the move."""
+    """The moment over noise of at least −radius … radius, and one more after the move."""
     passes, fails = log_test(noise, radius)
     return moment_excess(passes[:-1], passes[1:], order) + moment_excess(fails[:-1], fails[1:], order)
 
@@ -260,7 +260,7 @@ def two_class_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats
 
 
 def two_class_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
-    """That moment where the class that loses the vote leads by −2·radius … 2·radius + 2 before."""
+    """The moment over leads of −2·radius … 2·radius + 2 of the class that loses the vote."""
     log_win = log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
     log_lose = log_win[::-1]
     return moment_excess(log_win[2:], log_win[:-2], order) + moment_excess(log_lose[2:], log_lose[:-2], order)

@@ -157,7 +157,7 @@ Features = Callable[[NDArray], NDArray]
 class CellVote:
     """One round: what everybody who counts has to know. `features` works on each example by itself.
 
-    `known` is a public example: where even its features cannot be worked out, it is not a record's doing, and an error.
+    `known` is a public example: where even its features cannot be computed, it is not a record's doing, and an error.
     """
 
     features: Features
@@ -193,7 +193,7 @@ class CellVote:
             yield rows, self.cells.nearest(self._features_of(X[rows]), self.votes)
 
     def _features_of(self, X: NDArray) -> NDArray:
-        """Features of records; NaN for one that they cannot be worked out for."""
+        """Features of records; NaN for one that they cannot be computed for."""
         width = self.cells.space.middle.shape
         try:
             found = self.features(X)

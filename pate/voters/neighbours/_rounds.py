@@ -49,7 +49,7 @@ Teach = Callable[[int, Labelled], Any]
 class Rounds:
     """All rounds of a run. Cells are stored below `folder` before anybody votes in them: a resumed run has the same.
 
-    Public features of examples are kept below `kept`, if that is a folder, and not worked out again.
+    Public features of examples are kept below `kept`, if that is a folder, and not computed again.
     """
 
     settings: NeighbourSettings

@@ -153,7 +153,7 @@ def _moves(
 
 
 def _gains(mechanism: Mechanism, counts: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """By how much a vote for each class raises the released label's log-probability, [queries, classes]."""
+    """How much a vote for each class raises the released label's log-probability, [queries, classes]."""
     n_classes = counts.shape[1]
     if not mechanism.has_exact_cost:
         return _one_hot(labels, n_classes) - 1 / n_classes

@@ -43,7 +43,7 @@ _BLOCKS_AT_ONCE = 8  # of queries, whose features are in the object store meanwh
 class AskWorkers:
     """Counts votes by asking worker actors; can be sent to another process.
 
-    The features of queries, which are public, are worked out once for all workers, by all of them in turn. `recipes`
+    The features of queries, which are public, are computed once for all workers, by all of them in turn. `recipes`
     are kinds of teachers, one for each chain of features.
     """
 
@@ -71,7 +71,7 @@ class AskWorkers:
         return [joined(of_worker) for of_worker in zip(*found, strict=True)]
 
     def _ask(self, blocks: Sequence[NDArray]) -> list[list[PartialCounts]]:
-        """Of each block, what each worker says."""
+        """What each worker counted, block by block."""
         import ray
 
         shared, turns = [ray.put(block) for block in blocks], cycle(self._workers)

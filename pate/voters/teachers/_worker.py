@@ -234,7 +234,7 @@ class Worker:
     def count(self, X: NDArray, recipes: Sequence[int] = (), *features: NDArray) -> PartialCounts:
         """The votes of all teachers that this worker holds, on `X`.
 
-        `features` are those of `X` for each of `recipes`, where they were worked out before.
+        `features` are those of `X` for each of `recipes`, where they were computed before.
         """
         blocks = []
         for start in range(0, max(len(X), 1), QUERIES_AT_ONCE):
