@@ -35,7 +35,7 @@ from pate.data.private import Records, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError
 from pate.features import build_features
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.runs._console import Console
 
 SETS = ("mnist", "svhn", "adult")

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torchvision.transforms import v2
 
-from pate.networks import _augment as augment
-from pate.networks._augment import Strength, augmentation
+from pate.networks import _training as augment
+from pate.networks._training import Strength, augmentation
 from pate.students.mixmatch import MixMatch
 
 STEPS = 20

@@ -27,7 +27,7 @@ from pate.config import RaySettings, TeacherFamily, load_config
 from pate.data._benchmarks import load_images
 from pate.data.private import Records
 from pate.data.public import PublicData
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.teachers import Recipe, assign_recipes, recipes
 from pate.teachers.network import _Batches, _move
 from pate.voters.teachers._checkpoints import TeacherFiles

@@ -6,7 +6,7 @@ Each part is a training as runs have it, on made-up examples, in a process of it
 cores as they are and then beside `--busy` processes that compute all the time, and the median of the seconds is shown
 with the ratio to one thread: above 1, all cores are quicker. Threads that spin can take hundreds of times as long
 beside other work. The load says how quiet the machine was; on one that others use as well, what is called quiet here is
-not. `pate.networks._threads` follows from these figures.
+not. `pate.networks._process` follows from these figures.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
 from pate.errors import ConfigError
 from pate.followup._unlearning import drop_forgotten
-from pate.networks._threads import waiting_threads
+from pate.networks._process import waiting_threads
 from pate.preflight import check_components, run_checks
 from pate.report._builder import report_of_run
 from pate.report._files import store_report, write_pages

@@ -340,7 +340,7 @@ class NonprivateTrainer:
 
     def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
         from pate.features import build_features
-        from pate.networks._threads import one_thread
+        from pate.networks._process import one_thread
         from pate.teachers import build_estimator
         from pate.teachers._part import PartClassifier
 

@@ -30,7 +30,7 @@ from pate.audit.membership import Asked, Scores, asked_about, confidence, member
 from pate.audit.results import Attack, AttackResult, Options
 from pate.boundary._guard import guarded
 from pate.components._registry import config_folder, make_importable
-from pate.networks._threads import limit_threads, usable_cpus
+from pate.networks._process import limit_threads, usable_cpus
 from pate.storage._files import make_folder, write_arrays
 
 _ASSUMES = (

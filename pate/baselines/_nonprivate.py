@@ -16,7 +16,7 @@ from pate.cluster._remote_task import RemoteTask, gpu_on_cluster, on_gpu
 from pate.config._components import Component, Model
 from pate.data.private import PrivateData, Records
 from pate.data.public import PublicData
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 
 if TYPE_CHECKING:
     from pate.runs._console import Console

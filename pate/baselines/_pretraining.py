@@ -19,8 +19,7 @@ from pate.accounting import _parameters as parameters
 from pate.baselines._networks import build_network
 from pate.errors import DataError
 from pate.networks._architectures import example_tensor, resolve_device
-from pate.networks._augment import Strength, augmentation
-from pate.networks._training import cosine_rate
+from pate.networks._training import Strength, augmentation, cosine_rate
 
 _LARGEST_GRADIENT = 1.0  # a large first step kills rectified units for good
 _WARM_UP = 0.05  # of the steps

@@ -33,8 +33,7 @@ from pate.data.public import PublicData, groupings
 from pate.errors import ConfigError, RunError
 from pate.ledger import Charge, Limits, Pin
 from pate.ledger._chain import identity
-from pate.networks._stored import tensors_from_bytes, tensors_to_bytes
-from pate.networks._threads import waiting_threads
+from pate.networks._process import waiting_threads
 from pate.report._builder import benchmark_figures, data_name, software, together_of
 from pate.report._files import store_report, write_pages
 from pate.report._measures import measure
@@ -48,6 +47,7 @@ from pate.runs._published import pin_to_json
 from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.runs.model_store import baseline_card, data_card, save_model
 from pate.runs.run import Resume, Run, remove_empty_run
+from pate.storage._files import tensors_from_bytes, tensors_to_bytes
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _FIGURES = ("sigma_", "history_", "epsilon_", "delta_", "left_out_", "curve_")

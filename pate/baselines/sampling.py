@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
 from pate.errors import ConfigError
-from pate.networks._seeding import seeded_globally
+from pate.networks._process import seeded_globally
 from pate.noise._continuous import Entropy, bernoulli, gaussians
 
 WHERE = ("auto", "os", "device")

@@ -33,7 +33,7 @@ from pate.cli._student import student
 from pate.cli._submit import PASS_ON, fetch, submit
 from pate.cluster._interrupts import interruptible, received, speaking, was_told
 from pate.errors import PateError, first_line, own_line
-from pate.networks._threads import use_passive_threads
+from pate.networks._process import use_passive_threads
 from pate.runs._console import Console, printable
 
 _ALIKE = 0.7  # a longer option that merely shares letters is no help

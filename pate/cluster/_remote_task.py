@@ -22,7 +22,7 @@ from pate.boundary._guard import Failed, error_kind, guarded, silence
 from pate.cluster._resources import grows, has_gpus
 from pate.components._registry import config_folder, make_importable
 from pate.errors import ConfigError, RunError
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.runs._console import Console
 from pate.storage._files import make_folder, write_atomically
 

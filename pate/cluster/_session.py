@@ -26,7 +26,7 @@ from pate.cluster._connect import NAMESPACE, head, join, joins, raise_on_head_lo
 from pate.cluster._interrupts import held_back, interruptible
 from pate.config import RaySettings
 from pate.errors import ConfigError, RunError, first_line
-from pate.networks._threads import usable_cpus
+from pate.networks._process import usable_cpus
 
 _ATTEMPTS_TO_START = 4
 _NICENESS = "RAY_worker_niceness"

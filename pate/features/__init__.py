@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pate.boundary._guard import is_pate_module
 from pate.components._registry import Registry
 from pate.errors import ConfigError
-from pate.networks._seeding import seed_globally, seeded_globally
+from pate.networks._process import seed_globally, seeded_globally
 
 
 @runtime_checkable

@@ -147,7 +147,7 @@ class SelfSupervised:
         """Whitening and atoms as one matrix: a patch's responses are patch @ filters − offsets."""
         import torch
 
-        from pate.networks._threads import one_thread
+        from pate.networks._process import one_thread
 
         rng = np.random.default_rng(self.random_state)
         rows, columns = (side - self.patch + 1 for side in images.shape[1:3])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -162,7 +163,7 @@ def _normed(layer: nn.Module, batch_norm: nn.Module, normed: str) -> list[nn.Mod
     return [layer, batch_norm] if normed == "batch" else [weight_norm(layer)]
 
 
-def _activation(name: str, temperature: float) -> nn.Module:
+def _activation(name: str, temperature: float = 1.0) -> nn.Module:
     """relu, or a tempered sigmoid 2/(1 + e^−2Tx) − 1 = tanh(Tx) (Papernot et al. 2021); T = 1 is tanh."""
     if name == "relu":
         return nn.ReLU()
@@ -194,7 +195,7 @@ def _dp_mlp(
     input_shape: Shape, n_classes: int, hidden: int = 1000, activation: str = "relu", temperature: float = 1.0
 ) -> nn.Module:
     """One hidden layer: with PCA to 60 components before it, the network of Abadi et al. 2016 for MNIST."""
-    return mlp(input_shape, n_classes, hidden, activation=lambda: _activation(activation, temperature))
+    return mlp(input_shape, n_classes, hidden, activation=partial(_activation, activation, temperature))
 
 
 def _dp_cnn(
@@ -208,10 +209,7 @@ def _dp_cnn(
     """Two convolutions and a hidden layer: 26,010 parameters on MNIST (Papernot et al. 2021)."""
     if len(input_shape) != 3:
         raise ConfigError(f"model = 'cnn': needs images, not inputs of shape {input_shape}")
-
-    def act() -> nn.Module:
-        return _activation(activation, temperature)
-
+    act = partial(_activation, activation, temperature)
     body = nn.Sequential(
         nn.Conv2d(input_shape[0], channels, 8, stride=2, padding=3), act(), nn.MaxPool2d(2, 1),
         nn.Conv2d(channels, 2 * channels, 4, stride=2), act(), nn.MaxPool2d(2, 1), nn.Flatten(),
@@ -234,10 +232,7 @@ def _dp_feature_cnn(
         raise ConfigError(f"model = 'feature_cnn': needs maps of features, not inputs of shape {input_shape}")
     if reduce not in ("stride", "pool") or len(widths) != 2:
         raise ConfigError("model_params: reduce must be 'stride' or 'pool', and there are two widths")
-
-    def act() -> nn.Module:
-        return _activation(activation, 1.0)
-
+    act = partial(_activation, activation)
     first, second = widths
     layers = [nn.Conv2d(input_shape[0], first, 3, stride=2 if reduce == "stride" else 1, padding=1), act()]
     layers += [nn.MaxPool2d(2)] if reduce == "pool" else []
@@ -281,10 +276,7 @@ def _dp_deep_cnn(
     """Three pairs of 3×3 convolutions: 550,570 parameters on CIFAR-10 (Papernot et al. 2021)."""
     if len(input_shape) != 3:
         raise ConfigError(f"model = 'deep_cnn': needs images, not inputs of shape {input_shape}")
-
-    def act() -> nn.Module:
-        return _activation(activation, 1.0)
-
+    act = partial(_activation, activation)
     layers: list[nn.Module] = []
     planes = input_shape[0]
     for width in (channels, 2 * channels, 4 * channels):

@@ -1,22 +1,23 @@
-"""The loop every network student trains in: progress, checkpoints, an early stop, and averaged weights."""
+"""The loop every network student trains in: progress, checkpoints, an early stop, averaged weights, augmentation."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.nn.functional import affine_grid, grid_sample, interpolate
 from torch.optim.swa_utils import AveragedModel
 
+from pate.components._registry import nearest
 from pate.errors import ConfigError
-from pate.networks._stored import tensors_from_bytes, write_tensors
-from pate.storage._files import make_folder
+from pate.storage._files import make_folder, tensors_from_bytes, write_tensors
 
 _WINDOW = 50  # steps between two looks at the loss
 STATE = "checkpoint.safetensors"  # in the folder of a checkpoint
@@ -204,3 +205,85 @@ class ClassPrior(nn.Module):
         self.seen.lerp_(guess.mean(0), _MIX_RATE)
         scaled = guess * (self.wanted / self.seen)
         return scaled / scaled.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How far augmentation goes. The first group is for images, `noise` and `dropout` for tables.
+
+    Angles are in degrees, `zoom` and `shift` shares of the image's size, `elastic` the typical local displacement as a
+    share of half the size, `contrast` and `brightness` in standard deviations of the public data. `negative` swaps dark
+    and light half of the time, around the public data's mean.
+    """
+
+    rotate: float = 12.0
+    shear: float = 8.0
+    zoom: float = 0.1
+    shift: float = 0.07
+    elastic: float = 0.04
+    contrast: float = 0.0
+    brightness: float = 0.0
+    flip: bool = False
+    negative: bool = False
+    noise: float = 0.15
+    dropout: float = 0.1
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | None) -> Strength:
+        """The defaults, with what `settings` changes."""
+        known = [field.name for field in fields(cls)]
+        for name in settings or {}:
+            if name not in known:
+                raise ConfigError(f"student.params.augmentation.{name}: unknown key; {nearest(name, known)}")
+        return cls(**(settings or {}))
+
+
+Augmentation = Callable[[Tensor], Tensor]
+"""Changes a batch of standardised examples, each of them by a draw of its own."""
+
+
+def augmentation(strength: Strength, images: bool, generator: torch.Generator) -> Augmentation:
+    """What to put a batch of standardised examples through."""
+    if not images:
+        return lambda rows: _perturb(rows, strength, generator)
+    if strength.contrast or strength.brightness or strength.flip or strength.negative:
+        return lambda batch: _tone(_warp(batch, strength, generator), strength, generator)
+    return lambda batch: _warp(batch, strength, generator)
+
+
+def _warp(images: Tensor, strength: Strength, generator: torch.Generator) -> Tensor:
+    """Rotation, shear, zoom, shift and a smooth local displacement, drawn anew for each image of a batch."""
+    angle, shear, width, height, right, down = _between(6, len(images), generator)
+    angle, shear = angle * math.radians(strength.rotate), shear * math.radians(strength.shear)
+    width, height = 1 + strength.zoom * width, 1 + strength.zoom * height
+    right, down = 2 * strength.shift * right, 2 * strength.shift * down
+    rows = [width * angle.cos(), height * (shear - angle.sin()), right, width * angle.sin(), height * angle.cos()]
+    matrices = torch.stack([*rows, down], dim=1).reshape(-1, 2, 3)
+    grid = affine_grid(matrices, list(images.shape), align_corners=False)
+    if strength.elastic:
+        coarse = torch.randn(len(images), 2, 4, 4, generator=generator) * strength.elastic
+        smooth = interpolate(coarse, images.shape[-2:], mode="bilinear", align_corners=True)
+        grid = grid + smooth.permute(0, 2, 3, 1)
+    return grid_sample(images, grid.to(images.device), padding_mode="border", align_corners=False)
+
+
+def _tone(images: Tensor, strength: Strength, generator: torch.Generator) -> Tensor:
+    """Contrast, brightness, a mirror image and a negative, drawn anew for each image of a batch."""
+    contrast, brightness, side = _between(3, len(images), generator).to(images.device)[:, :, None, None, None]
+    toned = images * (1 + strength.contrast * contrast) + strength.brightness * brightness
+    toned = torch.where(side < 0, toned.flip(-1), toned) if strength.flip else toned
+    if strength.negative:
+        toned = toned * _between(1, len(images), generator).sign().to(images.device)[0, :, None, None, None]
+    return toned
+
+
+def _perturb(rows: Tensor, strength: Strength, generator: torch.Generator) -> Tensor:
+    """For tables: Gaussian noise, and features replaced by their mean (0 once standardised)."""
+    noise = torch.randn(rows.shape, generator=generator) * strength.noise
+    kept = torch.rand(rows.shape, generator=generator) >= strength.dropout
+    return (rows + noise.to(rows.device)) * kept.to(rows.device)
+
+
+def _between(n: int, examples: int, generator: torch.Generator) -> Tensor:
+    """`n` numbers for each example, uniform between −1 and 1."""
+    return 2 * torch.rand(n, examples, generator=generator) - 1

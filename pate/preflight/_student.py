@@ -23,7 +23,7 @@ from pate.components._attempts import (
 from pate.config import Config
 from pate.data.public import PublicData
 from pate.errors import ConfigError
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.runs.model_store import model_from_files, model_to_files
 from pate.students._stage import model_card, new_student
 from pate.voters import voters_of

@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from pate.components._registry import importing_only, make_importable, nearest, require_trusted, untrusted_error
 from pate.errors import NotTrusted, RunError, first_line
-from pate.networks._stored import check_values, tensors_from_bytes, tensors_to_bytes
 from pate.runs._files import MODEL_CARD, OBJECT, STUDENT_CARD, TENSORS
 from pate.runs._signatures import is_own, is_signed, read_model_files, sign_model
 from pate.runs.run import Run
-from pate.storage._files import make_folder, sizes, write_atomically
+from pate.storage._files import check_values, make_folder, sizes, tensors_from_bytes, tensors_to_bytes, write_atomically
 
 if TYPE_CHECKING:
     from pate.data.public import PublicData

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from pate.errors import DataError
 from pate.mechanisms import UNANSWERED
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.storage._files import sizes, whole_numbers
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from torch.optim.swa_utils import AveragedModel
 
     from pate.networks._architectures import Classifier
-    from pate.networks._augment import Augmentation
-    from pate.networks._training import BatchSampler, ClassPrior, ProgressCallback
+    from pate.networks._training import Augmentation, BatchSampler, ClassPrior, ProgressCallback
 
     Learn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
     """Gives both losses of labelled examples, their labels, unlabelled examples and how far the ramp has come."""
@@ -160,7 +159,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Self:
         """The fitted student again, from `weights()` and `learned()`; ValueError if those do not belong together."""
         from pate.networks._architectures import device_anew, looks_like_images
-        from pate.networks._stored import check_weights
+        from pate.storage._files import check_weights
 
         self.device = device_anew(self.device)
         self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"), dtype=np.int64)
@@ -294,8 +293,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         import torch
 
         from pate.networks._architectures import looks_like_images, seeded
-        from pate.networks._augment import Strength, augmentation
-        from pate.networks._training import moving_average
+        from pate.networks._training import Strength, augmentation, moving_average
 
         generator = torch.Generator().manual_seed(self.random_state)
         augment = augmentation(Strength.of(self.augmentation), looks_like_images(self.shape_), generator)

@@ -21,7 +21,7 @@ from pate.config import Config
 from pate.data.public import PublicData
 from pate.errors import ConfigError, NotTrusted, PateError, RunError, first_line
 from pate.mechanisms import UNANSWERED
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.runs import _files as files
 from pate.runs._console import Console
 from pate.runs._published import Labels, pin_to_json, write_labels

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pate.networks._architectures import Classifier
-    from pate.networks._augment import Augmentation
-    from pate.networks._training import ClassPrior
+    from pate.networks._training import Augmentation, ClassPrior
     from pate.students._neural import Learn
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.mechanisms import UNANSWERED
-from pate.networks._stored import tensors_from_bytes, tensors_to_bytes
+from pate.storage._files import tensors_from_bytes, tensors_to_bytes
 
 if TYPE_CHECKING:
     from pate.teachers import Recipe

@@ -299,7 +299,7 @@ class Network(ClassifierMixin, BaseEstimator):
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Network:
         """The fitted network again, from `weights()` and `learned()`; ValueError if those do not belong together."""
         from pate.networks._architectures import device_anew
-        from pate.networks._stored import check_weights
+        from pate.storage._files import check_weights
 
         self.device = device_anew(self.device)
         self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"))

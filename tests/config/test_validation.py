@@ -12,7 +12,7 @@ from pate.cluster._session import check_workers
 from pate.config import RaySettings, load_baseline_config, load_config
 from pate.config._loading import default_config_path
 from pate.errors import ConfigError
-from pate.networks._threads import usable_cpus
+from pate.networks._process import usable_cpus
 from pate.runs._files import RunFiles
 from pate.teachers import build_estimator
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pate.networks._augment import Strength, augmentation
+from pate.networks._training import Strength, augmentation
 from pate.students.mixmatch import mixed_up, sharpened
 
 NONE = Strength(rotate=0, shear=0, zoom=0, shift=0, elastic=0, noise=0, dropout=0)

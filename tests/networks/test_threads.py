@@ -33,7 +33,7 @@ student = build_student("mixmatch", {"steps": 2, "batch_size": 4, "channels": 2,
 student.fit(X, y, X, progress=lambda _: look())
 """
 _ELSEWHERE = """
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 with one_thread():
     Looks().fit(X, y)
 import torch
@@ -89,7 +89,7 @@ main()
 def test_within_another_one_it_looks_for_no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     import threadpoolctl
 
-    from pate.networks._threads import one_thread
+    from pate.networks._process import one_thread
 
     looks: list[object] = []
     real = threadpoolctl.ThreadpoolController
@@ -119,7 +119,7 @@ def test_cpus_are_those_that_may_be_used(
     files: dict[str, str], cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 64 CPUs the process is bound to eight, and its container may have time for fewer."""
-    from pate.networks import _threads as threads
+    from pate.networks import _process as threads
 
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ def test_cpus_are_those_that_may_be_used(
 def test_a_student_is_tried_with_the_threads_that_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time that is told would be that of other threads."""
     from pate.config import load_config
-    from pate.networks import _threads as threads
+    from pate.networks import _process as threads
     from pate.preflight import _student as student
 
     within: list[bool] = []
@@ -193,7 +193,7 @@ def test_a_fit_lets_no_threads_spin_and_leaves_the_process_as_it_was(first: str)
 
 
 _WAITING = """
-from pate.networks._threads import waiting_threads
+from pate.networks._process import waiting_threads
 def threads():
     look = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
     return look | {sys.modules["torch"].get_num_threads()}
@@ -256,7 +256,7 @@ def test_threads_of_two_users_at_once_are_given_back() -> None:
     """The first to come may be the first to go."""
     code = """
 import threading, torch
-from pate.networks._threads import one_thread, waiting_threads
+from pate.networks._process import one_thread, waiting_threads
 entered, leave = threading.Event(), threading.Event()
 def other():
     with waiting_threads(), one_thread():

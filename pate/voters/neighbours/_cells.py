@@ -26,7 +26,7 @@ from pate import __version__
 from pate.components._registry import found_file
 from pate.errors import DataError
 from pate.features import Transform, alone, build_steps
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.storage._files import make_folder, write_arrays
 
 Array = NDArray[np.float64]

@@ -33,7 +33,7 @@ from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.ledger import Ledger
 from pate.mechanisms import UNANSWERED, Mechanism
-from pate.networks._threads import one_thread
+from pate.networks._process import one_thread
 from pate.voters.teachers._readers import split_of, split_records
 from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
 from pate.voters.teachers.ensemble import Ensemble

@@ -27,8 +27,7 @@ from pate.components._registry import import_folders, make_importable
 from pate.config._components import Resources
 from pate.errors import ConfigError
 from pate.features import Features, Transform
-from pate.networks._seeding import seeded_globally
-from pate.networks._threads import limit_threads, limit_torch_threads
+from pate.networks._process import limit_threads, limit_torch_threads, seeded_globally
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.teachers._part import PartClassifier, constant, pack, unpack
 from pate.voters.teachers._settings import TeachersConfig

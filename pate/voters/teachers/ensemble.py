@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pate.boundary import CountVotes, PartialCounts, sum_counts
 from pate.boundary._guard import WorkerLost, silenced
 from pate.errors import ConfigError, PateError, RunError
-from pate.networks._threads import one_thread, usable_cpus
+from pate.networks._process import one_thread, usable_cpus
 from pate.voters.teachers._checkpoints import InMemory, Store
 from pate.voters.teachers._worker import PartData, Records, Teaching, Trained, TrainingJob, Unread, Worker
 
