@@ -24,7 +24,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from pate.accounting import _parameters as parameters
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError
-from pate.features.fourier import RandomFourierFeatures
+from pate.features.basic import RandomFourierFeatures
 from pate.noise._continuous import Entropy, exponential_choice, spherical_laplace
 
 Vector = NDArray[np.float64]

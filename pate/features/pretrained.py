@@ -2,162 +2,27 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from pate.components._registry import found_file, import_dotted
 from pate.errors import ConfigError, DataError, first_line
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
 _CLOSE = 1e-3  # relative to the largest feature
-
-
-def folded(network: nn.Module, example: torch.Tensor) -> nn.Module:
-    """A network in evaluation that gives what `network` gives up to rounding, as `example` is there to check; or
-    `network` itself where its code cannot be followed.
-
-    Batch norms are folded into the convolutions before them, margins of zeros become the convolution's own, and
-    activations overwrite what only they read. Weights are laid out channels last.
-    """
-    network = network.eval()
-    with torch.inference_mode():
-        expected = network(example)
-    try:
-        quicker = _folded(network).to(memory_format=torch.channels_last)
-        with torch.inference_mode():
-            found = quicker(example.contiguous(memory_format=torch.channels_last))
-            right = bool((found - expected).abs().max() <= _CLOSE * expected.abs().max())
-    except Exception:  # somebody else's forward may do anything, and then stays as it is
-        return network
-    return quicker if right else network
-
-
-def _folded(network: nn.Module) -> fx.GraphModule:
-    graph = fx.Tracer().trace(network)
-    module = fx.GraphModule(network, graph)  # weights are shared with `network`, modules that change are new ones
-    _name_convolutions(module)
-    for node in list(graph.nodes):
-        if _is(module, node, nn.BatchNorm2d):
-            _fold_batch_norm(module, node)
-        elif _is(module, node, nn.Conv2d):
-            _fold_margin(module, node)
-    for node in list(graph.nodes):
-        if _is(module, node, nn.ReLU, nn.ReLU6) and _only_reader(node) and _is(module, node.args[0], nn.Conv2d):
-            _replace(module, node, type(module.get_submodule(node.target))(inplace=True))
-    graph.eliminate_dead_code()
-    module.delete_all_unused_submodules()
-    graph.lint()
-    module.recompile()
-    return module
-
-
-def _name_convolutions(module: fx.GraphModule) -> None:
-    """Calls of conv2d, which classes derived from Conv2d make in their forward, become modules of that class."""
-    order = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    for node in list(module.graph.nodes):
-        if node.op != "call_function" or node.target is not torch.conv2d:
-            continue
-        given: dict[str, Any] = dict(zip(order, node.args, strict=False)) | dict(node.kwargs)
-        weight, bias = (_value(module, given.get(name)) for name in ("weight", "bias"))
-        if weight is None or any(isinstance(given.get(name), fx.Node) for name in order[3:]):
-            continue
-        settings = {name: given[name] for name in order[3:] if name in given}
-        conv = _convolution(weight, bias, **settings)
-        with module.graph.inserting_before(node):
-            call = module.graph.call_module(_add(module, conv), (given["input"],))
-        node.replace_all_uses_with(call)
-        module.graph.erase_node(node)
-
-
-def _fold_batch_norm(module: fx.GraphModule, node: fx.Node) -> None:
-    source: Any = node.args[0]
-    norm: Any = module.get_submodule(str(node.target))
-    if not (_is(module, source, nn.Conv2d) and _only_reader(node)) or norm.running_mean is None:
-        return
-    conv: Any = module.get_submodule(source.target)
-    if conv.padding_mode != "zeros":
-        return
-    weight, bias = fuse_conv_bn_weights(
-        conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
-    )
-    _replace(module, source, _convolution(weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups))
-    node.replace_all_uses_with(source)
-    module.graph.erase_node(node)
-
-
-def _fold_margin(module: fx.GraphModule, node: fx.Node) -> None:
-    source: Any = node.args[0]
-    conv: Any = module.get_submodule(str(node.target))
-    if not (_is(module, source, nn.ZeroPad2d) and _only_reader(node)) or isinstance(conv.padding, str):
-        return
-    margin: Any = module.get_submodule(source.target)
-    left, right, top, bottom = margin.padding
-    if left != right or top != bottom or conv.padding_mode != "zeros":
-        return
-    padding = (conv.padding[0] + top, conv.padding[1] + left)
-    _replace(module, node, _convolution(conv.weight, conv.bias, conv.stride, padding, conv.dilation, conv.groups))
-    node.args = source.args
-    module.graph.erase_node(source)
-
-
-def _convolution(
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> nn.Conv2d:
-    out, within, height, width = weight.shape
-    with torch.device("meta"):
-        conv = nn.Conv2d(within * groups, out, (height, width), stride, padding, dilation, groups, bias is not None)
-    conv.weight = nn.Parameter(weight.detach(), requires_grad=False)
-    conv.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-    return conv.eval()
-
-
-def _is(module: fx.GraphModule, node: Any, *kinds: type[nn.Module]) -> bool:
-    """Whether a node calls a module of exactly one of these classes, with one argument."""
-    if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.args) != 1:
-        return False
-    return type(module.get_submodule(str(node.target))) in kinds
-
-
-def _only_reader(node: fx.Node) -> bool:
-    return len(node.args[0].users) == 1  # type: ignore[union-attr]
-
-
-def _value(module: fx.GraphModule, node: Any) -> torch.Tensor | None:
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
-        return None
-    found: torch.Tensor = operator.attrgetter(str(node.target))(module)
-    return found
-
-
-def _replace(module: fx.GraphModule, node: fx.Node, by: nn.Module) -> None:
-    """This call only: a module that is called in several places stays what it is in the others."""
-    node.target = _add(module, by)
-
-
-def _add(module: fx.GraphModule, part: nn.Module) -> str:
-    name = f"folded_{sum(1 for _ in module.children())}"
-    module.add_submodule(name, part)
-    return name
-
-
 _BLOCK = 4  # a CPU is half as quick with 128, whose activations are in no cache any more
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as torchvision's networks expect
 _LAST_LAYERS = ("fc", "_fc", "classifier", "head", "heads")  # what networks call the layer that names classes
 
-Channels = float | Sequence[float]
 
-
+@dataclass(eq=False)
 class Pretrained:
     """Features of a frozen network: what its last layer but one gives.
 
@@ -183,32 +48,26 @@ class Pretrained:
         What they are divided by; ImageNet's by default.
     """
 
-    def __init__(
-        self,
-        weights: str,
-        network: str = "resnet18",
-        size: int = 64,
-        network_params: Mapping[str, Any] | None = None,
-        layer: str | None = None,
-        mean: Channels = _MEAN,
-        deviation: Channels = _DEVIATION,
-    ) -> None:
-        if not 1 <= size <= 4096:
-            raise ValueError(f"size = {size}: must be 1 to 4096 pixels")
-        self.mean, self.deviation = _channels(mean, "mean"), _channels(deviation, "deviation")
-        if not (self.deviation > 0).all():
-            raise ValueError(f"deviation = {deviation}: must be above 0")
-        self._file = found_file(weights)
+    weights: str
+    network: str = "resnet18"
+    size: int = 64
+    network_params: Mapping[str, Any] | None = None
+    layer: str | None = None
+    mean: float | Sequence[float] = (0.485, 0.456, 0.406)
+    deviation: float | Sequence[float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= 4096:
+            raise ValueError(f"size = {self.size}: must be 1 to 4096 pixels")
+        self._mean, self._deviation = _channels(self.mean, "mean"), _channels(self.deviation, "deviation")
+        if not (self._deviation > 0).all():
+            raise ValueError(f"deviation = {self.deviation}: must be above 0")
+        self._file = found_file(self.weights)
         if self._file is None:
             raise ConfigError(
-                f"features: weights = {weights!r}: no such file beside the config, nor in the working directory; "
-                f"give a safetensors file of {network}"
+                f"features: weights = {self.weights!r}: no such file beside the config, nor in the working directory; "
+                f"give a safetensors file of {self.network}"
             )
-        self.weights = weights
-        self.network = network
-        self.size = size
-        self.network_params = dict(network_params or {})
-        self.layer = layer
         self._maker()  # a class that is missing, or not trusted, is told at once
         self._model: Any = None
 
@@ -220,7 +79,7 @@ class Pretrained:
         if X.ndim not in (3, 4) or X.shape[3:] not in ((), (1,), (3,)):
             raise DataError(f"pretrained needs images, grey or of three planes, not examples of shape {X.shape[1:]}")
         model = self._loaded()
-        mean, deviation = (torch.from_numpy(v).view(1, 3, 1, 1) for v in (self.mean, self.deviation))
+        mean, deviation = (torch.from_numpy(v).view(1, 3, 1, 1) for v in (self._mean, self._deviation))
         blocks = []
         with torch.inference_mode():
             for start in range(0, max(len(X), 1), _BLOCK):
@@ -268,9 +127,9 @@ class Pretrained:
             if maker is None:
                 import torchvision
 
-                model = torchvision.models.get_model(self.network, weights=None, **self.network_params)
+                model = torchvision.models.get_model(self.network, weights=None, **(self.network_params or {}))
             else:
-                model = maker(**self.network_params)
+                model = maker(**(self.network_params or {}))
         except Exception as error:
             raise ConfigError(f"features: {self.network}: cannot be made ({first_line(error)})") from None
         if not isinstance(model, nn.Module):
@@ -298,7 +157,7 @@ class Pretrained:
         return model
 
 
-def _channels(value: Channels, key: str) -> NDArray[np.float32]:
+def _channels(value: float | Sequence[float], key: str) -> NDArray[np.float32]:
     """One number for each of three planes."""
     try:
         numbers = np.broadcast_to(np.asarray(value, dtype=np.float32), (3,)).copy()
@@ -313,3 +172,48 @@ def _shortly(error: Exception) -> str:
     """The first thing that does not fit: torch lists every tensor, one in a line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__)[:200]
+
+
+def folded(network: nn.Module, example: torch.Tensor) -> nn.Module:
+    """A copy of the network in evaluation, with each batch norm folded into the convolution before it and weights laid
+    out channels last: it gives the same up to rounding, in up to half of the time. The network itself where the copy
+    gives anything else for `example`."""
+    import torch
+    from torch import nn
+    from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+    network = network.eval()
+    made: dict[int, tuple[Any, torch.Tensor]] = {}  # outputs are kept, or their ids could be another's
+    before: dict[Any, Any] = {}  # the convolution before each batch norm
+
+    def note_output(layer: Any, inputs: Any, output: torch.Tensor) -> None:
+        made[id(output)] = layer, output
+
+    def note_input(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if id(inputs[0]) in made:
+            before[layer] = made[id(inputs[0])][0]
+
+    try:
+        quicker = deepcopy(network)
+        hooks = [part.register_forward_hook(note_output) for part in quicker.modules() if isinstance(part, nn.Conv2d)]
+        norms = [part for part in quicker.modules() if type(part) is nn.BatchNorm2d]
+        hooks += [norm.register_forward_pre_hook(note_input) for norm in norms]
+        with torch.inference_mode():
+            expected = quicker(example)
+        for hook in hooks:
+            hook.remove()
+        for norm, conv in before.items():
+            conv.weight, conv.bias = fuse_conv_bn_weights(
+                conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+            )
+        for parent in list(quicker.modules()):
+            for name, part in list(parent.named_children()):
+                if part in before:
+                    setattr(parent, name, nn.Identity())
+        quicker = quicker.to(memory_format=torch.channels_last)
+        with torch.inference_mode():
+            found = quicker(example.contiguous(memory_format=torch.channels_last))
+            right = bool((found - expected).abs().max() <= _CLOSE * expected.abs().max())
+    except Exception:  # somebody else's forward may do anything, and then stays as it is
+        return network
+    return quicker if right else network

@@ -9,19 +9,23 @@ order): 1 + n_scales·n_angles + n_angles²·n_scales·(n_scales − 1)/2 channe
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn.functional import pad
 
 from pate.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
 
 _SIGMA = 0.8  # width in pixels of the finest window
 _FREQUENCY = 3 * math.pi / 4  # of the finest wavelet
 _BATCH = 32  # intermediate images stay in the processor's cache
 
 
+@dataclass(eq=False)
 class Scattering:
     """A wavelet scattering transform of small images; each image by itself.
 
@@ -36,11 +40,12 @@ class Scattering:
         Number of directions of the wavelets.
     """
 
-    def __init__(self, n_scales: int = 2, n_angles: int = 8) -> None:
-        if not (1 <= n_scales <= 10 and 1 <= n_angles <= 64):
-            raise ValueError(f"n_scales = {n_scales} must be 1 to 10, n_angles = {n_angles} 1 to 64")
-        self.n_scales = n_scales
-        self.n_angles = n_angles
+    n_scales: int = 2
+    n_angles: int = 8
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.n_scales <= 10 and 1 <= self.n_angles <= 64):
+            raise ValueError(f"n_scales = {self.n_scales} must be 1 to 10, n_angles = {self.n_angles} 1 to 64")
 
     @property
     def n_channels(self) -> int:
@@ -49,6 +54,8 @@ class Scattering:
         return 1 + self.n_scales * self.n_angles + pairs * self.n_angles**2
 
     def transform(self, X: NDArray) -> NDArray[np.float32]:
+        import torch
+
         if np.ndim(X) not in (3, 4):
             raise DataError(f"scattering needs images, not examples of shape {np.shape(X)[1:]}")
         images = torch.from_numpy(np.array(X, dtype=np.float32))
@@ -83,6 +90,8 @@ class _Filters:
     """Wavelets as spectra on the padded grid, and the window as a matrix for each resolution and side."""
 
     def __init__(self, n_scales: int, n_angles: int, height: int, width: int) -> None:
+        import torch
+
         self.n_scales, self.pad = n_scales, 2**n_scales
         self.size = (height + 2 * self.pad, width + 2 * self.pad)
         angles = [math.pi * i / n_angles for i in range(n_angles)]
@@ -96,6 +105,9 @@ class _Filters:
 
     def apply(self, images: torch.Tensor) -> torch.Tensor:
         """(batch, height, width) → (batch, channels, height / 2^n_scales, width / 2^n_scales)."""
+        import torch
+        from torch.nn.functional import pad
+
         padded = pad(images.unsqueeze(1), (self.pad,) * 4, mode="reflect").squeeze(1)
         spectrum = torch.fft.fft2(padded)
         outputs = [self._average(padded.unsqueeze(1), 0)]
@@ -111,6 +123,8 @@ class _Filters:
 
     def _modulus(self, spectrum: torch.Tensor, scale: int, resolution: int) -> torch.Tensor:
         """|signal ∗ wavelet| sampled every 2^scale pixels, for a signal sampled every 2^resolution."""
+        import torch
+
         wavelets = _fold(self.wavelets[scale], 2**resolution)
         return torch.fft.ifft2(_fold(spectrum * wavelets, 2 ** (scale - resolution))).abs()
 
@@ -125,11 +139,7 @@ def _fold(spectrum: torch.Tensor, factor: int) -> torch.Tensor:
     if factor == 1:
         return spectrum
     rows, columns = spectrum.shape[-2] // factor, spectrum.shape[-1] // factor
-    by_rows = sum((spectrum[..., i * rows : (i + 1) * rows, :] for i in range(1, factor)), spectrum[..., :rows, :])
-    return (
-        sum((by_rows[..., i * columns : (i + 1) * columns] for i in range(1, factor)), by_rows[..., :columns])
-        / factor**2
-    )
+    return spectrum.reshape(*spectrum.shape[:-2], factor, rows, factor, columns).mean((-4, -2))
 
 
 def _morlet_spectrum(size: tuple[int, int], scale: int, angle: float, n_angles: int) -> NDArray[np.float32]:

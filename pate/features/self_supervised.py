@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ _AT_ONCE = 8192
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
+@dataclass(eq=False)
 class SelfSupervised:
     """Features learned from public images alone, without labels: a dictionary of small patches.
 
@@ -59,34 +61,24 @@ class SelfSupervised:
 
     exact_by_row = True  # every image goes through the same operations by itself, in a matrix of its own
 
-    def __init__(
-        self,
-        atoms: int = 400,
-        patch: int = 6,
-        patches: int = 100_000,
-        grid: int = 2,
-        threshold: float = 0.5,
-        root: bool = True,
-        random_state: int = 0,
-        folder: str | None = None,
-        learned: str | None = None,
-    ) -> None:
-        for name, value, most in (("atoms", atoms, 10_000), ("patches", patches, 10**7), ("grid", grid, 64)):
-            if not 1 <= value <= most:
-                raise ValueError(f"{name} = {value}: must be 1 to {most:,}")
-        if not (2 <= patch <= 64 and 0 <= threshold <= 100):
-            raise ValueError(f"patch = {patch}: must be 2 to 64; threshold = {threshold}: 0 to 100")
-        if learned is not None and not _NAME.fullmatch(learned):
-            raise ValueError(f"learned = {learned!r}: 32 hexadecimal digits, which a run adds; leave it out")
-        self.atoms = atoms
-        self.patch = patch
-        self.patches = patches
-        self.grid = grid
-        self.threshold = threshold
-        self.root = root
-        self.random_state = random_state
-        self.folder = folder
-        self.learned = learned
+    atoms: int = 400
+    patch: int = 6
+    patches: int = 100_000
+    grid: int = 2
+    threshold: float = 0.5
+    root: bool = True
+    random_state: int = 0
+    folder: str | None = None
+    learned: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("atoms", 10_000), ("patches", 10**7), ("grid", 64)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be 1 to {most:,}")
+        if not (2 <= self.patch <= 64 and 0 <= self.threshold <= 100):
+            raise ValueError(f"patch = {self.patch}: must be 2 to 64; threshold = {self.threshold}: 0 to 100")
+        if self.learned is not None and not _NAME.fullmatch(self.learned):
+            raise ValueError(f"learned = {self.learned!r}: 32 hexadecimal digits, which a run adds; leave it out")
         self._state: Any = None
 
     def learn(self, X_public: NDArray) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pate.baselines._per_example import clipped_sum
 from pate.baselines._sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.errors import ConfigError, RunError
-from pate.features.upright import Upright
+from pate.features.basic import Upright
 from pate.noise._continuous import bernoulli, seeded_entropy
 
 FALSE_ALARM = 1e-6

@@ -18,7 +18,7 @@ from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import BaselineConfig
 from pate.errors import ConfigError
 from pate.features import Features, alone
-from pate.features.hog import Hog
+from pate.features.basic import Hog
 from pate.voters.neighbours._cells import RecordFeatures
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.components._registry import short_names
 from pate.errors import ConfigError, DataError
 from pate.features import FEATURES, build_features, learned_steps
-from pate.features.hog import Hog
-from pate.features.upright import Upright
+from pate.features.basic import Hog, Upright
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ ON_TABLES = {"fourier": {"n_pairs": 5, "gamma": 0.1}, "weighted": {"columns": [0
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3), (9,)])
-@pytest.mark.parametrize("name", short_names("pate.features"))
+@pytest.mark.parametrize("name", FEATURES.classes())
 def test_every_example_by_itself(name: str, shape: tuple[int, ...], weights: str, tmp_path: Path) -> None:
     if (len(shape) == 1) != (name in ON_TABLES):
         pytest.skip("for the other kind of examples")

@@ -9,7 +9,7 @@ import pytest
 from scipy.signal import fftconvolve
 
 from pate.baselines._inputs import public_components
-from pate.features.fourier import RandomFourierFeatures
+from pate.features.basic import RandomFourierFeatures
 from pate.features.scattering import Scattering, group_normalise
 
 

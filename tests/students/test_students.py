@@ -268,7 +268,7 @@ def test_a_student_by_dotted_path_is_trusted_only_by_name(tmp_path: Path) -> Non
 
 
 def test_a_student_with_transforms_before_it_is_that_student_on_what_they_give(tmp_path: Path) -> None:
-    from pate.features.hog import Hog
+    from pate.features.basic import Hog
 
     rng = np.random.default_rng(0)
     X, y = rng.random((30, 8, 8)).astype(np.float32), np.arange(30) % 3

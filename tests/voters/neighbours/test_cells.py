@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from pate.errors import DataError
-from pate.features.hog import Hog
+from pate.features.basic import Hog
 from pate.voters.neighbours._cells import Cells, RecordFeatures, Space
 
 
