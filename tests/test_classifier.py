@@ -37,7 +37,7 @@ from pate.data._model_input import Encoder, person_ids, split_off_public
 from pate.data.private import Records, is_per_person
 from pate.errors import ConfigError, RunError
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram
-from pate.planning.recommend import recommend
+from pate.planning.plan import recommend
 from pate.teachers import recipes
 from pate.voters import voters_of
 from pate.voters.teachers._readers import parts_of, split_records

@@ -129,7 +129,7 @@ def plan(
         "epsilon_by_method": planning.epsilon_by_method(chosen, workload),
         "one_more_query": planning.one_more_query(chosen, workload),
         "note": chosen.note,
-        "unanimous": dataclasses.asdict(planning.answerable(chosen, teachers, workload.n_classes)),
+        "unanimous": planning.answerable(chosen, teachers, workload.n_classes),
         "expected": None if expected is None else dataclasses.asdict(expected),
         "expected_is_private": votes is not None,
         "seconds_of_training": seconds.training,
@@ -156,7 +156,7 @@ def _recommend(
 ) -> None:
     """Print a recommendation of voters, mechanism and budget: the YAML to paste, and the alternatives in one table."""
     from pate.config._yaml_loader import dump_yaml
-    from pate.planning.recommend import describe_parameters, recommend, usual_delta
+    from pate.planning.plan import describe_parameters, recommend, usual_delta
     from pate.runs._console import Console
 
     if target_epsilon is None:
@@ -205,8 +205,7 @@ def _try_numbers(
 ) -> None:
     """How many teachers are best for so many private records, by a config whose data are public."""
     from pate.config import load_config
-    from pate.planning.plan import Workload
-    from pate.planning.recommend import usual_delta
+    from pate.planning.plan import Workload, usual_delta
     from pate.preflight._features import with_learned_features
     from pate.runs._console import Console
     from pate.voters import voters_of
@@ -305,7 +304,7 @@ def _histograms(
 
 
 def _print_plan(result: dict[str, Any]) -> None:
-    from pate.planning.recommend import describe_parameters
+    from pate.planning.plan import describe_parameters
 
     parameters = describe_parameters(result["mechanism"])
     limit = f", at most {result['max_answers']} answered" if result["max_answers"] else ""

@@ -1,28 +1,41 @@
-"""Before any training: noise for a target ε, what a configuration can answer, and what one more query costs.
+"""Before any training: noise for a target ε, what a configuration can answer, and which voters to begin with.
 
-Everything here follows from public parameters, except figures that come from a votes file, which is private.
+Everything here follows from public parameters, except figures that come from a votes file, which is private. What is
+recommended follows from rules of thumb, which are written out here and with the kinds of voters.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pate.accounting import _parameters as parameters
-from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee
+from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RdpGuarantee, epsilon_of_rdp
+from pate.config._settings import check_delta
 from pate.errors import BudgetExceeded, ConfigError
+from pate.ledger import SharedBudget
 from pate.mechanisms import Counts, Mechanism, build, mechanism_class
 from pate.planning.costs import worst_case_epsilon
 
 _STEP = 0.3  # of ln(noise), from the guess to where the search begins on its other side
 _FAR = 5.0  # of ln(cost / target): beyond, the search need not know how far
 _NEAR = 1e-12  # never 0, where the search would end: less noise may cost the same
+_NOISE_TOLERANCE = 5e-4
+_WORTHWHILE = 0.985
+_OF_RENYI = 0.945  # what the worst adversary's ε usually is of the Rényi figure
+_NOISE_PER_EPSILON = 0.9  # noise falls a little slower than ε rises
+_SAFELY = 1.003
+_QUERIES_PER_EPSILON = (1.85, 1.4)
+_MAX_QUERIES = 2_000  # beyond, better teachers are worth more than more labels
+_ENOUGH_LABELS_PER_CLASS = 100  # for a student
+_ORDERS_OF_A_LEDGER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
+_ONE_SIGMA = 40.0  # with which ε is computed once
 
 
 def min_noise(
@@ -65,15 +78,6 @@ def min_noise(
     return min(max(math.exp(enough), bounds[0]), bounds[1])
 
 
-_NOISE_TOLERANCE = 5e-4
-_STEPS_TO_QUERIES = 12
-_WORTHWHILE = 0.985
-_OF_RENYI = 0.945  # what the worst adversary's ε usually is of the Rényi figure
-_NOISE_PER_EPSILON = 0.9  # noise falls a little slower than ε rises
-_SAFELY = 1.003
-_QUERIES_PER_EPSILON = (1.85, 1.4)
-
-
 @dataclass(frozen=True)
 class Workload:
     """The most that will be asked and answered, and the δ of it all: fixed before the first query."""
@@ -90,6 +94,11 @@ class Workload:
         parameters.delta(self.delta)
         parameters.classes(self.n_classes, "classes")
 
+    @property
+    def answered(self) -> int:
+        """The most that will be answered: all that is asked, where no limit is lower."""
+        return self.max_queries if self.max_answers is None else min(self.max_queries, self.max_answers)
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -97,16 +106,6 @@ class Expected:
 
     answered: float
     plurality_share: float | None
-
-
-@dataclass(frozen=True)
-class Answerable:
-    """What a unanimous vote, the best there is, would get."""
-
-    n_teachers: int | None
-    probability: float | None
-    teachers_for_half: int | None
-    teachers_for_99_percent: int | None
 
 
 def solve_noise(
@@ -137,14 +136,13 @@ def _solved(
     n_teachers: int | None,
 ) -> Mechanism:
     sign = 1.0 if cls.free_is_noise else -1.0
-    answered = workload.max_queries if workload.max_answers is None else workload.max_answers
     bounds = parameters.MIN_NOISE, parameters.MAX_NOISE
 
     def mechanism_at(noise: float) -> Mechanism:
         return build({**dict(others), "name": name, str(cls.free_parameter): noise**sign}, n_teachers)
 
     def guarantee_at(noise: float) -> Guarantee:
-        return mechanism_at(noise).worst_case(workload.max_queries, answered)
+        return mechanism_at(noise).worst_case(workload.max_queries, workload.answered)
 
     def closed_form(noise: float) -> float:
         guarantee = guarantee_at(noise)
@@ -158,11 +156,8 @@ def _solved(
         lambda noise: guarantee_at(noise).quick_epsilon(workload.delta), target_epsilon, about, bounds, _NOISE_TOLERANCE
     )
     if noise is None:
-        raise ConfigError(
-            f"{{target_epsilon}}: out of reach for {workload.max_queries} queries by {cls.name}; ask fewer, "
-            "or allow more",
-            target_epsilon=target_epsilon,
-        )
+        text = f"{{target_epsilon}}: out of reach for {workload.max_queries} queries by {cls.name}; ask fewer, or allow"
+        raise ConfigError(f"{text} more", target_epsilon=target_epsilon)
     around = (min(max(factor * noise, bounds[0]), bounds[1]) for factor in (0.9, 1.1))
     if any(guarantee_at(near).is_tightened for near in around):
         # the tighter figure allows less noise; it takes seconds, so how much less is guessed, and corrected
@@ -202,14 +197,13 @@ def solve_queries(
         raise ConfigError(text, target_epsilon=None)
 
     def with_asked(asked: int) -> Workload:
-        return dataclasses.replace(workload, max_queries=asked)
+        return replace(workload, max_queries=asked)
 
     def quick(asked: int) -> float:
-        answered = asked if workload.max_answers is None else min(asked, workload.max_answers)
-        return mechanism.worst_case(asked, answered).quick_epsilon(workload.delta)
+        return mechanism.worst_case(asked, with_asked(asked).answered).quick_epsilon(workload.delta)
 
     asked = 100
-    for _ in range(_STEPS_TO_QUERIES):  # ε grows as a root of the queries, and in proportion to them in the end
+    for _ in range(12):  # ε grows as a root of the queries, and in proportion to them in the end
         better = min(max(1, int(asked * (target_epsilon / quick(asked)) ** 1.7)), parameters.MAX_QUERIES)
         if better == asked:
             break
@@ -233,7 +227,7 @@ def solve_queries(
 
 def epsilon_of(mechanism: Mechanism, workload: Workload, roughly: bool = False) -> float:
     """The publishable ε of `workload`; `roughly` it is up to a tenth more, and takes no seconds."""
-    limits = workload.max_queries, workload.max_answers
+    limits = workload.max_queries, workload.answered
     return worst_case_epsilon(mechanism, *limits, workload.delta, workload.n_classes, roughly)
 
 
@@ -241,11 +235,8 @@ def one_more_query(mechanism: Mechanism, workload: Workload) -> float | None:
     """How much ε another query, answered, would add; None where the mechanism allows no more."""
     more = None if workload.max_answers is None else workload.max_answers + 1
     try:
-        larger = epsilon_of(
-            mechanism,
-            dataclasses.replace(workload, max_queries=workload.max_queries + 1, max_answers=more),
-            roughly=True,
-        )
+        longer = replace(workload, max_queries=workload.max_queries + 1, max_answers=more)
+        larger = epsilon_of(mechanism, longer, roughly=True)
     except BudgetExceeded:
         return None
     return larger - epsilon_of(mechanism, workload, roughly=True) if math.isfinite(larger) else None
@@ -276,22 +267,21 @@ def _spread(shares: np.ndarray, n: int) -> np.ndarray:
 
 def epsilon_by_method(mechanism: Mechanism, workload: Workload) -> dict[str, float]:
     """The publishable ε of `workload` by each method that is proven for it; empty where there is one alone."""
-    answered = workload.max_queries if workload.max_answers is None else workload.max_answers
-    guarantee = mechanism.worst_case(workload.max_queries, answered)
+    guarantee = mechanism.worst_case(workload.max_queries, workload.answered)
     by_method = guarantee.by_method(workload.delta * (1 - SAMPLER_SHARES[0]))
     return {method: epsilon for method, epsilon in by_method.items() if math.isfinite(epsilon)}
 
 
-def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> Answerable:
-    """What the mechanism can ever answer, and how many teachers it would take."""
+def answerable(mechanism: Mechanism, n_teachers: int | None, n_classes: int) -> dict[str, float | None]:
+    """What a unanimous vote, the best there is, would get, and how many teachers it would take."""
     n_classes = parameters.classes(n_classes)
     n_teachers = None if n_teachers is None else parameters.teachers(n_teachers)
-    return Answerable(
-        n_teachers,
-        mechanism.answer_probability(n_teachers, n_classes) if n_teachers else None,
-        mechanism.teachers_needed(0.5, n_classes),
-        mechanism.teachers_needed(0.99, n_classes),
-    )
+    return {
+        "n_teachers": n_teachers,
+        "probability": mechanism.answer_probability(n_teachers, n_classes) if n_teachers else None,
+        "teachers_for_half": mechanism.teachers_needed(0.5, n_classes),
+        "teachers_for_99_percent": mechanism.teachers_needed(0.99, n_classes),
+    }
 
 
 def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: int) -> tuple[Counts, np.ndarray]:
@@ -300,20 +290,217 @@ def histograms_of_gaps(gaps: Mapping[int, float], n_teachers: int, n_classes: in
     The other classes get no votes: votes for them would only lower the winner's probability a little.
     """
     n_teachers, n_classes = parameters.teachers(n_teachers, "teachers"), parameters.classes(n_classes, "classes")
-    rows = []
     for gap, share in gaps.items():
         parameters.probability(share, "gaps")
         if not 0 <= gap <= n_teachers:
-            text = f"{{gaps}}: must be between 0 and the number of teachers, {n_teachers}"
-            raise ConfigError(text, gaps=gap)
-        row = np.zeros(n_classes, dtype=np.int64)
-        row[0] = (n_teachers + gap + 1) // 2
-        row[1] = n_teachers - row[0]
-        rows.append(row)
-    return np.array(rows), np.array(list(gaps.values()), dtype=np.float64)
+            raise ConfigError(f"{{gaps}}: must be between 0 and the number of teachers, {n_teachers}", gaps=gap)
+    counts = np.zeros((len(gaps), n_classes), dtype=np.int64)
+    counts[:, 0] = [(n_teachers + gap + 1) // 2 for gap in gaps]
+    counts[:, 1] = n_teachers - counts[:, 0]
+    return counts, np.array(list(gaps.values()), dtype=np.float64)
 
 
 def three_digits(value: float, up: bool = False) -> float:
     """The value with three digits, rounded to the nearest or up."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return round((math.ceil(value / unit - 1e-9) if up else round(value / unit)) * unit, 10)
+
+
+# What to begin with
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known before a kind of voters is chosen; all of it is public.
+
+    Parameters
+    ----------
+    records : int
+        About how many private records there are; with ids, persons.
+    n_classes : int
+        How many classes there are.
+    target_epsilon, delta : float
+        What may be spent.
+    n_public : int, default=None
+        How many public examples there are, if that is known.
+    near_is_alike : bool, default=False
+        Whether examples that are near each other are likely of one class, as in a table of few columns.
+    """
+
+    records: int
+    n_classes: int
+    target_epsilon: float
+    delta: float
+    n_public: int | None = None
+    near_is_alike: bool = False
+
+    @property
+    def max_queries(self) -> int:
+        """The most queries that are worth asking."""
+        return min(_MAX_QUERIES, self.n_public or _MAX_QUERIES)
+
+    @property
+    def enough_labels(self) -> int:
+        """How many labels a student wants."""
+        return min(_ENOUGH_LABELS_PER_CLASS * self.n_classes, self.max_queries)
+
+    def queries_per_variance(self) -> float:
+        """How many queries a variance of 1 allows: ε depends on queries/σ² alone, as the noise is nearly continuous.
+
+        From Rényi DP's closed form where ε is so small that one query is already too much for the noise it is
+        computed with.
+        """
+        log_delta = math.log(1 / self.delta)
+        closed_form = (math.sqrt(log_delta + self.target_epsilon) - math.sqrt(log_delta)) ** 2
+        if closed_form * _ONE_SIGMA**2 < 1:
+            return closed_form
+        one = {"name": "gnmax", "sigma": _ONE_SIGMA}
+        workload = Workload(1, None, self.delta, self.n_classes)
+        _, unit = solve_queries(one, self.target_epsilon, workload, roughly=True)
+        return unit.max_queries / _ONE_SIGMA**2
+
+
+@dataclass(frozen=True)
+class Choice(ABC):
+    """One way to spend the budget; each kind of voters that can be recommended has a subclass.
+
+    `labels` is how many public examples, or cells of them, are labelled.
+    """
+
+    voters: str
+    mechanism: dict[str, Any]
+    epsilon: float
+    asked: int
+    labels: int
+    n_teachers: int | None = None
+    records_each: int = 0
+    answered: int | None = None
+
+    @abstractmethod
+    def suits(self, situation: Situation) -> bool:
+        """Whether to begin with it, instead of with a kind of voters that is offered later."""
+
+    @property
+    @abstractmethod
+    def why(self) -> str:
+        """Why one would begin with it."""
+
+    @abstractmethod
+    def settings(self, delta: float) -> dict[str, Any]:
+        """The sections of a config."""
+
+    @abstractmethod
+    def rdp(self, order: float) -> float:
+        """The Rényi cost of a run, as a shared ledger charges it."""
+
+    @abstractmethod
+    def row(self) -> tuple[str, ...]:
+        """Voters, what is asked and what is labelled, as cells of a table."""
+
+    @property
+    @abstractmethod
+    def described(self) -> str:
+        """Voters, what is asked and by which mechanism, in a few words."""
+
+    def chances(self, n_classes: int) -> dict[float, tuple[float, float]]:
+        """For shares of the voters that agree: how likely an answer is, and the plurality's label."""
+        return {}
+
+    @abstractmethod
+    def explained(self, n_classes: int) -> list[str]:
+        """Lines for people: what to expect of it."""
+
+    @abstractmethod
+    def written(self, unit: str) -> list[str]:
+        """Lines of YAML with comments: the sections of a config that say who votes."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The choice to begin with, why, and the others."""
+
+    choice: Choice
+    why: str
+    others: tuple[Choice, ...]
+
+
+def recommend(
+    records: int,
+    n_classes: int,
+    target_epsilon: float,
+    delta: float,
+    n_public: int | None = None,
+    near_is_alike: bool = False,
+) -> Recommendation:
+    """Recommend voters, mechanism and budget for so many private records and, if known, public examples.
+
+    Each kind of voters offers choices, the default kind before the others, and the first that suits is recommended;
+    where none does, the first that offers any.
+    """
+    from pate.voters import DEFAULT, kind_names, kind_of
+
+    target_epsilon = parameters.epsilon(target_epsilon, "target_epsilon")
+    situation = Situation(
+        parameters.whole(records, "records", least=1),
+        parameters.classes(n_classes, "classes"),
+        target_epsilon,
+        parameters.delta(delta),
+        n_public,
+        near_is_alike,
+    )
+    check_delta(situation.delta, records, key="delta")
+    names = sorted(kind_names(), key=lambda name: name != DEFAULT)
+    offers = [offer for offer in (kind_of(name).choices(situation) for name in names) if offer]
+    if not offers:
+        raise ConfigError(
+            f"{{target_epsilon}}: out of reach with {records:,} records: noise would drown every vote; get more "
+            "records, or allow more",
+            target_epsilon=target_epsilon,
+        )
+    chosen = next((offer for offer in offers if offer[0].suits(situation)), offers[0])
+    passed = [offer[0] for offer in offers[: offers.index(chosen)]]
+    why = chosen[0].why
+    if passed and not near_is_alike:
+        why = (
+            f"{passed[0].voters} would give {passed[0].labels:,} labels within this ε, fewer than the "
+            f"{situation.enough_labels:,} that a student wants"
+        )
+    rest = [offer[0] for offer in offers if offer is not chosen]
+    rest += [choice for offer in offers for choice in offer[1:]]
+    return Recommendation(chosen[0], why, tuple(rest))
+
+
+def shared_budget(choice: Choice, delta: float, runs: int) -> SharedBudget | None:
+    """About the least budget of a shared ledger with room for so many runs of that choice; None where there is none."""
+    found = []
+    for order in _ORDERS_OF_A_LEDGER:
+        cost = runs * choice.rdp(order)
+        if math.isfinite(cost):
+            least = max(cost + epsilon_of_rdp(0.0, order, delta), 1e-3)
+            budget = SharedBudget(order, round_up(1.01 * least), delta)  # a share of δ is for the samplers
+            found += [budget] if budget.rdp >= cost else []
+    return min(found, key=lambda budget: budget.epsilon, default=None)
+
+
+def usual_delta(records: int) -> float:
+    """A tenth of one over the records, as a power of ten, and 1e-5 at most.
+
+    >>> usual_delta(20_000), usual_delta(300)
+    (1e-06, 1e-05)
+    """
+    return min(1e-5, 10.0 ** math.floor(math.log10(0.1 / records) + 1e-9))
+
+
+def round_up(epsilon: float) -> float:
+    """Two decimals: a limit that people can write down, and that ε is within."""
+    return math.ceil(100 * epsilon - 1e-9) / 100
+
+
+def describe_parameters(mechanism: Mapping[str, Any]) -> str:
+    """The parameters of a mechanism that are given; counts are whole numbers, however large.
+
+    >>> describe_parameters({"name": "msvec", "epsilon": 2.0, "max_queries": 1_234_567, "n_teachers": None})
+    'epsilon 2, max_queries 1234567'
+    """
+    given = {key: value for key, value in mechanism.items() if key != "name" and value is not None}
+    return ", ".join(f"{key} {f'{value:g}' if isinstance(value, float) else value}" for key, value in given.items())

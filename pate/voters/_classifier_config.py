@@ -25,7 +25,7 @@ from pate.voters import DEFAULT, kind_names, kind_of
 from pate.voters.base import Voters
 
 if TYPE_CHECKING:
-    from pate.planning.recommend import Choice
+    from pate.planning.plan import Choice
 
 Kind = type[Voters[Any]]
 
@@ -194,7 +194,7 @@ def _is_usual(name: str, value: Any) -> bool:
 
 def _recommended(given: Mapping[str, Any], kind: Kind | None, n_public: int, n_classes: int) -> Choice | None:
     """The first recommendation of that kind; None where it is used whether it is recommended or not."""
-    from pate.planning.recommend import recommend
+    from pate.planning.plan import recommend
 
     count, target = given["public_record_count"], target_of(given)
     try:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from pate.audit._interface import OneRunAudit, RecordVotes
     from pate.boundary._aggregator import Aggregator
-    from pate.planning.plan import Workload
-    from pate.planning.recommend import Choice, Situation
+    from pate.planning.plan import Choice, Situation, Workload
     from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.runs.run import Run

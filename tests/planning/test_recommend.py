@@ -10,8 +10,7 @@ from support.command_line import in_process
 
 from pate.config import parse_config
 from pate.errors import ConfigError
-from pate.planning.plan import Workload, epsilon_of, solve_queries
-from pate.planning.recommend import recommend, usual_delta
+from pate.planning.plan import Workload, epsilon_of, recommend, solve_queries, usual_delta
 from pate.voters import voters_of
 from pate.voters.teachers._choice import TeachersChoice
 

@@ -12,8 +12,7 @@ from pate.components._registry import counted
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import Histogram, build
 from pate.mechanisms._cell_costs import Round, cost_of, guarantee
-from pate.planning.plan import min_noise, three_digits
-from pate.planning.recommend import Choice, Situation, describe_parameters, round_up
+from pate.planning.plan import Choice, Situation, describe_parameters, min_noise, round_up, three_digits
 
 _SURE = 0.95
 _MIN_PUBLIC = 2

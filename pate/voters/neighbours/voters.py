@@ -28,7 +28,7 @@ from pate.voters.neighbours._settings import NeighboursConfig
 if TYPE_CHECKING:
     from pate.audit._interface import OneRunAudit, RecordVotes
     from pate.boundary._aggregator import Aggregator
-    from pate.planning.recommend import Choice, Situation
+    from pate.planning.plan import Choice, Situation
     from pate.report.schema import Queries, VotersFacts
     from pate.runs.context import RunContext
     from pate.students._posterior import Labelled

@@ -18,8 +18,17 @@ from numpy.typing import NDArray
 from pate.accounting import _parameters as parameters
 from pate.errors import DataError
 from pate.mechanisms import Mechanism, build
-from pate.planning.plan import Workload, epsilon_of, histograms_of_gaps, solve_noise, three_digits
-from pate.planning.recommend import Choice, Situation, describe_parameters, round_up
+from pate.planning.plan import (
+    Choice,
+    Situation,
+    Workload,
+    describe_parameters,
+    epsilon_of,
+    histograms_of_gaps,
+    round_up,
+    solve_noise,
+    three_digits,
+)
 
 if TYPE_CHECKING:
     from pate.data.private import PrivateData

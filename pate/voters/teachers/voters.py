@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pate.audit._interface import OneRunAudit, RecordVotes
     from pate.boundary._aggregator import Aggregator
     from pate.mechanisms import Mechanism
-    from pate.planning.plan import Workload
-    from pate.planning.recommend import Choice, Situation
+    from pate.planning.plan import Choice, Situation, Workload
     from pate.report.schema import TeacherKind
     from pate.runs.context import RunContext
     from pate.runs.run import Run
