@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from pate.audit._interface import OneRunAudit
 from pate.audit.mechanism import audit_mechanism
 from pate.audit.one_run import (
     OneRun,
@@ -31,6 +30,7 @@ from pate.audit.one_run import (
     audit_sampling,
     spikes,
 )
+from pate.audit.results import OneRunAudit
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import Config
@@ -82,7 +82,7 @@ def _drawn(mechanism: Mechanism, confidence: float, single: bool = False) -> Bou
 
 
 def _guessed(found: OneRun) -> Bound:
-    return Bound(found.guessed.epsilon_lower, found.epsilon_claimed)
+    return Bound(found.epsilon_lower, found.epsilon_claimed)
 
 
 def _canaries(audit: OneRunAudit, confidence: float) -> Bound:

@@ -1,18 +1,7 @@
-"""The mechanism itself: millions of draws through the real aggregator, on the histograms it tells apart best.
+"""The two halves of PATE's guarantee, tried on the real program: how far one record moves the votes, and the noise.
 
-Draws go through an `Aggregator` with a ledger of its own, its stream, sampler and entropy; some of them the whole way,
-collected, charged, stored and read back. Three things are tried, and what may go wrong is shared between them:
-
-* the worst pair of neighbouring histograms and its event, both from exact probabilities: how close to the claim the
-  real sampler comes (nine tenths of what may go wrong);
-* other pairs, with answers that are more probable, and of every class against all others: bugs that the worst pair
-  does not show;
-* whether noise repeats: in a second aggregator, or in a copy of the process. Noise that can be drawn again can be
-  subtracted, so no ε holds.
-
-Assumes: the attacker knows all votes but one, and sees the answers to one query over and over; the claim is that of
-one query. The bound is Clopper and Pearson's, as in Jagielski, Ullman, Oprea 2020; of queries that share noise (MSvec)
-a short stream is drawn, and repeats are not looked for.
+`ChangedRecord` counts votes again with one record changed. `MechanismDraws` draws millions of answers through the real
+aggregator, on the histograms it tells apart best.
 """
 
 from __future__ import annotations
@@ -22,9 +11,10 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +22,6 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from pate.accounting import _parameters as parameters
-from pate.audit._interface import scratch_folder
 from pate.audit._target import Subject
 from pate.audit.confidence_bounds import (
     Floats,
@@ -44,9 +33,12 @@ from pate.audit.confidence_bounds import (
     epsilon_from_samples,
     log_excess,
 )
-from pate.audit.results import Attack, AttackResult, NotApplicable, Options
+from pate.audit.results import Attack, AttackResult, NotApplicable, Options, fewer_records, scratch_folder
 from pate.boundary._aggregator import Aggregator
+from pate.components._registry import counted
 from pate.config import Config
+from pate.data.private import Records
+from pate.data.public import PublicData
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
 from pate.mechanisms._cell_costs import Round, guarantee
@@ -54,6 +46,7 @@ from pate.mechanisms.base import Counts
 from pate.noise.integer import Entropy
 from pate.storage._files import KEY_BYTES
 
+_TRIES, _FEW_TRIES = 5, 2  # of each kind of change
 DRAWS, FEW_DRAWS = 100_000_000, 2_000_000
 _AT_ONCE = 1 << 18
 _WHOLE_WAY = 400  # queries that are collected, charged, stored and read back, in each of three ledgers
@@ -68,6 +61,12 @@ _OUT_OF_REACH = 4  # times the votes that are sure to win: classes without votes
 _SURE = 0.999
 _TWO_ERRORS, _OFTEN = 2.0, 100.0
 _LEVELS = (0.5, 0.25, 0.1, 0.01)  # how probable the answer is that a moved vote makes less so
+
+
+def _config_of_votes(subject: Subject, attack: str) -> Config:
+    if not isinstance(subject.config, Config) or subject.kind != "student":
+        raise NotApplicable(f"{attack}: is about the votes of PATE")
+    return subject.config
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,22 @@ class MechanismAudit:
 
 
 class MechanismDraws(Attack):
-    """One finding for each mechanism that the run's config names."""
+    """Millions of draws from each mechanism that the run's config names.
+
+    Draws go through an `Aggregator` with a ledger of its own, its stream, sampler and entropy; some of them the whole
+    way, collected, charged, stored and read back. Three things are tried, and what may go wrong is shared between them:
+
+    * the worst pair of neighbouring histograms and its event, both from exact probabilities: how close to the claim the
+      real sampler comes (nine tenths of what may go wrong);
+    * other pairs, with answers that are more probable, and of every class against all others: bugs that the worst pair
+      does not show;
+    * whether noise repeats: in a second aggregator, or in a copy of the process. Noise that can be drawn again can be
+      subtracted, so no ε holds.
+
+    Assumes: the attacker knows all votes but one, and sees the answers to one query over and over; the claim is that of
+    one query. The bound is Clopper and Pearson's, as in Jagielski, Ullman, Oprea 2020; of queries that share noise
+    (MSvec) a short stream is drawn, and repeats are not looked for.
+    """
 
     name = title = "mechanism"
     explanation = (
@@ -98,10 +112,8 @@ class MechanismDraws(Attack):
     def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
         from pate.voters import voters_of
 
-        config = subject.config
-        if not isinstance(config, Config) or subject.kind != "student":
-            raise NotApplicable("mechanism: is about the votes of PATE")
-        voters, draws = voters_of(config), FEW_DRAWS if options.quick else DRAWS
+        voters = voters_of(_config_of_votes(subject, self.name))
+        draws = FEW_DRAWS if options.quick else DRAWS
         single = voters.counts_one_record
         for mechanism in dict.fromkeys(voters.audited_mechanisms()):
             with options.console.working(f"{draws:,} draws from {mechanism}"):
@@ -412,3 +424,121 @@ def _to_be_shown(likely: Floats, unlikely: Floats, delta: float, draws: int) -> 
     seen = np.maximum(np.minimum(likely, unlikely) * draws, 1e-9)
     margin = _TWO_ERRORS * np.sqrt(2 / seen)
     return np.maximum(by_rates, np.where(seen > _OFTEN, log_excess(likely, unlikely, delta) - margin, 0.0))
+
+
+# How far one record moves the votes
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The most that a record moved, in votes of one query or in counts of one round, and the most that it may."""
+
+    moved: float
+    allowed: float
+    change: str
+    """What was done to the record that moved most beyond what it may."""
+    epsilon_shown: float
+    epsilon_claimed: float
+    tries: int
+    what: str
+    """What was counted: votes of a query, or counts of a round."""
+
+    @property
+    def refutes(self) -> bool:
+        return self.moved > self.allowed
+
+
+class ChangedRecord(Attack):
+    """One record removed, added or changed, and the votes counted again: no noise, no statistics, no false alarms.
+
+    Every guarantee of PATE rests on how far one record can move what noise is added to. So records are changed one at a
+    time, the real partition, teachers or cells and the real aggregator count again, and histograms are compared. With
+    teachers as many votes may move in a query as the mechanism's `votes_per_record` says: one; with neighbours as many
+    counts may change by 1 as a record has votes, twice as many if it was changed.
+
+    Where a record moved more than it may, `epsilon_lower` is what a query (a round) of the mechanism costs if a record
+    moves that much and the other votes are as bad as they can be: exact, not a matter of chance. Where none did there
+    is no such figure, and only the records that were tried are known.
+    """
+
+    name = title = "sensitivity"
+    explanation = (
+        "Changes one record, counts all votes again by the real program, and looks whether more moved than the proof "
+        "allows."
+    )
+
+    def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
+        config = _config_of_votes(subject, self.name)
+        tries = _FEW_TRIES if options.quick else _TRIES
+        with options.console.working("counting votes again with one record changed"):
+            found = audit_sensitivity(
+                config, subject.data, subject.records, tries=tries, config_dir=subject.config_dir, seed=options.seed
+            )
+        yield AttackResult(
+            attack=self.title,
+            model=subject.name,
+            assumes="the attacker knows all records but one, and the other votes are as bad as they can be; no chance",
+            relation=f"a record {found.change}",
+            epsilon_lower=found.epsilon_shown if found.refutes else None,
+            confidence=1.0,
+            delta=subject.delta,
+            epsilon_claimed=found.epsilon_claimed,
+            note=f"of {found.tries} records tried, one moved {counted(found.moved)} {found.what}; it may move "
+            f"{counted(found.allowed)}",
+        )
+
+
+def audit_sensitivity(
+    config: Config,
+    public: PublicData,
+    records: Records,
+    *,
+    tries: int = _FEW_TRIES,
+    config_dir: Path = Path(),
+    seed: int = 0,
+) -> Sensitivity:
+    """Count the votes of the records, and of `tries` neighbouring data sets of each kind."""
+    from pate.preflight._features import with_learned_features
+    from pate.voters import voters_of
+
+    public = replace(public, per_person=records.ids is not None)
+    count = voters_of(with_learned_features(config, public.X_public)).vote_counter(
+        public, config_dir, secrets.token_bytes(KEY_BYTES)
+    )
+    if count is None:
+        raise NotApplicable("sensitivity: these votes are not those of records")
+    records = fewer_records(records, count.max_records, seed)
+    before = count(records)
+    seen = []
+    for change, neighbour in _neighbours(public, records, tries, np.random.default_rng(seed)):
+        moved, allowed = count.moved(count(neighbour) - before, change)
+        seen.append((moved / allowed, moved, allowed, change))
+    _, moved, allowed, change = max(seen)
+    shown, claimed = count.costs(moved, change)
+    return Sensitivity(moved, allowed, change, shown, claimed, len(seen), count.what)
+
+
+def _neighbours(
+    public: PublicData, records: Records, tries: int, rng: np.random.Generator
+) -> Iterator[tuple[str, Records]]:
+    """Neighbouring data sets. The first and some other records go; a public example with some label comes in front.
+
+    A record changes under its id, where there are ids; where records vote themselves it may without.
+    """
+    n_classes = public.n_classes
+    for number in range(tries):
+        row = 0 if number == 0 else int(rng.integers(len(records)))
+        if records.ids is None:
+            kept = np.arange(len(records)) != row
+        else:
+            kept = np.array([person != records.ids[row] for person in records.ids])
+        yield "added or removed", records.only(kept)
+        stranger, label = public.X_public[int(rng.integers(len(public.X_public)))], int(rng.integers(n_classes))
+        X, y = np.concatenate([stranger[None], records.X]), np.concatenate([[label], records.y])
+        ids = None if records.ids is None else ["somebody else", *records.ids]
+        yield "added or removed", Records(X.astype(records.X.dtype), y, ids)
+        other = records.y.copy()
+        other[row] = (other[row] + 1) % n_classes
+        moved = records.X.copy()
+        moved[row] = stranger
+        yield "changed", Records(moved, other, records.ids)

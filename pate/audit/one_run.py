@@ -12,8 +12,9 @@ that there is no better attack; `confidence_bounds.plan` says what a number of c
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pate.audit._interface import Guessed, OneRunAudit, fair_coins, guess
 from pate.audit._target import Baseline, Fitted, Subject
-from pate.audit.confidence_bounds import epsilon_from_rates
+from pate.audit.confidence_bounds import epsilon_from_rates, one_run_epsilon
 from pate.audit.membership import auc_error
-from pate.audit.results import Attack, AttackResult, NotApplicable, Options
+from pate.audit.results import Attack, AttackResult, NotApplicable, OneRunAudit, Options, fair_coins
 from pate.baselines._sgd_accounting import epsilon_of
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
@@ -53,17 +53,67 @@ _Step = tuple[str, str, Callable[[], "OneRun"]]
 
 @dataclass(frozen=True)
 class OneRun:
-    """What one run with canaries showed."""
+    """What a run with canaries showed, by the best of several ways to guess, all fixed beforehand.
 
-    guessed: Guessed
+    `epsilon_lower` pays for having tried them all.
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+    epsilon_lower: float
+    score: str
+    """What the best guesses went by."""
+    auc: float
+    """The area under the ROC curve of that score."""
     epsilon_claimed: float
     delta: float
     confidence: float
-    relation: str
+    relation: str = "a record added or removed"
 
     @property
     def refutes(self) -> bool:
-        return self.guessed.epsilon_lower > self.epsilon_claimed
+        return self.epsilon_lower > self.epsilon_claimed
+
+
+_WAYS = (("sign", 1.0), ("both", 1 / 2), ("both", 1 / 8), ("both", 1 / 32), ("in", 1 / 8), ("in", 1 / 32))
+"""How many guesses are made, fixed beforehand: this share of the canaries with the highest scores is said to be in
+and, for "both", as many with the lowest to be out. For "sign", all with a score above 0 are in and all others out."""
+
+
+def guess(
+    scores: Mapping[str, NDArray[np.float64]],
+    coins: NDArray[np.bool_],
+    claimed: float,
+    delta: float,
+    confidence: float,
+    relation: str = "a record added or removed",
+) -> OneRun:
+    """What the scores show about the coins: the higher a canary's score, the likelier it is said to be in.
+
+    Each score is tried in a few ways, and 1 − confidence is shared equally by all tries. Ties are broken at random.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    best: OneRun | None = None
+    each = (1 - confidence) / (len(scores) * len(_WAYS))
+    n = len(coins)
+    for name, score in scores.items():
+        shuffled = np.argsort(np.frombuffer(os.urandom(8 * n), dtype=np.uint64), kind="stable")
+        order = shuffled[np.argsort(-np.nan_to_num(score[shuffled]), kind="stable")]
+        for sides, share in _WAYS:
+            few = max(1, int(share * n))
+            correct, guesses = int(coins[order[:few]].sum()), few
+            if sides == "sign":
+                correct, guesses = int(((score > 0) == coins).sum()), n
+            elif sides == "both" and n >= 2 * few:
+                correct, guesses = correct + int((~coins[order[n - few :]]).sum()), 2 * few
+            shown = one_run_epsilon(n, guesses, correct, delta, 1 - each)
+            if best is None or shown > best.epsilon_lower:
+                auc = float(roc_auc_score(coins, score)) if 0 < coins.sum() < n else 0.5
+                best = OneRun(n, guesses, correct, shown, name, auc, claimed, delta, confidence, relation)
+    assert best is not None  # there is a score
+    return best
 
 
 class OneRunCanaries(Attack):
@@ -95,19 +145,9 @@ def _of_pate(subject: Subject, options: Options) -> list[_Step]:
     if not audits:
         raise NotApplicable("one-run: these voters take no canaries among the records")
 
-    def work(audit: OneRunAudit) -> OneRun:
-        return audit_pipeline(
-            audit,
-            subject.data,
-            subject.records,
-            delta=config.budget.delta,
-            canaries=options.canaries,
-            confidence=options.confidence,
-            config_dir=subject.config_dir,
-            seed=options.seed,
-        )
-
-    return [(audit.kind, "everything", partial(work, audit)) for audit in audits]
+    given = {"canaries": options.canaries, "confidence": options.confidence, "seed": options.seed}
+    work = partial(audit_pipeline, public=subject.data, records=subject.records, config_dir=subject.config_dir)
+    return [(audit.kind, "everything", partial(work, audit, delta=config.budget.delta, **given)) for audit in audits]
 
 
 def _of_baseline(subject: Subject, options: Options) -> list[_Step]:
@@ -147,22 +187,22 @@ def _of_baseline(subject: Subject, options: Options) -> list[_Step]:
 
 
 def _result(subject: Subject, name: str, knows: str, shown: OneRun) -> AttackResult:
-    guessed, without_chance = shown.guessed, shown.confidence == 1
+    without_chance, n = shown.confidence == 1, shown.canaries
     by_scores = knows != "many" and not without_chance
-    told = f"{guessed.correct} of {guessed.guesses} guesses right, by: {guessed.score}"
+    told = f"{shown.correct} of {shown.guesses} guesses right, by: {shown.score}"
     return AttackResult(
         attack=name,
         model=subject.name,
         assumes=_ASSUMES[knows],
         relation=shown.relation,
-        canaries=guessed.canaries,
-        auc=guessed.auc if by_scores else None,
-        auc_error=auc_error(guessed.auc, guessed.canaries // 2, -(-guessed.canaries // 2)) if by_scores else None,
-        epsilon_lower=None if without_chance and not shown.refutes else guessed.epsilon_lower,
+        canaries=n,
+        auc=shown.auc if by_scores else None,
+        auc_error=auc_error(shown.auc, n // 2, -(-n // 2)) if by_scores else None,
+        epsilon_lower=None if without_chance and not shown.refutes else shown.epsilon_lower,
         confidence=shown.confidence,
         delta=shown.delta,
         epsilon_claimed=shown.epsilon_claimed,
-        note=guessed.score if without_chance else told,
+        note=shown.score if without_chance else told,
     )
 
 
@@ -181,9 +221,8 @@ def audit_pipeline(
 
     `seed` chooses where canaries stand, never their coins.
     """
-    claimed = audit.claimed(public.n_classes)
     scores, coins = audit.find_scores(public, records, canaries, config_dir, seed)
-    return OneRun(guess(scores, coins, delta, confidence), claimed, delta, confidence, audit.relation)
+    return guess(scores, coins, audit.claimed(public.n_classes), delta, confidence, audit.relation)
 
 
 def alone(config: Config) -> Config:
@@ -255,8 +294,7 @@ def audit_gradients(
     with warnings.catch_warnings(action="ignore"):
         watched.fit(X, np.zeros(len(X), dtype=np.int64))
     claimed = epsilon_of([(sigma, rate, steps)], model.delta, model.accountant)
-    guessed = guess({"gradients": ratios, "exact gradients": exact}, coins, model.delta, confidence)
-    return OneRun(guessed, claimed, model.delta, confidence, "a record added or removed")
+    return guess({"gradients": ratios, "exact gradients": exact}, coins, claimed, model.delta, confidence)
 
 
 def audit_inputs(
@@ -288,8 +326,7 @@ def audit_inputs(
         for axis in (i for i, size in enumerate(array.shape) if size == flat.shape[1]):
             entries = np.abs(np.moveaxis(array, axis, 0).reshape(flat.shape[1], -1)).sum(axis=1)
             scores[f"{name}, axis {axis}"] = entries[largest]
-    guessed = guess(scores, coins, fitted.delta_, confidence)
-    return OneRun(guessed, fitted.epsilon_, fitted.delta_, confidence, "a record added or removed")
+    return guess(scores, coins, fitted.epsilon_, fitted.delta_, confidence)
 
 
 def spikes(shape: Sequence[int], n: int, height: float = 100.0) -> NDArray[np.float32]:
@@ -319,8 +356,8 @@ def audit_clipping(model: DPSGDClassifier, *, confidence: float = 1.0) -> OneRun
         sigma, rate, steps, _ = model.plan()
     beyond = max(1.0, round(moved, 3))
     shown, claimed = (epsilon_of([(s, rate, steps)], model.delta, model.accountant) for s in (sigma / beyond, sigma))
-    guessed = Guessed(1, 1, 1, shown, f"a record moved the sum by {moved:.3f} clipping norms", 1.0)
-    return OneRun(guessed, claimed, model.delta, confidence, "a record added or removed")
+    told = f"a record moved the sum by {moved:.3f} clipping norms"
+    return OneRun(1, 1, 1, shown, told, 1.0, claimed, model.delta, confidence)
 
 
 def audit_sampling(model: DPSGDClassifier, *, runs: int, confidence: float) -> OneRun:
@@ -354,8 +391,8 @@ def _of_many(
     if 0 < inside < n:
         hits, alarms = int((said & coins).sum()), int((said & ~coins).sum())
         shown = epsilon_from_rates(hits, inside, alarms, n - inside, delta, confidence)
-    guessed = Guessed(n, n, right, shown, "one canary in each of many runs", right / n)
-    return OneRun(guessed, claimed, delta, confidence, relation)
+    told = "one canary in each of many runs"
+    return OneRun(n, n, right, shown, told, right / n, claimed, delta, confidence, relation)
 
 
 def audit_erm(model: DPLinearClassifier, *, runs: int, confidence: float) -> OneRun:

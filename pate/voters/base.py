@@ -27,7 +27,7 @@ from pate.planning.costs import ReleaseCost
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pate.audit._interface import OneRunAudit, RecordVotes
+    from pate.audit.results import OneRunAudit, RecordVotes
     from pate.boundary._aggregator import Aggregator
     from pate.planning.plan import Choice, Situation, Workload
     from pate.report.schema import Queries, VotersFacts

@@ -9,7 +9,7 @@ import pytest
 from support.subjects import Memory, made_subject, random_examples
 
 from pate.audit._target import Subject, TargetExamples
-from pate.audit.attribute import AttributeInference
+from pate.audit.membership import AttributeInference
 from pate.audit.results import NotApplicable, Options
 
 OPTIONS = Options(sensitive=("s",))

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from pate.audit._interface import Canaries, fair_coins, guess
 from pate.audit.confidence_bounds import plan
-from pate.audit.one_run import alone, audit_erm, audit_gradients, spikes
-from pate.audit.results import Options
+from pate.audit.mechanism import audit_sensitivity
+from pate.audit.one_run import alone, audit_erm, audit_gradients, guess, spikes
+from pate.audit.results import Canaries, Options, fair_coins
 from pate.audit.runner import audit
-from pate.audit.sensitivity import audit_sensitivity
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.config import Config, parse_config
@@ -72,7 +71,7 @@ def test_guesses_show_most_of_what_leaks_and_pay_for_every_try():
     for _ in range(trials):
         coins = rng.random(1000) < 0.5
         scores = {"told": randomised_response(coins, epsilon, rng), "nothing": rng.random(1000)}
-        found.append(guess(scores, coins, 0.0, confidence))
+        found.append(guess(scores, coins, 1.0, 0.0, confidence))
     assert all(one.score == "told" for one in found)
     shown = np.array([one.epsilon_lower for one in found])
     assert binomtest(int((shown > epsilon).sum()), trials, 1 - confidence, alternative="greater").pvalue > 1e-6
@@ -82,9 +81,9 @@ def test_guesses_show_most_of_what_leaks_and_pay_for_every_try():
 def test_nothing_is_shown_by_scores_that_know_nothing_and_all_by_those_that_know():
     """False alarm: 1e-6."""
     coins = fair_coins(200)
-    nothing = guess({"noise": np.random.default_rng(2).random(200)}, coins, 0.0, 1 - 1e-6)
+    nothing = guess({"noise": np.random.default_rng(2).random(200)}, coins, 1.0, 0.0, 1 - 1e-6)
     assert nothing.epsilon_lower == 0
-    known = guess({"coin": coins.astype(float)}, coins, 0.0, 0.95)
+    known = guess({"coin": coins.astype(float)}, coins, 1.0, 0.0, 0.95)
     assert known.correct == known.guesses == 200
     assert known.epsilon_lower == pytest.approx(math.log(1 / ((6 / 0.05) ** (1 / 200) - 1)), rel=1e-6)
 
@@ -158,13 +157,13 @@ def test_the_gradients_of_all_steps_tell_who_was_in():
     given = {"sigma": 1.0, "delta": 1e-9, "n_records": 20, "lot_size": 20, "epochs": 4, "clip_norm": 1.0}
     model = DPSGDClassifier(classes=range(2), model="linear", accountant="rdp", **given)
     found = audit_gradients(model, canaries=400, confidence=1 - 1e-6)
-    assert 0.8 < found.guessed.epsilon_lower < found.epsilon_claimed
+    assert 0.8 < found.epsilon_lower < found.epsilon_claimed
 
 
 def test_a_coefficient_tells_about_its_only_record():
     """False alarm: 1e-6; and as probable that too little is seen."""
     found = audit_erm(DPLinearClassifier(4.0, n_records=10, loss="huber"), runs=400, confidence=1 - 1e-6)
-    assert 0.1 < found.guessed.epsilon_lower < found.epsilon_claimed
+    assert 0.1 < found.epsilon_lower < found.epsilon_claimed
 
 
 def test_spikes_have_a_feature_each():

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import pate.baselines.dp_sgd as sgd
-from pate.audit import sensitivity
-from pate.audit.mechanism import FEW_DRAWS, audit_mechanism
+from pate.audit import mechanism
+from pate.audit.mechanism import FEW_DRAWS, audit_mechanism, audit_sensitivity
 from pate.audit.one_run import (
     OneRun,
     alone,
@@ -28,7 +28,6 @@ from pate.audit.one_run import (
     audit_sampling,
     spikes,
 )
-from pate.audit.sensitivity import audit_sensitivity
 from pate.baselines import _networks as networks
 from pate.baselines import sampling
 from pate.baselines.dp_erm import DPLinearClassifier
@@ -164,8 +163,8 @@ def test_noise_from_a_seed_is_found_as_it_comes_again(plant, monkeypatch):
 def test_noise_from_a_seed_is_found_by_canaries_too(monkeypatch):
     a_seed_for_every_aggregator(monkeypatch)
     found = in_one_run(neighbours(), canaries=200, confidence=0.999)
-    assert found.guessed.score == "replay"
-    assert found.guessed.correct == found.guessed.guesses
+    assert found.score == "replay"
+    assert found.correct == found.guesses
     assert found.refutes
 
 
@@ -210,7 +209,7 @@ def weighed_by_accuracy(monkeypatch):
 @pytest.mark.parametrize("plant", [in_two_parts, by_position, weighed_by_accuracy])
 def test_votes_that_move_too_far_are_found_by_counting_again(plant, monkeypatch):
     """The key is fixed, and with it which records are tried where: nothing of it is left to chance."""
-    monkeypatch.setattr(sensitivity.secrets, "token_bytes", lambda n: bytes([3]) * n)
+    monkeypatch.setattr(mechanism.secrets, "token_bytes", lambda n: bytes([3]) * n)
     plant(monkeypatch)
     found = audit_sensitivity(teachers(), *DATA, tries=1)
     assert found.refutes, found
@@ -255,12 +254,12 @@ CLIPPED_SUM = sgd.clipped_sum
 
 def test_clipping_after_the_sum_is_found(monkeypatch):
     right = audit_clipping(model())
-    assert right.guessed.epsilon_lower == pytest.approx(right.epsilon_claimed)
+    assert right.epsilon_lower == pytest.approx(right.epsilon_claimed)
     assert not right.refutes
     monkeypatch.setattr(sgd, "clipped_sum", clipped_after_the_sum)
     found = audit_clipping(model())
     assert found.refutes
-    assert "by 2.000" in found.guessed.score
+    assert "by 2.000" in found.score
 
 
 class ForgetsNoiseOnce(DPSGDClassifier):
@@ -277,7 +276,7 @@ class ForgetsNoiseOnce(DPSGDClassifier):
 
 def test_noise_forgotten_in_one_of_ten_steps_is_found():
     found = audit_gradients(model(ForgetsNoiseOnce), canaries=500, confidence=0.999)
-    assert found.guessed.score == "exact gradients"
+    assert found.score == "exact gradients"
     assert found.refutes, found
 
 
@@ -310,7 +309,7 @@ def test_published_statistics_of_batches_are_found(monkeypatch):
     X, y = np.zeros((40, 60), dtype=np.float32), RNG.integers(0, 3, 40)
     canaries = spikes((60,), 60), np.zeros(60, dtype=np.int64)
     found = audit_inputs(leaky, X, y, *canaries, confidence=0.999)
-    assert "running_mean" in found.guessed.score
+    assert "running_mean" in found.score
     assert found.refutes, found
     assert not audit_inputs(model(), X, y, *canaries, confidence=SURE).refutes
 

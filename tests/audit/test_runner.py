@@ -15,11 +15,10 @@ from support.subjects import made_subject, random_examples
 from typer.testing import CliRunner
 
 from pate import pipeline
-from pate.audit._page import render_audit
 from pate.audit._target import Baseline, NonprivateTrainer, subject_of
 from pate.audit.membership import LossThreshold
 from pate.audit.results import AttackResult, Audit, Audited, Options, attack_classes
-from pate.audit.runner import audit, beside_control
+from pate.audit.runner import audit, beside_control, render_audit
 from pate.baselines._run import run_baseline
 from pate.cli import app
 from pate.cli._audit import _show

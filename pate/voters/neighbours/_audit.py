@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit._interface import (
+from pate.audit.results import (
     Canaries,
     OneRunAudit,
     Scores,

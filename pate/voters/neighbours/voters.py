@@ -26,7 +26,7 @@ from pate.voters.neighbours._choice import check_cells, describe_plan, plan_of_r
 from pate.voters.neighbours._settings import NeighboursConfig
 
 if TYPE_CHECKING:
-    from pate.audit._interface import OneRunAudit, RecordVotes
+    from pate.audit.results import OneRunAudit, RecordVotes
     from pate.boundary._aggregator import Aggregator
     from pate.planning.plan import Choice, Situation
     from pate.report.schema import Queries, VotersFacts

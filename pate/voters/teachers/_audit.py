@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.audit._interface import (
+from pate.audit.mechanism import worst_pair
+from pate.audit.results import (
     Canaries,
     OneRunAudit,
     Scores,
@@ -25,7 +26,6 @@ from pate.audit._interface import (
     student_scores,
     with_quick_student,
 )
-from pate.audit.mechanism import worst_pair
 from pate.boundary._aggregator import Aggregator, query_ids
 from pate.boundary._guard import silenced
 from pate.data.partition import parts_of

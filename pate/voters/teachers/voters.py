@@ -19,7 +19,7 @@ from pate.voters.queries import QueryVoters
 from pate.voters.teachers._settings import TeacherRound, TeachersConfig
 
 if TYPE_CHECKING:
-    from pate.audit._interface import OneRunAudit, RecordVotes
+    from pate.audit.results import OneRunAudit, RecordVotes
     from pate.boundary._aggregator import Aggregator
     from pate.mechanisms import Mechanism
     from pate.planning.plan import Choice, Situation, Workload
