@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     )
     from pate.pipeline import run
     from pate.planning.costs import worst_case_epsilon
-    from pate.runs.model_store import load_model
-    from pate.runs.predictor import load
+    from pate.runs.model_store import load, load_model
     from pate.runs.run import Run
 
 __version__ = "0.1.0"
@@ -61,7 +60,7 @@ _HOMES = {
     "Run": "pate.runs.run",
     "UNANSWERED": "pate.mechanisms",
     "exact_epsilon": "pate.accounting.exact",
-    "load": "pate.runs.predictor",
+    "load": "pate.runs.model_store",
     "load_config": "pate.config",
     "load_model": "pate.runs.model_store",
     "run": "pate.pipeline",

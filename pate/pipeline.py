@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pate.baselines._nonprivate import nonprivate_model
-from pate.boundary._aggregator import open_aggregator, shared_ledger
+from pate.boundary._aggregator import open_aggregator
 from pate.cluster._connect import check_address, joins
 from pate.cluster._metrics import published_metrics
 from pate.cluster._session import check_workers, joined
@@ -19,7 +19,7 @@ from pate.data._sources import read_by_workers
 from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
 from pate.errors import ConfigError
-from pate.followup._unlearning import drop_forgotten
+from pate.followup import drop_forgotten
 from pate.networks._process import waiting_threads
 from pate.preflight import check_components, run_checks
 from pate.report._builder import report_of_run
@@ -27,6 +27,7 @@ from pate.report._files import store_report, write_pages
 from pate.report.sections._pipeline import save_examples
 from pate.runs import _files as files
 from pate.runs._console import Console
+from pate.runs._run_ledger import shared_ledger
 from pate.runs.context import Outcome, RunContext, RunOptions, begin_run
 from pate.runs.run import Run, remove_empty_run
 from pate.students._held_out import held_out_unless_tested

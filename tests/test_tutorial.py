@@ -16,7 +16,7 @@ from support.command_line import in_process
 from pate.config import load_config
 from pate.data._sources import load
 from pate.report._files import read_report
-from pate.runs.predictor import Predictor
+from pate.runs.model_store import Predictor
 from pate.runs.run import Run
 
 PAGE = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")

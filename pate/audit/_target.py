@@ -217,7 +217,7 @@ def _members(run: Run, data: PublicData, private: PrivateData) -> TargetExamples
     if version.pending is not None:
         raise RunError(f"{run.place}: a `pate forget` was interrupted there; run it again, then audit")
     if isinstance(run.config, Config):
-        from pate.followup._unlearning import drop_forgotten
+        from pate.followup import drop_forgotten
 
         try:
             kept = records_of(drop_forgotten(data, private, run))

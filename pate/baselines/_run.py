@@ -19,7 +19,6 @@ from safetensors import SafetensorError
 from pate import __version__
 from pate.baselines import build_baseline
 from pate.baselines._nonprivate import nonprivate_model
-from pate.boundary._aggregator import own_ledger
 from pate.boundary._guard import guarded, is_pate_module, silenced
 from pate.cluster._connect import check_address
 from pate.cluster._remote_task import Progress, RemoteTask, gpu_on_cluster, here, on_gpu
@@ -40,10 +39,9 @@ from pate.report._measures import measure
 from pate.report.schema import BaselineReport, Privacy
 from pate.report.sections._privacy import privacy_statement
 from pate.report.sections._quality import warnings_of
-from pate.runs._anchoring import ChosenAnchor, choose_anchor
 from pate.runs._console import Console
 from pate.runs._files import SECONDS
-from pate.runs._published import pin_to_json
+from pate.runs._run_ledger import ChosenAnchor, choose_anchor, own_ledger, pin_to_json
 from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.runs.model_store import baseline_card, data_card, save_model
 from pate.runs.run import Resume, Run, remove_empty_run

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,24 +27,18 @@ from pate.accounting.exact import exact_epsilon
 from pate.accounting.sanitise import epsilon_sanitised
 from pate.boundary import CountVotes, sum_counts, sum_votes
 from pate.boundary._guard import error_kind, guarded_class, raised_by_pate
-from pate.config import Config, Sanitise
+from pate.config import Sanitise
 from pate.data.partition import keyed_digest
-from pate.errors import ConfigError, PateError, RunError
-from pate.ledger import Charge, Ledger, Limits, SharedLedger
-from pate.ledger._chain import Pin, identity
-from pate.ledger._stored import StoredLedger
+from pate.errors import PateError, RunError
+from pate.ledger import Charge, Ledger, Pin
 from pate.mechanisms import UNANSWERED, Mechanism, Stream
 from pate.noise.integer import Entropy
 from pate.runs import _files as files
-from pate.runs._anchoring import NO_ANCHOR, ChosenAnchor, choose_anchor
-from pate.runs._published import published_pins
-from pate.runs.run import Run, Version
-from pate.storage import is_url
+from pate.runs._run_ledger import anchor_of, ledger_opener
 from pate.storage._files import write_arrays, write_atomically
 
 if TYPE_CHECKING:
     from pate.runs.context import RunContext
-    from pate.voters.base import Voters
     from pate.voters.neighbours._cells import CellVote
     from pate.voters.neighbours._rounds import VoteCounter
 
@@ -380,53 +374,3 @@ def open_aggregator(context: RunContext, until_end: ExitStack | None) -> Aggrega
         check_visible(arguments["private"])
         name = f"aggregator-{blake2b(run.key, digest_size=8).hexdigest()}"
         return RemoteAggregator(name, **arguments)
-
-
-def shared_ledger(config: Config, out: Path | str, config_dir: Path) -> SharedLedger | None:
-    """The ledger that a run in `out` shares with others, None if it has its own; an error if it cannot be used."""
-    named = config.budget.ledger
-    if named is None:
-        return None
-    if is_url(out):
-        text = "budget.ledger: a ledger that runs share stays on one machine; give {out} as a folder there"
-        raise ConfigError(text, out=None)
-    return SharedLedger.at((config_dir / named.path).resolve(), named.id)
-
-
-def anchor_of(
-    config: Config, directory: Run, config_dir: Path, wanted: str | None, notify: Callable[[str], None]
-) -> ChosenAnchor:
-    """Where the links of the run's ledger, its own or a shared one, are also kept.
-
-    `wanted` is what `choose_anchor` takes.
-    """
-    shared = shared_ledger(config, directory.place, config_dir)
-    return choose_anchor(directory, identity(directory.key) if shared is None else shared.id, wanted, notify)
-
-
-def ledger_opener(
-    voters: Voters[Any], directory: Run, config_dir: Path = Path(), anchor: ChosenAnchor = NO_ANCHOR
-) -> Callable[[], Ledger]:
-    """How the aggregator opens its ledger: the run's own, or one that runs on the same data share.
-
-    What the run has published must come from that ledger, and the links that `anchor` holds must be its own.
-    """
-    shared = shared_ledger(voters.config, directory.place, config_dir)
-    if shared is None:
-        return own_ledger(directory, voters.limits(), anchor)
-    joint = shared.budget()
-    name, options = directory.id, _vouched(directory, anchor)  # copies of a run are one run: they share its answers
-    return partial(Ledger, shared.db, shared.key, shared.head, name, voters.limits(joint.order), joint, **options)
-
-
-def own_ledger(directory: Run, limits: Limits, anchor: ChosenAnchor) -> Callable[[], Ledger]:
-    """How the run's own ledger is opened, here or in storage."""
-    own = (directory.ledger_file.resolve(), directory.key, directory.ledger_head.resolve(), "run", limits)
-    if directory.storage is None:
-        return partial(Ledger, *own, **_vouched(directory, anchor))
-    return partial(StoredLedger, directory.storage.url, *own, **_vouched(directory, anchor))
-
-
-def _vouched(directory: Run, anchor: ChosenAnchor) -> dict[str, Any]:
-    published = {"ensemble": Version.of(directory).version, "pins": published_pins(directory.path)}
-    return {**published, "anchor": anchor.place, "new_anchor": anchor.new}

@@ -23,9 +23,9 @@ def forget(
     trust: Trust = None,
 ) -> None:
     """Unlearn records: train the teachers they touched again, without them."""
+    from pate import followup as forgetting
     from pate.config import Config
     from pate.data.private import records_of
-    from pate.followup import _unlearning as forgetting
     from pate.runs._signatures import own_or_trusted
     from pate.runs.run import Run, Version
     from pate.voters import voters_of

@@ -113,9 +113,8 @@ class _Place:
 @contextmanager
 def _place(run: str, anchor: str | None) -> Iterator[_Place]:
     """The ledger a run writes to, or a shared one; a copy where the run is in storage."""
-    from pate.ledger._anchor import open_anchor
-    from pate.ledger._chain import identity
-    from pate.runs._anchoring import known_anchor
+    from pate.ledger._chain import identity, open_anchor
+    from pate.runs._run_ledger import known_anchor
     from pate.runs.run import Run as RunOf
 
     with RunOf.load(run) as found:
@@ -132,7 +131,7 @@ def _place(run: str, anchor: str | None) -> Iterator[_Place]:
 def _ledger_of(run: RunOf) -> _Place:
     from pate.config import Config
     from pate.ledger import History, SharedLedger
-    from pate.runs._published import published_pins
+    from pate.runs._run_ledger import published_pins
 
     if run.storage is not None:
         History(run.storage, run.ledger_file, run.key, run.ledger_head)

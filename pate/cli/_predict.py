@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pate.data._formats import Dialect
-    from pate.runs.predictor import Predictor
+    from pate.runs.model_store import Predictor
 
 
 def predict(
@@ -102,7 +102,7 @@ def _write_csv(
 def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) -> tuple[NDArray, dict[str, list[str]]]:
     """The examples in `path` as the student takes them, never unpickled, and the columns to keep."""
     from pate.data._formats import is_archive
-    from pate.runs.predictor import checked_array
+    from pate.runs.model_store import checked_array
 
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
         raise DataError(f"{path}: is a workbook; save it as csv")

@@ -13,7 +13,7 @@ from pate.errors import ConfigError
 from pate.report._formats import percent
 
 if TYPE_CHECKING:
-    from pate.followup._extra_students import ExtraStudent, Trials
+    from pate.followup import ExtraStudent, Trials
     from pate.report.schema import Student
 
 
@@ -33,7 +33,7 @@ def student(
     Nothing is asked and nothing charged: ε stays what it is.
     """
     from pate.config import read_yaml
-    from pate.followup._extra_students import train_extra_student
+    from pate.followup import train_extra_student
 
     section: Any = None
     if config is not None:

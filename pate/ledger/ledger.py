@@ -2,7 +2,7 @@
 
 Append only: triggers refuse updates and deletes. Every run and every charge, with its answers, is a link of an HMAC
 chain under a key kept elsewhere, whose head is also kept in a second file and, where there is one, in an anchor
-(`pate.ledger._anchor`). Opening a ledger checks all of it, so a changed, removed or reordered row, and an older copy of
+(`pate.ledger._chain`). Opening a ledger checks all of it, so a changed, removed or reordered row, and an older copy of
 the file, are found before anything is charged. The head is written after the commit and before the release, so it
 covers all that anyone has seen.
 
@@ -32,16 +32,17 @@ from typing import Any
 from pate.accounting import _parameters as parameters
 from pate.accounting.composition import epsilon_of_rdp, sampler_share
 from pate.errors import BudgetExceeded, ConfigError, RunError
-from pate.ledger._anchor import conflict, open_anchor
 from pate.ledger._chain import (
     FIRST_LINK,
     Link,
     Pin,
+    conflict,
     connect,
     identity,
     json_pin,
     link_mac,
     named_errors,
+    open_anchor,
     prepare_tables,
     read_chain,
     read_head,

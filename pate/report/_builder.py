@@ -33,8 +33,7 @@ from pate.report.sections._quality import warnings_of
 
 if TYPE_CHECKING:
     from pate.data._settings import DataSettings
-    from pate.runs._related import Related
-    from pate.runs.context import RunContext
+    from pate.runs.context import Related, RunContext
     from pate.voters.base import Release, Voters
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "ray", "dp-accounting")

@@ -38,8 +38,8 @@ from pate.storage._files import KEY_BYTES, locked, make_folder, read_key, write_
 
 if TYPE_CHECKING:
     from pate.report.schema import BaselineReport, Report
-    from pate.runs._published import Labels
-    from pate.runs.predictor import Predictor
+    from pate.runs._run_ledger import Labels
+    from pate.runs.model_store import Predictor
 
 _KEY, _ENSEMBLE, _RELEASED = (f"{files.PRIVATE}/{name}" for name in (files.KEY, files.ENSEMBLE, files.RELEASED))
 _STAYS = (  # on this machine
@@ -215,7 +215,7 @@ class Run(RunFiles):
     @property
     def labels(self) -> Labels | None:
         """The labels that were released; None where there are none yet."""
-        from pate.runs._published import read_labels
+        from pate.runs._run_ledger import read_labels
 
         return read_labels(self.labels_file)
 
@@ -236,7 +236,7 @@ class Run(RunFiles):
 
     def predictor(self, trust: Iterable[str] = (), student: str | None = None) -> Predictor:
         """What the run has learned, a student or a baseline's model, and its card; or a further `student` by name."""
-        from pate.runs.predictor import load_predictor
+        from pate.runs.model_store import load_predictor
 
         return load_predictor(self, trust, student)
 
@@ -406,7 +406,7 @@ def remove_empty_run(run: Run) -> Iterator[None]:
     charged. One that is resumed, is to be resumed by what the error says, is in storage or was interrupted stays as it
     is. Within the run's own lock.
     """
-    from pate.runs._anchoring import forget_anchor
+    from pate.runs._run_ledger import forget_anchor
 
     try:
         yield

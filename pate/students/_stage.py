@@ -24,7 +24,7 @@ from pate.mechanisms import UNANSWERED
 from pate.networks._process import one_thread
 from pate.runs import _files as files
 from pate.runs._console import Console
-from pate.runs._published import Labels, pin_to_json, write_labels
+from pate.runs._run_ledger import Labels, pin_to_json, write_labels
 from pate.runs._signatures import read_model_files
 from pate.runs.model_store import data_card, load_model, model_from_files, save_model
 from pate.storage._files import make_folder

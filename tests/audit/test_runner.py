@@ -14,6 +14,7 @@ from support.small_run import CONFIG
 from support.subjects import made_subject, random_examples
 from typer.testing import CliRunner
 
+from pate import followup as unlearning
 from pate import pipeline
 from pate.audit._target import Baseline, NonprivateTrainer, subject_of
 from pate.audit.membership import LossThreshold
@@ -28,7 +29,6 @@ from pate.data._settings import DigitsData
 from pate.data._sources import load
 from pate.data.private import records_of
 from pate.errors import PateError
-from pate.followup import _unlearning as unlearning
 from pate.runs.run import Run
 
 ERM = {

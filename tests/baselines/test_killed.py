@@ -19,8 +19,8 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from pate.runs._anchoring import forget_anchor
 from pate.runs._files import RunFiles
+from pate.runs._run_ledger import forget_anchor
 from pate.runs.run import Run
 
 _SERVER = """

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from support.command_line import Ended, in_process
 
-from pate.boundary._aggregator import ledger_opener
 from pate.config import load_config
 from pate.data._column_inference import guess_dialect, read, seen
 from pate.data._sources import load
@@ -22,6 +21,7 @@ from pate.data.private import is_per_person, records_of
 from pate.errors import DataError
 from pate.ledger import Charge, SharedLedger
 from pate.planning._config_wizard import LOUD, start
+from pate.runs._run_ledger import ledger_opener
 from pate.runs.run import Run
 from pate.teachers import recipes
 from pate.voters import voters_of

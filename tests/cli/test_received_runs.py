@@ -28,7 +28,7 @@ from pate.components._registry import (
     make_importable,
 )
 from pate.config import load_config
-from pate.followup._extra_students import train_extra_student
+from pate.followup import train_extra_student
 from pate.runs._signatures import is_own
 from pate.runs.run import Run
 from pate.voters.teachers._checkpoints import TeacherFiles

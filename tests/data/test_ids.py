@@ -18,7 +18,7 @@ from pate.data._sources import load
 from pate.data.partition import identities
 from pate.data.private import Records, Shards, records_of
 from pate.errors import DataError
-from pate.followup._unlearning import _chosen
+from pate.followup import _chosen
 from pate.mechanisms.base import Split
 
 KINDS = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}

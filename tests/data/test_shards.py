@@ -19,7 +19,7 @@ from pate.data.partition import split_into_parts, subsample_parts
 from pate.data.private import Records, Shards, is_per_person, records_of
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError
-from pate.followup._unlearning import drop_forgotten, forget
+from pate.followup import drop_forgotten, forget
 from pate.mechanisms.base import Split
 from pate.runs.run import Run
 from pate.teachers import Recipe

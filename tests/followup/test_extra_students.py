@@ -18,7 +18,7 @@ from pate.data._sources import load
 from pate.data.private import Votes
 from pate.data.public import PublicData
 from pate.errors import ConfigError, PateError, RunError
-from pate.followup._extra_students import Trials, _with_student, train_extra_student
+from pate.followup import Trials, _with_student, train_extra_student
 from pate.runs._console import Quiet
 from pate.runs.context import Outcome
 from pate.runs.run import Run

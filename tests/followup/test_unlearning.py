@@ -17,7 +17,7 @@ from pate.config import Config, parse_config
 from pate.data.private import PrivateData, Records, Votes, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError
-from pate.followup._unlearning import drop_forgotten, forget
+from pate.followup import drop_forgotten, forget
 from pate.runs import _files as files
 from pate.runs._console import Quiet
 from pate.runs.run import Run, Version

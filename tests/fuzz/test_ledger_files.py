@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pate.boundary._aggregator import ledger_opener
 from pate.cli._ledger import show, verify
 from pate.config import load_config
 from pate.errors import PateError
 from pate.ledger import Charge, Ledger
 from pate.ledger._chain import read_head
 from pate.runs._files import LABELS, STUDENT, STUDENT_CARD
-from pate.runs._published import Labels, pin_to_json, write_labels
+from pate.runs._run_ledger import Labels, ledger_opener, pin_to_json, write_labels
 from pate.runs.run import Run
 from pate.voters import voters_of
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from support import ledgers, stored_ledgers
 
-from pate.boundary._aggregator import anchor_of, ledger_opener
 from pate.cli._ledger import verify
 from pate.config import parse_config
 from pate.errors import RunError
 from pate.ledger import Pin
 from pate.ledger._stored import FOLDER
-from pate.runs._published import Labels, write_labels
+from pate.runs._run_ledger import Labels, anchor_of, ledger_opener, write_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
 from pate.voters import voters_of

@@ -15,14 +15,13 @@ from support.ledgers import KEY, LIMITS, check, opened, pay, tampered
 from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 
 from pate import pipeline
-from pate.boundary._aggregator import anchor_of, ledger_opener
 from pate.cli._ledger import verify as verify_command
 from pate.config import Config, parse_config
 from pate.errors import RunError
 from pate.ledger import Charge, Ledger
 from pate.ledger._chain import identity
 from pate.ledger._stored import FOLDER
-from pate.runs._published import published_pins, read_labels
+from pate.runs._run_ledger import anchor_of, ledger_opener, published_pins, read_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
 from pate.voters import voters_of

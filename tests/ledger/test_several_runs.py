@@ -8,11 +8,11 @@ import pytest
 from support.ledgers import KEY, LIMITS, opened, pay
 
 from pate import pipeline
-from pate.boundary._aggregator import ledger_opener, shared_ledger
 from pate.config import Config, parse_config
 from pate.data._sources import load
 from pate.errors import BudgetExceeded, RunError
 from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
+from pate.runs._run_ledger import ledger_opener, shared_ledger
 from pate.runs.run import Run, Version
 from pate.voters import voters_of
 

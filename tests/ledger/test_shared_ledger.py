@@ -186,8 +186,8 @@ def test_a_budget_that_is_none_makes_nothing(
 
 def test_copies_of_a_run_are_one_run(tmp_path: Path) -> None:
     """Both resumed: in a shared ledger they have the same answers, and the second of two writers is refused."""
-    from pate.boundary._aggregator import ledger_opener
     from pate.config import parse_config
+    from pate.runs._run_ledger import ledger_opener
     from pate.runs.run import Run
     from pate.voters import voters_of
 

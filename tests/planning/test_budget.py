@@ -10,11 +10,11 @@ import pytest
 
 from pate.accounting.composition import SAMPLER_SHARES
 from pate.accounting.sanitise import WithRelease
-from pate.boundary._aggregator import ledger_opener
 from pate.config import Config, parse_config
 from pate.errors import ConfigError
 from pate.ledger import SharedBudget, SharedLedger
 from pate.planning.costs import worst_case_epsilon
+from pate.runs._run_ledger import ledger_opener
 from pate.runs.run import Run
 from pate.voters import voters_of
 

@@ -11,14 +11,13 @@ import pytest
 from support.small_data import digits_with_votes
 
 from pate import pipeline
-from pate.boundary._aggregator import anchor_of, ledger_opener
 from pate.cli._options import as_option
 from pate.config import Config, parse_config
 from pate.errors import PateError, RunError
 from pate.ledger import SharedBudget, SharedLedger
 from pate.ledger._chain import identity
-from pate.runs._anchoring import _NONE, choose_anchor, known_anchor
 from pate.runs._console import Quiet
+from pate.runs._run_ledger import _NONE, anchor_of, choose_anchor, known_anchor, ledger_opener
 from pate.runs.run import Run, remove_empty_run
 from pate.voters import voters_of
 

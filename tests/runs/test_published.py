@@ -13,7 +13,7 @@ import pytest
 from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.ledger import Pin
-from pate.runs._published import Labels, pin_to_json, published_pins, read_labels, write_labels
+from pate.runs._run_ledger import Labels, pin_to_json, published_pins, read_labels, write_labels
 
 FIRST, LATER = Pin(4, bytes(range(32))), Pin(7, bytes(range(32, 64)))
 X = np.arange(12, dtype=np.float32).reshape(6, 2)

@@ -18,7 +18,7 @@ from pate import GNMax, LNMax
 from pate.config import parse_config
 from pate.ledger import SharedBudget, SharedLedger
 from pate.planning.costs import ReleaseCost, compose, worst_case_epsilon
-from pate.runs._related import JointCost, Related, related_runs
+from pate.runs.context import JointCost, Related, related_runs
 
 CONFIG: dict[str, Any] = {
     "name": "pets",
@@ -222,7 +222,7 @@ def test_gaussian_releases_compose_as_one_with_less_noise() -> None:
 def test_a_baseline_with_ids_is_two_steps_for_one_record() -> None:
     """One record less of a person puts another of theirs in its place."""
     from pate.config import BaselineConfig, parse_config
-    from pate.runs._related import _of_baseline
+    from pate.runs.context import _of_baseline
 
     data = {"source": "csv", "private": "a.csv", "public": "b.csv", "label": "y", "classes": [0, 1]}
     content = {"name": "b", "data": data, "records": 99, "baseline": {"name": "dp_erm"}, "budget": {"epsilon": 1}}

@@ -284,7 +284,7 @@ class Crashing:
 @pytest.mark.parametrize("changes", range(12))
 def test_wherever_a_forgetting_is_cut_off_it_can_be_repeated(changes: int, copied: dict[str, Path]) -> None:
     """And votes of the old teachers are never there beside a run that says the record is forgotten."""
-    from pate.followup._unlearning import drop_forgotten, forget
+    from pate.followup import drop_forgotten, forget
     from pate.runs.run import Version
 
     store, config = copied["run"], parse_config(CONFIG)

@@ -16,7 +16,7 @@ from support.small_run import make_run
 
 from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.followup._extra_students import train_extra_student
+from pate.followup import train_extra_student
 
 
 @pytest.fixture

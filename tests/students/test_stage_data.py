@@ -17,7 +17,7 @@ from pate.ledger import Charge
 from pate.ledger._chain import MAC_BYTES, Pin
 from pate.mechanisms import UNANSWERED
 from pate.runs._console import Quiet
-from pate.runs._published import published_pins
+from pate.runs._run_ledger import published_pins
 from pate.runs.context import RunContext, RunOptions
 from pate.runs.run import Run
 from pate.students._stage import train_student

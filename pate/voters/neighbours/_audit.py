@@ -27,11 +27,12 @@ from pate.audit.results import (
     with_quick_student,
 )
 from pate.boundary import sum_votes
-from pate.boundary._aggregator import Aggregator, ledger_opener
+from pate.boundary._aggregator import Aggregator
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.mechanisms import Mechanism
 from pate.mechanisms._cell_costs import Round, guarantee
+from pate.runs._run_ledger import ledger_opener
 from pate.runs.run import Run
 from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures
 from pate.voters.neighbours._rounds import LocalVoteCounter, Rounds, digest

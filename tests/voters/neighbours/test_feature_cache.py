@@ -107,7 +107,7 @@ def test_rounds_and_a_resumed_run_share_features_and_a_finished_run_keeps_none(
 
 
 def test_forgetting_erases_kept_features(tmp_path: Path) -> None:
-    from pate.followup._unlearning import forget
+    from pate.followup import forget
 
     place, chosen, (public, records) = tmp_path / "run", config(), data()
     run(place, chosen, (public, records))

@@ -223,7 +223,7 @@ def test_a_person_with_many_records_has_one_vote(tmp_path: Path, monkeypatch: py
 
 
 def test_forgetting_leaves_what_was_released_and_votes_no_more(tmp_path: Path) -> None:
-    from pate.followup._unlearning import drop_forgotten, forget
+    from pate.followup import drop_forgotten, forget
 
     place, chosen, (public, records) = tmp_path / "run", config(), data()
     run(place, chosen, (public, records))

@@ -21,7 +21,7 @@ from pate.config import load_config
 from pate.data._sources import load
 from pate.data.private import records_of
 from pate.errors import DataError, RunError
-from pate.followup._unlearning import drop_forgotten, forget
+from pate.followup import drop_forgotten, forget
 from pate.runs.run import Run, Version
 from pate.teachers import assign_recipes, recipes
 from pate.voters.teachers._checkpoints import TeacherFiles

@@ -1,1 +1,0 @@
-"""What can be done with a finished run: further students, unlearning."""
