@@ -37,11 +37,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import _parameters as parameters
+from pate.accounting._histogram_grid import (
+    Floats,
+    Ints,
+    Plane,
+    moment_excess,
+    moves_among_others,
+    tabulated,
+    tests_above,
+    two_class_excesses,
+)
 from pate.accounting.composition import Guarantee, RdpGuarantee, epsilon_of_rdp, rdp_epsilon
-from pate.accounting.tight._histogram_grid import Floats, Ints, Plane, moment_excess, two_class_excesses
-from pate.accounting.tight._margins import log_test, moves_among_others, tabulated, tests_above
 from pate.accounting.worst_case import LARGEST_SCALE, WorstCaseGuarantee, worst_case_rdp
-from pate.noise.integer import TV_ERROR_PER_DRAW, Entropy, IntegerNoise
+from pate.noise import Entropy
+from pate.noise.integer import TV_ERROR_PER_DRAW, IntegerNoise
 
 _COST_ROUNDING = 1e-8  # relative
 _MAX_BLOCKS = 1 << 20  # of the table: a few seconds
@@ -189,7 +198,7 @@ def realised_cost(
 
 def rdp_of_test_by_largest(noise: IntegerNoise, threshold: float, order: float, n_teachers: int) -> Floats:
     """Rényi cost of the test, forward, by the largest count 0 … n_teachers: exact for integer noise, rounded up."""
-    passes, fails = log_test(noise, threshold, np.arange(-1, n_teachers + 2))
+    passes, fails = noise.log_test(math.ceil(threshold) - np.arange(-1, n_teachers + 2))
     here, less, more = slice(1, -1), slice(None, -2), slice(2, None)
     excess = [
         moment_excess(passes[here], passes[to], order) + moment_excess(fails[here], fails[to], order)

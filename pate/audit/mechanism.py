@@ -43,7 +43,7 @@ from pate.ledger import Ledger, Limits
 from pate.mechanisms import Mechanism
 from pate.mechanisms._cell_costs import Round, guarantee
 from pate.mechanisms.base import Counts
-from pate.noise.integer import Entropy
+from pate.noise import Entropy
 from pate.storage._files import KEY_BYTES
 
 _TRIES, _FEW_TRIES = 5, 2  # of each kind of change

@@ -27,7 +27,7 @@ from pate.components._registry import nearest
 from pate.errors import ConfigError, DataError, first_line
 from pate.features import Features, build_features
 from pate.networks._architectures import example_tensor
-from pate.noise._continuous import Entropy, gaussians
+from pate.noise import Entropy, gaussians
 
 
 def public_components(X_public: NDArray, n_components: int) -> NDArray[np.float32]:

@@ -25,7 +25,7 @@ from pate.accounting import _parameters as parameters
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError
 from pate.features.basic import RandomFourierFeatures
-from pate.noise._continuous import Entropy, exponential_choice, spherical_laplace
+from pate.noise import Entropy, exponential_choice, spherical_laplace
 
 Vector = NDArray[np.float64]
 

@@ -53,7 +53,7 @@ from pate.boundary._guard import raised_by_pate
 from pate.components._registry import counted, found_file
 from pate.errors import ConfigError, RunError
 from pate.networks._architectures import device_anew, resolve_device
-from pate.noise._continuous import Entropy
+from pate.noise import Entropy
 from pate.storage._files import check_weights, sizes, tensors_from_bytes, write_tensors
 
 FEATURES = ("none", "pca", "scattering")

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from pate.errors import ConfigError
 from pate.networks._process import seeded_globally
-from pate.noise._continuous import Entropy, bernoulli, gaussians
+from pate.noise import Entropy, bernoulli, gaussians
 
 WHERE = ("auto", "os", "device")
 _SEED_BYTES = 8

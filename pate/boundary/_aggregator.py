@@ -32,7 +32,7 @@ from pate.data.partition import keyed_digest
 from pate.errors import PateError, RunError
 from pate.ledger import Charge, Ledger, Pin
 from pate.mechanisms import UNANSWERED, Mechanism, Stream
-from pate.noise.integer import Entropy
+from pate.noise import Entropy
 from pate.runs import _files as files
 from pate.runs._run_ledger import anchor_of, ledger_opener
 from pate.storage._files import write_arrays, write_atomically

@@ -12,8 +12,7 @@ from pate.components._registry import Registry, dotted, nearest, shown
 from pate.errors import ConfigError, numbered
 from pate.mechanisms._trial import check_class, made_and_tried
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, Stream
-from pate.mechanisms.confident import ConfidentGNMax
-from pate.mechanisms.noisy_max import GNMax, Histogram, LNMax, PermuteAndFlip
+from pate.mechanisms.noisy_max import ConfidentGNMax, GNMax, Histogram, LNMax, PermuteAndFlip
 from pate.mechanisms.sparse_vector import LectureMSvec, MSvec
 from pate.mechanisms.stability import GaussianMSamp, GaussianMStab, MSamp, MStab
 

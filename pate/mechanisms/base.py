@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from pate.accounting import _parameters as parameters
 from pate.accounting import published_bounds
-from pate.accounting._neighbours_of_histogram import Counts
 from pate.accounting.composition import Guarantee, RdpGuarantee
+from pate.accounting.exact import Counts
 from pate.errors import ConfigError
-from pate.noise.integer import Entropy
+from pate.noise import Entropy
 
 if TYPE_CHECKING:
     from pate.accounting.sanitise import PrivateCost

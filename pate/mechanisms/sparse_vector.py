@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import _parameters as parameters
-from pate.accounting.composition import SAMPLER_SHARES, Guarantee, RepeatedGuarantee
-from pate.accounting.tight._limited_tests import LimitedTests, NoisyTest, TestLimits
+from pate.accounting.composition import (
+    SAMPLER_SHARES,
+    Guarantee,
+    LimitedTests,
+    NoisyTest,
+    RepeatedGuarantee,
+    TestLimits,
+)
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms.base import FEW_QUERIES, UNANSWERED, Counts, Stream, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
@@ -26,8 +32,8 @@ from pate.mechanisms.stability import (
     plurality_gap,
     stable_moves,
 )
-from pate.noise import MAX_NOISE, MIN_NOISE
-from pate.noise.integer import DiscreteLaplace, Entropy, IntegerNoise
+from pate.noise import MAX_NOISE, MIN_NOISE, Entropy
+from pate.noise.integer import DiscreteLaplace, IntegerNoise
 
 _BAD_SHARES = (0.5, 0.9, 0.99)  # of δ, for answers that one vote decides; the rest is for composition
 _PRECISE = 1.001  # how near a search comes to the least noise
@@ -69,7 +75,7 @@ class Design:
         """log-probabilities that one query passes, under a threshold of its own, and that it does not."""
         missing = self.votes_to_pass - scores
         if self.threshold_noise is None:
-            return self.noise.log_sf(missing), self.noise.log_cdf(missing - 1)
+            return self.noise.log_test(missing)
         scale = self.threshold_noise.scale
         return _log_tail(scale, missing), _log_tail(scale, 1 - missing)
 
@@ -173,7 +179,7 @@ class MSvec(StabilityTest):
     *Gaussian.* A bad query is answered with probability at most b, by noise of its own. If none of the first
     `unstable` bad ones is answered they end the stream. So an answer to a bad query has a probability of at most
     1 − (1 − b)^unstable, which is charged to δ. All other streams of answers have the probabilities of a stream of
-    tests, times (1 − b)^(bad queries) on both sides; `accounting.tight.limited_tests` bounds their Rényi divergence by
+    tests, times (1 − b)^(bad queries) on both sides; `LimitedTests` bounds their Rényi divergence by
     charges for at most `unstable` failures and `max_queries` tests.
 
     *Laplace.* Call the queries under one noisy threshold, up to its ⊥, an epoch. (1) As in AboveThreshold, shifting the

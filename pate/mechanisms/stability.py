@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from pate.accounting import _parameters as parameters
 from pate.accounting.calculators import compose_advanced
-from pate.accounting.composition import Guarantee, RepeatedGuarantee
-from pate.accounting.tight._limited_tests import LimitedTests, NoisyTest, TestLimits
+from pate.accounting.composition import Guarantee, LimitedTests, NoisyTest, RepeatedGuarantee, TestLimits
 from pate.mechanisms.base import UNANSWERED, Counts, Mechanism, Split, parameter
 from pate.mechanisms.noisy_max import argmax_with_random_ties
-from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, Entropy, IntegerNoise
+from pate.noise import Entropy
+from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, IntegerNoise
 
 RATE_IN_WORDS = "share of the records each teacher sees; the largest that leaves clear votes answered if left out"
 
@@ -124,8 +124,7 @@ class _SingleStabilityTest(StabilityTest):
         return np.where(passed, argmax_with_random_ties(counts, entropy), UNANSWERED)
 
     def log_pass(self, gap: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        missing = self.missing_noise(gap)
-        return self.noise.log_sf(missing), self.noise.log_cdf(missing - 1)
+        return self.noise.log_test(self.missing_noise(gap))
 
     def noise_draws(self, n_classes: int) -> int:
         return 2  # the test, and one to break a tie

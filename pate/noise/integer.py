@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -23,10 +22,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pate.noise import MAX_NOISE, MIN_NOISE
-
-Entropy = Callable[[int], bytes]
-"""`entropy(n)` returns n random bytes. Runs that release labels use `os.urandom`."""
+from pate.noise import MAX_NOISE, MIN_NOISE, Entropy
 
 TV_ERROR_PER_DRAW = 2.0**-98
 """Bound on the total-variation error of one draw: 2⁻⁹⁹ of cut tails and less than 2⁻¹⁰⁵ of rounding."""
@@ -68,6 +64,10 @@ class IntegerNoise:
     def log_sf(self, k: ArrayLike) -> NDArray[np.float64]:
         """log P(Z ≥ k)."""
         return self.log_cdf(-np.asarray(k))
+
+    def log_test(self, needed: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """log P(Z ≥ needed) and log P(Z < needed): a test that needs so much noise passes, or fails."""
+        return self.log_sf(needed), self.log_cdf(np.asarray(needed) - 1)
 
     @property
     def tail_ratio(self) -> float:

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from pate.accounting.tight import _adversary as adversary
-from pate.accounting.tight._adversary import _game, _Searched, adversary_epsilons
-from pate.accounting.tight._histogram_grid import Outcomes, log_two_class_wins
+from pate.accounting import _adversary as adversary
+from pate.accounting._adversary import _game, _Searched, adversary_epsilons
+from pate.accounting._histogram_grid import Outcomes, log_two_class_wins
 from pate.mechanisms import GNMax, LNMax
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 

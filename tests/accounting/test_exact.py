@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pate.accounting._neighbours_of_histogram import distinct_moves, neighbour_outcomes
 from pate.accounting.composition import gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.exact import (
     EXACT_ORDERS,
     Curves,
     connect_the_dots,
+    distinct_moves,
     exact_cost,
     exact_epsilon,
     losses_epsilon,
+    neighbour_outcomes,
     pld_epsilon,
     worst_divergences,
 )

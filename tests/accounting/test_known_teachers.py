@@ -12,10 +12,23 @@ import pytest
 from numpy.typing import NDArray
 from support.exact_noise import exact_mass
 
+from pate.accounting._histogram_grid import (
+    Outcomes,
+    Plane,
+    largest_below,
+    largest_excess,
+    moment_excess,
+    moves_among_others,
+)
 from pate.accounting.composition import rdp_epsilon
-from pate.accounting.tight._histogram_grid import Outcomes, Plane, largest_excess, moment_excess
-from pate.accounting.tight._margins import Question, largest_below, moves, moves_among_others, moves_of_the_plurality
-from pate.accounting.worst_case import confident_price, threshold_test_rdp, worst_case_rdp
+from pate.accounting.worst_case import (
+    Question,
+    confident_price,
+    moves,
+    moves_of_the_plurality,
+    threshold_test_rdp,
+    worst_case_rdp,
+)
 from pate.mechanisms import ConfidentGNMax, GNMax
 from pate.noise.integer import DiscreteGaussian, IntegerNoise
 

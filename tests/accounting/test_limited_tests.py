@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate.accounting.composition import rdp_epsilon
-from pate.accounting.tight._limited_tests import LimitedTests, NoisyTest, TestLimits, stream_rdp
+from pate.accounting.composition import LimitedTests, NoisyTest, TestLimits, rdp_epsilon, stream_rdp
 from pate.accounting.worst_case import threshold_test_rdp
 from pate.errors import ConfigError
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from support.exact_noise import exact_mass
 
-from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
-from pate.accounting.tight._histogram_grid import (
+from pate.accounting._histogram_grid import (
     TOLERANCE,
     Outcomes,
     Plane,
@@ -23,6 +22,7 @@ from pate.accounting.tight._histogram_grid import (
     threshold_excess,
     two_class_excess,
 )
+from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax
 from pate.mechanisms.noisy_max import NoisyMax

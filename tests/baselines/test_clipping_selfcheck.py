@@ -360,7 +360,7 @@ def test_norms_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_record_that_is_not_finite_adds_nothing_to_the_private_pca() -> None:
     from pate.baselines._inputs import private_components
-    from pate.noise._continuous import seeded_entropy
+    from pate.noise import seeded_entropy
 
     X = blobs(50)[0].reshape(50, -1)
     expected = private_components(X, 3, 0.1, seeded_entropy(0))

@@ -28,7 +28,7 @@ from pate.baselines.dp_erm import (
 )
 from pate.data.partition import split_into_parts
 from pate.errors import ConfigError, DataError
-from pate.noise._continuous import Entropy, seeded_entropy, spherical_laplace
+from pate.noise import Entropy, seeded_entropy, spherical_laplace
 
 LOSSES = [Logistic(), Huber(0.5), Huber(0.1)]
 FALSE_ALARM = 1e-6

@@ -22,7 +22,7 @@ from pate.baselines._sgd_accounting import epsilon_of, noise_for, steps_within
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.errors import ConfigError, RunError
 from pate.features.basic import Upright
-from pate.noise._continuous import bernoulli, seeded_entropy
+from pate.noise import bernoulli, seeded_entropy
 
 FALSE_ALARM = 1e-6
 

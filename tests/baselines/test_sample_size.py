@@ -15,7 +15,7 @@ from pate.accounting._parameters import ParameterError
 from pate.baselines.dp_erm import DPLinearClassifier, build_loss
 from pate.baselines.sample_size import ExcessLoss
 from pate.errors import ConfigError
-from pate.noise._continuous import seeded_entropy
+from pate.noise import seeded_entropy
 
 FALSE_ALARM = 1e-6
 PLACES = np.array([[1.0, 0.0], [0.6, 0.8], [-0.6, 0.8], [0.0, -1.0]])

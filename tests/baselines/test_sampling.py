@@ -14,7 +14,7 @@ from pate.baselines import sampling as module
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.baselines.sampling import FromSystem, OnDevice, draws_for
 from pate.errors import ConfigError
-from pate.noise._continuous import seeded_entropy
+from pate.noise import seeded_entropy
 
 CPU = torch.device("cpu")
 X, Y = np.random.default_rng(0).random((200, 6)).astype(np.float32), np.arange(200) % 2

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate.accounting._neighbours_of_histogram import move_votes
 from pate.accounting._parameters import TooWide
+from pate.accounting.exact import move_votes
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, PermuteAndFlip
 
 NOISY_MAX = [LNMax(20.0), LNMax(0.4), LNMax(3.0), GNMax(40.0), GNMax(9.0), GNMax(0.6)]

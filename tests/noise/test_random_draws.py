@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pate.noise._continuous import bernoulli, exponential_choice, gaussians, seeded_entropy, spherical_laplace, uniforms
+from pate.noise import bernoulli, exponential_choice, gaussians, seeded_entropy, spherical_laplace, uniforms
 
 FALSE_ALARM = 1e-6
 

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np  # noqa: E402
 
+from pate import noise as continuous  # noqa: E402
 from pate.accounting.sanitise import answers_cost, epsilon_sanitised  # noqa: E402
 from pate.mechanisms import (  # noqa: E402
     ConfidentGNMax,
@@ -44,7 +45,6 @@ from pate.mechanisms import (  # noqa: E402
     PermuteAndFlip,
     mechanism_classes,
 )
-from pate.noise import _continuous as continuous  # noqa: E402
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace  # noqa: E402
 from support.aggregators import examples, make, vote  # noqa: E402
 

@@ -6,7 +6,7 @@ the moment less 1. The noise is integer, symmetric and log-concave. docs/proofs.
 A vote moves from class a to class b. Given the noise and the tie-breaking priorities of all other classes,
 these act as one rival. The moment is jointly convex, so it is at most the largest one given what the rival
 does (`Outcomes`), and that depends on two integers only: x and y, the votes of a and of b counted from the
-rival's noisy count. `adversary` and `margins` use the same plane. Far out in the plane of (x, y) the moment
+rival's noisy count. `_adversary` and `worst_case` use the same plane. Far out in the plane of (x, y) the moment
 is that of two classes without a rival, or of a threshold test, up to a slack that is added. The rest is
 bounded block by block: the likelihood ratio of every outcome falls with x and rises with y.
 """
@@ -19,13 +19,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from pate.noise.integer import IntegerNoise
+from pate.noise.integer import IntegerNoise
 
 _ROWS_AT_ONCE = 16
 _LARGEST_EXPONENT = 300.0
@@ -83,6 +82,12 @@ class Region(ABC):
         low, high = np.minimum(x, y), np.maximum(x, y)
         apart = (high - low - size >= 2 * self.radius + 2) & (high >= self.far)
         return (low + size > self.lowest) & (low < self.far) & ~apart
+
+    def quarters(self, x: Ints, y: Ints, size: int) -> tuple[Ints, Ints]:
+        """What has to be searched of blocks twice as large, as blocks of `size`."""
+        x, y = np.concatenate([x, x + size, x, x + size]), np.concatenate([y, y, y + size, y + size])
+        searched = self.must_search(x, y, size)
+        return x[searched], y[searched]
 
 
 class Outcomes:
@@ -250,8 +255,7 @@ def threshold_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats
 @lru_cache(maxsize=16)
 def log_test(noise: IntegerNoise, radius: int) -> tuple[Floats, Floats]:
     """log P(noise of at least −radius … radius + 1), and log P(less)."""
-    needed = np.arange(-radius, radius + 2)
-    return noise.log_sf(needed), noise.log_cdf(needed - 1)
+    return noise.log_test(np.arange(-radius, radius + 2))
 
 
 def two_class_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
@@ -361,10 +365,7 @@ def _search(plane: Plane, outcomes: Outcomes, attained: float) -> float:
         split = bound > attained * (1 + TOLERANCE)
         accepted = max(accepted, float(bound[~split].max(initial=0.0)))
         size //= 2
-        x = np.concatenate([x[split], x[split] + size, x[split], x[split] + size])
-        y = np.concatenate([y[split], y[split], y[split] + size, y[split] + size])
-        searched = plane.must_search(x, y, size)
-        x, y = x[searched], y[searched]
+        x, y = plane.quarters(x[split], y[split], size)
     return accepted
 
 
@@ -416,3 +417,84 @@ def _values(plane: Plane, outcomes: Outcomes, x: Ints, y: Ints) -> Floats:
         r = outcomes.log_rival(*joined((x[near], y[near]), (x[near] - 1, y[near] + 1)), coin).reshape(2, len(near))
         value[near] += moment_excess(r[0], r[1], plane.order)
     return value
+
+
+def moves_among_others(plane: Plane, largest: float, size: int) -> Floats:
+    """The excess where the plurality neither loses nor gains a vote, by its lead: upper bounds, from blocks of `size`.
+
+    Who moves is one of the rival's classes, and x and y are at most −L less its noise, L = 0, 1, 2 … being the lead.
+    The moment is jointly convex, so it is at most its average over that noise; docs/proofs.md has the proof.
+    With s the most that x and y can be, and f(s) the largest excess for x, y ≤ s, it is E f(−L − Z) at most. For a
+    geometric tail Z = G − G′ and the rival's noisy count is counted without its G, so it is E f(−L + G′).
+    """
+    f, lowest = largest_below(plane, largest, size)
+    reach, ratio = plane.noise.half_width(), plane.noise.tail_ratio
+    noise = np.arange(-reach, reach + 1)
+    mass = np.exp(plane.noise.log_pmf(noise))
+    if ratio:
+        mass = np.where(noise <= 0, (1 - ratio) * ratio ** np.maximum(-noise, 0.0), 0.0)
+    ends = reach - lowest + 1
+    s = np.arange(-ends - reach, reach + 1)
+    values = f[np.clip(s - lowest, 0, len(f) - 1)]
+    average = np.convolve(values, mass, mode="valid")[::-1]  # at L = 0 … ends
+    missing = max(0.0, 1 - float(mass.sum())) + 1e-12  # noise further out: as if it were the worst
+    return np.minimum(plane.with_slack(average + missing * largest), largest)
+
+
+def largest_below(plane: Plane, largest: float, size: int) -> tuple[Floats, int]:
+    """f(s) for s from the second result on: the largest excess where x ≤ s and y ≤ s; above its end it is `largest`."""
+    first, table = tabulated(plane, size)
+    lowest = plane.lowest - 2 * plane.radius
+    s = np.arange(lowest, plane.far + 1)
+    corner = first + size * np.arange(len(table))
+    highest = np.maximum(corner[:, None], corner[None, :])
+    inside = np.zeros(len(s))
+    np.maximum.at(inside, np.minimum(highest, s[-1]) - lowest, table)
+    inside = np.maximum.accumulate(inside)
+    inside[-1] = largest  # from `far` on, where also the rival may be so low that it does not matter
+    tests = _tests_below(plane, s)
+    found = np.maximum(inside, tests)
+    if plane.noise.tail_ratio:  # below 0 it is a mixture of x = 0, in that share, and of x out of play
+        found[s < 0] = plane.noise.tail_ratio ** -s[s < 0] * largest + tests[s < 0]
+    return np.minimum(found, largest), lowest
+
+
+def _tests_below(plane: Plane, most: Ints) -> Floats:
+    """The excess where one class is out of play, and the other has at most so many votes more than the rival."""
+    radius = int(np.abs(most).max()) + 2 + plane.drop
+    test = threshold_excesses(plane.noise, radius, plane.order)  # of noise ≥ k, from k = −radius on
+    loses = np.maximum.accumulate(test[::-1])[::-1]  # k ≥ −most, less what a geometric rival is above its least
+    gains = np.maximum.accumulate(test)  # as a test of 1 − k
+    return np.maximum(loses[radius - most], _smoothed(plane, gains, radius + 1 + most, -1))
+
+
+def tests_above(plane: Plane, gains: bool, least: Ints) -> Floats:
+    """The excess where the other class is out of play, and the one that loses or `gains` has at least so many votes."""
+    radius = int(np.abs(least).max()) + 2 + plane.drop
+    test = threshold_excesses(plane.noise, radius, plane.order)
+    if gains:
+        return _smoothed(plane, np.maximum.accumulate(test[::-1])[::-1], radius + least, -1)
+    return _smoothed(plane, np.maximum.accumulate(test), radius + 1 - least, 1)
+
+
+def _smoothed(plane: Plane, values: Floats, places: Ints, sign: int) -> Floats:
+    """E values[place ± G], G being how far the rival is above its least; 0 for Gaussian noise."""
+    above = np.arange(plane.drop + 1)
+    ratio = plane.noise.tail_ratio
+    mass = (1 - ratio) * ratio**above
+    mass[-1] = ratio**plane.drop  # what lies further out is part of the slack
+    result: Floats = values[np.clip(places[:, None] + sign * above, 0, len(values) - 1)] @ mass
+    return result
+
+
+@lru_cache(maxsize=4)
+def tabulated(plane: Plane, size: int) -> tuple[int, Floats]:
+    """The part of the plane that is searched, in blocks: its first x and y, and the largest excess of each, [x, y]."""
+    x, y = first_blocks(plane, size)
+    first = int(min(x.min(), y.min()))
+    n = (max(int(x.max()), int(y.max())) - first) // size + 1
+    table = np.zeros((n, n))
+    for loses_ties in (True, False):
+        bound, _ = block_bounds(plane, Outcomes(plane, loses_ties), x, y, size)
+        np.maximum.at(table, ((x - first) // size, (y - first) // size), bound)
+    return first, table

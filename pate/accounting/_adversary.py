@@ -6,7 +6,7 @@ game itself is bounded, by value iteration over hockey-stick curves. docs/proofs
 What an adversary gains with k queries left depends on the likelihood ratio s of the answers so far alone: W(s), with
 W(s) = max(s − 1, 0) for k = 0, and one query more is the most of Σ Q(o)·W(s·P(o)/Q(o)) over all pairs (P, Q) that a
 query can have. (ε, δ)-DP holds iff W(e^−ε) ≤ δ·e^−ε. W is convex, so the adversary only gains by knowing what the rival
-of `histogram_grid` does; then pairs are those of the plane of (x, y). `Envelope` holds some hundred curves above those
+of `_histogram_grid` does; then pairs are those of the plane of (x, y). `Envelope` holds some hundred curves above those
 of all of them; with likelihood ratios on a geometric grid, value iteration over those is a matrix product.
 """
 
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.accounting._neighbours_of_histogram import blas
-from pate.accounting.tight._histogram_grid import (
+from pate.accounting import blas
+from pate.accounting._histogram_grid import (
     Floats,
     Ints,
     Outcomes,
@@ -130,9 +130,8 @@ class Envelope:
     def _mixed(self, pairs: Ratios, first: Ints, second: Ints) -> NDArray[np.bool_]:
         """Whether a mixture of leads up to `first` and from `second` on is above each pair."""
         last = len(self._low) - 1
-        beside = np.sort(pairs.highest, axis=0)[
-            -2
-        ]  # what lies within: the second lead may go up to it, or the first down
+        # what lies within: the second lead may go up to it, or the first down
+        beside = np.sort(pairs.highest, axis=0)[-2]
         further = np.clip(np.searchsorted(-self._highest, -beside, side="right") - 1, second, last)
         further = np.where(beside > 0, further, second)
         beside = np.sort(pairs.lowest, axis=0)[1]
@@ -289,10 +288,7 @@ class _Search:
                 return
             size //= 2
             split = np.concatenate(left)
-            x = np.concatenate([x[split], x[split] + size, x[split], x[split] + size])
-            y = np.concatenate([y[split], y[split], y[split] + size, y[split] + size])
-            searched = self._region.must_search(x, y, size)
-            x, y = x[searched], y[searched]
+            x, y = self._region.quarters(x[split], y[split], size)
 
     def _bounds(self, x: Ints, y: Ints, size: int) -> Ratios:
         """Bounds on the blocks of size × size points from (x, y) on.

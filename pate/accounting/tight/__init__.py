@@ -1,1 +1,0 @@
-"""The tight worst-case bounds: code of the long proofs."""
