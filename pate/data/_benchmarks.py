@@ -1,4 +1,4 @@
-"""Image benchmarks, from the files torchvision uses: public data that plays the part of private data.
+"""Benchmarks, from the files torchvision uses and others: public data that plays the part of private data.
 
 The papers' splits: teachers train on the training images; the student's public data is the first 9,000 test
 images (SVHN: 10,000); the rest of the test images test the student. Pixels are scaled to [0, 1].
@@ -57,6 +57,26 @@ _CIFAR10_ARCHIVE = (
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "c32a1d4ab5d03f1284b67883e8d87530",
 )
+
+
+def load_digits() -> tuple[PublicData, Records]:
+    """scikit-learn's bundled 8×8 digits: 1,797 images, of which 1,197 play private, 400 public and 200 test."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    shuffled = np.random.default_rng(0).permutation(len(images))  # part of the source's definition
+    X = (images / 16).astype(np.float32).reshape(-1, 8, 8)[shuffled]
+    y = labels.astype(np.int64)[shuffled]
+    public = PublicData(
+        X_public=X[1197:1597],
+        y_public=y[1197:1597],
+        X_test=X[1597:],
+        y_test=y[1597:],
+        classes=tuple(str(digit) for digit in range(10)),
+        benchmark=True,
+        input="images of 8×8 pixels, each divided by 16",
+    )
+    return public, Records(X[:1197], y[:1197])
 
 
 def load_images(source: str, folders: list[Path]) -> tuple[PublicData, Records]:

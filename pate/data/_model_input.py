@@ -7,19 +7,16 @@ the configuration and the public file. A card may come from anybody: it is data,
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from pate.data._columns import SECONDS_PER_YEAR, Column, canonical_id, one_hot, problem_of
-from pate.data._csv_records import is_delimiter
+from pate.data._columns import SECONDS_PER_YEAR, Column, canonical_id, one_hot
 from pate.data._formats import Columns, Dialect, Problems, SeveralErrors, Wanted, array_column, other_delimiter
 from pate.data._records import Format, Table, features_of, read_table
-from pate.data._settings import MissingValues
 from pate.data.partition import contents, keyed_digest
 from pate.data.public import PublicRange
 from pate.errors import DataError
@@ -196,69 +193,6 @@ def cell_text(value: Any) -> str:
 
 
 _YEAR_2000 = np.datetime64("2000-01-01", "us")
-_MAX_FEATURES = 1_000_000
-
-
-def describe_columns(format: Format) -> dict[str, Any] | None:
-    """How files become features, for a student's card; None where they hold arrays of numbers.
-
-    Neither the column of ids nor columns that are ignored are named.
-    """
-    if format.source == "npz":
-        return None
-    return {
-        "label": format.label,
-        "features": list(format.features),
-        "categories": {name: [str(value) for value in values] for name, values in format.categories},
-        "dates": dict(format.dates),
-        "date_features": {name: list(features) for name, features in format.date_features},
-        "missing_values": {"markers": list(format.markers), "treatment": format.treatment},
-        "medians": dict(format.medians),
-        "indicators": list(format.indicators),
-        "csv": asdict(format.dialect),
-    }
-
-
-def format_from_card(card: dict[str, Any]) -> Format:
-    """What `describe_columns` wrote; ValueError if it is anything else, or has no columns."""
-    columns, shape = card.get("columns"), tuple(card.get("shape") or ())
-    if not isinstance(columns, dict):
-        raise ValueError("does not say how columns become features: give its examples as an array, .npz or .npy")
-    features, categories = _names(columns.get("features")), _mapping(columns.get("categories"), list)
-    dates, medians = _mapping(columns.get("dates"), str), _mapping(columns.get("medians"), float, int)
-    date_features = {name: _names(some) for name, some in _mapping(columns.get("date_features"), list).items()}
-    indicators, written = _names(columns.get("indicators")), _mapping(columns.get("csv"), str)
-    missing = _missing_values(columns.get("missing_values"))
-    if not written.keys() <= {"delimiter", "decimal", "encoding"}:
-        raise ValueError("says nothing that is known about csv files")
-    if not {*categories, *dates, *indicators} <= set(features) or problem_of(date_features, dates):
-        raise ValueError("speaks of columns that are not among its features")
-    try:
-        "".encode(written.get("encoding", "utf-8"))
-    except (LookupError, UnicodeError):
-        raise ValueError("names an encoding that is not known") from None
-    if not is_delimiter(written.get("delimiter", ",")):
-        raise ValueError("names a delimiter that cannot stand between cells")
-    found = Format(
-        source="csv",
-        classes=tuple(card.get("classes") or ()),
-        shape=shape,
-        label=str(columns.get("label")),
-        features=features,
-        categories=tuple((name, tuple(_names(values))) for name, values in categories.items()),
-        dates=tuple(dates.items()),
-        date_features=tuple(date_features.items()),
-        dialect=Dialect(**written),
-        treatment=missing.treatment,
-        markers=tuple(str(marker) for marker in missing.markers),
-        medians=tuple((name, float(value)) for name, value in medians.items()),
-        indicators=indicators,
-    )
-    if not set(medians) <= {feature for name in found.measured for feature in found.names_of(name)}:
-        raise ValueError("speaks of columns that are not among its features")
-    if shape != (len(found.feature_names or ()),):
-        raise ValueError(f"has columns for {len(found.feature_names or ())} features, and a student of shape {shape}")
-    return found
 
 
 def table_in(path: Path, format: Format, dialect: Dialect) -> Table:
@@ -357,25 +291,3 @@ def _frame_column(values: Any, where: str) -> Column:
     if array.dtype.kind in "iufb":
         return array_column(array, where)
     return Column(where, "text", str(values.dtype), [cell_text(value).strip() for value in array.tolist()])
-
-
-def _missing_values(value: Any) -> MissingValues:
-    try:
-        return MissingValues.model_validate(value)
-    except ValidationError:
-        raise ValueError("says nothing that is known about missing values") from None
-
-
-def _names(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ValueError("has columns that are not listed by name")
-    if len(values) > _MAX_FEATURES or len(set(values)) < len(values):
-        raise ValueError("names a column twice")
-    return tuple(values)
-
-
-def _mapping(values: Any, *kinds: type) -> dict[str, Any]:
-    plain = isinstance(values, dict) and all(isinstance(value, kinds) for value in values.values())
-    if not plain or any(isinstance(value, bool) for value in values.values()):
-        raise ValueError("has columns of which it says nothing that is known")
-    return dict(values)

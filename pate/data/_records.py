@@ -6,11 +6,11 @@ part is the right one for it. That rule looks at the record alone; the file is n
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +40,13 @@ from pate.data._formats import (
     opened,
     parquet_batches,
 )
+from pate.data._settings import CsvData, NpzData, OwnData, ParquetData
 from pate.data.private import Records
 from pate.data.public import PublicRange
 from pate.errors import DataError
 
-if TYPE_CHECKING:
-    from pate.data._settings import CsvData, NpzData, ParquetData
-
 Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
+_MAX_FEATURES = 1_000_000
 _FILLED = ("public_median", "indicator")  # what becomes of gaps, where something stands for them
 
 
@@ -105,7 +104,7 @@ class Format:
     @classmethod
     def of_columns(cls, settings: CsvData | ParquetData, columns: Iterable[str], where: str) -> Format:
         """For files with the features among `columns`."""
-        special = {settings.label, settings.id, getattr(settings, "split", None), *settings.ignore}
+        special = {settings.label, settings.id, *settings.ignore}
         features = tuple(column for column in columns if column not in special)
         if not features:
             raise DataError(f"{where}: no feature columns are left")
@@ -143,8 +142,6 @@ class Format:
             return self
         medians, gaps, problems, years = [], [], Problems(), years_in(public, self)
         for name in self.measured:
-            if name not in public.columns:
-                continue  # which is told with all else that is wrong
             with problems.gathered():
                 own, found = measured(public, name, self, years)
                 if not np.isfinite(own).any() and np.isinf(own).any():
@@ -164,7 +161,8 @@ class Format:
     def column(self, table: Table, name: str) -> Column:
         """A column of features, empty where a marker says that nothing is there."""
         if name not in table.columns:
-            raise DataError(f"{table.where}: column {name!r} is missing, which other files have")
+            text = f"no column {name!r}, which the public file has; add it here or to data.ignore"
+            raise DataError(f"{table.where}: {text}")
         return table.columns[name].with_markers_as_missing(self.markers)
 
     def with_range(self, X_public: NDArray) -> Format:
@@ -197,26 +195,64 @@ class Format:
             return [f"{column}={value}" for value in categories[column]]
         return names_of(column, dict(self.date_features).get(column, (ABSOLUTE,)))
 
+    def on_card(self) -> dict[str, Any] | None:
+        """How files become features, for a student's card; None where they hold arrays of numbers.
 
-def joined(several: Sequence[Records], format: Format) -> Records:
-    """The records of several files, in the order given."""
-    return Records(
-        np.concatenate([np.empty((0, *format.shape), np.float32), *(records.X for records in several)]),
-        np.concatenate([np.empty(0, np.int64), *(records.y for records in several)]),
-        None if format.id is None else [i for records in several for i in records.ids or ()],
-        sum(records.left_out for records in several),
-        sum((Counter(records.unlisted) for records in several), Counter()),
-    )
+        Neither the column of ids nor columns that are ignored are named.
+        """
+        if self.source == "npz":
+            return None
+        return {
+            "label": self.label,
+            "features": list(self.features),
+            "categories": {name: [str(value) for value in values] for name, values in self.categories},
+            "dates": dict(self.dates),
+            "date_features": {name: list(features) for name, features in self.date_features},
+            "missing_values": {"markers": list(self.markers), "treatment": self.treatment},
+            "medians": dict(self.medians),
+            "indicators": list(self.indicators),
+            "csv": asdict(self.dialect),
+        }
+
+    @classmethod
+    def of_card(cls, card: Mapping[str, Any]) -> Format:
+        """What `on_card` wrote, held to the rules of a config; ValueError if it is anything else, or has no columns.
+
+        A card may come from anybody.
+        """
+        columns, shape = card.get("columns"), tuple(card.get("shape") or ())
+        if not isinstance(columns, dict):
+            raise ValueError("does not say how columns become features: give its examples as an array, .npz or .npy")
+        shared = ("label", "categories", "dates", "date_features", "missing_values")
+        try:
+            features, indicators = (_listed(columns.get(key)) for key in ("features", "indicators"))
+            medians = {name: float(value) for name, value in columns["medians"].items()}
+            if not all(type(value) in (int, float) and isfinite(value) for value in columns["medians"].values()):
+                raise ValueError("medians are numbers")
+            dialect = {key: columns["csv"][key] for key in ("delimiter", "decimal", "encoding")}
+            files = {"source": "csv", "private": "private.csv", "public": "public.csv", "classes": card["classes"]}
+            settings = CsvData.model_validate({**files, **dialect, **{key: columns[key] for key in shared}})
+            found = cls.of_columns(settings, features, "its files")
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, DataError):
+            raise ValueError("says nothing that can be used about its columns") from None
+        found = replace(found, medians=tuple(medians.items()), indicators=indicators, shape=shape)
+        known = {feature for name in found.measured for feature in found.names_of(name)}
+        if not set(medians) <= known or not set(indicators) <= set(features):
+            raise ValueError("speaks of columns that are not among its features")
+        if shape != (len(found.feature_names or ()),):
+            raise ValueError(
+                f"has columns for {len(found.feature_names or ())} features, and a student of shape {shape}"
+            )
+        return found
 
 
-def with_valid_ids(records: Records, format: Format) -> Records:
-    """The records, unchanged; DataError if none of them has a valid id, which means that the config is wrong.
-
-    Not where nothing that a private record holds may stop a run.
-    """
-    if records.left_out and not len(records) and not format.keep_missing:
-        raise no_valid_id(format.id_type)
-    return records
+def _listed(values: Any) -> tuple[str, ...]:
+    """Names on a card, none of them twice; ValueError if it is anything else."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError("no list of names")
+    if len(values) > _MAX_FEATURES or len(set(values)) < len(values):
+        raise ValueError("too many names, or one that repeats")
+    return tuple(values)
 
 
 def no_valid_id(id_type: IdType) -> DataError:
@@ -224,11 +260,9 @@ def no_valid_id(id_type: IdType) -> DataError:
     return DataError(f"no private record has a valid id: data.id_type = {id_type!r}, or the column of ids, is wrong")
 
 
-def dialect_of(settings: CsvData | ParquetData) -> Dialect:
-    """How the files are written; parquet files say so themselves."""
-    if settings.source != "csv":
-        return USUAL
-    return Dialect(settings.delimiter, settings.decimal, settings.encoding)
+def dialect_of(settings: OwnData) -> Dialect:
+    """How csv files are written; others say so themselves."""
+    return Dialect(settings.delimiter, settings.decimal, settings.encoding) if isinstance(settings, CsvData) else USUAL
 
 
 def read_table(path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL) -> Table:
@@ -325,62 +359,6 @@ def measured(
     return numbers, {name: numbers.copy()}
 
 
-def unlisted_category_notes(public: Table, format: Format) -> tuple[str, ...]:
-    """What people should know about listed categories and those in the public file; all of it is public.
-
-    DataError where a listed one is written otherwise there, or none of a column's occurs: it would match nothing.
-    """
-    notes, problems = [], Problems()
-    for name, listed in format.categories:
-        found = {canonical(text) for text in format.column(public, name).texts()} - {""}
-        names = [canonical(str(value)) for value in listed]
-        absent, others = [value for value in names if value and value not in found], sorted(found - set(names))
-        key = f"data.categories.{name}"
-        for value in absent:
-            alike = next((other for other in others if _loosely(other) == _loosely(value)), None)
-            if alike is not None:
-                text = (
-                    f"{key}: {value!r} does not occur in {public.where}, but {alike!r} does; write it as the file does"
-                )
-                problems.add(DataError(text))
-        if found and len(absent) == len(names):
-            shown = ", ".join(map(repr, others[:9]))
-            problems.add(DataError(f"{key}: none of these values occurs in {public.where}, which has {shown}"))
-        if absent:
-            notes.append(f"{key}: {', '.join(map(repr, absent[:9]))} never occurs in the public file")
-        if others:
-            notes.append(
-                f"column {name!r} of the public file holds {', '.join(map(repr, others[:9]))}, not listed under {key}: "
-                "no feature says so"
-            )
-    problems.raise_all()
-    return tuple(notes)
-
-
-def unused_columns(public: Table, test: Table | None, format: Format) -> tuple[str, ...]:
-    """Says which columns become no feature: those that the config ignores, and those that only the test file has."""
-    notes = []
-    if format.ignore:
-        shown = ", ".join(map(repr, format.ignore))
-        notes.append(
-            f"not used: {shown} (data.ignore); text becomes features only by values that are listed (data.categories)"
-        )
-    known = {*public.columns, format.label, format.id}
-    others = [] if test is None or format.source == "npz" else [name for name in test.columns if name not in known]
-    if test is not None and others:
-        notes.append(f"not used: {', '.join(map(repr, others))}, which only {test.where} has")
-    return tuple(notes)
-
-
-def _loosely(text: str) -> str:
-    """What people would take for the same category."""
-    text = "".join(text.casefold().split()).replace("_", "").replace("-", "")
-    try:
-        return repr(float(text))
-    except ValueError:
-        return text
-
-
 def _missing(column: Column, row: int) -> DataError:
     return column.error(
         row,
@@ -389,25 +367,13 @@ def _missing(column: Column, row: int) -> DataError:
     )
 
 
-def labels_of(table: Table, format: Format) -> NDArray[np.int64] | None:
-    """The labels in a file, None if it has none."""
-    return table.columns[format.label].labels(format.classes) if format.label in table.columns else None
-
-
-def public_labels(table: Table, format: Format) -> NDArray[np.int64] | None:
-    """The labels in a public file, where every row has one: nobody needs them, so none is refused."""
-    if format.label not in table.columns:
-        return None
-    try:
-        labels = table.columns[format.label].labels(format.classes, keep_unknown=True)
-    except DataError:
-        return None
-    return labels if (labels >= 0).all() else None
-
-
 def records_of(table: Table, format: Format) -> Records:
-    """The records of a private file, those without a valid id left out."""
+    """The records of a private file, those without a valid id left out; its columns are those of the public file."""
     problems = Problems()
+    if format.source != "npz":
+        _check_columns(table, format)
+    elif format.id is None and "id" in table.columns:
+        raise DataError(f"{table.where}: holds ids; say `ids: true` under data to protect persons, or leave them out")
     with problems.gathered():
         X = features_of(table, format, format.keep_missing)
     with problems.gathered():
@@ -444,6 +410,20 @@ def _unlisted(table: Table, format: Format) -> dict[str, int]:
         if count:
             found[f"{table.where}: column {name!r}"] = count
     return found
+
+
+def _check_columns(table: Table, format: Format) -> None:
+    """Refuse a column that only one of the private and the public file has: it would be left out unnoticed."""
+    problems, known = Problems(), {*format.features, *format.ignore, format.label, format.id}
+    extra = [name for name in table.columns if name not in known]
+    for name in extra:
+        text = f"column {name!r} is not in the public file; add it there or to data.ignore"
+        problems.add(DataError(f"{table.where}: {text}"))
+    for name in format.features:
+        if name not in table.columns:
+            with problems.gathered():
+                format.column(table, name)
+    problems.raise_all()
 
 
 def _needed(table: Table, name: str) -> Column:

@@ -11,31 +11,21 @@ import math
 import os
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.data._formats import Problems, Wanted
-from pate.data._records import (
-    Format,
-    Table,
-    joined,
-    records_of,
-    tables_in,
-)
+from pate.data._records import Format, records_of, tables_in
 from pate.data.partition import contents, forgetting_marks, identities, keyed_digest, parts_of, ranks
 from pate.data.private import Records, Shards
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
 from pate.storage import is_url
-
-if TYPE_CHECKING:
-    pass
-
 
 _DIGEST_BITS = 128
 _CELLS_AT_ONCE, _MAX_ROWS_AT_ONCE = 1 << 21, 1 << 16
@@ -151,7 +141,13 @@ def read_all(paths: Sequence[str], format: Format) -> Records:
         with problems.gathered():
             found += _records_in(path, format)
     problems.raise_all()
-    return joined(found, format)
+    return Records(
+        np.concatenate([np.empty((0, *format.shape), np.float32), *(records.X for records in found)]),
+        np.concatenate([np.empty(0, np.int64), *(records.y for records in found)]),
+        None if format.id is None else [i for records in found for i in records.ids or ()],
+        sum(records.left_out for records in found),
+        sum((Counter(records.unlisted) for records in found), Counter()),
+    )
 
 
 def _records_in(path: str, format: Format) -> Iterator[Records]:
@@ -159,28 +155,13 @@ def _records_in(path: str, format: Format) -> Iterator[Records]:
     needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
     wanted = Wanted(needed, format.ignore, format.features, format.keep_missing)
     for table in tables_in(path, format.source, wanted, format.dialect, _rows_at_once(format)):
-        if format.source == "npz" and format.id is None and "id" in table.columns:
-            raise DataError(f"{path}: holds ids; say `ids: true` under data to protect persons, or leave them out")
-        yield records_of(with_known_columns(table, format), format)
+        yield records_of(table, format)
 
 
 def _rows_at_once(format: Format) -> int:
     """How many records are in memory together: a few megabytes of them."""
     cells = _CELLS_AT_ONCE // (4 if format.source == "csv" else 1)  # each of which is a text there
     return max(1, min(_MAX_ROWS_AT_ONCE, cells // math.prod(format.shape)))
-
-
-def with_known_columns(table: Table, format: Format) -> Table:
-    """The table, refused if it has columns that the public file has not: they would be left out unnoticed."""
-    known = {*format.features, *format.ignore, format.label, format.id}
-    extra = [] if format.source == "npz" else [name for name in table.columns if name not in known]
-    problems = Problems()
-    for name in extra:
-        problems.add(
-            DataError(f"{table.where}: column {name!r} is not in the public file; add it there or to data.ignore")
-        )
-    problems.raise_all()
-    return table
 
 
 def matching(patterns: Sequence[str]) -> list[str]:

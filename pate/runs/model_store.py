@@ -304,10 +304,10 @@ class Predictor(NamedTuple):
     @property
     def format(self) -> Format:
         """How columns become features."""
-        from pate.data._model_input import format_from_card
+        from pate.data._records import Format
 
         try:
-            return format_from_card(self.card)
+            return Format.of_card(self.card)
         except ValueError as error:
             raise RunError(f"{self.folder}: its card {error}") from None
 

@@ -212,7 +212,7 @@ MISTAKES = {
         lambda text: "\n".join(f"{i or ''},{line}" for i, line in enumerate(text.split("\n")[:-1])) + "\n",
     ),
     "empty file": recoded("private", lambda text: text.partition("\n")[0] + "\n"),
-    "public column missing": recoded("'fur' is missing", lambda t: _without_last(t), "public.csv"),
+    "public column missing": recoded("has no such column", lambda t: _without_last(t), "public.csv"),
     # command line
     "data folder that is not there": Mistake("--data-dir nowhere: no such folder", arguments=("--data-dir", "nowhere")),
     "resume of nothing": Mistake("no run to resume", arguments=("--resume",)),

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from pate.data._column_inference import offered
 from pate.data._columns import PARTS, features_of_date, names_of, years_of
-from pate.data._model_input import describe_columns, format_from_card, table_in
+from pate.data._model_input import table_in
 from pate.data._records import Format, Table, features_of
 from pate.data._settings import CsvData
 from pate.data._sources import load
@@ -118,9 +118,9 @@ def test_gaps_of_dates_are_filled_feature_by_feature_and_marked_column_by_column
 def test_the_card_says_what_dates_become(tmp_path: Path) -> None:
     data, _ = loaded(tmp_path, PUBLIC, [*PUBLIC, ",,m,no"], missing_values={"treatment": "indicator"})
     card = {"columns": dict(data.columns or {}), "shape": [data.X_public.shape[1]], "classes": ["no", "yes"]}
-    format = format_from_card(card)
+    format = Format.of_card(card)
     assert isinstance(format, Format)
-    assert describe_columns(format) == data.columns
+    assert format.on_card() == data.columns
     (tmp_path / "new.csv").write_text("\n".join([*COLUMNS, *PUBLIC, "1990-01-01,,f,"]))
     table: Table = table_in(tmp_path / "new.csv", format, format.dialect)
     np.testing.assert_array_equal(features_of(table, format)[:3], data.X_public[:3])

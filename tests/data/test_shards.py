@@ -176,7 +176,7 @@ def test_the_digest_knows_what_is_under_an_id(tmp_path: Path) -> None:
     ("shard", "says"),
     [
         (None, r"shard-1\.csv: no such file on"),
-        ("age,who,sick\n1,a,no\n", r"shard-1\.csv: column 'sex' is missing"),
+        ("age,who,sick\n1,a,no\n", r"shard-1\.csv: no column 'sex', which the public file has"),
         ("age,sex,who\n1,f,a\n", r"shard-1\.csv: no column 'sick' \(data\.label\)"),
         ("age,sex,sick\n1,f,no\n", r"shard-1\.csv: no column 'who' \(data\.id\)"),
         ("age,sex,who,sick,x\n1,f,a,no,1\n", r"shard-1\.csv: column 'x' is not in the public file"),
