@@ -37,7 +37,7 @@ from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.preflight._features import with_learned_features
 from pate.preflight._student import try_student
-from pate.report._measures import measure
+from pate.report._builder import measure
 from pate.report.schema import Student
 from pate.runs import _files as files
 from pate.runs._console import Console

@@ -37,7 +37,7 @@ ALLOWED = {
     },  # commands and hints in the config that it writes
     "data/_column_inference.py": {"--marker"},  # what `pate init` says of columns
     "report/_plots.py": {"--c", "--ink", "--line", "--muted"},  # variables of a style sheet
-    "report/_html.py": {"--font"},  # the same
+    "report/_pages.py": {"--font"},  # the same
 }
 
 

@@ -28,7 +28,7 @@ from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.errors import ConfigError, PateError
 from pate.noise import Entropy
-from pate.report._formats import percent
+from pate.report._pages import percent
 from pate.runs._console import Console, Quiet
 from pate.runs.run import Run
 

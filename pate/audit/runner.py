@@ -25,8 +25,7 @@ from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
 from pate.errors import RunError
 from pate.report import _plots as plots
-from pate.report._formats import percent, small
-from pate.report._html import Content, Page, PageBlock, PageTable, Plot, Section
+from pate.report._pages import Content, Page, PageBlock, PageTable, Plot, Section, percent, small
 from pate.report.sections._pipeline import picture
 from pate.runs._signatures import own_or_trusted
 from pate.runs.run import Run

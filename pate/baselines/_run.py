@@ -33,9 +33,8 @@ from pate.errors import ConfigError, RunError
 from pate.ledger import Charge, Limits, Pin
 from pate.ledger._chain import identity
 from pate.networks._process import waiting_threads
-from pate.report._builder import benchmark_figures, data_name, software, together_of
+from pate.report._builder import benchmark_figures, data_name, measure, software, together_of
 from pate.report._files import store_report, write_pages
-from pate.report._measures import measure
 from pate.report.schema import BaselineReport, Privacy
 from pate.report.sections._privacy import privacy_statement
 from pate.report.sections._quality import warnings_of

@@ -29,7 +29,7 @@ def report(
 
     with Run.load(run) as found:
         if mlflow is not None or as_json:
-            from pate.report import _tracking as tracking
+            from pate.report import _files as tracking
 
             number = None if mlflow is None else tracking.write_mlflow(found.path, mlflow)
             if as_json:

@@ -79,7 +79,7 @@ def run(
 
 def _print_outcome(outcome: object) -> None:
     from pate.report._files import summary_rows
-    from pate.report._formats import percent
+    from pate.report._pages import percent
     from pate.runs.context import Outcome
 
     assert isinstance(outcome, Outcome)

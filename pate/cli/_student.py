@@ -10,7 +10,7 @@ import typer
 
 from pate.cli._options import AsJson, Trust
 from pate.errors import ConfigError
-from pate.report._formats import percent
+from pate.report._pages import percent
 
 if TYPE_CHECKING:
     from pate.followup import ExtraStudent, Trials

@@ -9,8 +9,12 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pate.components._attempts import (
     SHOWN,
@@ -24,27 +28,27 @@ from pate.components._attempts import (
 from pate.components._registry import make_importable
 from pate.config import Config
 from pate.data.public import groupings
-from pate.errors import ConfigError
+from pate.errors import ConfigError, PateError
 
 if TYPE_CHECKING:
     from pate.runs.context import RunContext
 
 Check = Callable[["RunContext"], None]
 
+_WITH_MISSING = 60  # examples that models are fitted to
 _DRAWN = 6  # examples of the page: one line of them
 
 
 def checks() -> Sequence[Check]:
     """All checks, in order. Each raises ConfigError or DataError with one line that says what to change."""
     from pate.preflight import _features as features
-    from pate.preflight import _missing_values as missing_values
     from pate.preflight import _rehearsal as rehearsal
     from pate.preflight import _student as student
 
     return (
         check_public_data,
         features.check,
-        missing_values.check,
+        check_missing_values,
         check_voters,
         student.check,
         check_nonprivate,
@@ -87,6 +91,68 @@ def check_public_data(context: RunContext) -> None:
         raise ConfigError(text, evaluate_teachers=True)
     groupings(public, context.config.report.groups)
     context.voters.check_public(public)
+
+
+def check_missing_values(context: RunContext) -> None:
+    """Raise ConfigError where a teacher, the student or the non-private baseline cannot be fitted to NaN.
+
+    Scikit-learn's own word counts where an estimator has one. Others are fitted to public examples with missing values
+    in every column and dummy labels; networks of this package take none, though they would not complain.
+    """
+    config, public = context.config, context.public
+    if not public.has_missing_values:
+        return
+    from pate.students._stage import new_student
+    from pate.students.supervised import Supervised
+    from pate.teachers import recipe_of
+
+    X = np.resize(
+        np.asarray(public.X_public, np.float32), (max(_WITH_MISSING, 6 * public.n_classes), *public.X_public.shape[1:])
+    )
+    rows, columns = np.indices(X.shape)
+    X[(rows + columns) % 3 == 0] = np.nan
+    y = np.arange(len(X)) // 2 % public.n_classes
+    for one in context.voters.estimators():
+        if one.has_features:
+            raise _takes_none(f"{one.key}.features")
+        _check_takes_missing(one.estimator, f"{one.key}.name", X, y)
+    if config.nonprivate is not None:
+        recipe = recipe_of(config.nonprivate, "nonprivate")
+        if recipe.features:
+            raise _takes_none("nonprivate.features")
+        _check_takes_missing(recipe.estimator(config.seed), f"nonprivate.name = {recipe.name!r}", X, y)
+    student = new_student(config)
+    if not isinstance(student, Supervised) or student.preprocessing:
+        raise _takes_none(f"student.name = {config.student.name!r}")
+    _check_takes_missing(student.build(), f"student.params.estimator = {student.estimator!r}", X, y)
+
+
+def _check_takes_missing(estimator: Any, where: str, X: NDArray, y: NDArray[np.int64]) -> None:
+    """Raise ConfigError unless an estimator says that it takes NaN or, of somebody's own that says nothing, does."""
+    from sklearn.utils import get_tags
+
+    allowed = known = False
+    with suppress(Exception):  # a class of anybody's making
+        allowed = bool(get_tags(estimator).input_tags.allow_nan)
+        known = type(estimator).__module__.startswith(("sklearn.", "pate."))
+    if not allowed and not known:
+        try:
+            estimator.fit(X, y)
+            estimator.predict(X)
+            allowed = True
+        except PateError:
+            raise
+        except Exception:
+            pass
+    if not allowed:
+        raise _takes_none(where)
+
+
+def _takes_none(where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: takes no missing values, which data.missing_values.treatment: keep leaves in; use "
+        "sklearn.ensemble.HistGradientBoostingClassifier or the like, or write public_median or indicator"
+    )
 
 
 def check_voters(context: RunContext) -> None:

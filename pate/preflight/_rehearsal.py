@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.report._measures import area_under_curve
+from pate.report._builder import area_under_curve
 from pate.runs._console import Quiet
 from pate.voters import voters_of
 

@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, Any
 from pate.config import read_yaml
 from pate.errors import RunError
 from pate.report._files import read_report
-from pate.report._formats import TOO_FEW, format_change, percent, small
-from pate.report._html import Content, Page, PageBlock, PageTable, Plot, Section
-from pate.report._measures import FEWEST, mean_over_classes
-from pate.report._papers import paper_rows, sources
+from pate.report._pages import (
+    TOO_FEW,
+    Content,
+    Page,
+    PageBlock,
+    PageTable,
+    Plot,
+    Section,
+    format_change,
+    percent,
+    small,
+)
 from pate.report._plots import Point, accuracy_against_epsilon
-from pate.report._published_config import published_settings
-from pate.report.schema import AnyReport, Report
-from pate.report.sections._groups import GroupAccuracy, Parts, mean_of_known
+from pate.report.schema import AnyReport, Report, published_settings
+from pate.report.sections._groups import FEWEST, GroupAccuracy, Parts, mean_of_known
+from pate.report.sections._quality import paper_rows, sources
 from pate.runs._files import RunFiles
 from pate.runs.run import Run
 from pate.storage import is_url
@@ -209,7 +217,7 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         last = (entry.epsilon_kind, small(entry.delta), str(entry.runs))
         rows.append((entry.method, epsilon, entry.unit, shown, *more, *last))
     if comparison.nonprivate is not None:
-        balanced = mean_over_classes([one.right for one in beside.classes]) if beside else None
+        balanced = mean_of_known([one.right for one in beside.classes]) if beside else None
         right = percent(comparison.nonprivate)
         rows.append(("without privacy (benchmark)", "∞", "", right, *further(beside, balanced, None), "none", "", ""))
     if skewed and comparison.commonest_share is not None:

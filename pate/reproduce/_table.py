@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.mechanisms import LNMax
-from pate.report._formats import percent
+from pate.report._pages import percent
 from pate.reproduce._rows import BaselineStudy
 
 if TYPE_CHECKING:

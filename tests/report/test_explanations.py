@@ -12,10 +12,9 @@ from pydantic import ValidationError
 
 from pate.config import parse_config
 from pate.data.public import PublicData
-from pate.report._builder import describe_mechanism
+from pate.report._builder import count_confusion, describe_mechanism
 from pate.report._files import render_statement, run_page
-from pate.report._html import Page, PageBlock, PageTable, Section
-from pate.report._measures import count_confusion
+from pate.report._pages import Page, PageBlock, PageTable, Section
 from pate.report._plots import class_accuracies
 from pate.report.schema import EpsilonCurves, Queries, Report
 from pate.report.sections._privacy import curves_table, guarantee, how_sure, privacy_statement

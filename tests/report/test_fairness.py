@@ -19,11 +19,10 @@ from pate.data._sources import load
 from pate.data.private import Records
 from pate.data.public import Grouping, PublicData, groupings
 from pate.errors import ConfigError, RunError
-from pate.report._files import read_report, summary_rows, write_pages
-from pate.report._measures import FEWEST, compare_without_privacy, group_figures, measure
-from pate.report._tracking import tracked_figures
+from pate.report._builder import compare_without_privacy, group_figures, measure
+from pate.report._files import read_report, summary_rows, tracked_figures, write_pages
 from pate.report.schema import BaselineReport, Benchmark, Report, Student
-from pate.report.sections._groups import find_largest_loss, groups
+from pate.report.sections._groups import FEWEST, find_largest_loss, groups
 from pate.runs._console import Quiet
 from pate.runs.run import Run
 

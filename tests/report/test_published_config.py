@@ -16,8 +16,17 @@ from pydantic import TypeAdapter, ValidationError
 from pate.config import default_config_path, load_baseline_config, load_config, parse_config
 from pate.data.public import PublicData
 from pate.report._files import read_report, store_report, write_pages
-from pate.report._published_config import LEFT_OUT, published_config, published_method, published_params, published_yaml
-from pate.report.schema import BaselineReport, Method, Report, TeacherKind
+from pate.report.schema import (
+    LEFT_OUT,
+    BaselineReport,
+    Method,
+    Report,
+    TeacherKind,
+    published_config,
+    published_method,
+    published_params,
+    published_yaml,
+)
 from pate.report.sections._pipeline import load_examples, save_examples
 
 SECRETS = ("crippen", "hiv", "patient_no", "viral_load", "clinic-7", "s3://")

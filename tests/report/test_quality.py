@@ -14,10 +14,11 @@ from pate import pipeline
 from pate.config import Config, parse_config
 from pate.data.private import Votes
 from pate.data.public import PublicData
+from pate.report._builder import calibration, measure, recall_of, released_labels
 from pate.report._files import summary_rows
-from pate.report._formats import percent
-from pate.report._measures import calibration, mean_over_classes, measure, recall_of, released_labels
+from pate.report._pages import percent
 from pate.report.schema import ReleasedLabels, Report, Student
+from pate.report.sections._groups import mean_of_known
 from pate.report.sections._quality import headline, is_majority_class_model, skewed, warnings_of
 from pate.runs._console import Quiet
 from pate.runs._files import RunFiles
@@ -213,7 +214,7 @@ def test_recognising_rare_classes_at_the_cost_of_accuracy_is_no_collapse() -> No
             test_examples=int(counts.sum()),
             accuracy=float(np.trace(counts) / counts.sum()),
             confusion=confusion,
-            balanced_accuracy=mean_over_classes(recall_of(confusion)),
+            balanced_accuracy=mean_of_known(recall_of(confusion)),
             commonest_share=float(counts.sum(axis=1).max() / counts.sum()),
         )
 

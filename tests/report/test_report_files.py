@@ -18,10 +18,10 @@ from support.command_line import in_process
 
 from pate.config import load_config
 from pate.report._files import read_report, write_pages
-from pate.report._html import Page, PageBlock, Section
-from pate.report._papers import paper_rows, source_of
+from pate.report._pages import Page, PageBlock, Section
 from pate.report.schema import Report
 from pate.report.sections._pipeline import as_images, load_examples
+from pate.report.sections._quality import paper_rows, source_of
 from pate.runs._files import RunFiles
 
 

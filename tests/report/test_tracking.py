@@ -13,8 +13,7 @@ import pytest
 import yaml
 from support.command_line import in_process
 
-from pate.report._files import read_report
-from pate.report._tracking import tracked_figures, tracked_object, write_mlflow
+from pate.report._files import read_report, tracked_figures, tracked_object, write_mlflow
 
 
 @pytest.fixture

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist, mean
 from typing import Any
 
-from pate.report._formats import TOO_FEW, format_change, percent, points
-from pate.report._html import Content, PageBlock, PageTable, Section
-from pate.report._measures import FEWEST, error_of_share
+from pate.report._pages import TOO_FEW, Content, PageBlock, PageTable, Section, format_change, percent, points
 from pate.report.schema import AnyReport, Group, GroupLost, Lost, NonprivateComparison
+
+FEWEST = 30
+"""Test examples: a share of fewer has a standard error of up to nine points and more."""
 
 _FEW = 6  # classes or groups, for a line of a terminal
 _FEW_ROWS = 12  # of a table that is open from the start
@@ -123,6 +125,16 @@ def by_column(parts: Sequence[GroupAccuracy]) -> dict[str, list[GroupAccuracy]]:
     for one in parts:
         found.setdefault(one.column or "class", []).append(one)
     return found
+
+
+def error_of_share(right: int, n: int) -> float:
+    """The standard error of a share of n, with half an example more that is right, and half a wrong one.
+
+    >>> round(error_of_share(80, 100), 3), round(error_of_share(30, 30), 3)
+    (0.04, 0.023)
+    """
+    share = (right + 0.5) / (n + 1)
+    return math.sqrt(share * (1 - share) / (n + 1))
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:

@@ -11,11 +11,17 @@ from numpy.typing import NDArray
 
 from pate.mechanisms import UNANSWERED
 from pate.report import _plots as plots
-from pate.report._formats import describe_planned, describe_settings, percent, short_name
-from pate.report._html import Content, PageBlock, Section, png_data_url
-from pate.report._measures import likeliest_labels
-from pate.report._published_config import LEFT_OUT
-from pate.report.schema import AnyReport, BaselineReport, Report
+from pate.report._pages import (
+    Content,
+    PageBlock,
+    Section,
+    describe_planned,
+    describe_settings,
+    percent,
+    png_data_url,
+    short_name,
+)
+from pate.report.schema import LEFT_OUT, AnyReport, BaselineReport, Report
 from pate.storage._files import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -161,6 +167,13 @@ def save_examples(path: Path, data: PublicData, labels: NDArray[np.int64], label
 
     make_folder(path.parent)
     write_atomically(path, write, mode=0o644)
+
+
+def likeliest_labels(labelled: Labelled) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each example that has labels, by its row, and the one with the largest weight."""
+    order = np.lexsort((-labelled.weights, labelled.rows))
+    rows, first = np.unique(labelled.rows[order], return_index=True)
+    return rows, labelled.labels[order][first]
 
 
 def load_examples(path: Path) -> dict[str, NDArray[Any]] | None:

@@ -6,8 +6,7 @@ import math
 from functools import partial
 
 from pate.report import _plots as plots
-from pate.report._formats import describe_planned, describe_settings, small
-from pate.report._html import Content, PageBlock, PageTable, Plot, Section
+from pate.report._pages import Content, PageBlock, PageTable, Plot, Section, describe_planned, describe_settings, small
 from pate.report.schema import AnyReport, BaselineReport, EpsilonCurves, RelatedRuns, Report
 
 

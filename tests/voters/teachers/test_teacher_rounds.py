@@ -19,7 +19,7 @@ from pate.data.private import Records, clip_to_public_range, records_of
 from pate.data.public import PublicData
 from pate.errors import ConfigError
 from pate.followup import forget
-from pate.report._published_config import LEFT_OUT, published_config
+from pate.report.schema import LEFT_OUT, published_config
 from pate.runs.model_store import save_model
 from pate.runs.run import Run
 from pate.students import build_student
