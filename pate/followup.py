@@ -47,9 +47,8 @@ from pate.runs._signatures import is_signed, own_or_trusted
 from pate.runs.model_store import load_card, load_model, save_model
 from pate.runs.run import Run, Version
 from pate.storage._files import make_folder
-from pate.students._held_out import HeldOut, held_out, student_name
 from pate.students._posterior import Labelled
-from pate.students._stage import fit_student, mention_stored_labels, model_card
+from pate.students._stage import HeldOut, fit_student, held_out, mention_stored_labels, model_card, student_name
 from pate.voters import voters_of
 from pate.voters.teachers._checkpoints import TeacherFiles
 from pate.voters.teachers._readers import require_same_data

@@ -30,8 +30,7 @@ from pate.runs._console import Console
 from pate.runs._run_ledger import shared_ledger
 from pate.runs.context import Outcome, RunContext, RunOptions, begin_run
 from pate.runs.run import Run, remove_empty_run
-from pate.students._held_out import held_out_unless_tested
-from pate.students._stage import mention_stored_labels, train_student
+from pate.students._stage import held_out_unless_tested, mention_stored_labels, train_student
 from pate.voters import voters_of
 
 if TYPE_CHECKING:

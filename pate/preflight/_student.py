@@ -65,7 +65,7 @@ def student_seconds(config: Config, data: PublicData, may_decline: bool) -> floa
     Where labels will be held out, with the students that are taught the rest; one that was tried before, so that
     everything is loaded.
     """
-    from pate.students._held_out import FOLDS, count_run_tries
+    from pate.students._stage import FOLDS, count_run_tries
 
     asked = config.count_labels(len(data.X_public))
     few = min(asked, few_labels(data.n_classes))

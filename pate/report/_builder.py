@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pate.data._settings import DataSettings
     from pate.data.public import Grouping, PublicData
     from pate.runs.context import Related, RunContext
-    from pate.students._held_out import HeldOut
     from pate.students._posterior import Labelled
+    from pate.students._stage import HeldOut
     from pate.voters.base import Release, Voters
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pate.data.public import PublicData
     from pate.report.schema import Report
     from pate.runs.run import Resume, Run
-    from pate.students._held_out import HeldOut
+    from pate.students._stage import HeldOut
     from pate.voters.base import Voters
 
 

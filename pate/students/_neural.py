@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Learn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
     """Gives both losses of labelled examples, their labels, unlabelled examples and how far the ramp has come."""
+    Learner = tuple[Learn, dict[str, nn.Module], dict[str, torch.optim.Optimizer]]
+    """What learns from a batch, further modules that change while it does, and the optimisers, by name."""
 
 _PREDICTED_AT_ONCE = 1024
 _REFERENCE_STEPS = 0.2  # of its own, on labelled batches alone, each of two: together about an eighth of its time
@@ -43,6 +45,15 @@ FELL_BACK = (
     "the student's guesses at unlabelled examples led it away from its labels, so it was trained on the labels alone; "
     "more steps, or class_prior: labels or even, may do better"
 )
+
+
+class Start(NamedTuple):
+    """What training begins with: what it draws from, its augmentation, and a fresh network with its average."""
+
+    generator: torch.Generator
+    augment: Augmentation
+    network: Classifier
+    average: AveragedModel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -192,11 +203,12 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
 
         from pate.networks._training import ClassPrior, Training, cosine_rate, draw_batch
 
-        generator, augment, network, average = self._begin()
+        start = self._begin()
+        generator, augment, network, average = start
         n_classes, smoothing = len(self.classes_), self.label_smoothing
         targets = one_hot(labels, n_classes).float() * (1 - smoothing) + smoothing / n_classes
         prior = ClassPrior(self.class_prior, labels, n_classes).to(pool.device)
-        learn, modules, optimisers = self._learner(network, augment, prior, pool, generator)
+        learn, modules, optimisers = self._learner(start, prior, pool)
 
         def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
             for optimiser in optimisers.values():
@@ -224,15 +236,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """The share of the steps after which an unlabelled loss that no longer falls may end the training."""
         return self.ramp
 
-    def _learner(
-        self,
-        network: Classifier,
-        augment: Augmentation,
-        prior: ClassPrior,
-        pool: torch.Tensor,
-        generator: torch.Generator,
-    ) -> tuple[Learn, dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
-        """What learns from a batch, further modules that change while it does, and the optimisers, by name."""
+    def _learner(self, start: Start, prior: ClassPrior, pool: torch.Tensor) -> Learner:
         raise NotImplementedError
 
     def _has_collapsed(
@@ -288,8 +292,8 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             average.update_parameters(network)
         return taught
 
-    def _begin(self) -> tuple[torch.Generator, Augmentation, Classifier, AveragedModel]:
-        """What training draws from, its augmentation, a fresh network, and that one's average, which is `network_`."""
+    def _begin(self) -> Start:
+        """What training begins with; the average is `network_`."""
         import torch
 
         from pate.networks._architectures import looks_like_images, seeded
@@ -300,7 +304,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         network = seeded(self._build, self.random_state).train()
         average = moving_average(network, self.ema)
         self.network_ = cast("Classifier", average.module)
-        return generator, augment, network, average
+        return Start(generator, augment, network, average)
 
     def _build(self) -> Classifier:
         import torch

@@ -38,6 +38,11 @@ class Labelled:
         same = weights is not None and len(weights) == len(self) and np.allclose(weights, self.weights)
         return bool(same and np.array_equal(labels, self.labels))
 
+    def only(self, kept: NDArray[np.bool_]) -> Labelled:
+        """The labels that are `kept`."""
+        cells = None if self.cells is None else self.cells[kept]
+        return Labelled(self.rows[kept], self.labels[kept], self.weights[kept], cells)
+
     def refined(self, guesses: NDArray[np.float64]) -> Labelled:
         """Soft labels that keep each cell's shares and follow a student's guesses within the cell.
 
@@ -49,10 +54,8 @@ class Labelled:
         """
         assert self.cells is not None
         n_classes = guesses.shape[1]
-        own = self.weights.reshape(-1, n_classes)
-        rows, cells = self.rows[::n_classes], self.cells[::n_classes]
-        matched = _with_means(guesses[rows], cells, own)
-        return replace(self, weights=matched.reshape(-1))
+        shares, own = self.weights.reshape(-1, n_classes), guesses[self.rows[::n_classes]]
+        return replace(self, weights=_with_means(own, self.cells[::n_classes], shares).reshape(-1))
 
 
 def is_only_noise(released: NDArray[np.int64], noise: IntegerNoise) -> bool:

@@ -1,12 +1,18 @@
-"""The stage that trains the student: from public data and released labels, outside the trust boundary."""
+"""The stage that trains the student, and tries it on held-out labels, where there are no test labels.
+
+It works on public data and released labels alone, outside the trust boundary.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,18 +29,22 @@ from pate.errors import ConfigError, NotTrusted, PateError, RunError, first_line
 from pate.mechanisms import UNANSWERED
 from pate.networks._process import one_thread
 from pate.runs import _files as files
-from pate.runs._console import Console
+from pate.runs._console import Console, Quiet
 from pate.runs._run_ledger import Labels, pin_to_json, write_labels
 from pate.runs._signatures import read_model_files
 from pate.runs.model_store import data_card, load_model, model_from_files, save_model
-from pate.storage._files import make_folder
+from pate.runs.run import Run
+from pate.storage._files import make_folder, write_arrays
+from pate.students._neural import equal_examples
+from pate.students._posterior import Labelled
 
 _MIN_WEIGHT = 0.005  # labels that count for less are not worth an example of their own
+FOLDS = 3
+_FEWEST = 9  # groups of labels that are held out: with fewer, no share means anything
 
 if TYPE_CHECKING:
     from pate.networks._training import Progress
     from pate.runs.context import RunContext
-    from pate.students._posterior import Labelled
     from pate.voters.base import Release
 
 
@@ -259,3 +269,140 @@ class StudentFeatures:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"files": self.files}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What students said about each label that they were not taught, beside the label and how much it counts."""
+
+    predicted: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    groups: NDArray[np.int64]
+
+    @property
+    def share(self) -> float:
+        """The share of the labels, by weight, that they agree with."""
+        return float((self.weights * self._right).sum() / self.weights.sum())
+
+    @property
+    def error(self) -> float:
+        """The standard error of `share`, group by group."""
+        return self._error_of(self._right - self.share)
+
+    @property
+    def balanced(self) -> float:
+        """The mean over classes of the share of their labels."""
+        shares = [
+            (self.weights * self._right)[own].sum() / self.weights[own].sum()
+            for own in (self.labels == label for label in np.unique(self.labels))
+            if self.weights[own].sum() > 0
+        ]
+        return float(np.mean(shares))
+
+    @property
+    def commonest(self) -> float:
+        """The share that always saying the commonest label would agree with."""
+        return float(np.bincount(self.labels, self.weights).max() / self.weights.sum())
+
+    def is_better_than(self, other: HeldOut) -> bool:
+        """Whether the lead in `balanced` over another student on the same labels is more than two standard errors."""
+        ahead, even = self._right.astype(np.float64) - other._right, self._even
+        mean = float((even * ahead).sum() / even.sum())
+        return mean > 2 * replace(self, weights=even)._error_of(ahead - mean)
+
+    @property
+    def _even(self) -> NDArray[np.float64]:
+        """Weights with which every class counts the same."""
+        of_class = np.bincount(self.labels, self.weights)
+        return self.weights / np.maximum(of_class, 1e-300)[self.labels]
+
+    @property
+    def _right(self) -> NDArray[np.bool_]:
+        return self.predicted == self.labels
+
+    def _error_of(self, residuals: NDArray) -> float:
+        sums = np.bincount(self.groups, self.weights * residuals)
+        return float(np.sqrt((sums**2).sum()) / self.weights.sum())
+
+
+def student_name(config: Config) -> str:
+    """A name for a student: what it is, and a digest of all that makes it differ from others.
+
+    >>> from pate.config import load_config
+    >>> student_name(load_config(None, ["student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]))[:4]
+    'SVC-'
+    """
+    given = config.student
+    kind = str(given.params.get("estimator", given.name) if given.name == "supervised" else given.name)
+    content = json.dumps([given.model_dump(mode="json"), config.seed, config.refinements], sort_keys=True, default=str)
+    short = re.sub(r"[^A-Za-z0-9_-]", "", kind.rpartition(".")[2])[:40] or "student"
+    return f"{short}-{blake2b(content.encode(), digest_size=4).hexdigest()}"
+
+
+def held_out(
+    config: Config,
+    data: PublicData,
+    labels: NDArray[np.int64],
+    labelled: Labelled | None,
+    run: Run,
+    console: Console,
+    tries: int = FOLDS,
+) -> HeldOut | None:
+    """Agreement of students taught all but a third of the labels with that third, for the first `tries` thirds.
+
+    None where there are too few labels.
+
+    `labels` and `labelled` as for `fit_student`. What was found is kept, and not computed again. All labels are
+    released, so it costs no privacy. Labels that are wrong lower the agreement of all students alike. Labels of one
+    cell, or of examples that are equal, were given together: they are held out together, and count as one.
+    """
+    places = np.arange(len(labels)) if labelled is None else labelled.rows
+    counts = labels != UNANSWERED if labelled is None else labelled.weights > 0
+    groups = _groups(data.X_public[places], None if labelled is None else labelled.cells)
+    fold = np.random.default_rng(config.seed).permutation(groups.max(initial=-1) + 1)[groups] % FOLDS
+    if len(np.unique(groups[counts])) < _FEWEST:
+        return None
+    path = run.held_out_folder / f"{student_name(config)}-{tries}.npz"
+    predicted = np.zeros(0, dtype=np.int64)
+    with suppress(Exception), np.load(path, allow_pickle=False) as archive:  # one that is damaged is computed again
+        predicted = archive["predicted"]
+    if predicted.shape != (len(labels),):
+        seen = student_inputs(config, data.X_public, console)
+        predicted = np.full(len(labels), UNANSWERED, dtype=np.int64)
+        with console.track("students without a third of the labels", tries) as update:
+            for number in range(tries):
+                back = fold == number
+                rest = None if labelled is None else labelled.only(~back)
+                taught = np.where(back, UNANSWERED, labels) if rest is None else rest.labels
+                student = fit_bare_student(
+                    config, seen, taught, rest, len(data.classes), run.student_checkpoint, Quiet()
+                )
+                predicted[back] = student.predict(seen[places[back]])
+                update(number + 1)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_arrays(path, {"predicted": predicted})
+    weights = np.ones(len(labels)) if labelled is None else labelled.weights
+    counts &= predicted != UNANSWERED
+    return HeldOut(predicted[counts], labels[counts], weights[counts], groups[counts])
+
+
+def held_out_unless_tested(context: RunContext, release: Release) -> HeldOut | None:
+    """Agreement with held-out labels, where there are no test labels to tell how good the student is."""
+    config, public = context.config, context.public
+    if public.X_test is not None and public.y_test is not None:
+        return None
+    tries = count_run_tries(config)
+    return held_out(config, public, release.labels, release.labelled, context.run, context.console, tries)
+
+
+def count_run_tries(config: Config) -> int:
+    """How many thirds a run itself holds out: one where a student takes many steps of training, else all."""
+    return 1 if hasattr(new_student(config), "steps") else FOLDS
+
+
+def _groups(X: NDArray, cells: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """The number of the group of each label: its cell, or its example."""
+    if cells is not None:
+        return np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return equal_examples(X)

@@ -12,11 +12,10 @@ from pate.students.mixmatch import mixed_up, sharpened
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor
 
-    from pate.networks._architectures import Classifier
-    from pate.networks._training import Augmentation, ClassPrior
-    from pate.students._neural import Learn
+    from pate.networks._training import ClassPrior
+    from pate.students._neural import Learner, Start
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -92,19 +91,13 @@ class GAN(NeuralStudent):
     def _watch_from(self) -> float:
         return 0.5
 
-    def _learner(
-        self,
-        network: Classifier,
-        augment: Augmentation,
-        prior: ClassPrior,
-        pool: torch.Tensor,
-        generator: torch.Generator,
-    ) -> tuple[Learn, dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
+    def _learner(self, start: Start, prior: ClassPrior, pool: Tensor) -> Learner:
         import torch
         from torch.nn.functional import softplus
 
         from pate.networks._architectures import Generator, seeded
 
+        generator, augment, network, _ = start
         sizes = self.noise, max(4, self.channels // 2), self.hidden
         maker = seeded(lambda: Generator(self.shape_, *sizes, float(pool.min()), float(pool.max())), self.random_state)
         maker = maker.to(pool.device).to(memory_format=torch.channels_last).train()
@@ -113,9 +106,7 @@ class GAN(NeuralStudent):
             for name, module in (("discriminator", network), ("generator", maker))
         }
 
-        def learn(
-            few: torch.Tensor, given: torch.Tensor, many: torch.Tensor, rise: float
-        ) -> tuple[torch.Tensor, torch.Tensor]:
+        def learn(few: Tensor, given: Tensor, many: Tensor, rise: float) -> tuple[Tensor, Tensor]:
             real = augment(many)
             made = maker(torch.randn(self.batch_size, self.noise, generator=generator).to(pool.device))
             with torch.no_grad():

@@ -9,11 +9,10 @@ from pate.students._neural import NeuralStudent
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor
 
-    from pate.networks._architectures import Classifier
-    from pate.networks._training import Augmentation, ClassPrior
-    from pate.students._neural import Learn
+    from pate.networks._training import ClassPrior
+    from pate.students._neural import Learner, Start
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -77,23 +76,15 @@ class MixMatch(NeuralStudent):
     unlabelled_weight: float = 50.0
     weight_decay: float = 0.02
 
-    def _learner(
-        self,
-        network: Classifier,
-        augment: Augmentation,
-        prior: ClassPrior,
-        pool: torch.Tensor,
-        generator: torch.Generator,
-    ) -> tuple[Learn, dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
+    def _learner(self, start: Start, prior: ClassPrior, pool: Tensor) -> Learner:
         import torch
 
+        generator, augment, network, _ = start
         optimiser = torch.optim.AdamW(
             network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
         )
 
-        def learn(
-            few: torch.Tensor, given: torch.Tensor, many: torch.Tensor, rise: float
-        ) -> tuple[torch.Tensor, torch.Tensor]:
+        def learn(few: Tensor, given: Tensor, many: Tensor, rise: float) -> tuple[Tensor, Tensor]:
             views = augment(torch.cat([many] * self.views))
             with torch.no_grad():
                 guess = network(views).softmax(1).view(self.views, len(many), -1).mean(0)
@@ -114,15 +105,13 @@ class MixMatch(NeuralStudent):
         return learn, {}, {"optimiser": optimiser}
 
 
-def sharpened(guess: torch.Tensor, temperature: float) -> torch.Tensor:
+def sharpened(guess: Tensor, temperature: float) -> Tensor:
     """The distribution with its entropy lowered: powers of 1/temperature, normalised."""
     powers = guess.pow(1 / temperature)
     return powers / powers.sum(1, keepdim=True)
 
 
-def mixed_up(
-    examples: torch.Tensor, answers: torch.Tensor, alpha: float, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
+def mixed_up(examples: Tensor, answers: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Each example blended with a random other one, itself the larger share; answers alike."""
     import torch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -47,6 +48,7 @@ def _decides_by_class(estimator: Any) -> bool:
     return hasattr(estimator, "decision_function") and not by_pair
 
 
+@dataclass(eq=False, repr=False)
 class Supervised(ClassifierMixin, BaseEstimator):
     """Distillation: any classifier, fitted to the released labels.
 
@@ -80,33 +82,15 @@ class Supervised(ClassifierMixin, BaseEstimator):
         Probabilities are the same either way.
     """
 
-    classifier_: PartClassifier
-    classes_: NDArray[np.int64]
-    class_shares_: NDArray[np.float64]
-    """Share of each class among the labels that were learned from."""
-    prepared_: Features
-
-    def __init__(
-        self,
-        estimator: Any = "sklearn.svm.SVC",
-        params: dict[str, Any] | None = None,
-        unlabelled: str = "ignore",
-        self_training: int = 0,
-        threshold: float = 0.9,
-        random_state: int = 0,
-        preprocessing: Any = None,
-        standardise: bool = False,
-        decision: str = "likeliest",
-    ) -> None:
-        self.estimator = estimator
-        self.params = params
-        self.unlabelled = unlabelled
-        self.self_training = self_training
-        self.threshold = threshold
-        self.random_state = random_state
-        self.preprocessing = preprocessing
-        self.standardise = standardise
-        self.decision = decision
+    estimator: Any = "sklearn.svm.SVC"
+    params: dict[str, Any] | None = None
+    unlabelled: str = "ignore"
+    self_training: int = 0
+    threshold: float = 0.9
+    random_state: int = 0
+    preprocessing: Any = None
+    standardise: bool = False
+    decision: str = "likeliest"
 
     def fit(
         self,
@@ -190,7 +174,9 @@ class Supervised(ClassifierMixin, BaseEstimator):
     def learned_by(self, bare: Supervised) -> Supervised:
         """This student with what a `bare` one has learned from transformed examples."""
         self.prepared_ = self.transforms()
-        self.classifier_, self.classes_, self.class_shares_ = bare.classifier_, bare.classes_, bare.class_shares_
+        self.classifier_: PartClassifier = bare.classifier_
+        self.classes_: NDArray[np.int64] = bare.classes_
+        self.class_shares_: NDArray[np.float64] = bare.class_shares_
         return self
 
     @property
@@ -294,6 +280,7 @@ class Supervised(ClassifierMixin, BaseEstimator):
         self.classes_ = self.classifier_.present_
         counts = np.ones(len(y)) if weights is None else weights
         totals = np.array([counts[y == label].sum() for label in self.classes_], dtype=np.float64)
+        # the share of each class among the labels
         self.class_shares_ = totals / max(totals.sum(), np.finfo(np.float64).tiny)
 
 

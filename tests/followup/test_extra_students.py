@@ -22,7 +22,7 @@ from pate.followup import Trials, _with_student, train_extra_student
 from pate.runs._console import Quiet
 from pate.runs.context import Outcome
 from pate.runs.run import Run
-from pate.students._held_out import HeldOut
+from pate.students._stage import HeldOut
 
 TEACHERS, ASKED = 40, 90
 Data = tuple[PublicData, Votes]
@@ -233,7 +233,7 @@ def test_no_student_is_taught_the_labels_it_is_tried_on(digits: Data, tmp_path: 
 
 
 def test_labels_of_a_cell_are_held_out_together() -> None:
-    from pate.students._held_out import _groups
+    from pate.students._stage import _groups
 
     X = np.array([[1.0], [2.0], [1.0], [3.0]], dtype=np.float32)
     assert len(set(_groups(X, None).tolist())) == 3
