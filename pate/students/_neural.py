@@ -47,7 +47,7 @@ FELL_BACK = (
 )
 
 
-class Start(NamedTuple):
+class TrainingStart(NamedTuple):
     """What training begins with: what it draws from, its augmentation, and a fresh network with its average."""
 
     generator: torch.Generator
@@ -236,7 +236,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         """The share of the steps after which an unlabelled loss that no longer falls may end the training."""
         return self.ramp
 
-    def _learner(self, start: Start, prior: ClassPrior, pool: torch.Tensor) -> Learner:
+    def _learner(self, start: TrainingStart, prior: ClassPrior, pool: torch.Tensor) -> Learner:
         raise NotImplementedError
 
     def _has_collapsed(
@@ -292,7 +292,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
             average.update_parameters(network)
         return taught
 
-    def _begin(self) -> Start:
+    def _begin(self) -> TrainingStart:
         """What training begins with; the average is `network_`."""
         import torch
 
@@ -304,7 +304,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         network = seeded(self._build, self.random_state).train()
         average = moving_average(network, self.ema)
         self.network_ = cast("Classifier", average.module)
-        return Start(generator, augment, network, average)
+        return TrainingStart(generator, augment, network, average)
 
     def _build(self) -> Classifier:
         import torch

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pate.networks._training import ClassPrior
-    from pate.students._neural import Learner, Start
+    from pate.students._neural import Learner, TrainingStart
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -91,7 +91,7 @@ class GAN(NeuralStudent):
     def _watch_from(self) -> float:
         return 0.5
 
-    def _learner(self, start: Start, prior: ClassPrior, pool: Tensor) -> Learner:
+    def _learner(self, start: TrainingStart, prior: ClassPrior, pool: Tensor) -> Learner:
         import torch
         from torch.nn.functional import softplus
 

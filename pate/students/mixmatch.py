@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pate.networks._training import ClassPrior
-    from pate.students._neural import Learner, Start
+    from pate.students._neural import Learner, TrainingStart
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -76,7 +76,7 @@ class MixMatch(NeuralStudent):
     unlabelled_weight: float = 50.0
     weight_decay: float = 0.02
 
-    def _learner(self, start: Start, prior: ClassPrior, pool: Tensor) -> Learner:
+    def _learner(self, start: TrainingStart, prior: ClassPrior, pool: Tensor) -> Learner:
         import torch
 
         generator, augment, network, _ = start
