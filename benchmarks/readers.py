@@ -89,14 +89,15 @@ def by_readers(shards: Shards, workers: int) -> Peaks:
     """Streamed by readers on Ray; every part is fetched once, by a task."""
     import ray
 
-    from pate.voters.teachers._readers import Readers
+    from pate.voters._readers import Readers
+    from pate.voters.teachers._worker import RemotePart
 
     with ray_session(None, RaySettings(workers=workers)):
         ray.get([ray.remote(resident).remote("VmRSS") for _ in range(2 * workers)])
         before, started = begin(), time.perf_counter()
         readers = Readers(shards, KEY, PARTS)
         fetch = ray.remote(lambda part: len(part.fetch()[1])).options(num_cpus=1)
-        found = sum(ray.get([fetch.remote(readers.part(part)) for part in range(PARTS.n_parts)]))
+        found = sum(ray.get([fetch.remote(RemotePart(readers.actors, part)) for part in range(PARTS.n_parts)]))
         seconds, driver = time.perf_counter() - started, resident("VmHWM") - before
         idle = bare(workers)
         peaks = [ray.get(one.__ray_call__.remote(lambda self: resident("VmHWM"))) - idle for one in readers.actors]
@@ -108,7 +109,7 @@ def bare(workers: int) -> float:
     """What a reader has before it reads: one of a single record."""
     import ray
 
-    from pate.voters.teachers._readers import Readers
+    from pate.voters._readers import Readers
 
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), "npz", 1e-5, 1, 2)

@@ -50,8 +50,8 @@ from pate.storage._files import make_folder
 from pate.students._posterior import Labelled
 from pate.students._stage import HeldOut, fit_student, held_out, mention_stored_labels, model_card, student_name
 from pate.voters import voters_of
+from pate.voters._readers import require_same_data
 from pate.voters.teachers._checkpoints import TeacherFiles
-from pate.voters.teachers._readers import require_same_data
 
 _MADE_FROM_TEACHERS = (
     files.VOTES,

@@ -40,9 +40,8 @@ from pate.mechanisms import ConfidentGNMax, GNMax, Histogram
 from pate.planning.plan import recommend
 from pate.teachers import recipes
 from pate.voters import voters_of
-from pate.voters.teachers._readers import parts_of, split_records
 from pate.voters.teachers._worker import Teaching
-from pate.voters.teachers.ensemble import Ensemble
+from pate.voters.teachers.ensemble import Ensemble, parts_of, split_records
 
 NOISE = "two fits draw different noise, which is never seeded, so their predictions differ"
 CANNOT_APPLY = {

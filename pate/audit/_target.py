@@ -341,8 +341,7 @@ class NonprivateTrainer:
     def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
         from pate.features import build_features
         from pate.networks._process import one_thread
-        from pate.teachers import build_estimator
-        from pate.teachers._part import PartClassifier
+        from pate.teachers import PartClassifier, build_estimator
 
         make_importable(self.folder)
         features = build_features(self.features, "nonprivate.features")

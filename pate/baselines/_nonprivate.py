@@ -57,7 +57,7 @@ def _predict(recipe: Recipe, public: PublicData, records: Records, seed: int, co
 
 def answers_of(recipe: Recipe, seed: int, X: NDArray, y: NDArray, X_test: NDArray, **_: Any) -> NDArray[np.int64]:
     """Predictions for `X_test` of a classifier by that recipe, trained on `X` and `y`."""
-    from pate.teachers._part import PartClassifier
+    from pate.teachers import PartClassifier
 
     features = recipe.build_features()
     with one_thread():

@@ -333,9 +333,8 @@ class Registry:
     Parameters
     ----------
     package : str
-        The folder of those that come with this package. A short name is that of a file (`-` counts as `_`), or of a
-        folder with a file that is called as the package, and means its first class derived from `base`; classes with
-        a `name` of their own are known by that.
+        The folder of those that come with this package. A short name is that of a file or folder (`-` counts
+        as `_`), and means its first class derived from `base`; classes with a `name` of their own are known by that.
     what : str
         How an error calls it, such as "teacher".
     base : type
@@ -373,8 +372,6 @@ class Registry:
     def _in_file(self, file: str) -> dict[str, Any]:
         package = self.package
         module = importlib.import_module(f"{package}.{file}")
-        if hasattr(module, "__path__"):
-            module = importlib.import_module(f"{package}.{file}.{package.rpartition('.')[2]}")
         own = [
             cls
             for _, cls in inspect.getmembers(module, inspect.isclass)

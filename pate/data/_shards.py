@@ -53,7 +53,7 @@ class ShardReader:
     """Reads some shards once, a batch at a time, and hands out their records by part from its own disk.
 
     The disk is that of `folder`, else the machine's usual place for temporary files.
-    `pate.voters.teachers._readers` makes actors of it.
+    `pate.voters._readers` makes actors of it.
     """
 
     def __init__(

@@ -171,8 +171,7 @@ def check_nonprivate(context: RunContext) -> None:
         return
     if public.X_test is None:
         return
-    from pate.teachers import recipe_of
-    from pate.teachers._part import PartClassifier
+    from pate.teachers import PartClassifier, recipe_of
 
     recipe = recipe_of(config.nonprivate, "nonprivate")
     X = public.X_public[: few_labels(public.n_classes)]

@@ -40,7 +40,7 @@ from pate.runs.context import RunContext, RunOptions, begin_run
 from pate.storage._files import locked, make_folder, write_arrays, write_atomically
 from pate.teachers import recipe_of
 from pate.voters import voters_of
-from pate.voters.teachers._settings import TeachersConfig
+from pate.voters.teachers import TeachersConfig
 
 FIGURE = "figure.png"
 _FIGURE_EXAMPLES = 1000

@@ -21,8 +21,7 @@ from pate.errors import ConfigError
 from pate.features import Features, build_features
 from pate.mechanisms import UNANSWERED
 from pate.storage._files import whole_numbers
-from pate.teachers import build_estimator, copied_estimator, full_name
-from pate.teachers._part import PartClassifier
+from pate.teachers import PartClassifier, build_estimator, copied_estimator, full_name
 
 if TYPE_CHECKING:  # of torch, which takes seconds to load
     from pate.teachers.network import Network

@@ -36,7 +36,7 @@ from pate.teachers import Recipe
 from pate.voters.neighbours._cells import Cells, CellVote, Space
 from pate.voters.neighbours._rounds import LocalVoteCounter
 from pate.voters.stored import StoredCount
-from pate.voters.teachers._readers import check_part_sizes
+from pate.voters.teachers import check_part_sizes
 from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
 
 SECRET = "canary 0.8675309"

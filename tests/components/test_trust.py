@@ -144,7 +144,7 @@ def test_only_classes_of_ours_and_of_scikit_learn_pass() -> None:
             import_dotted(name, "key")
         import_dotted("json.JSONDecoder", "key")
         bad = ["json.JSONEncoder", "sklearn.datasets.fetch_openml", "sklearn.datasets._base.urlretrieve", "os.system"]
-        bad += ["pate.cli._forget.forget", "pate.teachers._part.pickle", "pate.runs.model_store.Path"]
+        bad += ["pate.cli._forget.forget", "pate.teachers.pickle", "pate.runs.model_store.Path"]
         for name in bad:
             with pytest.raises(NotTrusted, match=re.escape(name)):
                 import_dotted(name, "key")
@@ -169,7 +169,7 @@ def test_names_are_imported_in_one_place_only() -> None:
         "components/_registry.py: folder = importlib.import_module(package)",
         "__init__.py: return getattr(importlib.import_module(_HOMES[name]), name)",
         "teachers/__init__.py: if getattr(importlib.import_module(shorter), cls.__qualname__, None) is not cls:",
-        "teachers/_part.py: present, estimator = pickle.loads(content)",
+        "teachers/__init__.py: present, estimator = pickle.loads(content)",
         "teachers/__init__.py: prototype = pickle.loads(prototype.content)  # packed by this run's driver",
         "cluster/_remote_task.py: pickle.loads(pickle.dumps(error))",  # to see whether it can be sent back
     }

@@ -14,7 +14,6 @@ from pate.config import parse_config
 from pate.data.partition import assign_parts, identities, parts_of, split_into_parts
 from pate.errors import DataError
 from pate.mechanisms import Split
-from pate.voters.teachers._readers import split_of
 
 KEY = b"k" * 32
 RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), min_size=2, max_size=30)
@@ -171,4 +170,4 @@ def test_a_run_and_its_readers_split_as_the_mechanism_says() -> None:
             "student": {"name": "supervised"},
         }
     )
-    assert split_of(config) == config.build_mechanism().split(50) == Split(50, 0.1, 10)
+    assert config.split == Split(50, 0.1, 10)

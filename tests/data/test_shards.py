@@ -23,10 +23,10 @@ from pate.followup import drop_forgotten, forget
 from pate.mechanisms.base import Split
 from pate.runs.run import Run
 from pate.teachers import Recipe
+from pate.voters._readers import Readers
 from pate.voters.teachers._checkpoints import InMemory
 from pate.voters.teachers._pool import Pool
-from pate.voters.teachers._readers import Readers
-from pate.voters.teachers._worker import Teaching, Worker
+from pate.voters.teachers._worker import RemotePart, Teaching, Worker
 
 KEY = b"s" * 32
 N_PARTS = 7
@@ -296,7 +296,7 @@ def test_votes_are_the_same_and_a_reader_that_dies_is_made_up_for(tmp_path: Path
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
-    pool.train(readers.part, done)
+    pool.train(lambda part: RemotePart(readers.actors, part), done)
     assert killed
     counts = sum_counts(pool.voters(public.X_public), N_PARTS)
     np.testing.assert_array_equal(counts, alone.count(public.X_public).counts)

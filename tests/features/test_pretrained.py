@@ -17,9 +17,9 @@ from pate.components._registry import _BESIDE, found_file, importing_only, make_
 from pate.errors import ConfigError, NotTrusted
 from pate.features import build_features, build_steps
 from pate.features.pretrained import Pretrained, folded
+from pate.voters.neighbours import NeighbourSettings
 from pate.voters.neighbours._cells import FeatureCache, _digest, transformed
 from pate.voters.neighbours._rounds import Rounds
-from pate.voters.neighbours._settings import NeighbourSettings
 
 MODULE = "somebodys_small_network"
 NETWORK = '''

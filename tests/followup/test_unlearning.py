@@ -22,9 +22,8 @@ from pate.runs import _files as files
 from pate.runs._console import Quiet
 from pate.runs.run import Run, Version
 from pate.voters.teachers._checkpoints import TeacherFiles
-from pate.voters.teachers._readers import private_records
 from pate.voters.teachers._worker import Teaching
-from pate.voters.teachers.ensemble import Ensemble
+from pate.voters.teachers.ensemble import Ensemble, private_records
 
 TEACHERS = (
     4  # 15 records each: a part with one class only, whose teacher a record less does not change, comes once in 10,000

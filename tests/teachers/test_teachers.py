@@ -16,8 +16,7 @@ from sklearn.svm import SVC
 
 from pate.config import TeacherFamily
 from pate.errors import ConfigError
-from pate.teachers import TEACHERS, assign_recipes, build_estimator, describe, recipes, seed_of_part
-from pate.teachers._part import PartClassifier
+from pate.teachers import TEACHERS, PartClassifier, assign_recipes, build_estimator, describe, recipes, seed_of_part
 
 KINDS = [
     ("sklearn.svm.SVC", {}),

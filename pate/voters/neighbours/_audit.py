@@ -38,7 +38,7 @@ from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures
 from pate.voters.neighbours._rounds import LocalVoteCounter, Rounds, digest
 
 if TYPE_CHECKING:
-    from pate.voters.neighbours.voters import Neighbours
+    from pate.voters.neighbours import Neighbours
 
 _MAX_RECORDS = 5_000
 

@@ -35,8 +35,8 @@ from pate.runs.run import Run
 from pate.storage._files import make_folder, write_arrays
 from pate.students import _posterior as posterior
 from pate.students._posterior import Labelled
+from pate.voters.neighbours import NeighbourSettings
 from pate.voters.neighbours._cells import Cells, CellVote, FeatureCache, RecordFeatures, Space
-from pate.voters.neighbours._settings import NeighbourSettings
 
 Release = Callable[[str, CellVote, Mechanism], NDArray[np.int64]]
 """What a round released, by its name: drawn and paid for once, stored ever after."""
@@ -190,7 +190,7 @@ class RemoteVoteCounter:
 @guarded("counting votes")
 def _count_records(cell_vote: CellVote, reader: Any) -> NDArray[np.int64]:
     """Count the votes of one reader's records, a stretch at a time, so that memory does not grow with them."""
-    from pate.voters.teachers._readers import answers
+    from pate.voters._readers import answers
 
     silence()
     total = np.zeros((len(cell_vote.cells), cell_vote.n_classes), dtype=np.int64)
@@ -206,7 +206,7 @@ def _count_records(cell_vote: CellVote, reader: Any) -> NDArray[np.int64]:
 @guarded("counting votes")
 def _count_persons(cell_vote: CellVote, readers: Sequence[Any], share: int) -> NDArray[np.int64]:
     """Count the votes of a share of the persons, wherever their records were read, one part after the other."""
-    from pate.voters.teachers._readers import answers
+    from pate.voters._readers import answers
 
     silence()
     total = np.zeros((len(cell_vote.cells), cell_vote.n_classes), dtype=np.int64)
@@ -243,7 +243,7 @@ def open_vote_counter(
     """The private records of a run: here, or with readers on the cluster, which end with `until_end`."""
     if isinstance(private, Records):
         return LocalVoteCounter(private, run.key)
-    from pate.voters.teachers._readers import readers_of
+    from pate.voters._readers import readers_of
 
     assert isinstance(private, Shards)
     readers = readers_of(private, run, Split(PARTS_OF_PERSONS), settings)

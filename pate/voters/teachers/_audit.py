@@ -34,13 +34,11 @@ from pate.data.public import PublicData
 from pate.ledger import Ledger
 from pate.mechanisms import UNANSWERED, Mechanism
 from pate.networks._process import one_thread
-from pate.voters.teachers._readers import split_of, split_records
 from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
-from pate.voters.teachers.ensemble import Ensemble
+from pate.voters.teachers.ensemble import Ensemble, split_records
 
 if TYPE_CHECKING:
-    from pate.voters.teachers._settings import TeachersConfig
-    from pate.voters.teachers.voters import Teachers
+    from pate.voters.teachers import Teachers, TeachersConfig
 
 _RECORDS_PER_PART = 20  # the promise is for every data set, and few make a canary's teacher its own
 _MAX_QUERIES = 500
@@ -135,7 +133,7 @@ def _moves(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Votes [queries, classes] of all teachers without canaries, and by how much each canary alone moves them."""
     teaching = Teaching.of(config, n_classes, config_dir)
-    parts = parts_of(records.X, records.y, records.ids, key, split_of(config))
+    parts = parts_of(records.X, records.y, records.ids, key, config.split)
 
     def votes(part: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         worker = Worker(teaching)

@@ -33,7 +33,7 @@ from pate.planning.plan import (
 if TYPE_CHECKING:
     from pate.data.private import PrivateData
     from pate.data.public import PublicData
-    from pate.voters.teachers._settings import TeachersConfig
+    from pate.voters.teachers import TeachersConfig
 
 _AGREEMENT = 0.8  # of the teachers, on the examples that the noise is chosen for
 _SIGMA_PER_TEACHER = (2 * _AGREEMENT - 1) / (math.sqrt(2) * 1.645)  # such agreement wins 19 times of 20

@@ -23,14 +23,14 @@ from pate.cluster._resources import describe_resources, fits, has_gpus
 from pate.cluster._session import started_here
 from pate.config import RaySettings
 from pate.errors import ConfigError, PateError, RunError
-from pate.teachers._part import constant, pack
+from pate.teachers import constant, pack
 from pate.voters.teachers._checkpoints import Store
 from pate.voters.teachers._schedule import HANGS, Kind, Schedule, WorkerTask
 from pate.voters.teachers._worker import (
     QUERIES_AT_ONCE,
     PartData,
+    RemotePart,
     Teaching,
-    Unread,
     WarmUp,
     Worker,
     WorkerKind,
@@ -440,7 +440,9 @@ class Pool:
             (part,) = task.parts
             records, n_classes = part_data(part), self._teaching.n_classes
             payload = (
-                records.stand_in(n_classes) if isinstance(records, Unread) else pack(constant(records[1], n_classes))
+                records.stand_in(n_classes)
+                if isinstance(records, RemotePart)
+                else pack(constant(records[1], n_classes))
             )
             self._store.save(part, payload, "GivenUp")
             self._unreadable.discard(part)

@@ -21,13 +21,12 @@ from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import UNANSWERED
-from pate.teachers import recipes
-from pate.teachers._part import PartClassifier
+from pate.teachers import PartClassifier, recipes
 from pate.voters.base import RehearsedVotes
 from pate.voters.teachers.ensemble import count_votes, expected_seconds
 
 if TYPE_CHECKING:
-    from pate.voters.teachers._settings import TeachersConfig
+    from pate.voters.teachers import TeachersConfig
 
 _MANY = 2000  # examples for a teacher that fails on a few
 _MAX_TEACHERS, _MIN_TEACHERS, _MIN_RECORDS = 10, 3, 20  # of a rehearsal, and rows of each where nobody may know better

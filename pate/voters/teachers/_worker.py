@@ -16,24 +16,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary import PartialCounts
-from pate.boundary._guard import error_kind, guarded_class, raised_by_pate, silence
+from pate.boundary._guard import error_kind, guarded, guarded_class, raised_by_pate, silence
 from pate.components._registry import import_folders, make_importable
 from pate.config._components import Resources
+from pate.data._shards import Block
 from pate.errors import ConfigError
 from pate.features import Features, Transform
 from pate.networks._process import limit_threads, limit_torch_threads, seeded_globally
-from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
-from pate.teachers._part import PartClassifier, constant, pack, unpack
-from pate.voters.teachers._settings import TeachersConfig
+from pate.teachers import PartClassifier, Recipe, assign_recipes, constant, pack, recipes, seed_of_part, unpack
+from pate.voters._readers import answers
 
 if TYPE_CHECKING:
     from pate.config import RaySettings
+    from pate.voters.teachers import TeachersConfig
 
 STACK = 25  # networks trained at once, where that is faster
 _ATTEMPTS = 2
@@ -41,18 +42,35 @@ QUERIES_AT_ONCE = 2000
 _EXAMPLES_TO_TRY = 4  # per class, to find out in words what is wrong with a recipe
 
 Records = tuple[NDArray, NDArray[np.int64]]
-PartData = Callable[[int], "Records | Unread"]
+PartData = Callable[[int], "Records | RemotePart"]
 _Made = tuple[PartClassifier, bytes, str | None]
 
 
-@runtime_checkable
-class Unread(Protocol):
-    """Records that are still to be fetched, by whoever needs them."""
+@dataclass(frozen=True)
+class RemotePart:
+    """The records of one part, to be fetched from the readers by the worker that needs them."""
 
-    def fetch(self) -> Records: ...
+    readers: tuple[Any, ...]
+    part: int
+
+    def fetch(self) -> Records:
+        """All records of the part, in the same order whoever reads them."""
+        return Block.merged(answers(reader.part.remote(self.part) for reader in self.readers))
 
     def stand_in(self, n_classes: int) -> bytes:
-        """A constant in place of the part's teacher, made by a process that may have records."""
+        """A constant in place of the part's teacher; no record comes to this process."""
+        import ray
+
+        payload: bytes
+        (payload,) = answers([ray.remote(_stand_in).options(num_cpus=0).remote(self, n_classes)])
+        return payload
+
+
+@guarded("a reader")
+def _stand_in(part: RemotePart, n_classes: int) -> bytes:
+    silence()
+    _, labels = part.fetch()
+    return pack(constant(labels, n_classes))
 
 
 @dataclass(frozen=True)
@@ -206,7 +224,7 @@ class Worker:
             _quietly(lambda: teacher.fit(features.transform(X), y))
         return (time.perf_counter() - started) / stack
 
-    def train(self, job: TrainingJob, data: Mapping[int, Records | Unread]) -> list[Trained]:
+    def train(self, job: TrainingJob, data: Mapping[int, Records | RemotePart]) -> list[Trained]:
         """Train the teachers of the parts whose records are given; the other slots of a stack stay blank.
 
         A teacher that fails is trained once more with another seed, then a constant stands in. The kind of
@@ -214,7 +232,7 @@ class Worker:
         """
         limit_torch_threads(self._threads)
         result = []
-        read = {part: records.fetch() if isinstance(records, Unread) else records for part, records in data.items()}
+        read = {part: records.fetch() if isinstance(records, RemotePart) else records for part, records in data.items()}
         made = self._train_stack(job, read) if len(job.parts) > 1 else {}
         for part, records in read.items():
             teacher, payload, failure = made.get(part) or self._train_one(job.recipe, part, records)

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.boundary import CountVotes, PartialCounts, sum_counts
 from pate.boundary._guard import WorkerLost, silenced
+from pate.data import partition
+from pate.data.private import PrivateData, Shards, records_of
+from pate.data.private import Records as AllRecords
 from pate.errors import ConfigError, PateError, RunError
 from pate.networks._process import one_thread, usable_cpus
+from pate.runs._files import LEFT_OUT
+from pate.voters._readers import readers_of
 from pate.voters.teachers._checkpoints import InMemory, Store
-from pate.voters.teachers._worker import PartData, Records, Teaching, Trained, TrainingJob, Unread, Worker
+from pate.voters.teachers._worker import PartData, Records, RemotePart, Teaching, Trained, TrainingJob, Worker
 
 if TYPE_CHECKING:
     from pate.config import RaySettings
-    from pate.data.private import Records as AllRecords
     from pate.data.public import PublicData
+    from pate.runs.run import Run
+    from pate.voters.teachers import TeachersConfig
     from pate.voters.teachers._pool import Pool
-    from pate.voters.teachers._readers import PrivateRecords
-    from pate.voters.teachers._settings import TeachersConfig
 
 _ATTEMPTS_TO_VOTE = 3
 
@@ -100,6 +105,49 @@ class Ensemble:
         found: list[NDArray[np.int64]] = []
         self.vote(lambda voters: found.append(sum_counts(voters(X), len(self.teaching.assignment))))
         return found[-1]
+
+
+def parts_of(config: TeachersConfig, records: AllRecords, key: bytes) -> list[NDArray[np.int64]]:
+    """Row numbers of each teacher's records."""
+    return partition.parts_of(records.X, records.y, records.ids, key, config.split)
+
+
+@dataclass(frozen=True)
+class PrivateRecords:
+    """How many private records there are, those of each part, and how to close what holds them."""
+
+    n_records: int
+    n_parts: int
+    of_part: Callable[[int], Any]
+    close: Callable[[], None] = lambda: None
+    left_out: int = 0
+
+
+def split_records(config: TeachersConfig, records: AllRecords, key: bytes) -> PrivateRecords:
+    """Records by part, of those that this process has read."""
+    rows, X, y = parts_of(config, records, key), records.X, records.y
+    return PrivateRecords(
+        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=records.left_out
+    )
+
+
+def private_records(config: TeachersConfig, private: PrivateData, directory: Run) -> PrivateRecords:
+    """Records by part: from here where the driver has read them, else from readers on the cluster.
+
+    How many were left out because they have no valid id is noted under `private/`, for the operator.
+    """
+    if not isinstance(private, Shards):
+        found = split_records(config, records_of(private), directory.key)
+    else:
+        readers = readers_of(private, directory, config.split, config.ray)
+
+        def of_part(part: int) -> RemotePart:
+            return RemotePart(readers.actors, part)
+
+        found = PrivateRecords(readers.records, config.n_teachers, of_part, readers.close, readers.left_out)
+    if found.left_out:
+        directory.note(LEFT_OUT, {"records_without_valid_id": found.left_out})
+    return found
 
 
 _KEY_BYTES = 32  # of a key that nobody has to keep: where records are public, the same parts come out each time
@@ -203,7 +251,7 @@ class Local:
         return True
 
 
-def _train_elsewhere(teaching: Teaching, job: TrainingJob, data: Mapping[int, Records | Unread]) -> list[Trained]:
+def _train_elsewhere(teaching: Teaching, job: TrainingJob, data: Mapping[int, Records | RemotePart]) -> list[Trained]:
     """What one of joblib's processes does; it is left as it was, since other work of the user may come to it."""
     with _as_a_worker(), silenced():
         return Worker(teaching).train(job, data)
@@ -216,8 +264,6 @@ def _as_a_worker() -> AbstractContextManager[None]:
 
 def count_votes(config: TeachersConfig, public: PublicData, records: AllRecords, X: NDArray) -> NDArray[np.int64]:
     """Votes about `X` of the teachers of a config, trained on records that are public."""
-    from pate.voters.teachers._readers import split_records
-
     teaching = Teaching.of(config, public.n_classes, shape=public.X_public.shape[1:])
     with Ensemble(teaching, split_records(config, records, bytes(_KEY_BYTES))) as ensemble:
         ensemble.train()

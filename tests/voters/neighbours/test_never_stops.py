@@ -31,9 +31,9 @@ from pate.data.private import Records, Shards, check_private, is_per_person, rec
 from pate.errors import DataError
 from pate.mechanisms.base import Split
 from pate.runs._console import Quiet
+from pate.voters._readers import Readers
 from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
 from pate.voters.neighbours._rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
-from pate.voters.teachers._readers import Readers
 
 KINDS: dict[str, Any] = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}
 CASES = ["one label unknown", "all labels unknown", "no record", "no valid id"]

@@ -12,9 +12,9 @@ from pate.data._settings import NpzData
 from pate.data._sources import load
 from pate.data.private import Records, Shards, is_per_person
 from pate.mechanisms.base import Split
+from pate.voters._readers import Readers
 from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
 from pate.voters.neighbours._rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
-from pate.voters.teachers._readers import Readers
 
 KEY = b"e" * 32
 

@@ -15,9 +15,8 @@ from pate.data.partition import split_into_parts
 from pate.data.private import Records
 from pate.teachers import Recipe, assign_recipes, recipes, seed_of_part
 from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
-from pate.voters.teachers._readers import split_records
 from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
-from pate.voters.teachers.ensemble import Ensemble
+from pate.voters.teachers.ensemble import Ensemble, split_records
 
 N_PARTS = 12
 

@@ -25,7 +25,7 @@ from pate.followup import drop_forgotten, forget
 from pate.runs.run import Run, Version
 from pate.teachers import assign_recipes, recipes
 from pate.voters.teachers._checkpoints import TeacherFiles
-from pate.voters.teachers._readers import parts_of
+from pate.voters.teachers.ensemble import parts_of
 
 CENTROID = '''"""A teacher of one's own: only fit and predict, no probabilities, no parameters."""
 

@@ -25,8 +25,9 @@ from pate.data._sources import load
 from pate.data.private import Shards
 from pate.errors import DataError, RunError
 from pate.mechanisms.base import Split
-from pate.teachers._part import constant, pack
-from pate.voters.teachers._readers import Readers
+from pate.teachers import constant, pack
+from pate.voters._readers import Readers
+from pate.voters.teachers._worker import RemotePart
 
 KEY = b"r" * 32
 TABLE = Format("csv", (0, 1), (1,), features=("a",))
@@ -98,10 +99,10 @@ def test_records_wait_in_files_without_names(tmp_path: Path) -> None:
         if place.parent == private:
             assert place.stat().st_mode & 0o777 == 0o700
             assert not list(place.iterdir())
-        X, y = readers.part(0).fetch()
+        X, y = RemotePart(readers.actors, 0).fetch()
         assert sorted(X[:, 0].tolist()) == [1.0, float(np.float32(SECRET))]
         assert sorted(y.tolist()) == [0, 1]
-        assert readers.part(0).stand_in(2) == pack(constant(y, 2))  # made by another process than this
+        assert RemotePart(readers.actors, 0).stand_in(2) == pack(constant(y, 2))  # made by another process than this
         readers.close()
         assert not (private / "spill").exists()
 
@@ -121,7 +122,7 @@ def test_files_that_only_readers_see_may_be_named_by_a_pattern(tmp_path: Path) -
         (tmp_path / f"shard-{number}.csv").write_text(f"a,y\n{number},1\n")
     readers = Readers(left, KEY, Split(1))
     assert readers.records == 3
-    assert sorted(readers.part(0).fetch()[0][:, 0].tolist()) == [0, 1, 2]
+    assert sorted(RemotePart(readers.actors, 0).fetch()[0][:, 0].tolist()) == [0, 1, 2]
     readers.close()
 
 

@@ -18,8 +18,7 @@ from pate.boundary._aggregator import RemoteAggregator
 from pate.errors import RunError
 from pate.teachers import Recipe
 from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
-from pate.voters.teachers._readers import RemotePart
-from pate.voters.teachers._worker import Teaching, Worker
+from pate.voters.teachers._worker import RemotePart, Teaching, Worker
 from pate.voters.teachers.ensemble import Local
 
 SECRET = "canary 0.8675309"

@@ -25,11 +25,10 @@ from pate.runs.run import Run
 from pate.students import build_student
 from pate.students._stage import StudentFeatures
 from pate.voters import voters_of
+from pate.voters.teachers import Teachers
 from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
-from pate.voters.teachers._readers import split_of
 from pate.voters.teachers._worker import Teaching
 from pate.voters.teachers.ensemble import Ensemble
-from pate.voters.teachers.voters import Teachers
 
 NETWORK = {"name": "mixmatch", "params": {"steps": 20, "hidden": 8, "batch_size": 8, "ema": 0.9}}
 BY_STUDENT = {
@@ -106,7 +105,7 @@ def test_a_run_in_rounds_costs_what_all_its_queries_cost_and_resumes(
         assert TeacherFiles(run.teachers_of_round(2), run.key, trusted=True).load(3) is None, (
             "sealed as one of the second round"
         )
-        gone = parts_of(records.X, records.y, None, run.key, split_of(config()))[3][0]
+        gone = parts_of(records.X, records.y, None, run.key, config().split)[3][0]
         assert forget(config(), public, records, run, [], [int(gone)]) == 1
         assert TeacherFiles(run.teachers_of_round(1), run.key, 1, trusted=True).load(3) is not None
         assert TeacherFiles(run.teachers_of_round(2), run.key, 2, trusted=True).load(3) is None
@@ -121,7 +120,7 @@ def test_a_record_touches_the_same_single_part_in_every_round(tmp_path: Path) ->
     for round_ in config().rounds:
         stores = []
         for records in (before, changed):
-            members = parts_of(records.X, records.y, records.ids, key, split_of(round_.config))
+            members = parts_of(records.X, records.y, records.ids, key, round_.config.split)
             teaching = Teaching.of(round_.config, 2, first=first if round_.by_student else None)
             stores.append(InMemory())
             with Ensemble(teaching, Parts(records, members), stores[-1]) as ensemble:

@@ -14,8 +14,7 @@ from pate.boundary import PartialCounts, sum_counts
 from pate.config import TeacherFamily
 from pate.data.partition import split_into_parts
 from pate.errors import RunError
-from pate.teachers import Recipe, assign_recipes, recipes
-from pate.teachers._part import constant
+from pate.teachers import Recipe, assign_recipes, constant, recipes
 from pate.voters.teachers._pool import joined
 from pate.voters.teachers._worker import STACK, Teaching, TrainingJob, Worker
 

@@ -8,34 +8,24 @@ run nothing but this package, and never goes to the workers, which run people's 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pate.boundary._guard import error_kind, guarded, guarded_class, silence
-from pate.components._registry import about
 from pate.config import RaySettings
-from pate.data import partition
 from pate.data._formats import NO_FILE
 from pate.data._records import no_valid_id
-from pate.data._shards import Block, ShardReader, Summary, matching, named_once
-from pate.data.private import PrivateData, Shards, records_of
-from pate.data.private import Records as AllRecords
-from pate.errors import ConfigError, DataError, PateError, RunError
+from pate.data._shards import ShardReader, Summary, matching, named_once
+from pate.data.private import Shards
+from pate.errors import DataError, PateError, RunError
 from pate.mechanisms.base import Split
-from pate.runs._files import KEY, LEFT_OUT, RECORDS_DIGEST, SPILL
+from pate.runs._files import KEY, RECORDS_DIGEST, SPILL
 from pate.runs.run import Run
 from pate.storage._files import read_key
-from pate.teachers._part import constant, pack
-from pate.voters.teachers._settings import TeachersConfig
-from pate.voters.teachers._worker import Records
 
-_RECORDS_TO_LEARN_FROM, _MIN_RECORDS = 10, 5
 _MAX_READERS = 64
 _MAX_RESTARTS = 3
 _USUAL = RaySettings()
@@ -45,34 +35,6 @@ def require_same_data(same: bool, directory: Run) -> None:
     """Raise DataError unless `same`: a run must go on with the data it began with."""
     if not same:
         raise DataError(f"{directory.place}: was begun with other data; start a new run with another {{out}}", out=None)
-
-
-def split_of(config: TeachersConfig) -> Split:
-    """How the configured mechanism assigns records to parts."""
-    return config.build_mechanism().split(config.n_teachers)
-
-
-def parts_of(config: TeachersConfig, records: AllRecords, key: bytes) -> list[NDArray[np.int64]]:
-    """Row numbers of each teacher's records."""
-    return partition.parts_of(records.X, records.y, records.ids, key, split_of(config))
-
-
-def check_part_sizes(
-    config: TeachersConfig, n_records: int, n_classes: int, force: bool, notify: Callable[[str], object]
-) -> None:
-    """Refuse parts that are too small. How many records there are is for those whom `notify` informs, not the error."""
-    each = split_of(config).share * n_records
-    if each < _MIN_RECORDS and not force:
-        enough = n_records / 4 / _MIN_RECORDS
-        for_whom = f"{about(enough)} teachers would have enough" if enough >= 2 else "too few for any two teachers"
-        notify(f"{about(each)} private records per teacher; {for_whom}")
-        raise ConfigError(
-            f"n_teachers = {config.n_teachers}: parts of the private records would be too small to learn from; use "
-            "fewer teachers, or add {force}",
-            force=True,
-        )
-    if each < max(_RECORDS_TO_LEARN_FROM, n_classes):
-        notify(f"parts of {about(each, 2)} records are small for {n_classes} classes")
 
 
 @guarded_class("a reader")
@@ -98,33 +60,6 @@ def _shared(private: Path | None, key: bytes) -> Path | None:
             folder.mkdir(mode=0o700, exist_ok=True)
             return folder
     return None
-
-
-@dataclass(frozen=True)
-class RemotePart:
-    """The records of one part, to be fetched from the readers by the worker that needs them."""
-
-    readers: tuple[Any, ...]
-    part: int
-
-    def fetch(self) -> Records:
-        """All records of the part, in the same order whoever reads them."""
-        return Block.merged(answers(reader.part.remote(self.part) for reader in self.readers))
-
-    def stand_in(self, n_classes: int) -> bytes:
-        """A constant in place of the part's teacher; no record comes to this process."""
-        import ray
-
-        payload: bytes
-        (payload,) = answers([ray.remote(_stand_in).options(num_cpus=0).remote(self, n_classes)])
-        return payload
-
-
-@guarded("a reader")
-def _stand_in(part: RemotePart, n_classes: int) -> bytes:
-    silence()
-    _, labels = part.fetch()
-    return pack(constant(labels, n_classes))
 
 
 def answers(calls: Iterable[Any]) -> list[Any]:
@@ -189,10 +124,6 @@ class Readers:
                 hint = "; say data.read_by: driver if only the driver's machine has it" if NO_FILE in answer else ""
                 raise DataError(answer + hint)
         return sum((answer for answer in found if isinstance(answer, Summary)), Summary())
-
-    def part(self, number: int) -> RemotePart:
-        """The records of a part, not fetched yet."""
-        return RemotePart(self.actors, number)
 
     def close(self) -> None:
         """End all readers, and with them what they keep on disk."""
@@ -282,25 +213,6 @@ def words_of(error: Exception) -> str:
     return str(cause) if isinstance(cause, PateError) else error_kind(error)
 
 
-@dataclass(frozen=True)
-class PrivateRecords:
-    """How many private records there are, those of each part, and how to close what holds them."""
-
-    n_records: int
-    n_parts: int
-    of_part: Callable[[int], Any]
-    close: Callable[[], None] = lambda: None
-    left_out: int = 0
-
-
-def split_records(config: TeachersConfig, records: AllRecords, key: bytes) -> PrivateRecords:
-    """Records by part, of those that this process has read."""
-    rows, X, y = parts_of(config, records, key), records.X, records.y
-    return PrivateRecords(
-        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=records.left_out
-    )
-
-
 def readers_of(shards: Shards, directory: Run, split: Split, settings: RaySettings) -> Readers:
     """Readers that have read all shards, which must be those the run began with."""
     shutil.rmtree(directory.spill_folder, ignore_errors=True)  # what a crash left, where even a removed file has a name
@@ -311,18 +223,3 @@ def readers_of(shards: Shards, directory: Run, split: Split, settings: RaySettin
         readers.close()
         raise
     return readers
-
-
-def private_records(config: TeachersConfig, private: PrivateData, directory: Run) -> PrivateRecords:
-    """Records by part: from here where the driver has read them, else from readers on the cluster.
-
-    How many were left out because they have no valid id is noted under `private/`, for the operator.
-    """
-    if not isinstance(private, Shards):
-        found = split_records(config, records_of(private), directory.key)
-    else:
-        readers = readers_of(private, directory, split_of(config), config.ray)
-        found = PrivateRecords(readers.records, config.n_teachers, readers.part, readers.close, readers.left_out)
-    if found.left_out:
-        directory.note(LEFT_OUT, {"records_without_valid_id": found.left_out})
-    return found
