@@ -46,7 +46,7 @@ class Balanced(ClassifierMixin, BaseEstimator):
     def fit(self, X: NDArray, y: NDArray[np.int64]) -> Balanced:
         """Fit the estimator to evenly many examples of each class."""
         inner: Any = build_estimator(self.estimator, self.params or {}, self.random_state, "params.estimator")
-        rows = even_rows(y, np.random.default_rng(self.random_state))
+        rows = _even_rows(y, np.random.default_rng(self.random_state))
         self.estimator_ = inner.fit(X[rows], y[rows])
         self.classes_ = np.unique(y)
         return self
@@ -63,11 +63,11 @@ class Balanced(ClassifierMixin, BaseEstimator):
         return found
 
 
-def even_rows(y: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _even_rows(y: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Row numbers: every row, and rows of rarer classes again until each class has as many as the commonest.
 
     >>> y = np.array([0, 0, 0, 0, 1, 2, 2])
-    >>> np.bincount(y[even_rows(y, np.random.default_rng(0))]).tolist()
+    >>> np.bincount(y[_even_rows(y, np.random.default_rng(0))]).tolist()
     [4, 4, 4]
     """
     classes, counts = np.unique(y, return_counts=True)

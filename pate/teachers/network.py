@@ -49,7 +49,7 @@ class Diverged(ValueError):
     """Training ended in weights that are NaN or infinite."""
 
 
-def fit_alone(network: Network, X: NDArray, coded: NDArray[np.int64]) -> None:
+def _fit_alone(network: Network, X: NDArray, coded: NDArray[np.int64]) -> None:
     """Train one network; `coded` are positions in its `classes_`."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -272,7 +272,7 @@ class Network(ClassifierMixin, BaseEstimator):
         """Train a fresh network."""
 
         self.classes_, coded = np.unique(np.asarray(y), return_inverse=True)
-        fit_alone(self, np.asarray(X), coded.reshape(-1))
+        _fit_alone(self, np.asarray(X), coded.reshape(-1))
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pate.students._posterior import Labelled
     from pate.voters.teachers._choice import StandIn
 
-C = TypeVar("C", bound=Config)
+_C = TypeVar("_C", bound=Config)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Estimator(NamedTuple):
     has_features: bool
 
 
-class Voters(ABC, Generic[C]):
+class Voters(ABC, Generic[_C]):
     """Who votes, what one record can change, what that costs, how labels are released, and what is said of it.
 
     A kind of voters is one subclass, in a file or folder of `pate/voters/`, or anywhere if the config names it by its
@@ -113,7 +113,7 @@ class Voters(ABC, Generic[C]):
     covers_changed_record: ClassVar[bool] = False
     """Whether ε holds also for a record that is changed, even where records have no ids."""
 
-    def __init__(self, config: C) -> None:
+    def __init__(self, config: _C) -> None:
         self.config = config
 
     # What it costs

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from pate.runs.context import RunContext
     from pate.runs.run import Run
 
-Q = TypeVar("Q", bound=QueryConfig)
+_Q = TypeVar("_Q", bound=QueryConfig)
 
 
-class QueryVoters(Voters[Q]):
+class QueryVoters(Voters[_Q]):
     """Parts that vote once each on every query.
 
     Neighbouring relation: one record is added, removed, or changed under its id. Sensitivity: one part's vote moves in
@@ -153,7 +153,7 @@ class QueryVoters(Voters[Q]):
     def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
 
         if self.config.budget.adaptive:
-            require_confidence(student, self.config.budget.query_selection)
+            _require_confidence(student, self.config.budget.query_selection)
 
     def announcement(self, public: PublicData) -> str:
         budget, rounds = self.config.budget, self.queries_by_round
@@ -290,14 +290,14 @@ class _AtOneOrder(Guarantee):
         return rdp_epsilon(np.array([self.order]), np.array([self.guarantee.rdp_at(self.order)]), delta)[0]
 
 
-BATCH = 50
+_BATCH = 50
 _DOUBTFUL = 3  # a round of n examples chooses among the 3·n most doubtful ones, for examples unlike each other
 
-Ask = Callable[[NDArray], NDArray[np.int64]]
+_Ask = Callable[[NDArray], NDArray[np.int64]]
 
 
 def ask(aggregator: Aggregator, queries: NDArray, console: Console) -> NDArray[np.int64]:
-    """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
+    """_Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
 
     Examples that were never asked, because the limit on answers was reached, count as unanswered.
     """
@@ -308,7 +308,7 @@ def ask(aggregator: Aggregator, queries: NDArray, console: Console) -> NDArray[n
     with console.track("labelling", len(queries)) as update:
         while done < len(queries):
             stored = aggregator.stored_prefix(queries[done:])
-            size = stored or min(BATCH, aggregator.room(), len(queries) - done)
+            size = stored or min(_BATCH, aggregator.room(), len(queries) - done)
             if size == 0:
                 break
             labels[done : done + size] = aggregator.label(queries[done : done + size]).labels
@@ -320,7 +320,7 @@ def ask(aggregator: Aggregator, queries: NDArray, console: Console) -> NDArray[n
 
 
 def ask_actively(
-    X: NDArray, config: QueryConfig, ask_about: Ask, directory: Run, console: Console
+    X: NDArray, config: QueryConfig, ask_about: _Ask, directory: Run, console: Console
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of `X` that were asked about, and their labels.
 
@@ -354,7 +354,7 @@ def _shares(
     if (labels == UNANSWERED).all():
         return None
     student = new_student(config)
-    require_confidence(student, config.budget.query_selection)
+    _require_confidence(student, config.budget.query_selection)
     with console.working(f"training a student on {len(rows)} answers, to see what to ask next"):
         student.fit(X[rows], labels, np.delete(X, rows, axis=0))
         return np.asarray(student.predict_proba(X), dtype=np.float64)
@@ -394,7 +394,7 @@ def _first(scores: NDArray[np.float64], asked: NDArray[np.int64], most: int) -> 
     return rest[np.argsort(-scores[rest], kind="stable")][:most]
 
 
-def require_confidence(student: Any, order: str = "uncertainty") -> None:
+def _require_confidence(student: Any, order: str = "uncertainty") -> None:
     """Raise ConfigError where a student cannot say how sure it is."""
     if not hasattr(student, "predict_proba"):
         raise ConfigError(

@@ -45,10 +45,10 @@ _SECONDS = 5.0  # that features may take
 _PRIOR = 2.0  # votes that every cell is taken to have in the shares of all cells together
 
 
-MAX_CELLS = 100_000
+_MAX_CELLS = 100_000
 
-Cells = Annotated[int, Field(ge=1, le=MAX_CELLS)]
-Noise = Annotated[float, AfterValidator(lambda value: parameters.noise(value, ""))]
+_CellNumber = Annotated[int, Field(ge=1, le=_MAX_CELLS)]
+_Noise = Annotated[float, AfterValidator(lambda value: parameters.noise(value, ""))]
 
 
 class RoundSettings(Settings):
@@ -64,9 +64,9 @@ class RoundSettings(Settings):
         Whether cells are made in what the student of the rounds before has learned to see; None is the config's.
     """
 
-    cells: Cells
-    scale: Noise | None = None
-    sigma: Noise | None = None
+    cells: _CellNumber
+    scale: _Noise | None = None
+    sigma: _Noise | None = None
     features: Literal["student"] | None = None
 
     def parameters(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ class NeighbourSettings(Settings):
     components: int | None = Field(default=None, ge=1, le=4096)
     standardise: bool = False
     votes_per_record: int = Field(default=1, ge=1, le=1000)
-    cells: Cells | None = None
+    cells: _CellNumber | None = None
     rounds: Several[RoundSettings] = ()
     label: Literal["centres", "cells"] = "cells"
     min_vote_share: float = Field(default=0.0, ge=0, le=1)

@@ -22,7 +22,7 @@ CONFIDENT = ConfidentGNMax(threshold=10, sigma1=0.05, sigma2=0.05)  # answers wh
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "BATCH", 4)
+    monkeypatch.setattr(queries, "_BATCH", 4)
 
 
 def asked(folder: Path, n: int, limit_asked: int, limit_answered: int) -> tuple[list[int], Charge]:
