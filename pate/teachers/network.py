@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,23 +19,6 @@ _RECORDS = 1_000_000_000  # for the records of a stack, whose number is not aske
 _COPIES_OF_WEIGHTS = 5  # weights, gradients, Adam's two moments, and one at work
 _COPIES_OF_OUTPUTS = 3  # kept for the way back, their gradients, and room for the convolutions
 _BYTES = 4
-
-
-def bytes_to_train(build: Callable[[], nn.Module], shape: Sequence[int], batch: int, stack: int) -> int:
-    """Bytes for `stack` networks trained at once by Adam, `batch` examples of `shape` each. More than it will be."""
-    with torch.device("meta"):
-        network = build()
-        weights = sum(weight.numel() for weight in network.parameters())
-        outputs = [0]
-
-        def count(_module: nn.Module, _given: Any, made: Any) -> None:
-            outputs[0] += made.numel() if isinstance(made, torch.Tensor) else 0
-
-        for module in network.modules():
-            module.register_forward_hook(count)
-        network.eval()(torch.empty(batch, *_planes(shape)))
-    each = _COPIES_OF_WEIGHTS * weights + _COPIES_OF_OUTPUTS * outputs[0]
-    return _CONTEXT + _RECORDS + stack * _BYTES * each
 
 
 def _planes(shape: Sequence[int]) -> tuple[int, ...]:
@@ -253,10 +236,24 @@ class Network(ClassifierMixin, BaseEstimator):
         return self.device != "cpu"
 
     def gpu_bytes(self, shape: Sequence[int], n_classes: int, stack: int) -> int:
-        """About how much of a GPU's memory it takes to train `stack` of these at once, on examples of this shape."""
+        """About how much of a GPU's memory it takes to train `stack` of these at once, on examples of this shape.
 
+        More than it will be, for Adam and records of which nobody may know how many there are.
+        """
         self.shape_, self.classes_ = list(shape), np.arange(n_classes)
-        return bytes_to_train(self._layers, shape, self.batch_size, stack)
+        with torch.device("meta"):
+            network = self._layers()
+            weights = sum(weight.numel() for weight in network.parameters())
+            outputs = [0]
+
+            def count(_module: nn.Module, _given: Any, made: Any) -> None:
+                outputs[0] += made.numel() if isinstance(made, torch.Tensor) else 0
+
+            for module in network.modules():
+                module.register_forward_hook(count)
+            network.eval()(torch.empty(self.batch_size, *_planes(shape)))
+        each = _COPIES_OF_WEIGHTS * weights + _COPIES_OF_OUTPUTS * outputs[0]
+        return _CONTEXT + _RECORDS + stack * _BYTES * each
 
     @property
     def stackable(self) -> bool:

@@ -141,7 +141,7 @@ class QueryVoters(Voters[_Q]):
         if budget.query_selection != "clusters":
             return public
 
-        return public.reordered(by_clusters(public.X_public, budget.max_queries, self.config.seed))
+        return public.reordered(_by_clusters(public.X_public, budget.max_queries, self.config.seed))
 
     def check_public(self, public: PublicData) -> None:
         if self.config.budget.max_queries > len(public.X_public):
@@ -405,13 +405,13 @@ def _require_confidence(student: Any, order: str = "uncertainty") -> None:
 
 def _unlike(X: NDArray, rows: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
     """Choose `size` of these rows that are unlike each other."""
-    return rows[by_clusters(X[rows], size, seed)[:size]]
+    return rows[_by_clusters(X[rows], size, seed)[:size]]
 
 
 _COMPONENTS = 50
 
 
-def by_clusters(X: NDArray, asked: int, seed: int) -> NDArray[np.int64]:
+def _by_clusters(X: NDArray, asked: int, seed: int) -> NDArray[np.int64]:
     """Row numbers: first the example nearest to the centre of each of `asked` k-means clusters, then all others.
 
     Columns of a table count by their spread, so that no unit of measurement outweighs the others. No label and nothing

@@ -66,7 +66,7 @@ class Stored(QueryVoters[StoredConfig]):
         from pate.data._sources import data_root
 
         public, _ = super().load(data_dir, config_dir, by_workers)
-        return public, stored_votes(self.config.stored.file, data_root(data_dir) or config_dir, public)
+        return public, _stored_votes(self.config.stored.file, data_root(data_dir) or config_dir, public)
 
     def check_private(self, context: RunContext, private: PrivateData) -> None:
         if not isinstance(private, Votes):
@@ -104,7 +104,7 @@ class StoredCount:
         return [PartialCounts(tuple(range(self._n_teachers)), self._counts)]
 
 
-def stored_votes(file: str, folder: Path, public: PublicData) -> Votes:
+def _stored_votes(file: str, folder: Path, public: PublicData) -> Votes:
     """The votes in `file`, as it stands or below `folder`, on the public examples.
 
     Rows beyond the public examples are left out.

@@ -36,7 +36,7 @@ from pate.teachers import Recipe
 from pate.voters.neighbours._cells import Cells, CellVote, Space
 from pate.voters.neighbours._rounds import LocalVoteCounter
 from pate.voters.stored import StoredCount
-from pate.voters.teachers import check_part_sizes
+from pate.voters.teachers import _check_part_sizes
 from pate.voters.teachers._worker import Teaching, TrainingJob, Worker
 
 SECRET = "canary 0.8675309"
@@ -255,7 +255,7 @@ def test_small_parts_are_counted_for_the_operator_alone(
     told: list[str] = []
     for tell in (told.append, Console().info_private):  # standard error is no terminal here
         with pytest.raises(ConfigError) if refused else nullcontext() as caught:
-            check_part_sizes(config, n_records, 20, False, tell)
+            _check_part_sizes(config, n_records, 20, False, tell)
         if caught is not None:
             assert "n_teachers = 100: parts of the private records would be too small" in str(caught.value)
             assert not set("123456789") & set(str(caught.value).replace("n_teachers = 100", ""))
@@ -268,7 +268,7 @@ def test_small_parts_are_counted_for_the_operator_alone(
 def test_records_and_teachers_are_told_in_whole_numbers(n_teachers: int, n_records: int, n_classes: int) -> None:
     config, told = parse_config({**SETTINGS, "n_teachers": n_teachers}), list[str]()
     with suppress(ConfigError):
-        check_part_sizes(config, n_records, n_classes, False, told.append)
+        _check_part_sizes(config, n_records, n_classes, False, told.append)
     for number in re.findall(r"\d[^ ;]*", " ".join(told)):
         assert number.replace(",", "").isdecimal()
 
@@ -276,7 +276,7 @@ def test_records_and_teachers_are_told_in_whole_numbers(n_teachers: int, n_recor
 def test_teachers_that_would_have_enough_are_sixty() -> None:
     told: list[str] = []
     with pytest.raises(ConfigError):
-        check_part_sizes(parse_config({**SETTINGS, "n_teachers": 500}), 1234, 2, False, told.append)
+        _check_part_sizes(parse_config({**SETTINGS, "n_teachers": 500}), 1234, 2, False, told.append)
     assert told == ["about 2 private records per teacher; about 60 teachers would have enough"]
 
 

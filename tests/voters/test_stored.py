@@ -19,8 +19,8 @@ from pate.errors import ConfigError, DataError, RunError
 from pate.runs._console import Console
 from pate.runs.run import Run
 from pate.voters import voters_of
-from pate.voters.queries import ask_actively, by_clusters
-from pate.voters.stored import StoredCount, stored_votes
+from pate.voters.queries import _by_clusters, ask_actively
+from pate.voters.stored import StoredCount, _stored_votes
 
 CONTENT = {
     "name": "stored",
@@ -155,7 +155,7 @@ def test_votes_that_do_not_fit_the_images(votes: np.ndarray | None, words: str, 
     if votes is not None:
         np.save(tmp_path / "votes.npy", votes)
     with pytest.raises(DataError, match=words):
-        stored_votes("votes.npy", tmp_path, benchmark_images()[0])
+        _stored_votes("votes.npy", tmp_path, benchmark_images()[0])
 
 
 def test_the_number_of_teachers_must_be_the_votes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,10 +199,10 @@ def test_clusters_come_first_and_every_row_once() -> None:
     rng = np.random.default_rng(0)
     kind = rng.integers(5, size=300)
     X = (10 * np.eye(5)[kind] + rng.normal(size=(300, 5)) / 10).astype(np.float32)
-    order = by_clusters(X, 5, seed=0)
+    order = _by_clusters(X, 5, seed=0)
     assert sorted(order) == list(range(300))
     assert set(kind[order[:5]]) == set(range(5))
-    np.testing.assert_array_equal(order, by_clusters(X, 5, seed=0))
+    np.testing.assert_array_equal(order, _by_clusters(X, 5, seed=0))
 
 
 def test_authors_votes_follow_the_images(real_data: Path) -> None:

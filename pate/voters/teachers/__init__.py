@@ -60,7 +60,7 @@ class TeacherRoundSettings(Settings):
 
 
 @dataclass(frozen=True)
-class TeacherRound:
+class _TeacherRound:
     """A round: its number from 1 on, its config, in which `teachers` are its own, and whether they see by a student."""
 
     number: int
@@ -129,12 +129,12 @@ class TeachersConfig(QueryConfig):
         return self.budget.adaptive or any(one.features == "student" for one in self.teacher_rounds)
 
     @property
-    def rounds(self) -> tuple[TeacherRound, ...]:
+    def rounds(self) -> tuple[_TeacherRound, ...]:
         """The rounds, each with its config; one where none is listed."""
         if not self.teacher_rounds:
-            return (TeacherRound(1, self, self.budget.max_queries, False),)
+            return (_TeacherRound(1, self, self.budget.max_queries, False),)
         return tuple(
-            TeacherRound(
+            _TeacherRound(
                 number,
                 self.model_copy(update={"teachers": one.teachers or self.teachers}),
                 one.queries,
@@ -163,7 +163,7 @@ def _queries(one: Any) -> int | None:
     return asked if type(asked) is int and asked > 0 else None
 
 
-def check_part_sizes(
+def _check_part_sizes(
     config: TeachersConfig, n_records: int, n_classes: int, force: bool, notify: Callable[[str], object]
 ) -> None:
     """Refuse parts that are too small. How many records there are is for those whom `notify` informs, not the error."""
@@ -209,7 +209,7 @@ class Teachers(QueryVoters[TeachersConfig]):
                     build()
 
     def training_seconds(self, public: PublicData, n_records: int) -> float:
-        from pate.voters.teachers.ensemble import expected_seconds
+        from pate.voters.teachers._trials import expected_seconds
 
         first = self.config.rounds[0].config
         return expected_seconds(first, public.X_public, n_records // first.n_teachers, public.n_classes)
@@ -243,7 +243,7 @@ class Teachers(QueryVoters[TeachersConfig]):
     def check_private(self, context: RunContext, private: PrivateData) -> None:
         if isinstance(private, Records):
             notify = context.notes.private.append
-            check_part_sizes(self.config, len(private), context.public.n_classes, context.options.force, notify)
+            _check_part_sizes(self.config, len(private), context.public.n_classes, context.options.force, notify)
 
     def try_on_public(self, public: PublicData) -> None:
         from pate.voters.teachers._trials import try_teachers
@@ -320,7 +320,7 @@ class Teachers(QueryVoters[TeachersConfig]):
         context: RunContext,
         private: PrivateData,
         aggregator: Aggregator,
-        round_: TeacherRound,
+        round_: _TeacherRound,
         queries: NDArray,
         first: StudentFeatures | None = None,
     ) -> None:
@@ -345,7 +345,7 @@ class Teachers(QueryVoters[TeachersConfig]):
         if records.left_out:
             console.info_private(f"{records.left_out} records have no valid id and are left out; see docs/data.md")
         if isinstance(private, Shards):
-            check_part_sizes(config, records.n_records, public.n_classes, options.force, context.info_operator)
+            _check_part_sizes(config, records.n_records, public.n_classes, options.force, context.info_operator)
         teaching = Teaching.of(config, public.n_classes, options.config_dir, first, public.X_public.shape[1:])
         own, trusted = user_secret(run.key_file), OWN_TEACHERS in options.trust
         store = TeacherFiles(run.teachers_of_round(round_.number), run.key, round_.number, own, trusted)

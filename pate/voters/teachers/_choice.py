@@ -185,7 +185,7 @@ def find_number(
     teacher fewer than two are left out.
     """
     from pate.data.private import Records
-    from pate.voters.teachers.ensemble import count_votes
+    from pate.voters.teachers._trials import count_votes
 
     records = parameters.whole(records, "records", least=2)
     X, y = (data.X_test, data.y_test) if data.y_public is None else (data.X_public, data.y_public)

@@ -21,9 +21,12 @@ from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.errors import ConfigError, DataError
 from pate.mechanisms import UNANSWERED
+from pate.networks._process import usable_cpus
 from pate.teachers import PartClassifier, recipes
 from pate.voters.base import RehearsedVotes
-from pate.voters.teachers.ensemble import count_votes, expected_seconds
+from pate.voters.teachers._checkpoints import InMemory
+from pate.voters.teachers._worker import Teaching
+from pate.voters.teachers.ensemble import Ensemble, Local, split_records
 
 if TYPE_CHECKING:
     from pate.voters.teachers import TeachersConfig
@@ -118,3 +121,20 @@ def rehearse_teachers(
 def _is_trusted_here(name: str) -> bool:
     """Whether teachers of a kind are trained here too where workers train the run's: not those of somebody's own."""
     return "." not in name or name.startswith(("sklearn.", "pate."))
+
+
+_KEY_BYTES = 32  # of a key that nobody has to keep: where records are public, the same parts come out each time
+
+
+def count_votes(config: TeachersConfig, public: PublicData, records: Records, X: NDArray) -> NDArray[np.int64]:
+    """Votes about `X` of the teachers of a config, trained on records that are public."""
+    teaching = Teaching.of(config, public.n_classes, shape=public.X_public.shape[1:])
+    with Ensemble(teaching, split_records(config, records, bytes(_KEY_BYTES))) as ensemble:
+        ensemble.train()
+        return ensemble.count(X)
+
+
+def expected_seconds(config: TeachersConfig, X_public: NDArray, n_records: int, n_classes: int) -> float:
+    """How long training would take on this machine, from a try of each recipe on public examples."""
+    seconds = Local(Teaching.of(config, n_classes), InMemory()).probe(X_public, n_records)
+    return seconds / (1 if config.backend == "local" else config.ray.workers.max or usable_cpus())

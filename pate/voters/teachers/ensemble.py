@@ -17,7 +17,7 @@ from pate.data import partition
 from pate.data.private import PrivateData, Shards, records_of
 from pate.data.private import Records as AllRecords
 from pate.errors import ConfigError, PateError, RunError
-from pate.networks._process import one_thread, usable_cpus
+from pate.networks._process import one_thread
 from pate.runs._files import LEFT_OUT
 from pate.voters._readers import readers_of
 from pate.voters.teachers._checkpoints import InMemory, Store
@@ -25,7 +25,6 @@ from pate.voters.teachers._worker import PartData, Records, RemotePart, Teaching
 
 if TYPE_CHECKING:
     from pate.config import RaySettings
-    from pate.data.public import PublicData
     from pate.runs.run import Run
     from pate.voters.teachers import TeachersConfig
     from pate.voters.teachers._pool import Pool
@@ -150,9 +149,6 @@ def private_records(config: TeachersConfig, private: PrivateData, directory: Run
     return found
 
 
-_KEY_BYTES = 32  # of a key that nobody has to keep: where records are public, the same parts come out each time
-
-
 class Local:
     """One worker, called directly. Its votes are those that a pool's workers would give together.
 
@@ -260,17 +256,3 @@ def _train_elsewhere(teaching: Teaching, job: TrainingJob, data: Mapping[int, Re
 def _as_a_worker() -> AbstractContextManager[None]:
     """With one thread whatever the environment says: a teacher votes the same as if it had been trained in a pool."""
     return one_thread(obey_environment=False)
-
-
-def count_votes(config: TeachersConfig, public: PublicData, records: AllRecords, X: NDArray) -> NDArray[np.int64]:
-    """Votes about `X` of the teachers of a config, trained on records that are public."""
-    teaching = Teaching.of(config, public.n_classes, shape=public.X_public.shape[1:])
-    with Ensemble(teaching, split_records(config, records, bytes(_KEY_BYTES))) as ensemble:
-        ensemble.train()
-        return ensemble.count(X)
-
-
-def expected_seconds(config: TeachersConfig, X_public: NDArray, n_records: int, n_classes: int) -> float:
-    """How long training would take on this machine, from a try of each recipe on public examples."""
-    seconds = Local(Teaching.of(config, n_classes), InMemory()).probe(X_public, n_records)
-    return seconds / (1 if config.backend == "local" else config.ray.workers.max or usable_cpus())

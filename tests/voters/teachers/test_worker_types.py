@@ -11,7 +11,7 @@ from support.teachers import KEY
 from pate.config import RaySettings, TeacherFamily
 from pate.config._components import Resources
 from pate.teachers import assign_recipes, recipes
-from pate.teachers.network import Network, bytes_to_train
+from pate.teachers.network import Network
 from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
 from pate.voters.teachers._worker import STACK, Teaching, Worker, WorkerKind, kinds_of_workers
 from pate.voters.teachers.ensemble import Local
@@ -69,11 +69,9 @@ def _built(network: Network, shape: tuple[int, ...]):  # type: ignore[no-untyped
 
 
 def test_memory_grows_with_the_stack_and_the_batch() -> None:
-    network = Network("mlp")
-    network.shape_, network.classes_ = [64], np.arange(10)
-    one = bytes_to_train(network._layers, (64,), 32, 1)
-    assert bytes_to_train(network._layers, (64,), 32, 25) > one
-    assert bytes_to_train(network._layers, (64,), 3200, 1) > one
+    one = Network("mlp").gpu_bytes((64,), 10, 1)
+    assert Network("mlp").gpu_bytes((64,), 10, 25) > one
+    assert Network("mlp", batch_size=3200).gpu_bytes((64,), 10, 1) > one
 
 
 def test_what_a_family_names_is_what_ray_is_asked_for() -> None:
