@@ -199,10 +199,10 @@ def _options(classes: Iterable[type[Mechanism]], taken: set[str]) -> list[Any]:
     whole: dict[str, bool] = {}
     for cls in classes:
         types = get_type_hints(cls)
-        for key, field in parameters_of(cls).items():
+        for key, words in parameters_of(cls).items():
             if key in taken or key == "n_teachers":  # which `build` is given
                 continue
-            meaning = meanings.setdefault(key, {}).setdefault(field.metadata.get("help", ""), [])
+            meaning = meanings.setdefault(key, {}).setdefault(words, [])
             meaning.append(cls.name.replace("_", "-"))
             whole[key] = whole.get(key, True) and types.get(key) is int
     return _as_typer_makes_them({key: (int if whole[key] else float, _help(meanings[key])) for key in meanings})

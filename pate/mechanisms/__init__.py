@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -61,10 +63,12 @@ def mechanism_classes() -> list[type[Mechanism]]:
     return [cls for _, cls in sorted(_REGISTRY.classes().items())]
 
 
-def parameters_of(cls: type[Mechanism]) -> dict[str, dataclasses.Field[Any]]:
-    """The parameters of a mechanism by name."""
+def parameters_of(cls: type[Mechanism]) -> dict[str, str]:
+    """What each parameter of a mechanism means, in the words of the docstring's numpydoc section."""
     described: Any = cls
-    return {field.name: field for field in dataclasses.fields(described)}
+    found = re.findall(r"^(\w+) : .*\n((?: {4}.*\n?)+)", inspect.getdoc(cls) or "", re.MULTILINE)
+    words = {name: " ".join(text.split()).removesuffix(".") for name, text in found}
+    return {field.name: words.get(field.name, "") for field in dataclasses.fields(described)}
 
 
 def build(settings: Mapping[str, Any], n_teachers: int | None = None) -> Mechanism:
@@ -78,7 +82,7 @@ def build(settings: Mapping[str, Any], n_teachers: int | None = None) -> Mechani
     given = dict(settings)
     given.pop("name", None)
     cls: Any = mechanism_class(settings)
-    fields = parameters_of(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
     if n_teachers is not None and "n_teachers" in fields:
         given["n_teachers"] = n_teachers
     unknown = [key for key in given if key not in fields]

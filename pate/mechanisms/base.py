@@ -11,7 +11,7 @@ import dataclasses
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,9 +36,9 @@ FEW_QUERIES = 100
 """How many queries a plan is for, if their number is not given."""
 
 
-def parameter(description: str, **options: Any) -> Any:
-    """A dataclass field for a parameter, with the words that `pate account --help` shows for it."""
-    return dataclasses.field(metadata={"help": description}, **options)
+def parameter(check: Callable[[Any, str], Any], **options: Any) -> Any:
+    """A dataclass field for a parameter: `check(value, name)` gives what it is stored as, or refuses it."""
+    return dataclasses.field(metadata={"check": check}, **options)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class Mechanism(ABC):
     Neighbouring histograms: one record is in one part, so it changes at most one teacher's vote; one vote moves
     from one class to another (L1 ≤ 2, L2 ≤ √2, every count by at most 1).
 
-    Parameters are numbers. One that is called `n_teachers` is set by `build` to the number of teachers.
+    Parameters are numbers, documented in a numpydoc section of the class's docstring, which `pate account --help` and
+    `pate plan --help` quote. One that is called `n_teachers` is set by `build` to the number of teachers.
     """
 
     name: ClassVar[str]
@@ -106,6 +107,14 @@ class Mechanism(ABC):
     """Whether there is a `sanitised_cost`."""
     releases_counts: ClassVar[bool] = False
     """Whether `release_counts` gives all noisy counts; a label is then made of them."""
+
+    def __post_init__(self) -> None:
+        """Each `parameter` is checked; one that is None by default may be."""
+        described: Any = self
+        for field in dataclasses.fields(described):
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and not (value is None and field.default is None):
+                object.__setattr__(self, field.name, check(value, field.name))
 
     @property
     def votes_per_record(self) -> int:

@@ -109,10 +109,7 @@ class LNMax(SymmetricNoisyMax):
 
     name: ClassVar[str] = "lnmax"
     free_parameter: ClassVar[str | None] = "scale"
-    scale: float = parameter("Laplace scale in votes")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", parameters.noise(self.scale, "scale"))
+    scale: float = parameter(parameters.noise)
 
     @property
     def noise(self) -> IntegerNoise:
@@ -155,10 +152,7 @@ class GNMax(SymmetricNoisyMax):
 
     name: ClassVar[str] = "gnmax"
     free_parameter: ClassVar[str | None] = "sigma"
-    sigma: float = parameter("standard deviation in votes")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", parameters.noise(self.sigma, "sigma"))
+    sigma: float = parameter(parameters.noise)
 
     @property
     def noise(self) -> IntegerNoise:
@@ -205,7 +199,6 @@ class Histogram(LNMax):
     name: ClassVar[str] = "histogram"
     releases_counts: ClassVar[bool] = True
     has_sanitised_cost: ClassVar[bool] = False  # that of LNMax is for the argmax alone
-    scale: float = parameter("Laplace scale in votes")
 
     def release_counts(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         """All noisy counts, [cells, classes]."""
@@ -246,10 +239,7 @@ class PermuteAndFlip(NoisyMax):
 
     name: ClassVar[str] = "permute_and_flip"
     free_parameter: ClassVar[str | None] = "scale"
-    scale: float = parameter("scale of the exponential noise in votes")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", parameters.noise(self.scale, "scale"))
+    scale: float = parameter(parameters.noise)
 
     @property
     def noise(self) -> Geometric:
@@ -327,17 +317,10 @@ class ConfidentGNMax(Mechanism):
     may_decline: ClassVar[bool] = True
     has_sanitised_cost: ClassVar[bool] = True
     free_parameter: ClassVar[str | None] = "sigma2"
-    threshold: float = parameter("votes the noisy plurality needs")
-    sigma1: float = parameter("noise of the test, a standard deviation in votes")
-    sigma2: float = parameter("noise of the answer, a standard deviation in votes")
-    n_teachers: int | None = parameter("number of votes in every histogram", default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.n_teachers is not None:
-            object.__setattr__(self, "n_teachers", parameters.teachers(self.n_teachers))
-        object.__setattr__(self, "threshold", parameters.threshold(self.threshold))
-        for name in ("sigma1", "sigma2"):
-            object.__setattr__(self, name, parameters.noise(getattr(self, name), name))
+    threshold: float = parameter(parameters.threshold)
+    sigma1: float = parameter(parameters.noise)
+    sigma2: float = parameter(parameters.noise)
+    n_teachers: int | None = parameter(parameters.teachers, default=None, repr=False)
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
         counts = self._counted(counts)

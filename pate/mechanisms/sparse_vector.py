@@ -7,7 +7,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -205,16 +205,13 @@ class MSvec(StabilityTest):
 
     name: ClassVar[str] = "msvec"
     priced_as_stream: ClassVar[bool] = True
-    epsilon: float = parameter("ε of the stream")
-    delta: float = parameter("δ of the stream")
-    unstable: int = parameter("most ⊥")
-    max_queries: int = parameter("most queries")
+    epsilon: float = parameter(parameters.epsilon)
+    delta: float = parameter(parameters.delta)
+    unstable: int = parameter(partial(parameters.queries, least=1))
+    max_queries: int = parameter(partial(parameters.queries, least=1))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
-        object.__setattr__(self, "delta", parameters.delta(self.delta))
-        for field in ("unstable", "max_queries"):
-            object.__setattr__(self, field, parameters.queries(getattr(self, field), field, least=1))
+        super().__post_init__()
         if self.unstable > self.max_queries:
             wanted = f"must not exceed max_queries = {self.max_queries}"
             raise parameters.ParameterError("unstable", self.unstable, wanted)

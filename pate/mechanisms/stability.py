@@ -28,8 +28,6 @@ from pate.mechanisms.noisy_max import argmax_with_random_ties
 from pate.noise import Entropy
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, IntegerNoise
 
-RATE_IN_WORDS = "share of the records each teacher sees; the largest that leaves clear votes answered if left out"
-
 CLEAR_LEAD = 0.75
 """The lead, as a share of the teachers, for which a sampling rate is chosen."""
 
@@ -133,14 +131,12 @@ class _SingleStabilityTest(StabilityTest):
         return "the class with most votes, if its lead is safely large (tested with noise), else nothing (⊥)"
 
 
+@dataclass(frozen=True)
 class _LaplaceStabilityTest(_SingleStabilityTest):
     """A test with Laplace noise; (`epsilon`, `query_delta`)-DP per query."""
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", parameters.epsilon(self.epsilon))
-        object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
+    epsilon: float = parameter(parameters.epsilon)
+    query_delta: float = parameter(parameters.delta)
 
     def worst_case(self, max_queries: int, max_answers: int) -> Guarantee:
         max_queries, _ = parameters.limits(max_queries, max_answers)
@@ -155,6 +151,7 @@ class _LaplaceStabilityTest(_SingleStabilityTest):
         return min(advanced, len(counts) * self.epsilon)
 
 
+@dataclass(frozen=True)
 class Subsampling(_SingleStabilityTest):
     """What MSamp's tests share: teachers on Poisson subsamples of the records, and how large those are.
 
@@ -162,8 +159,20 @@ class Subsampling(_SingleStabilityTest):
     ⌊2·sampling_rate·n_teachers⌋ (at least 1) of them, by a rule local to the record. So κ votes move at most.
     """
 
-    sampling_rate: float | None
-    n_teachers: int | None
+    sampling_rate: float | None = None
+    n_teachers: int | None = None
+
+    def __post_init__(self) -> None:
+        """Settle the number of teachers and the rate: the one that was given, or else the largest that leaves clear
+        votes answered."""
+        super().__post_init__()
+        if self.n_teachers is None:
+            raise parameters.ParameterError("n_teachers", None, f"{self.name} has to know the number of teachers")
+        object.__setattr__(self, "n_teachers", parameters.teachers(self.n_teachers))
+        if self.sampling_rate is None:
+            object.__setattr__(self, "sampling_rate", _rate_for(1, self.n_teachers))
+            object.__setattr__(self, "sampling_rate", self._largest_rate())
+        object.__setattr__(self, "sampling_rate", parameters.probability(self.sampling_rate, "sampling_rate"))
 
     @property
     def votes_per_record(self) -> int:
@@ -177,16 +186,6 @@ class Subsampling(_SingleStabilityTest):
 
     def describe(self) -> str:
         return "the class with most votes of teachers on random subsets, if its lead is safely large, else nothing (⊥)"
-
-    def check_subsampling(self) -> None:
-        """Settle the number of teachers and the rate: the one that was given, or else the one of `largest_rate`."""
-        if self.n_teachers is None:
-            raise parameters.ParameterError("n_teachers", None, f"{self.name} has to know the number of teachers")
-        object.__setattr__(self, "n_teachers", parameters.teachers(self.n_teachers))
-        if self.sampling_rate is None:
-            object.__setattr__(self, "sampling_rate", _rate_for(1, self.n_teachers))
-            object.__setattr__(self, "sampling_rate", self._largest_rate())
-        object.__setattr__(self, "sampling_rate", parameters.probability(self.sampling_rate, "sampling_rate"))
 
     def _largest_rate(self) -> float:
         """The largest rate at which a lead of `CLEAR_LEAD` of the teachers is answered with a probability of 99 %.
@@ -212,7 +211,7 @@ class Subsampling(_SingleStabilityTest):
         return f"each teacher sees {self.sampling_rate:.3%} of the records, a record has {self.votes_per_record} votes"
 
     def answer_probability(self, n_teachers: int, n_classes: int = 2) -> float:
-        return replace(self, n_teachers=n_teachers)._pass_probability(n_teachers)  # type: ignore[type-var]
+        return replace(self, n_teachers=n_teachers)._pass_probability(n_teachers)
 
     def teachers_needed(self, probability: float, n_classes: int = 2) -> int | None:
         """The fewest teachers at this sampling rate; more of them may fail again, since κ grows with them.
@@ -225,7 +224,7 @@ class Subsampling(_SingleStabilityTest):
         for kappa in range(1, 9):
             fewest = 1 if kappa == 1 else math.ceil(kappa / (2 * rate))
             most = math.ceil((kappa + 1) / (2 * rate)) - 1
-            needed = max(fewest, replace(self, n_teachers=fewest).gap_needed(probability))  # type: ignore[type-var]
+            needed = max(fewest, replace(self, n_teachers=fewest).gap_needed(probability))
             if needed <= most:
                 return needed
         return None
@@ -274,8 +273,6 @@ class MStab(_LaplaceStabilityTest):
     name: ClassVar[str] = "mstab"
     free_parameter: ClassVar[str | None] = "epsilon"
     free_is_noise: ClassVar[bool] = False
-    epsilon: float = parameter("ε per query")
-    query_delta: float = parameter("δ per query")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -294,7 +291,7 @@ class MStab(_LaplaceStabilityTest):
 
 
 @dataclass(frozen=True)
-class MSamp(_LaplaceStabilityTest, Subsampling):
+class MSamp(Subsampling, _LaplaceStabilityTest):
     """The plurality if gap + Lap(2κ/epsilon) > 2κ·(1 + ln(1/query_delta)/epsilon), else ⊥.
 
     For teachers on Poisson subsamples of the records (`Subsampling`), where a record has at most κ =
@@ -321,14 +318,9 @@ class MSamp(_LaplaceStabilityTest, Subsampling):
     """
 
     name: ClassVar[str] = "msamp"
-    epsilon: float = parameter("ε per query")
-    query_delta: float = parameter("δ per query")
-    sampling_rate: float | None = parameter(RATE_IN_WORDS, default=None)
-    n_teachers: int | None = parameter("number of teachers", default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_subsampling()
         check_noise(2 * self.votes_per_record / self.epsilon, self.epsilon)
 
     @property
@@ -376,12 +368,13 @@ def gaussian_test(sigma: float, bad_answer: float) -> NoisyTest:
     return NoisyTest(noise, threshold, threshold + math.ceil(_CLIP * sigma))
 
 
-class GaussianStabilityTest(_SingleStabilityTest):
-    """The plurality if d + N(0, sigma²) reaches a threshold, else ⊥; d is `stable_moves`.
+@dataclass(frozen=True)
+class GaussianMStab(_SingleStabilityTest):
+    """The plurality if d + N(0, sigma²) reaches a threshold, else ⊥; d is `stable_moves`: MStab with Gaussian noise.
 
     The threshold is the least whole number that d = 0 reaches with a probability of at most `query_delta`.
 
-    Neighbouring relation: one record changes, and with it at most `votes_per_record` votes of every query.
+    Neighbouring relation: one record changes, and with it at most `votes_per_record` votes of every query, which is 1.
     Sensitivity: d changes by at most 1; so does min(d, most), which is what is tested.
     Guarantee: of `max_queries` queries, of which at most `max_answers` get a label, chosen adaptively; ε at δ by
     `LimitedTests`. Proof. Call a query bad if d = 0 on both of two neighbours. If it is not, d ≥ 1 on one of them, so
@@ -390,15 +383,21 @@ class GaussianStabilityTest(_SingleStabilityTest):
     probabilities of a stream of tests, times (1 − b)^(bad queries), which is the same factor on both sides: for those
     the Rényi bound of the tests holds. All others together have a probability of at most 1 − (1 − b)^max_queries,
     which is charged to δ.
+
+    Source: Bassily, Thakkar, Thakurta 2018, Algorithm 1, with its noise replaced; the accounting is our own.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation of the noise, in votes.
+    query_delta : float
+        Most probability of an answer where one vote decides it: the δ of each query.
     """
 
-    sigma: float
-    may_decline: ClassVar[bool] = True
+    name: ClassVar[str] = "gaussian_mstab"
     free_parameter: ClassVar[str | None] = "sigma"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", parameters.noise(self.sigma, "sigma"))
-        object.__setattr__(self, "query_delta", parameters.delta(self.query_delta, "query_delta"))
+    sigma: float = parameter(parameters.noise)
+    query_delta: float = parameter(parameters.delta)
 
     @property
     def test(self) -> NoisyTest:
@@ -428,27 +427,8 @@ class GaussianStabilityTest(_SingleStabilityTest):
 
 
 @dataclass(frozen=True)
-class GaussianMStab(GaussianStabilityTest):
-    """MStab with Gaussian noise: see `GaussianStabilityTest`. One record is one vote, and d counts votes.
-
-    Source: Bassily, Thakkar, Thakurta 2018, Algorithm 1, with its noise replaced; the accounting is our own.
-
-    Parameters
-    ----------
-    sigma : float
-        Standard deviation of the noise, in votes.
-    query_delta : float
-        Most probability of an answer where one vote decides it: the δ of each query.
-    """
-
-    name: ClassVar[str] = "gaussian_mstab"
-    sigma: float = parameter("standard deviation of the noise, in votes")
-    query_delta: float = parameter("most probability of an answer where one vote decides it")
-
-
-@dataclass(frozen=True)
-class GaussianMSamp(GaussianStabilityTest, Subsampling):
-    """MSamp with Gaussian noise: see `GaussianStabilityTest` and `Subsampling`. d counts records, 2κ votes of gap each.
+class GaussianMSamp(Subsampling, GaussianMStab):
+    """MSamp with Gaussian noise: see `GaussianMStab` and `Subsampling`. d counts records, 2κ votes of gap each.
 
     Source: Bassily, Thakkar, Thakurta 2018; subsample and aggregate, Smith, Thakurta 2013; the noise is our own.
 
@@ -466,14 +446,6 @@ class GaussianMSamp(GaussianStabilityTest, Subsampling):
     """
 
     name: ClassVar[str] = "gaussian_msamp"
-    sigma: float = parameter("standard deviation of the noise, in records")
-    query_delta: float = parameter("most probability of an answer where one record decides it")
-    sampling_rate: float | None = parameter(RATE_IN_WORDS, default=None)
-    n_teachers: int | None = parameter("number of teachers", default=None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_subsampling()
 
     @property
     def note(self) -> str:

@@ -37,14 +37,18 @@ class Coin(Mechanism):
 
     Neighbouring relation: one vote moves. Guarantee: the probability of each answer changes by a factor of at most
     1 + options * honesty / (1 - honesty).
+
+    Parameters
+    ----------
+    honesty : float
+        How often the plurality is told.
+    options : int
+        Number of classes.
     """
 
     name: ClassVar[str] = "coin"
-    honesty: float = parameter("how often the plurality is told")
-    options: int = parameter("number of classes")
-
-    def __post_init__(self):
-        parameters.open_probability(self.honesty, "honesty")
+    honesty: float = parameter(parameters.open_probability)
+    options: int
 
     def release(self, counts, entropy=os.urandom):
         chances = np.exp(self.log_outcomes(counts))
@@ -171,7 +175,7 @@ def test_its_options_are_listed_and_a_misspelt_one_is_named(tmp_path: Path, monk
     options = ["--mechanism", "listed_coin.Coin"]
     shown = CliRunner().invoke(app, ["plan", *options, "--help"]).output
     assert "--honesty" in shown
-    assert "how often the plurality is told" in shown
+    assert "How often the plurality is told" in shown
     assert "--sampling-rate" in shown, "those of the folder are there too"
     assert "--n-teachers" not in shown, "that is --teachers for every mechanism"
     wrong = CliRunner().invoke(app, ["plan", *options, "--honesti", "0.5"])
