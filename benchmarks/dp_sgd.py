@@ -20,8 +20,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pate.baselines._networks import build_network
-from pate.baselines._per_example import clipped_sum, quickest
+from pate.baselines._per_example import build_network, clipped_sum, quickest
 
 CLIP = 0.1
 TRAMER = {"widths": (64, 64), "reduce": "pool", "hidden": 0}

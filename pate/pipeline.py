@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pate.baselines._nonprivate import nonprivate_model
+from pate.baselines import nonprivate_model
 from pate.boundary._aggregator import open_aggregator
 from pate.cluster._connect import check_address, joins
 from pate.cluster._metrics import published_metrics

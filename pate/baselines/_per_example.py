@@ -1,13 +1,17 @@
-"""Sums of clipped per-example gradients, computed in one of three ways behind one switch.
+"""Sums of clipped per-example gradients in one of three ways, and the networks that they are right for.
 
-* `ghost`: one backward pass; norms come from a layer's inputs and output gradients (`pate.baselines._per_example`), and
+* `ghost`: one backward pass; norms come from a layer's inputs and output gradients, and
   the clipped sum is one product, so gradients are stored for layers alone that meet many places with few weights, or
   have few weights, as normalisations do;
 * `torch_func`: vmap over grad, for any module that torch.func can transform;
 * `one_by_one`: the obvious loop over the examples, slow and right for any module.
 
-All give the same sum, up to rounding, for the networks of this package, which a test checks. For somebody else's,
-`pate.baselines._networks` compares them with the loop on made-up examples before one is taken.
+All give the same sum, up to rounding, for the networks of this package, which a test checks. The proof of DP-SGD needs
+that an example's gradient is a function of that example and the weights, and that it is clipped as a whole. A network
+that somebody else wrote can break both: by what it remembers of a forward pass (running statistics would also be
+released, without noise), by mixing the examples of a batch, or by folding an example's pieces into the batch axis,
+where ghost clipping would clip each of them. So every network is tried on made-up examples first, and its way is
+compared with the loop.
 
 Sensitivity: an example adds at most `clip_norm` to the norm of the sum, and changes nobody else's part of it: what is
 drawn on the way, such as dropout's masks, is keyed by example (`pate.baselines.sampling`). One whose gradient is
@@ -17,28 +21,40 @@ nothing.
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import product
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, group_norm, layer_norm, pad, unfold
 from torch.nn.grad import conv2d_weight
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from pate.baselines.sampling import ForwardDraws, drawing
-from pate.errors import ConfigError
+from pate.baselines.sampling import KEY_BYTES, ForwardDraws, drawing
+from pate.components._registry import import_dotted, nearest
+from pate.errors import ConfigError, first_line
+from pate.networks._architectures import FOR_DP_SGD, Shape, seeded
 
+Build = Callable[[], nn.Module]
+
+_EXAMPLES = 4
+_ROUNDING = 1e-5
+_SAME = 1e-3  # of the clipping norm per example: far above rounding, far below an example that counts twice
 _SUMMED = 8  # examples in one convolution's sum: a rounding for each of their places may be an example's fault
 
 
-def counted(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+def counted(rows: Tensor, factors: Tensor) -> Tensor:
     """Rows with zeros for examples whose factor is zero, since 0 times NaN would be NaN."""
     counts = factors > 0
     return rows if bool(counts.all()) else torch.where(counts.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0.0)
 
 
-def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> _Outer | _Stored | _Convolved:
+def trace_of(layer: Any, inputs: Tensor, output_gradient: Tensor) -> _Outer | _Stored | _Convolved:
     """The trace of a linear layer, a plain convolution, or a normalisation of an example by itself."""
     has_bias = layer.bias is not None
     if isinstance(layer, nn.GroupNorm):
@@ -62,7 +78,7 @@ def trace_of(layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) ->
     return _Stored(gradient.transpose(1, 2) @ seen, gradient.sum(1), has_bias)
 
 
-def _few_places(layer: Any, inputs: torch.Tensor) -> bool:
+def _few_places(layer: Any, inputs: Tensor) -> bool:
     """Do inner products between places take less memory than an example's gradient? There are three tables of doubles.
 
     On a CPU alone: a GPU's convolutions may round to half as many bits, or in ways that no count of roundings bounds.
@@ -72,7 +88,7 @@ def _few_places(layer: Any, inputs: torch.Tensor) -> bool:
     return few and inputs.device.type == "cpu"
 
 
-def _lengths(squares: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _lengths(squares: Tensor, dtype: torch.dtype) -> Tensor:
     """Norms from squares in doubles, none of which is lost; infinite where the square is too large for a `dtype`."""
     return squares.where(squares < torch.finfo(dtype).max, torch.inf).sqrt()
 
@@ -80,17 +96,17 @@ def _lengths(squares: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class _Outer:
     """A linear layer's gradients as outer products: `left` (n, outputs) times `right` (n, inputs)."""
 
-    def __init__(self, left: torch.Tensor, right: torch.Tensor, has_bias: bool) -> None:
+    def __init__(self, left: Tensor, right: Tensor, has_bias: bool) -> None:
         self.left, self.right, self.has_bias = left, right, has_bias
 
     @property
-    def bias(self) -> torch.Tensor:
+    def bias(self) -> Tensor:
         return self.left
 
-    def keep_counted(self, factors: torch.Tensor) -> None:
+    def keep_counted(self, factors: Tensor) -> None:
         self.left, self.right = counted(self.left, factors), counted(self.right, factors)
 
-    def squared_norms(self) -> torch.Tensor:
+    def squared_norms(self) -> Tensor:
         left, right = (
             _lengths(torch.linalg.vector_norm(side, dim=1, dtype=torch.double).square(), side.dtype)
             for side in (self.left, self.right)
@@ -98,24 +114,24 @@ class _Outer:
         squared = (left * right).square()
         return (squared + left.square() if self.has_bias else squared).to(self.left.dtype)
 
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+    def weighted_sum(self, factors: Tensor) -> Tensor:
         return (self.left * factors.unsqueeze(1)).T @ self.right
 
 
 class _Stored:
     """Gradients kept whole, where a weight meets many places of an example (convolutions, sequences)."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, has_bias: bool) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, has_bias: bool) -> None:
         self.weight, self.bias, self.has_bias = weight.flatten(1), bias, has_bias
 
-    def keep_counted(self, factors: torch.Tensor) -> None:
+    def keep_counted(self, factors: Tensor) -> None:
         self.weight, self.bias = counted(self.weight, factors), counted(self.bias, factors)
 
-    def squared_norms(self) -> torch.Tensor:
+    def squared_norms(self) -> Tensor:
         norms = self.weight.square().sum(1)
         return norms + self.bias.square().sum(1) if self.has_bias else norms
 
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+    def weighted_sum(self, factors: Tensor) -> Tensor:
         return factors @ self.weight
 
 
@@ -128,15 +144,15 @@ class _Convolved:
     the sum of floats over the examples, whatever its order. That is by blocks, so that the latter stays small.
     """
 
-    def __init__(self, layer: Any, inputs: torch.Tensor, output_gradient: torch.Tensor) -> None:
+    def __init__(self, layer: Any, inputs: Tensor, output_gradient: Tensor) -> None:
         self.layer, self.inputs, self.gradient = layer, inputs, output_gradient
         self.bias = output_gradient.flatten(2).sum(2)
 
-    def keep_counted(self, factors: torch.Tensor) -> None:
+    def keep_counted(self, factors: Tensor) -> None:
         self.inputs, self.gradient = counted(self.inputs, factors), counted(self.gradient, factors)
         self.bias = counted(self.bias, factors)
 
-    def squared_norms(self) -> torch.Tensor:
+    def squared_norms(self) -> Tensor:
         gradient = self.gradient.flatten(2).double()
         of_gradients = gradient.transpose(1, 2) @ gradient  # (n, places, places)
         of_patches = self._products_of_patches()
@@ -152,7 +168,7 @@ class _Convolved:
         squared = norms.square() if self.layer.bias is None else norms.square() + self.bias.double().square().sum(1)
         return squared.to(self.bias.dtype)
 
-    def _products_of_patches(self) -> torch.Tensor:
+    def _products_of_patches(self) -> Tensor:
         n, _, height, width = self.inputs.shape
         pixels = self.inputs.flatten(2).double()
         of_pixels = (pixels.transpose(1, 2) @ pixels).reshape(n, height, width, height, width)
@@ -160,14 +176,17 @@ class _Convolved:
         of_pixels = pad(of_pixels, 2 * (across, across, down, down))
         rows, columns = self.gradient.shape[2:]
         total = of_pixels.new_zeros(n, rows, columns, rows, columns)
-        for i in range(self.layer.kernel_size[0]):
-            for j in range(self.layer.kernel_size[1]):
-                vertical = _met(i * self.layer.dilation[0], rows, self.layer.stride[0])
-                horizontal = _met(j * self.layer.dilation[1], columns, self.layer.stride[1])
-                total += of_pixels[:, vertical, horizontal, vertical, horizontal]
+        met = [  # the pixels along each side that each weight of the kernel meets
+            [slice(i * dilation, i * dilation + (places - 1) * stride + 1, stride) for i in range(kernel)]
+            for kernel, dilation, places, stride in zip(
+                self.layer.kernel_size, self.layer.dilation, (rows, columns), self.layer.stride, strict=True
+            )
+        ]
+        for vertical, horizontal in product(*met):
+            total += of_pixels[:, vertical, horizontal, vertical, horizontal]
         return total.reshape(n, rows * columns, rows * columns)
 
-    def weighted_sum(self, factors: torch.Tensor) -> torch.Tensor:
+    def weighted_sum(self, factors: Tensor) -> Tensor:
         layer, weighted = self.layer, self.gradient * factors.reshape(-1, 1, 1, 1)
         total = torch.zeros_like(layer.weight)
         for seen, gradient in zip(self.inputs.split(_SUMMED), weighted.split(_SUMMED), strict=True):
@@ -175,24 +194,17 @@ class _Convolved:
         return total
 
 
-def _met(begin: int, places: int, stride: int) -> slice:
-    """The pixels along one side that a weight of the kernel meets."""
-    return slice(begin, begin + (places - 1) * stride + 1, stride)
-
-
 class ClippedSum(Protocol):
     """One tensor per parameter: the sum of the examples' clipped gradients. `draws` are those of the forward pass."""
 
-    def __call__(
-        self, inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None
-    ) -> list[torch.Tensor]:
+    def __call__(self, inputs: Tensor, targets: Tensor, draws: ForwardDraws | None = None) -> list[Tensor]:
         """Of these examples."""
 
 
 WAYS = ("auto", "ghost", "torch_func", "one_by_one")
 
 
-def clipped_sum(way: str, module: torch.nn.Module, clip_norm: float) -> ClippedSum:
+def clipped_sum(way: str, module: nn.Module, clip_norm: float) -> ClippedSum:
     """How `module`'s clipped gradients are summed; `auto` takes the quickest that suits the module."""
     if way not in WAYS:
         raise ConfigError(f"per_example = {way!r}: must be one of {', '.join(WAYS)}")
@@ -202,7 +214,7 @@ def clipped_sum(way: str, module: torch.nn.Module, clip_norm: float) -> ClippedS
     return made[way](module, clip_norm)
 
 
-def never_stopping(total: ClippedSum, module: torch.nn.Module, clip_norm: float) -> ClippedSum:
+def never_stopping(total: ClippedSum, module: nn.Module, clip_norm: float) -> ClippedSum:
     """The clipped sum, where an example that a module cannot take adds zero, as one with a NaN gradient does.
 
     For modules that were tried on made-up examples: what fails after that is an example's doing, and whether a run goes
@@ -210,7 +222,7 @@ def never_stopping(total: ClippedSum, module: torch.nn.Module, clip_norm: float)
     """
     alone = _one_by_one(module, clip_norm)
 
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
+    def clipped(inputs: Tensor, targets: Tensor, draws: ForwardDraws | None = None) -> list[Tensor]:
         try:
             return total(inputs, targets, draws)
         except Exception:
@@ -226,15 +238,15 @@ def never_stopping(total: ClippedSum, module: torch.nn.Module, clip_norm: float)
     return clipped
 
 
-def gradient_of_one(module: torch.nn.Module, one_input: torch.Tensor, one_target: torch.Tensor) -> list[torch.Tensor]:
+def gradient_of_one(module: nn.Module, one_input: Tensor, one_target: Tensor) -> list[Tensor]:
     """The gradient of one example's loss, by parameter; inputs and targets of length 1."""
     loss = cross_entropy(module(one_input), one_target, reduction="sum")
     parameters = list(module.parameters())
     return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
 
 
-def _one_by_one(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
+def _one_by_one(module: nn.Module, clip_norm: float) -> ClippedSum:
+    def clipped(inputs: Tensor, targets: Tensor, draws: ForwardDraws | None = None) -> list[Tensor]:
         sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
         for i in range(len(inputs)):
             with drawing(draws and draws.only(i)):
@@ -246,17 +258,16 @@ def _one_by_one(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
     return clipped
 
 
-def _torch_func(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
-
+def _torch_func(module: nn.Module, clip_norm: float) -> ClippedSum:
     names = [name for name, _ in module.named_parameters()]
 
-    def loss(parameters: dict[str, Any], one_input: torch.Tensor, one_target: torch.Tensor) -> torch.Tensor:
+    def loss(parameters: dict[str, Any], one_input: Tensor, one_target: Tensor) -> Tensor:
         scores = functional_call(module, parameters, (one_input.unsqueeze(0),))
         return cross_entropy(scores, one_target.unsqueeze(0))
 
     each = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
 
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
+    def clipped(inputs: Tensor, targets: Tensor, draws: ForwardDraws | None = None) -> list[Tensor]:
         parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
         with drawing(draws):
             gradients = each(parameters, inputs, targets)
@@ -265,7 +276,7 @@ def _torch_func(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
     return clipped
 
 
-def _clip_stored(gradients: list[torch.Tensor], clip_norm: float) -> list[torch.Tensor]:
+def _clip_stored(gradients: list[Tensor], clip_norm: float) -> list[Tensor]:
     """Clip and sum gradients of shape (examples, …)."""
     flat = [gradient.flatten(1) for gradient in gradients]
     factors = _factors(sum((f.square().sum(1) for f in flat), flat[0].new_zeros(len(flat[0]))), clip_norm)
@@ -273,18 +284,18 @@ def _clip_stored(gradients: list[torch.Tensor], clip_norm: float) -> list[torch.
     return [(factors @ f).reshape(g.shape[1:]) for f, g in zip(flat, gradients, strict=True)]
 
 
-def _factors(squared_norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
+def _factors(squared_norms: Tensor, clip_norm: float) -> Tensor:
     """min(1, clip_norm/norm) for each example; 0 for one whose gradient is NaN, infinite or too long to square."""
     factors = clip_norm / squared_norms.sqrt().clamp(min=clip_norm)
     return torch.where(squared_norms.isfinite(), factors, torch.zeros_like(factors))
 
 
-def quickest(module: torch.nn.Module) -> str:
+def quickest(module: nn.Module) -> str:
     """`ghost` where it is possible, else `torch_func`: `benchmarks/dp_sgd.py` measures them."""
     return "ghost" if _unsuited_to_ghost(module) is None else "torch_func"
 
 
-def _unsuited_to_ghost(module: torch.nn.Module) -> str | None:
+def _unsuited_to_ghost(module: nn.Module) -> str | None:
     """The first layer with parameters that ghost clipping cannot take, or None."""
     for name, layer in module.named_modules():
         if next(layer.parameters(recurse=False), None) is None:
@@ -298,22 +309,21 @@ def _unsuited_to_ghost(module: torch.nn.Module) -> str | None:
     return None
 
 
-def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
-
+def _ghost(module: nn.Module, clip_norm: float) -> ClippedSum:
     unsuited = _unsuited_to_ghost(module)
     if unsuited is not None:
         raise ConfigError(f"per_example = 'ghost': not for the layer {unsuited}; use 'torch_func'")
     layers: list[Any] = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
-    seen: dict[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
-    def remember(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    def remember(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if layer in seen:
             raise ConfigError(
                 f"per_example = 'ghost': {type(layer).__name__} is used twice in one pass; use 'torch_func'"
             )
         seen[layer] = (inputs[0].detach(), output)
 
-    def clipped(inputs: torch.Tensor, targets: torch.Tensor, draws: ForwardDraws | None = None) -> list[torch.Tensor]:
+    def clipped(inputs: Tensor, targets: Tensor, draws: ForwardDraws | None = None) -> list[Tensor]:
         seen.clear()
         handles = [layer.register_forward_hook(remember) for layer in layers]
         with drawing(draws):
@@ -329,7 +339,7 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
         if any(len(found) != len(inputs) for found in norms):
             raise ConfigError("per_example = 'ghost': a layer has not one row per example; use 'torch_func'")
         factors = _factors(sum(norms, inputs.new_zeros(len(inputs))), clip_norm)
-        sums: dict[int, torch.Tensor] = {}
+        sums: dict[int, Tensor] = {}
         for layer, trace in zip(used, traces, strict=True):
             trace.keep_counted(factors)
             sums[id(layer.weight)] = trace.weighted_sum(factors).reshape(layer.weight.shape)
@@ -339,3 +349,176 @@ def _ghost(module: torch.nn.Module, clip_norm: float) -> ClippedSum:
         return [sums.get(id(parameter), torch.zeros_like(parameter)) for parameter in module.parameters()]
 
     return clipped
+
+
+def build_network(
+    name: str, params: dict[str, Any], input_shape: Shape, n_classes: int, random_state: int
+) -> nn.Module:
+    """The network, initialised from the seed alone and checked to be fit for per-example gradients."""
+    if "." not in name and name not in FOR_DP_SGD:
+        known = nearest(name, FOR_DP_SGD)
+        raise ConfigError(f"model = {name!r}: no such network; {known}, or a dotted path to a Module")
+
+    def build() -> nn.Module:
+        if "." not in name:
+            return FOR_DP_SGD[name](input_shape, n_classes, **params)
+        cls: Any = import_dotted(name, "model")
+        return cls(**params)
+
+    try:
+        network = seeded(build, random_state)
+    except TypeError as error:
+        raise ConfigError(f"model_params: {error}") from None
+    except RuntimeError as error:  # a layer that the images are too small for
+        raise ConfigError(f"model = {name!r}: not for inputs of shape {input_shape}: {first_line(error)}") from None
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"model = {name!r}: not a nn.Module")
+    for layer_name, layer in network.named_modules():
+        if isinstance(layer, _BatchNorm):  # clipping one example's gradient would bound nobody's influence
+            raise ConfigError(
+                f"model: layer {layer_name or 'itself'} is a {type(layer).__name__}, whose output for one example "
+                "depends on the others in the batch, so clipping gradients one by one would protect nobody; "
+                f"use torch.nn.GroupNorm(groups, {layer.num_features}) instead"
+            )
+    if next(network.parameters(), None) is None:
+        raise ConfigError("model: has no parameters to learn")
+    try:
+        with torch.no_grad():
+            shape = tuple(network(torch.zeros(2, *input_shape)).shape)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(f"model = {name!r}: not for inputs of shape {input_shape}: {first_line(error)}") from None
+    if shape != (2, n_classes):
+        raise ConfigError(f"model = {name!r}: gives shape {shape} for two examples; needed is (2, {n_classes})")
+    return network
+
+
+def way_for(way: str, build: Build, input_shape: Sequence[int], n_classes: int) -> str:
+    """The way of summing clipped gradients that `build`'s network gets: `way`, or the quickest right one if "auto".
+
+    ConfigError if the network is unfit for all of them, or for the one that was named.
+    """
+    inputs, targets = made_up(input_shape, n_classes)
+    refuse_memory(build(), inputs, targets)
+    if way != "auto":
+        wrong = difference(way, build, inputs, targets)
+        if wrong is not None:
+            raise ConfigError(f"per_example = {way!r}: not for this network, {wrong}; use 'auto'")
+        return way
+    first = quickest(build())
+    wrong = difference(first, build, inputs, targets)
+    if wrong is None:
+        return first
+    slower = "torch_func" if difference("torch_func", build, inputs, targets) is None else "one_by_one"
+    warnings.warn(
+        f"model: {first} does not sum the clipped gradients of this network rightly ({wrong}); takes {slower}, "
+        "which is slower",
+        stacklevel=2,
+    )
+    return slower
+
+
+def made_up(input_shape: Sequence[int], n_classes: int) -> tuple[Tensor, Tensor]:
+    """A few examples that belong to nobody."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(_EXAMPLES, *input_shape, generator=generator), torch.arange(_EXAMPLES) % n_classes
+
+
+def refuse_memory(network: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+    """ConfigError if a forward pass changes a buffer or a weight, or an example's gradient depends on earlier ones."""
+    network.train()
+    for name, parameter in network.named_parameters():
+        if not parameter.requires_grad:
+            raise ConfigError(f"model: {name} does not require gradients; what is fixed goes under preprocessing")
+    before = _state(network)
+    try:
+        first = _gradient(network, inputs, targets)
+        for scale in (0.0, 1.0, 100.0):
+            network(inputs * scale)
+        again = _gradient(network, inputs, targets)
+    except Exception as error:
+        raise ConfigError(f"model: cannot take one example by itself ({first_line(error)})") from None
+    after = _state(network)
+    for name in [*before, *(name for name in after if name not in before)]:
+        if name not in before or name not in after or not _equal(before[name], after[name]):
+            raise ConfigError(
+                f"model: {name} changes in a forward pass, so it would tell of private examples without any noise; "
+                "use layers without running statistics (track_running_stats=False, GroupNorm)"
+            )
+    if not _norm([a - b for a, b in zip(first, again, strict=True)]) <= _ROUNDING * _norm(first):
+        raise ConfigError("model: what it gives for an example depends on examples that it saw before")
+
+
+def difference(way: str, build: Build, inputs: Tensor, targets: Tensor) -> str | None:
+    """In what the sum of clipped gradients by `way` differs from the plain loop's, or None.
+
+    With weights moved off where they begin, as a layer of zeros would hide the layers before it; with every example
+    clipped and with none; of several examples and of one; with the same draws, such as dropout's masks.
+    """
+    draws = _made_up_draws(len(inputs))
+    alone = _moved(build())
+    weights = alone.state_dict()
+    norms = [_norm(_gradient(alone, inputs, targets, i)) for i in range(len(inputs))]
+    if not all(0 < norm < math.inf for norm in norms):
+        return "gradients of made-up examples are zero or not finite"
+    for clip_norm in (0.5 * min(norms), 2 * max(norms)):
+        loop = clipped_sum("one_by_one", alone, clip_norm)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # other packages' hints
+                network = build().train()
+                network.load_state_dict(weights)
+                total = clipped_sum(way, network, clip_norm)
+                for n in (len(inputs), 1):
+                    given = inputs[:n], targets[:n], draws.some(slice(n))
+                    ours, theirs = total(*given), loop(*given)
+                    if not _norm([a - b for a, b in zip(ours, theirs, strict=True)]) <= _SAME * clip_norm:
+                        return "its sum is not that of a loop over the examples"
+        except Exception as error:
+            return first_line(error)
+    return None
+
+
+class Buffers:
+    """A network's buffers as they were: whatever a private example does to them is undone."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._kept = {name: buffer.clone() for name, buffer in network.named_buffers()}
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for name, buffer in self._network.named_buffers():
+                buffer.copy_(self._kept[name])
+
+
+def _moved(network: nn.Module) -> nn.Module:
+    """The network, in training mode, after its weights were moved a little."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            fan_in = max(1, parameter[0].numel()) if parameter.ndim > 1 else 100
+            parameter.add_(torch.randn(parameter.shape, generator=generator) / math.sqrt(fan_in))
+    return network.train()
+
+
+def _gradient(network: nn.Module, inputs: Tensor, targets: Tensor, i: int = 0) -> list[Tensor]:
+    """One example's, with the same random draws every time."""
+    with _made_up_draws(len(inputs)).only(i).active():
+        return gradient_of_one(network, inputs[i : i + 1], targets[i : i + 1])
+
+
+def _made_up_draws(n: int) -> ForwardDraws:
+    return ForwardDraws(bytes(KEY_BYTES), [bytes([i]) for i in range(n)])
+
+
+def _norm(gradient: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(part.double().square().sum()) for part in gradient))
+
+
+def _state(network: nn.Module) -> dict[str, Tensor]:
+    named = [*network.named_parameters(), *network.named_buffers()]
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from pate import __version__
-from pate.baselines import build_baseline
-from pate.baselines._nonprivate import nonprivate_model
+from pate.baselines import build_baseline, nonprivate_model
 from pate.boundary._guard import guarded, is_pate_module, silenced
 from pate.cluster._connect import check_address
 from pate.cluster._remote_task import Progress, RemoteTask, gpu_on_cluster, here, on_gpu

@@ -38,8 +38,7 @@ from pate.baselines._inputs import (
     trained_part,
     transforms_of,
 )
-from pate.baselines._networks import Buffers, build_network, made_up, way_for
-from pate.baselines._per_example import clipped_sum, never_stopping
+from pate.baselines._per_example import Buffers, build_network, clipped_sum, made_up, never_stopping, way_for
 from pate.baselines._sgd_accounting import (
     History,
     append_step,

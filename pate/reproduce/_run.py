@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate import pipeline
-from pate.baselines._nonprivate import nonprivate_accuracy
+from pate.baselines import nonprivate_accuracy
 from pate.baselines._run import run_baseline
 from pate.boundary._aggregator import Aggregator, query_ids, votes_collected
 from pate.cluster._session import joined

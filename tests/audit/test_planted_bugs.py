@@ -28,7 +28,7 @@ from pate.audit.one_run import (
     audit_sampling,
     spikes,
 )
-from pate.baselines import _networks as networks
+from pate.baselines import _per_example as networks
 from pate.baselines import sampling
 from pate.baselines.dp_erm import DPLinearClassifier
 from pate.baselines.dp_sgd import DPSGDClassifier

@@ -13,8 +13,7 @@ import torch
 from test_dp_sgd import blobs, classifier
 from torch import nn
 
-from pate.baselines._networks import Buffers, difference, made_up, way_for
-from pate.baselines._per_example import clipped_sum
+from pate.baselines._per_example import Buffers, clipped_sum, difference, made_up, way_for
 from pate.errors import ConfigError
 
 CLIP = 0.1

@@ -16,8 +16,7 @@ from support.clipped_sums import clipped_sum_of
 from support.fuzzing import fuzz
 from torch import nn
 
-from pate.baselines._networks import build_network, difference, made_up
-from pate.baselines._per_example import clipped_sum
+from pate.baselines._per_example import build_network, clipped_sum, difference, made_up
 from pate.baselines.sampling import KEY_BYTES, ForwardDraws, NotByRecord, record_marks
 from pate.networks._architectures import FOR_DP_SGD
 

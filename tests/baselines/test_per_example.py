@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from pate.accounting import _parameters as parameters
 from pate.accounting._parameters import MIN_CLIP_NORM
-from pate.baselines._networks import build_network
-from pate.baselines._per_example import _factors, clipped_sum, never_stopping, quickest, trace_of
+from pate.baselines._per_example import _factors, build_network, clipped_sum, never_stopping, quickest, trace_of
 from pate.errors import ConfigError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from pate.baselines._networks import build_network
-from pate.baselines._pretraining import blended, pretrained_weights
+from pate.baselines._per_example import build_network
 from pate.baselines.dp_sgd import DPSGDClassifier
 from pate.errors import ConfigError, DataError
+
+pretrain = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "pretrain.py"))
+blended, pretrained_weights = pretrain["blended"], pretrain["pretrained_weights"]
 
 SMALL = {"model": "cropped_cnn", "model_params": {"crop": 8, "channels": 4, "hidden": 16}}
 

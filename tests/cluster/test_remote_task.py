@@ -14,8 +14,8 @@ import pytest
 import torch
 from ray import cloudpickle
 
+import pate.baselines as nonprivate
 from pate import pipeline
-from pate.baselines import _nonprivate as nonprivate
 from pate.baselines._run import run_baseline
 from pate.boundary._guard import Failed
 from pate.cluster import _remote_task as remote_task

@@ -88,7 +88,7 @@ def on_a_cluster(script: str, folder: Path, timeout: float = 280) -> dict[str, A
 
 
 TRAINED = """
-from pate.baselines import _nonprivate as nonprivate
+import pate.baselines as nonprivate
 from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig, parse_config
 from pate.data._sources import load
