@@ -32,7 +32,7 @@ from pate.errors import ConfigError, RunError
 from pate.ledger import Charge, Limits, Pin
 from pate.ledger._chain import identity
 from pate.networks._process import waiting_threads
-from pate.report._builder import benchmark_figures, data_name, measure, software, together_of
+from pate.report._builder import benchmark_figures, data_name, measure, software
 from pate.report._files import store_report, write_pages
 from pate.report.schema import BaselineReport, Privacy
 from pate.report.sections._privacy import privacy_statement
@@ -343,7 +343,7 @@ def report(context: RunContext, records: Records, model: Any, planned: dict[str,
             delta=model.delta_,
             unit=unit,  # type: ignore[arg-type]
             statement=privacy_statement(model.epsilon_, model.delta_, unit),
-            together=together_of(context.related),
+            together=context.together,
         ),
         data=data_name(config.data),
         versions=software(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,37 +16,18 @@ CountVotes = Callable[[NDArray], Sequence["PartialCounts"]]
 
 @dataclass(frozen=True)
 class PartialCounts:
-    """Votes of some parts: counts[queries, classes] of exactly `parts`."""
+    """Votes of some parts, by number, or of the records of some sources, by name: counts[queries, classes] of exactly
+    `parts`."""
 
-    parts: tuple[int, ...]
+    parts: tuple[int, ...] | tuple[str, ...]
     counts: NDArray[np.int64]
 
 
-def sum_counts(partials: Sequence[PartialCounts], n_teachers: int) -> NDArray[np.int64]:
-    """The whole histogram; refused unless every part was counted exactly once."""
-    parts = sorted(part for partial in partials for part in partial.parts)
-    if parts != list(range(n_teachers)):
-        raise RunError(
-            f"votes of {len(parts)} parts came in, not of each of {n_teachers} parts once: nothing was drawn"
-        )
-    total: NDArray[np.int64] = np.sum([partial.counts for partial in partials], axis=0)
-    return total
-
-
-@dataclass(frozen=True)
-class PartialVotes:
-    """Votes of the records of some sources: counts[cells, classes] of exactly `sources`."""
-
-    sources: tuple[str, ...]
-    counts: NDArray[np.int64]
-
-
-def sum_votes(partials: Sequence[PartialVotes], sources: Sequence[str]) -> NDArray[np.int64]:
-    """All votes; refused unless every source was counted exactly once."""
-    came = sorted(source for partial in partials for source in partial.sources)
-    if came != sorted(sources):
-        raise RunError(
-            f"votes of {len(came)} sources came in where {len(sources)} were due once each: nothing was drawn"
-        )
+def sum_counts(partials: Sequence[PartialCounts], parts: int | Sequence[str]) -> NDArray[np.int64]:
+    """The whole histogram of so many parts, or of these sources; refused unless each was counted exactly once."""
+    due = range(parts) if isinstance(parts, int) else parts
+    came = [part for partial in partials for part in partial.parts]
+    if Counter(came) != Counter(due):
+        raise RunError(f"votes of {len(came)} parts came in where {len(due)} were due once each: nothing was drawn")
     total: NDArray[np.int64] = np.sum([partial.counts for partial in partials], axis=0)
     return total

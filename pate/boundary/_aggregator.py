@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pate.accounting._parameters import TooWide
 from pate.accounting.exact import exact_epsilon
 from pate.accounting.sanitise import epsilon_sanitised
-from pate.boundary import CountVotes, sum_counts, sum_votes
+from pate.boundary import CountVotes, sum_counts
 from pate.boundary._guard import error_kind, guarded_class, raised_by_pate
 from pate.config import Sanitise
 from pate.data.partition import keyed_digest
@@ -141,7 +141,7 @@ class Aggregator:
         width = cell_vote.n_classes if mechanism.releases_counts else 1
         ids = [keyed_digest(self._key, b"round", f"{name}: {i}".encode()) for i in range(len(cell_vote.cells) * width)]
         if not self._ledger.stored(ids[:1]):
-            counts = sum_votes(counter.count(cell_vote), counter.sources)
+            counts = sum_counts(counter.count(cell_vote), counter.sources)
             with self._ledger.batch(1):
                 if mechanism.releases_counts:
                     released = mechanism.release_counts(counts, self._entropy)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ from pate.report.sections._quality import warnings_of
 if TYPE_CHECKING:
     from pate.data._settings import DataSettings
     from pate.data.public import Grouping, PublicData
-    from pate.runs.context import Related, RunContext
+    from pate.runs.context import RunContext
     from pate.students._posterior import Labelled
     from pate.students._stage import HeldOut
     from pate.voters.base import Release, Voters
@@ -301,14 +300,9 @@ def report_of_run(context: RunContext, release: Release, student: Any, nonprivat
             else None
         ),
         curves=_curves(voters, data.n_classes) if context.options.pages else None,
-        together=together_of(context.related),
+        together=context.together,
         anchored=context.is_anchored,
     )
-
-
-def together_of(related: Related | None) -> RelatedRuns | None:
-    """What a report says of other runs on the same private data."""
-    return None if related is None else RelatedRuns(**asdict(related.together))
 
 
 def _report(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from html import escape
@@ -94,26 +93,18 @@ class Console:
 
     @contextmanager
     def _bar(self, what: str, total: int) -> Iterator[_Update]:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+        from rich.text import Text
 
-        rate = TextColumn("{task.fields[rate]}", markup=False)
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            rate,
-            TimeRemainingColumn(),
-        )
-        pace = _Pace()
+        class Rate(TextColumn):
+            def render(self, task: Task) -> Text:
+                return Text("" if task.speed is None else f"{counted(task.speed)}/s")
+
+        described, rate = TextColumn("{task.description}", markup=False), Rate("")
+        columns = (described, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
         with Progress(*columns, console=self._rich, transient=True) as progress:
-            task = progress.add_task(what, total=total, rate="")
-
-            def update(done: int, note: str = "") -> None:
-                rate = pace.of(done)
-                shown = "" if rate is None else f"{counted(rate)}/s"
-                progress.update(task, completed=done, description=f"{what} {note}".rstrip(), rate=shown)
-
-            yield update
+            task = progress.add_task(what, total=total)
+            yield lambda done, note="": progress.update(task, completed=done, description=f"{what} {note}".rstrip())
 
     def _lines(self, what: str, total: int) -> _Update:
         """A line at every quarter of the way, which says nothing of how long that took."""
@@ -127,19 +118,6 @@ class Console:
                 self.info(f"{what}: {done} of {total}{f'; {note}' if note else ''}")
 
         return update
-
-
-class _Pace:
-    """How many are done per second, since the first that was told of: what comes before it may take long."""
-
-    def __init__(self) -> None:
-        self._first: tuple[int, float] | None = None
-
-    def of(self, done: int) -> float | None:
-        """None as long as nobody can know."""
-        now = time.monotonic()
-        before, since = self._first = self._first or (done, now)
-        return (done - before) / (now - since) if done > before and now > since else None
 
 
 class Quiet(Console):

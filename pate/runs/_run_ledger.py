@@ -76,11 +76,8 @@ def write_labels(path: Path, content: Labels, classes: tuple[str, ...]) -> None:
         "ledger_link": np.int64(link),
         "ledger_code": np.array(code),
     }
-    if content.weights is not None:
-        arrays["weights"] = content.weights
-    if content.cells is not None:
-        arrays["cells"] = content.cells
-    write_arrays(path, arrays, mode=0o644)
+    optional = {"weights": content.weights, "cells": content.cells}
+    write_arrays(path, arrays | {name: array for name, array in optional.items() if array is not None}, mode=0o644)
 
 
 def read_labels(path: Path) -> Labels | None:

@@ -38,21 +38,13 @@ def read_model_files(folder: Path) -> dict[str, bytes]:
     return {name: read_whole(folder / name) for name in _OF_A_MODEL if (folder / name).exists()}
 
 
-def sign(run: RunFiles, *paths: Path) -> None:
-    """Sign files as written by this user. Does nothing where the user has no place for a key."""
-    _sign(run, {path: _content(path) for path in paths})
-
-
-def sign_model(run: RunFiles, folder: Path, content: dict[str, bytes]) -> None:
-    """Sign a model's folder as written by this user: what was written, not what is found there."""
-    _sign(run, {folder: content})
-
-
-def _sign(run: RunFiles, contents: dict[Path, dict[str, bytes]]) -> None:
+def sign(run: RunFiles, *paths: Path, content: dict[str, bytes] | None = None) -> None:
+    """Sign files and folders as written by this user, or the `content` that was written where that is given, whatever
+    is found there. Does nothing where the user has no place for a key."""
     key = _key(run.key_file, create=True)
     if key is not None:
-        named = {_name(run, path): content for path, content in contents.items()}
-        signatures = _signatures(run) | {name: _digest(key, name, content) for name, content in named.items()}
+        named = {_name(run, path): _content(path) if content is None else content for path in paths}
+        signatures = _signatures(run) | {name: _digest(key, name, found) for name, found in named.items()}
         write_atomically(run.private / SIGNATURES, json.dumps(signatures, indent=2) + "\n")
 
 

@@ -26,7 +26,7 @@ from pate.storage import is_url
 if TYPE_CHECKING:
     from pate.data.private import PrivateData
     from pate.data.public import PublicData
-    from pate.report.schema import Report
+    from pate.report.schema import RelatedRuns, Report
     from pate.runs.run import Resume, Run
     from pate.students._stage import HeldOut
     from pate.voters.base import Voters
@@ -170,11 +170,13 @@ class RunContext:
     """The config with features that were learned from public examples."""
     epsilon: float = 0.0
     student_seconds: float = 0.0
-    related: Related | None = None
+    together: RelatedRuns | None = None
+    """What all known runs on the same private data cost."""
     agreement: HeldOut | None = None
     """Agreement with released labels that were held out, where there are no test labels."""
     is_anchored: bool = False
-    _run: Run | None = None
+    run: Run = field(init=False, repr=False, compare=False)
+    """The run directory, which there is from the end of preflight on."""
 
     def __post_init__(self) -> None:
         if self.config is None:
@@ -187,16 +189,6 @@ class RunContext:
 
         return voters_of(self.config)
 
-    @property
-    def run(self) -> Run:
-        """The run directory, which there is from the end of preflight on."""
-        assert self._run is not None
-        return self._run
-
-    @run.setter
-    def run(self, directory: Run) -> None:
-        self._run = directory
-
     def info_operator(self, text: str) -> None:
         """Inform whoever may know the private data; of a benchmark, everybody."""
         (self.console.info if self.public.benchmark else self.console.info_private)(text)
@@ -204,9 +196,10 @@ class RunContext:
     def find_related(self, epsilon: float, delta: float, joint: SharedBudget | None = None) -> None:
         """Note other runs on the same private data, and what all of them cost together with this one's (ε, δ)."""
         where = self.out, self.options.data_dir, self.options.config_dir
-        self.related = related_runs(self.given, *where, epsilon, delta, joint)
-        if self.related is not None and self.related.note:
-            self.notes.public.append(self.related.note)
+        found = related_runs(self.given, *where, epsilon, delta, joint)
+        if found is not None:
+            self.together = found.together
+            self.notes.public += [found.note] if found.note else []
 
     def note_data(self, private: PrivateData) -> None:
         """Note what the operator should know about the data."""
@@ -239,44 +232,30 @@ _MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
-class JointCost:
-    """What all known runs on the same private data cost: this one, and `others` that are counted one by one.
+class Related:
+    """Other runs on the same private data, by name with ε for the operator, and what all of them cost together.
 
-    With a shared ledger its whole budget is in the sum, in place of this run and all others that name that ledger. Of
-    `uncounted` ones nobody knows the cost. `unit` is "id" where every run protects all records of an id, of one column.
+    With a shared ledger its whole budget is in that, in place of this run and all others that name that ledger.
     """
 
-    epsilon: float
-    delta: float
-    others: int
-    uncounted: int
-    shared_ledger: bool
-    unit: str
-
-
-@dataclass(frozen=True)
-class Related:
-    """Other runs on the same private data, by name with ε for the operator, and what all of them cost together."""
-
     named: tuple[str, ...]
-    together: JointCost
+    together: RelatedRuns
 
     @property
     def note(self) -> str | None:
         """What the operator is told before a run begins; None where no other run is known."""
         if not self.named:
             return None
-        more = f" and {len(self.named) - _MAX_NAMED} more" if len(self.named) > _MAX_NAMED else ""
-        all_of_it = self.together
-        used = f"the same private data was used by {', '.join(self.named[:_MAX_NAMED])}{more}"
-        which = "all runs of the shared ledger" if all_of_it.shared_ledger else "this run"
-        cost = f"with {which} that is ε = {all_of_it.epsilon:.3g} at δ = {all_of_it.delta:.3g} together"
-        whose = " for one record" if all_of_it.unit == "record" else " for all records of one id"
-        left_out = f"; of {all_of_it.uncounted} the cost is not known, and not in that" if all_of_it.uncounted else ""
-        hint = (
-            "" if all_of_it.shared_ledger else ". `pate ledger create` makes a budget that runs share, and keeps to it"
+        joint, more = self.together, len(self.named) - _MAX_NAMED
+        which, hint = "this run", ". `pate ledger create` makes a budget that runs share, and keeps to it"
+        if joint.shared_ledger:
+            which, hint = "all runs of the shared ledger", ""
+        return (
+            f"the same private data was used by {', '.join(self.named[:_MAX_NAMED])}"
+            f"{f' and {more} more' if more > 0 else ''}: with {which} that is ε = {joint.epsilon:.3g} at "
+            f"δ = {joint.delta:.3g} together for {'one record' if joint.unit == 'record' else 'all records of one id'}"
+            f"{f'; of {joint.uncounted} the cost is not known, and not in that' if joint.uncounted else ''}{hint}"
         )
-        return f"{used}: {cost}{whose}{left_out}{hint}"
 
 
 def related_runs(
@@ -293,6 +272,7 @@ def related_runs(
     `shared` is the budget of the ledger that it shares. None where nothing else is known of the data.
     """
     from pate.planning.costs import ReleaseCost, compose
+    from pate.report.schema import RelatedRuns
 
     if is_url(str(out)):
         return None
@@ -309,9 +289,16 @@ def related_runs(
         return None
     counted = [one.part for one in known if one.part is not None]
     alone = ReleaseCost(shared.epsilon, shared.delta) if shared is not None else _part(config, epsilon)
-    unit = "id" if len({_unit(config), *(one.unit for one in known)}) == 1 and _unit(config) else "record"
+    all_by_id = _unit(config) is not None and all(one.unit == _unit(config) for one in known)
     joint = compose([alone or _of_baseline(config, epsilon, delta), *counted])
-    together = JointCost(*joint, len(counted), len(known) - len(counted), shared is not None, unit)
+    together = RelatedRuns(
+        epsilon=joint[0],
+        delta=joint[1],
+        others=len(counted),
+        uncounted=len(known) - len(counted),
+        shared_ledger=shared is not None,
+        unit="id" if all_by_id else "record",
+    )
     return Related(tuple(one.shown for one in known), together)
 
 

@@ -31,7 +31,7 @@ from pate.data._model_input import is_frame
 from pate.data.public import PublicRange
 from pate.errors import DataError, NotTrusted, PateError, RunError, first_line
 from pate.runs._files import MODEL_CARD, OBJECT, STUDENT_CARD, TENSORS
-from pate.runs._signatures import is_own, is_signed, read_model_files, sign_model
+from pate.runs._signatures import is_own, is_signed, read_model_files, sign
 from pate.runs.run import Run
 from pate.storage._files import check_values, make_folder, sizes, tensors_from_bytes, tensors_to_bytes, write_atomically
 
@@ -74,7 +74,7 @@ def save_model(model: Any, folder: Path, card: Mapping[str, Any], run: Run | Non
     for name, content in files.items():
         write_atomically(folder / name, content, mode=0o644)
     if run is not None:
-        sign_model(run, folder, files)
+        sign(run, folder, content=files)
 
 
 def load_model(folder: Path | str, trust: Iterable[str] = (), run: Run | None = None) -> Any:

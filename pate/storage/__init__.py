@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from pate.errors import RunError, first_line
-from pate.storage._files import make_folder, sync_folder
+from pate.storage._files import make_folder, sync_folder, write_beside
 
 _EXCLUSIVE = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _AT_ONCE = 64  # objects in memory on their way from or to a store
@@ -162,17 +162,7 @@ class _FileStorage:
         make_folder(self._root)
         for place in [*reversed([p for p in folder.parents if self._root in p.parents]), folder]:
             place.mkdir(exist_ok=True, mode=0o700 if private else 0o755)
-        temporary = folder / f".partial-{secrets.token_hex(8)}"
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        return temporary
+        return write_beside(self._path(name), content, 0o600 if private else 0o644)
 
 
 class _ObjectStorage:

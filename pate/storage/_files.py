@@ -204,13 +204,23 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         yield
 
 
+def write_beside(path: Path, content: bytes, mode: int = 0o600) -> Path:
+    """Write the content, durably, beside where it will go, under a name that nobody else has; returns that."""
+    temporary = path.with_name(f".partial-{secrets.token_hex(8)}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
 def create_key(path: Path) -> None:
     """Draw a random key, for its owner only. Of several callers at once one draws it, and the others find it."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secrets.token_bytes(KEY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
+    temporary = write_beside(path, secrets.token_bytes(KEY_BYTES))
     with suppress(FileExistsError):
         os.link(temporary, path)
     temporary.unlink()

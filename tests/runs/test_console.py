@@ -7,13 +7,13 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pate.cli._run import print_rows
-from pate.runs import _console as console_module
 from pate.runs._console import Console, _JsonConsole, printable
 
 MARKUP = "runs/[red]x[/] [/no] :smile: 100"
@@ -108,15 +108,6 @@ def test_a_path_that_no_terminal_can_show_is_shown_all_the_same(tmp_path: Path) 
     assert printable("plain ε, ⊥ and 日本") == "plain ε, ⊥ and 日本"
 
 
-def test_what_comes_before_the_first_step_is_not_taken_for_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Features of all records may take an hour before steps of a second each."""
-    now, pace = [3600.0], console_module._Pace()
-    monkeypatch.setattr(console_module.time, "monotonic", lambda: now[0])
-    assert pace.of(1) is None
-    now[0] += 30
-    assert pace.of(31) == 1
-
-
 def test_what_an_error_says_privately_is_for_a_terminal() -> None:
     code = (
         "import typer\nfrom pate import cli\nfrom pate.errors import DataError\napp = typer.Typer()\n"
@@ -145,7 +136,7 @@ def test_a_log_is_the_same_however_long_the_work_took(
 
     def log(seconds: float) -> str:
         now = [0.0]
-        monkeypatch.setattr(console_module.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
         shown = console()
         with shown.working("counting votes"):
             now[0] += seconds

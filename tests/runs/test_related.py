@@ -18,7 +18,8 @@ from pate import GNMax, LNMax
 from pate.config import parse_config
 from pate.ledger import SharedBudget, SharedLedger
 from pate.planning.costs import ReleaseCost, compose, worst_case_epsilon
-from pate.runs.context import JointCost, Related, related_runs
+from pate.report.schema import RelatedRuns
+from pate.runs.context import Related, related_runs
 
 CONFIG: dict[str, Any] = {
     "name": "pets",
@@ -100,7 +101,7 @@ def related(folder: Path, shared: SharedBudget | None = None, **changes: object)
     return related_runs(parse_config(CONFIG | changes), folder / "runs" / "new", None, folder, 1.0, 1e-5, shared)
 
 
-def together(found: Related | None) -> JointCost:
+def together(found: Related | None) -> RelatedRuns:
     assert found is not None
     return found.together
 
@@ -154,7 +155,9 @@ def test_a_shared_ledger_counts_as_its_budget_with_those_outside_of_it(folder: P
     put(folder, "inside", epsilon=1.0, **own)
     found = related(folder, budget, **own)
     assert (found and found.note) is None, "those that share it are counted by it"
-    assert together(found) == JointCost(8.0, 1e-5, 0, 0, True, "record")
+    assert together(found) == RelatedRuns(
+        epsilon=8.0, delta=1e-5, others=0, uncounted=0, shared_ledger=True, unit="record"
+    )
     put(folder, "zebra", epsilon=1.0)
     found = related(folder, budget, **own)
     assert found is not None

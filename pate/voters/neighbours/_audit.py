@@ -26,7 +26,7 @@ from pate.audit.results import (
     student_scores,
     with_quick_student,
 )
-from pate.boundary import sum_votes
+from pate.boundary import sum_counts
 from pate.boundary._aggregator import Aggregator
 from pate.data.private import Records
 from pate.data.public import PublicData
@@ -54,7 +54,7 @@ class CellVotes:
 
     def __call__(self, records: Records) -> NDArray[np.int64]:
         counter = LocalVoteCounter(records, self._key)
-        return sum_votes(counter.count(self._cell_vote), counter.sources)
+        return sum_counts(counter.count(self._cell_vote), counter.sources)
 
     def moved(self, difference: NDArray[np.int64], change: str) -> tuple[float, float]:
         return float(np.abs(difference).sum()), float(self._votes * (2 if change == "changed" else 1))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.boundary import PartialVotes
+from pate.boundary import PartialCounts
 from pate.boundary._guard import Failed, error_kind, guarded, silence
 from pate.components._registry import found_file
 from pate.config import RaySettings
@@ -144,11 +144,11 @@ class LocalVoteCounter:
     def sources(self) -> tuple[str, ...]:
         return (HERE,)
 
-    def count(self, cell_vote: CellVote) -> list[PartialVotes]:
+    def count(self, cell_vote: CellVote) -> list[PartialCounts]:
         """Everybody's votes."""
         X, y, ids = self.records.X, self.records.y, self.records.ids
         counts = cell_vote.count(X, y) if ids is None else cell_vote.count_persons(X, y, ids, ranks(X, y, self.key))
-        return [PartialVotes(self.sources, counts)]
+        return [PartialCounts(self.sources, counts)]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class RemoteVoteCounter:
     def sources(self) -> tuple[str, ...]:
         return tuple(f"{'persons' if self.per_person else 'reader'} {i}" for i in range(len(self.readers)))
 
-    def count(self, cell_vote: CellVote) -> list[PartialVotes]:
+    def count(self, cell_vote: CellVote) -> list[PartialCounts]:
         """Everybody's votes: of each reader's records, or, by person, of as many shares of the persons."""
         import ray
         from ray.exceptions import RayError
@@ -184,7 +184,7 @@ class RemoteVoteCounter:
                 raise cause from None
             text = f"the votes could not be counted ({error_kind(error)}); go on with {{resume}}"
             raise RunError(text, resume=True) from None
-        return [PartialVotes((name,), counts) for name, counts in zip(self.sources, counted, strict=True)]
+        return [PartialCounts((name,), counts) for name, counts in zip(self.sources, counted, strict=True)]
 
 
 @guarded("counting votes")

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 from voters.neighbours.test_neighbours_run import Data, config, data, run, stored
 
-from pate.boundary import PartialVotes
+from pate.boundary import PartialCounts
 from pate.cli import app
 from pate.data.private import Records
 from pate.errors import DataError
@@ -45,7 +45,7 @@ def votes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     count = LocalVoteCounter.count
 
-    def spied(self: LocalVoteCounter, cell_vote: CellVote) -> list[PartialVotes]:
+    def spied(self: LocalVoteCounter, cell_vote: CellVote) -> list[PartialCounts]:
         found = count(self, cell_vote)
         counted.append(int(found[0].counts.sum()))
         return found

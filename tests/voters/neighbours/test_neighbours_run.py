@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pate import pipeline
-from pate.boundary import PartialVotes
+from pate.boundary import PartialCounts
 from pate.config import Config, parse_config
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
@@ -212,7 +212,7 @@ def test_a_person_with_many_records_has_one_vote(tmp_path: Path, monkeypatch: py
     seen: list[np.ndarray] = []
     count = LocalVoteCounter.count
 
-    def spied(self: LocalVoteCounter, cell_vote: CellVote) -> list[PartialVotes]:
+    def spied(self: LocalVoteCounter, cell_vote: CellVote) -> list[PartialCounts]:
         seen.append(count(self, cell_vote)[0].counts)
         return count(self, cell_vote)
 

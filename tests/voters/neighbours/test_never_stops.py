@@ -20,7 +20,7 @@ from voters.neighbours.test_cell_vote import CENTRES, KEY, counted
 from voters.neighbours.test_neighbours_run import Data, config, data, run, stored
 
 from pate import PATEClassifier, pipeline
-from pate.boundary import PartialVotes, sum_votes
+from pate.boundary import PartialCounts, sum_counts
 from pate.config import parse_config
 from pate.data._csv_records import csv_batches
 from pate.data._formats import Wanted
@@ -242,8 +242,8 @@ def test_readers_on_ray_do_the_same(tmp_path: Path, by_person: bool, case: str) 
     try:
         remote, local = RemoteVoteCounter(readers.actors, is_per_person(there)), LocalVoteCounter(records_of(here), KEY)
         cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), 2, 2)
-        expected = sum_votes(local.count(cell_vote), local.sources)
-        np.testing.assert_array_equal(sum_votes(remote.count(cell_vote), remote.sources), expected)
+        expected = sum_counts(local.count(cell_vote), local.sources)
+        np.testing.assert_array_equal(sum_counts(remote.count(cell_vote), remote.sources), expected)
         assert expected.sum() == 2 * ((6 if by_person else 11) if case == "one label unknown" else 0)
     finally:
         readers.close()
@@ -376,5 +376,5 @@ def test_the_classifier_takes_labels_that_are_no_class() -> None:
 
 def test_partial_votes_of_nobody_add_up() -> None:
     nobody = np.zeros((4, 2), dtype=np.int64)
-    total = sum_votes([PartialVotes(("x",), nobody), PartialVotes(("y",), nobody + 1)], ["x", "y"])
+    total = sum_counts([PartialCounts(("x",), nobody), PartialCounts(("y",), nobody + 1)], ["x", "y"])
     np.testing.assert_array_equal(total, nobody + 1)

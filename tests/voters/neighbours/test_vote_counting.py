@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pate.boundary import sum_votes
+from pate.boundary import sum_counts
 from pate.data._settings import NpzData
 from pate.data._sources import load
 from pate.data.private import Records, Shards, is_per_person
@@ -46,8 +46,8 @@ def test_readers_count_what_one_process_counts(tmp_path: Path, ids: bool) -> Non
         remote = RemoteVoteCounter(readers.actors, is_per_person(there))
         for votes in (1, 2):
             cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), votes, 2)
-            expected = sum_votes(local.count(cell_vote), local.sources)
-            np.testing.assert_array_equal(sum_votes(remote.count(cell_vote), remote.sources), expected)
+            expected = sum_counts(local.count(cell_vote), local.sources)
+            np.testing.assert_array_equal(sum_counts(remote.count(cell_vote), remote.sources), expected)
             assert expected.sum() == votes * (50 if ids else 200)  # who is in every shard has no more votes than others
     finally:
         readers.close()
