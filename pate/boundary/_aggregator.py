@@ -50,10 +50,6 @@ class Answers(NamedTuple):
     room: int
 
 
-class _VotesErased(Exception):
-    """What a figure would be computed from is gone."""
-
-
 @guarded_class("the aggregator", then="; nothing was released; go on with {resume}", resume=True)
 class Aggregator:
     """Answers label queries within fixed limits. Asking again returns the stored answer, free."""
@@ -177,9 +173,9 @@ class Aggregator:
         None where votes behind some answers were erased by forgetting before it was released.
         """
 
-        def draw() -> dict[str, Any]:
+        def draw() -> dict[str, Any] | None:
             if self._ledger.from_earlier_ensembles():
-                raise _VotesErased
+                return None
             stored = self._ledger.stored(query_ids(X, self._key))
             counts = np.array([self._votes[query] for query in stored])
             answered = np.array([label != UNANSWERED for label in stored.values()])
@@ -191,8 +187,6 @@ class Aggregator:
 
         try:
             return self._ledger.release_once(draw)
-        except _VotesErased:
-            return None
         except ValueError as error:
             if not raised_by_pate(error):
                 raise
@@ -206,8 +200,9 @@ class Aggregator:
 
     def verify_published_labels(self, X: NDArray, labels: NDArray[np.int64]) -> None:
         """Raise RunError unless the labels published for these examples are those in the ledger."""
-        stored = self._ledger.stored(query_ids(X, self._key))
-        if [stored.get(query, UNANSWERED) for query in query_ids(X, self._key)] != labels.tolist():
+        ids = query_ids(X, self._key)
+        stored = self._ledger.stored(ids)
+        if [stored.get(query, UNANSWERED) for query in ids] != labels.tolist():
             raise RunError("labels.npz: differs from the answers in the ledger; put back what the run published")
 
     def head(self) -> Pin:

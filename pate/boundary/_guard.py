@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import wraps
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
@@ -46,7 +47,7 @@ def error_place(error: BaseException) -> str:
     >>> error_place(ValueError())
     'pate'
     """
-    ours = [(frame, line) for frame, line in _frames(error) if _is_ours(frame)]
+    ours = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_ours(frame)]
     if not ours:
         return "pate"
     frame, line = ours[-1]
@@ -64,8 +65,8 @@ def is_pate_module(module: str) -> bool:
 
 def raised_by_pate(error: BaseException) -> bool:
     """Whether the text of an error is this package's own: a line of this package raised it."""
-    frames = _frames(error)
-    return bool(frames) and _is_ours(frames[-1][0])
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return bool(frames) and _is_ours(frames[-1])
 
 
 def guarded(what: str, then: str = "", **named: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -131,14 +132,6 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-
-
-def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    trace, found = error.__traceback__, []
-    while trace is not None:
-        found.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
-    return found
 
 
 def _is_ours(frame: FrameType) -> bool:

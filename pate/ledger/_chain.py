@@ -24,7 +24,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,15 +78,8 @@ def prepare_tables(db: sqlite3.Connection, path: Path) -> None:
         _make(db)
 
 
-def _check_tables(db: sqlite3.Connection, path: Path) -> None:
-    """Raise RunError unless the file has exactly these tables, indices and triggers, and is an undamaged database."""
-    _check_schema(db, path)
-    damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]  # also that an index finds every row
-    if damage != "ok":
-        raise RunError(f"{path}: is damaged ({' '.join(str(damage).split())[:100]})")
-
-
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
+    """Raise RunError unless the file has exactly these tables, indices and triggers."""
     version = _version(db)
     if version != _VERSION:
         raise RunError(f"{path}: has schema {version}, this pate writes {_VERSION}; use the pate it was made with")
@@ -118,11 +111,9 @@ def _schema(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 @cache
 def _own_schema() -> list[tuple[Any, ...]]:
-    db = sqlite3.connect(":memory:")
-    _make(db)
-    schema = _schema(db)
-    db.close()
-    return schema
+    with closing(sqlite3.connect(":memory:")) as db:
+        _make(db)
+        return _schema(db)
 
 
 FIRST_LINK = b"pate ledger"
@@ -221,7 +212,10 @@ def identity(key: bytes) -> str:
 
 def read_chain(db: sqlite3.Connection, key: bytes, path: Path) -> Chain:
     """Check the whole file, inside a transaction: its schema, every link, and that every row has one."""
-    _check_tables(db, path)
+    _check_schema(db, path)
+    damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]  # also that an index finds every row
+    if damage != "ok":
+        raise RunError(f"{path}: is damaged ({' '.join(str(damage).split())[:100]})")
     contents = {(kind, number): content for kind in KINDS for number, content in _contents(db, kind, path)}
     macs: list[bytes] = []
     before, released = FIRST_LINK, False

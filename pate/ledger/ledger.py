@@ -300,16 +300,18 @@ class Ledger:
             self._db.executemany("INSERT INTO answers (run, query, label, charge) VALUES (?, ?, ?, ?)", rows)
             self._link("charges", int(charge or 0))
 
-    def release_once(self, draw: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The run's sanitised figure: drawn and stored by the first call, the stored one ever after."""
+    def release_once(self, draw: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+        """The run's sanitised figure: drawn and stored by the first call, the stored one ever after.
+
+        Where `draw` gives None, nothing is stored or released.
+        """
         with self._transaction():
             rows = self._rows("SELECT content FROM sanitised WHERE run = ?", self._run)
-            content = str(rows[0][0]) if rows else json.dumps(draw())
-            if not rows:
-                self._rows("INSERT INTO sanitised VALUES (?, ?, ?)", self._run, content, now())
+            released: dict[str, Any] | None = json.loads(rows[0][0]) if rows else draw()
+            if not rows and released is not None:
+                self._rows("INSERT INTO sanitised VALUES (?, ?, ?)", self._run, json.dumps(released), now())
                 self._link("sanitised", self._run)
         self._write_head()
-        released: dict[str, Any] = json.loads(content)
         return released
 
     def close(self) -> None:

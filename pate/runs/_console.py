@@ -70,8 +70,18 @@ class Console:
         if self._rich.is_terminal:
             with self._bar(what, total) as update:
                 yield update
-        else:
-            yield self._lines(what, total)
+            return
+        shown = 0
+
+        def line(done: int, note: str = "") -> None:
+            """At every quarter of the way, which says nothing of how long that took."""
+            nonlocal shown
+            come_to = _LINES * done // max(total, 1)
+            if shown < come_to < _LINES:
+                shown = come_to
+                self.info(f"{what}: {done} of {total}{f'; {note}' if note else ''}")
+
+        yield line
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -105,19 +115,6 @@ class Console:
         with Progress(*columns, console=self._rich, transient=True) as progress:
             task = progress.add_task(what, total=total)
             yield lambda done, note="": progress.update(task, completed=done, description=f"{what} {note}".rstrip())
-
-    def _lines(self, what: str, total: int) -> _Update:
-        """A line at every quarter of the way, which says nothing of how long that took."""
-        shown = 0
-
-        def update(done: int, note: str = "") -> None:
-            nonlocal shown
-            come_to = _LINES * done // max(total, 1)
-            if shown < come_to < _LINES:
-                shown = come_to
-                self.info(f"{what}: {done} of {total}{f'; {note}' if note else ''}")
-
-        return update
 
 
 class Quiet(Console):

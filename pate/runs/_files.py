@@ -71,10 +71,7 @@ class RunFiles:
         self.student_card = self.student_folder / STUDENT_CARD
         self.students_folder = path / STUDENTS  # further students of the same labels, each in a folder of its own
         self.model_folder = path / MODEL  # a baseline's model
-        self.audit_file, self.audit_page = (
-            path / AUDIT,
-            path / AUDIT_PAGE,
-        )  # without single records: of a benchmark only
+        self.audit_file, self.audit_page = path / AUDIT, path / AUDIT_PAGE  # no single records; of benchmarks only
 
         self.private = private = path / PRIVATE  # the folder of everything that never leaves
         self.key_file, self.lock_file = private / KEY, private / LOCK

@@ -101,17 +101,15 @@ def published_pins(run: Path) -> dict[str, Pin]:
     """Where the ledger of the run in this folder was when each file was published."""
     labels = read_labels(RunFiles(run).labels_file)
     pins = {} if labels is None else {LABELS: labels.pin}
-    return pins | {name: _pin_of_card(run / name) for name in _CARDS if (run / name).exists()}
-
-
-def _pin_of_card(path: Path) -> Pin:
-    try:
-        pin = _pin_from_json(json.loads(path.read_text(encoding="utf-8"))["ledger"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pin = None
-    if pin is None:
-        raise RunError(f"{path}: is damaged, or of another pate; put back what the run published")
-    return pin
+    for name in filter(lambda name: (run / name).exists(), _CARDS):
+        try:
+            pin = _pin_from_json(json.loads((run / name).read_text(encoding="utf-8"))["ledger"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            pin = None
+        if pin is None:
+            raise RunError(f"{run / name}: is damaged, or of another pate; put back what the run published")
+        pins[name] = pin
+    return pins
 
 
 def pin_to_json(pin: Pin) -> dict[str, Any]:

@@ -160,8 +160,7 @@ class _FileStorage:
         private = PurePosixPath(name).parts[0] == "private"
         folder = self._path(name).parent
         make_folder(self._root)
-        for place in [*reversed([p for p in folder.parents if self._root in p.parents]), folder]:
-            place.mkdir(exist_ok=True, mode=0o700 if private else 0o755)
+        make_folder(folder, mode=0o700 if private else 0o755)
         return write_beside(self._path(name), content, 0o600 if private else 0o644)
 
 
