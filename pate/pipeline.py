@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pate.baselines import nonprivate_model
 from pate.boundary._aggregator import open_aggregator
-from pate.cluster._connect import check_address, joins
 from pate.cluster._metrics import published_metrics
-from pate.cluster._session import check_workers, joined
+from pate.cluster._session import check_address, check_workers, joined, joins
 from pate.config import Config, load_config, parse_config
 from pate.data._sources import read_by_workers
 from pate.data.private import PrivateData, prepare_data

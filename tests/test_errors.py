@@ -22,8 +22,7 @@ PACKAGE = Path(pate.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 ALLOWED = {
     "cluster/_checks.py": {"--dashboard-host", "--num-gpus", "--temp-dir"},  # of `ray start`
-    "cluster/_jobs.py": {"--address", "--follow"},  # of `ray job logs`
-    "cluster/_connect.py": {"--resume"},  # the last words of a process that nothing else can end
+    "cluster/_session.py": {"--resume"},  # the last words of a process that nothing else can end
     "planning/_config_wizard.py": {
         "--classes",
         "--delta",

@@ -37,7 +37,6 @@ _LIGHT = [
     "pate.data.partition",
     "pate.config",
     "pate.cluster._checks",
-    "pate.cluster._jobs",
     "pate.cli",
 ]
 

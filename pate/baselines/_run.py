@@ -19,9 +19,8 @@ from safetensors import SafetensorError
 from pate import __version__
 from pate.baselines import build_baseline, nonprivate_model
 from pate.boundary._guard import guarded, is_pate_module, silenced
-from pate.cluster._connect import check_address
 from pate.cluster._remote_task import Progress, RemoteTask, gpu_on_cluster, here, on_gpu
-from pate.cluster._session import joined
+from pate.cluster._session import check_address, joined
 from pate.components._registry import dotted_names, make_importable
 from pate.config import BaselineConfig, RaySettings
 from pate.data._sources import load

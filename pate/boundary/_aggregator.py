@@ -348,8 +348,7 @@ def open_aggregator(context: RunContext, until_end: ExitStack | None) -> Aggrega
 
     Its ledger is opened by its first call.
     """
-    from pate.cluster._connect import check_visible
-    from pate.cluster._session import ray_session
+    from pate.cluster._session import check_visible, ray_session
     from pate.voters import voters_of
 
     run, config, options, given = context.run, context.config, context.options, context.given

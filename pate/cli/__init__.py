@@ -15,22 +15,15 @@ from typer.core import TyperCommand
 
 from pate import __version__
 from pate.boundary._guard import error_kind, error_place
-from pate.cli import _ledger as ledger
-from pate.cli._accounting import account
 from pate.cli._audit import audit
-from pate.cli._baseline import baseline
-from pate.cli._compare import compare
-from pate.cli._doctor import doctor
-from pate.cli._forget import forget
+from pate.cli._cluster import PASS_ON, doctor, fetch, submit
 from pate.cli._init import init
+from pate.cli._look import compare, ledger, report
 from pate.cli._options import CommandGroup, CommandWithResume, MechanismCommand, as_option
-from pate.cli._plan import plan
+from pate.cli._plan import account, plan
 from pate.cli._predict import predict
-from pate.cli._report import report
-from pate.cli._reproduce import reproduce
-from pate.cli._run import run
-from pate.cli._student import student
-from pate.cli._submit import PASS_ON, fetch, submit
+from pate.cli._run import baseline, reproduce, run
+from pate.cli._student import forget, student
 from pate.cluster._interrupts import interruptible, received, speaking, was_told
 from pate.errors import PateError, first_line, own_line
 from pate.networks._process import use_passive_threads
@@ -69,7 +62,7 @@ for _panel, _kind, _functions in _COMMANDS:
     for _function in _functions:
         app.command(cls=_kind, rich_help_panel=_panel)(_function)
 app.command(context_settings=PASS_ON, rich_help_panel="Cluster")(submit)
-app.add_typer(ledger.app, name="ledger", rich_help_panel="Look")
+app.add_typer(ledger, name="ledger", rich_help_panel="Look")
 
 
 def main() -> None:

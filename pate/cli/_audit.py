@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pate.cli._options import AsJson, LogJson, Trust, print_table
+from pate.cli._options import AsJson, DataDirOfRun, FinishedRun, LogJson, Trust, print_table
 from pate.storage import is_url
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def audit(
-    run: Annotated[str, typer.Argument(help="directory or URL of a finished `pate run` or `pate baseline`")],
+    run: FinishedRun,
     attacks: Annotated[str, typer.Option(help="attacks to try, with commas between; all if not given")] = "",
     against: Annotated[
         list[str] | None, typer.Option(help="another run or baseline on the same data, to show beside; may be repeated")
@@ -31,7 +30,7 @@ def audit(
         list[str] | None, typer.Option(help="column that attribute inference guesses; may be repeated")
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of each lower bound on ε")] = 0.95,
-    data_dir: Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")] = None,
+    data_dir: DataDirOfRun = None,
     address: Annotated[
         str | None, typer.Option(help="Ray cluster that trains shadow models; local processes if not given")
     ] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pate.cli._options import naming_options, print_table
 from pate.errors import ConfigError
 from pate.storage._files import make_folder, write_atomically
 
@@ -38,8 +39,6 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="write over what is in --out")] = False,
 ) -> None:
     """Look at data files and write a commented config that runs; say what was guessed, and all that is wrong."""
-    from pate.cli._accounting import naming_options
-
     if out.exists() and not force:
         raise ConfigError("{out}: is there already; add {force} to write over it", out=str(out), force=True)
     from pate.planning._config_wizard import config_text, start
@@ -61,8 +60,6 @@ def init(
 
 def _print_columns(found: Start) -> None:
     """A row for each column. Figures about private records are for the holder at a terminal only."""
-    from pate.cli._options import print_table
-
     at_terminal = sys.stdout.isatty()
     header: tuple[str, ...] = ("column", "type", "missing", "distinct", "written", "what is wrong")
     if at_terminal:

@@ -1,14 +1,16 @@
-"""What commands share: options, groups in `--help`, what an argument of the library is called as an option,tables."""
+"""What commands share: options, groups in `--help`, what a parameter of the library is called as an option, tables."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from inspect import Parameter, Signature
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,10 +18,12 @@ from typer.core import TyperCommand, TyperGroup
 from pate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pate.mechanisms import Mechanism
     from pate.runs.run import Resume
 
-_OPTION, _ALONE = "--resume", "yes"
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPTION = "--resume"
 
 AnchorOption = Annotated[
     str | None,
@@ -37,6 +41,26 @@ ResumeOption = Annotated[
         help="go on with the run in --out; with =auto, begin it where there is none, so the command can be repeated",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(help="module.Class that may be imported though you did not write the run; may be given again"),
+]
+FinishedRun = Annotated[str, typer.Argument(help="directory or URL of a finished `pate run` or `pate baseline`")]
+DataDir = Annotated[Path | None, typer.Option(help="where data files are; else $PATE_DATA")]
+DataDirOfRun = Annotated[Path | None, typer.Option(help="where data files are; else as when the run began")]
+OutOption = Annotated[
+    str | None, typer.Option(help="run directory, or its URL (s3://, gs://, file://); else runs/NAME-TIME")
+]
+AddressOption = Annotated[str | None, typer.Option(help="join this Ray cluster instead of starting a local Ray")]
+MechanismName = Annotated[
+    str | None,
+    typer.Option(
+        "--mechanism",
+        help="short name (lnmax, gnmax, confident-gnmax, …) or dotted path; the last options are the mechanisms' own",
+    ),
+]
 
 
 class CommandWithResume(TyperCommand):
@@ -47,7 +71,7 @@ class CommandWithResume(TyperCommand):
             if word.startswith(f"{_OPTION}=") and word != f"{_OPTION}=auto":
                 raise typer.BadParameter(f"{word}: write {_OPTION} alone, or {_OPTION}=auto", ctx=ctx)
         words = [
-            f"{_OPTION}={_ALONE}" if word == _OPTION and following != "auto" else word
+            f"{_OPTION}=yes" if word == _OPTION and following != "auto" else word
             for word, following in zip_longest(args, args[1:])
         ]
         return super().parse_args(ctx, words)
@@ -78,16 +102,6 @@ def resume_hint(directory: Path | str) -> str:
     return f"; what was paid for is kept. Go on with: {command}"
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
-LogJson = Annotated[bool, typer.Option("--log-json", help="progress and notes as JSON lines")]
-
-Trust = Annotated[
-    list[str] | None,
-    typer.Option(help="module.Class that may be imported though you did not write the run; may be given again"),
-]
-"""The option `--trust` of commands that build what a run names."""
-
-
 class CommandGroup(TyperGroup):
     """Commands that `--help` lists by group (their `rich_help_panel`), each with its first sentence, however long."""
 
@@ -102,22 +116,46 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-_OPTIONS = {"ids": "id", "overrides": "set"}
+_NAMES = {"ids": "id", "overrides": "set", "name": "mechanism", "n_teachers": "teachers", "n_classes": "classes"}
 
 
-def as_option(argument: str, value: object) -> str:
-    """An argument as people type it; its name alone where the value is None or True.
+def as_option(argument: str, value: object = None) -> str:
+    """A parameter of the library as people type it; its name alone where the value is None or True.
 
-    >>> as_option("data_dir", None), as_option("resume", True), as_option("trust", ["my.Net", "my.Own"])
+    >>> as_option("data_dir"), as_option("resume", True), as_option("trust", ["my.Net", "my.Own"])
     ('--data-dir', '--resume', '--trust my.Net --trust my.Own')
     """
-    option = f"--{_OPTIONS.get(argument, argument).replace('_', '-')}"
+    option = f"--{_NAMES.get(argument, argument).replace('_', '-')}"
     if value is None or value is True:
         return option
     if isinstance(value, list):
         return " ".join(f"{option} {item}" for item in value)
     whole = isinstance(value, float) and value.is_integer()
     return f"{option} {value:.0f}" if whole else f"{option} {value}"
+
+
+def naming_options(command: Callable[P, R]) -> Callable[P, R]:
+    """The command, whose errors name parameters as the options that they came from, unless they came from a config."""
+
+    @wraps(command)
+    def call(*arguments: P.args, **given: P.kwargs) -> R:
+        from pate.accounting._parameters import ParameterError, shown
+
+        try:
+            return command(*arguments, **given)
+        except ConfigError as error:
+            from_config = given.get("config") is not None
+            if isinstance(error, ParameterError):
+                option = as_option(error.key.removeprefix("mechanism."))
+                if from_config and given.get(option[2:].replace("-", "_")) is None:
+                    raise
+                raise ConfigError(f"{option} {shown(error.value)}: {error.wanted}") from None
+            named = re.sub(r"\bmechanism\.(\w+)", lambda found: as_option(found[1]), error.text())
+            if from_config or named == error.text():
+                raise
+            raise ConfigError(named.replace("--mechanism = ", "--mechanism "), **error.arguments) from None
+
+    return call
 
 
 def print_table(rows: Sequence[Sequence[str]], marked: int | None = None) -> None:
@@ -138,26 +176,55 @@ _OWN = "pate.own_mechanism"
 class MechanismCommand(TyperCommand):
     """A command with `--mechanism NAME`, which takes the parameters of every mechanism as options.
 
-    A parameter for which the command already has an option, such as `--delta`, gets no second one.
-    A NAME that is a dotted path is imported, from this folder too, so that its parameters are known.
+    A parameter for which the command already has an option, such as `--delta`, gets no second one; an option of
+    several mechanisms says what it means to each. A NAME that is a dotted path is imported, from this folder too, so
+    that its parameters are known.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from pate.components._registry import make_importable
         from pate.mechanisms import mechanism_class
 
-        name = _named(args)
-        if name is not None and "." in name:
-            make_importable(Path.cwd())
-            ctx.meta[_OWN] = mechanism_class({"name": name})
+        for word, following in zip_longest(args, args[1:], fillvalue=""):  # before all: it decides on the options
+            name = following if word == "--mechanism" else word.removeprefix("--mechanism=")
+            if name != word and "." in name:
+                make_importable(Path.cwd())
+                ctx.meta[_OWN] = mechanism_class({"name": name})
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        from pate.mechanisms import mechanism_classes
+        from pate.mechanisms import mechanism_classes, parameters_of
 
         own = super().get_params(ctx)
-        classes = mechanism_classes() + ([ctx.meta[_OWN]] if _OWN in ctx.meta else [])
-        return [*own, *_options(classes, {str(parameter.name) for parameter in own})]
+        taken = {str(parameter.name) for parameter in own} | {"n_teachers"}  # which `build` is given
+        meanings: dict[str, dict[str, list[str]]] = {}
+        whole: dict[str, bool] = {}
+        for cls in mechanism_classes() + ([ctx.meta[_OWN]] if _OWN in ctx.meta else []):
+            types = get_type_hints(cls)
+            for key, words in parameters_of(cls).items():
+                if key not in taken:
+                    meaning = meanings.setdefault(key, {}).setdefault(words, [])
+                    meaning.append(cls.name.replace("_", "-"))
+                    whole[key] = whole.get(key, True) and types.get(key) is int
+
+        def command(**values: Any) -> None: ...  # for typer, to make the options
+
+        wanted: dict[str, Any] = {}
+        for key, texts in meanings.items():
+            text = "; ".join(": ".join(filter(None, (", ".join(names), text))) for text, names in texts.items())
+            kind = int if whole[key] else float
+            wanted[key] = Annotated[kind | None, typer.Option(help=text, expose_value=False, callback=_keep)]
+        parameters = [Parameter(k, Parameter.KEYWORD_ONLY, default=None, annotation=wanted[k]) for k in wanted]
+        command.__annotations__ = wanted
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        app = typer.Typer(add_completion=False)
+        app.command()(command)
+        return [*own, *typer.main.get_command(app).params]
+
+
+def _keep(ctx: typer.Context, option: typer.CallbackParam, value: Any) -> None:
+    if value is not None:
+        ctx.meta.setdefault(_GIVEN, {})[option.name] = value
 
 
 def own_settings(ctx: typer.Context) -> dict[str, Any]:
@@ -179,56 +246,3 @@ def required_settings(ctx: typer.Context, **known: Any) -> dict[str, Any]:
     own = parameters_of(mechanism_class({"name": name}))
     shared = {key: value for key, value in (ctx.params | known).items() if key in own and value is not None}
     return {"name": name, **own_settings(ctx), **shared}
-
-
-def _named(args: Sequence[str]) -> str | None:
-    """The value of `--mechanism`, before anything is parsed: it decides which options there are."""
-    for place, word in enumerate(args):
-        if word == "--mechanism" and place + 1 < len(args):
-            return args[place + 1]
-        if word.startswith("--mechanism="):
-            return word.partition("=")[2]
-    return None
-
-
-def _options(classes: Iterable[type[Mechanism]], taken: set[str]) -> list[Any]:
-    """An option per parameter; one that several mechanisms have says what it means to each."""
-    from pate.mechanisms import parameters_of
-
-    meanings: dict[str, dict[str, list[str]]] = {}
-    whole: dict[str, bool] = {}
-    for cls in classes:
-        types = get_type_hints(cls)
-        for key, words in parameters_of(cls).items():
-            if key in taken or key == "n_teachers":  # which `build` is given
-                continue
-            meaning = meanings.setdefault(key, {}).setdefault(words, [])
-            meaning.append(cls.name.replace("_", "-"))
-            whole[key] = whole.get(key, True) and types.get(key) is int
-    return _as_typer_makes_them({key: (int if whole[key] else float, _help(meanings[key])) for key in meanings})
-
-
-def _help(meanings: dict[str, list[str]]) -> str:
-    return "; ".join(": ".join(filter(None, (", ".join(names), text))) for text, names in meanings.items())
-
-
-def _as_typer_makes_them(options: dict[str, tuple[type, str]]) -> list[Any]:
-    """Options made by typer from type and help; what is given for them goes where `own_settings` looks."""
-
-    def command(**values: Any) -> None: ...
-
-    wanted: dict[str, Any] = {
-        key: Annotated[kind | None, typer.Option(help=text, expose_value=False, callback=_keep)]
-        for key, (kind, text) in options.items()
-    }
-    parameters = [Parameter(k, Parameter.KEYWORD_ONLY, default=None, annotation=wanted[k]) for k in wanted]
-    command.__annotations__ = wanted
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    app = typer.Typer(add_completion=False)
-    app.command()(command)
-    return list(typer.main.get_command(app).params)
-
-
-def _keep(ctx: typer.Context, option: typer.CallbackParam, value: Any) -> None:
-    if value is not None:
-        ctx.meta.setdefault(_GIVEN, {})[option.name] = value

@@ -1,4 +1,4 @@
-"""pate plan: noise for a target ε, what a config can answer, and what to choose, before any training."""
+"""Before any training: pate plan (noise for a target ε, what a config can answer, what to choose), pate account."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pate.cli._accounting import PRIVATE, MechanismName, naming_options
-from pate.cli._options import AsJson, own_settings, print_table, required_settings
-from pate.errors import ConfigError
+from pate.cli._options import AsJson, MechanismName, naming_options, own_settings, print_table, required_settings
+from pate.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +21,11 @@ if TYPE_CHECKING:
     from pate.components._registry import Guard
     from pate.data.private import PrivateData
     from pate.data.public import PublicData
-    from pate.mechanisms import Counts
+    from pate.mechanisms import Counts, Mechanism
+    from pate.planning.costs import CostSummary
     from pate.voters.base import Voters
+
+_PRIVATE = "private: do not publish"
 
 
 @naming_options
@@ -330,7 +332,7 @@ def _print_plan(result: dict[str, Any]) -> None:
     words = ["no number of" if n is None else f"{n:,}" for n in need]
     print(f"  it takes {words[0]} unanimous teachers for a probability of 1/2, {words[1]} for 99 %")
     if expected is not None:
-        note = f"   ({PRIVATE})" if result["expected_is_private"] else ""
+        note = f"   ({_PRIVATE})" if result["expected_is_private"] else ""
         print(f"  expected answers   {expected['answered']:.1f}{note}")
         if expected["plurality_share"] is not None:
             print(f"  of them the plurality  {100 * expected['plurality_share']:.1f} %{note}")
@@ -341,3 +343,78 @@ def _print_plan(result: dict[str, Any]) -> None:
     for what in ("training", "student"):
         if result[f"seconds_of_{what}"] is not None:
             print(f"  {what:<18} about {result[f'seconds_of_{what}']:.1f} s on this machine")
+
+
+@naming_options
+def account(
+    ctx: typer.Context,
+    votes: Annotated[Path, typer.Argument(help=".npy file with counts, one row per query, one column per class")],
+    delta: Annotated[float, typer.Option(help="δ of the whole list")],
+    mechanism: MechanismName = None,
+    queries: Annotated[int | None, typer.Option(help="count only the first N rows of the file")] = None,
+    max_answers: Annotated[int | None, typer.Option(help="limit on answers, fixed beforehand")] = None,
+    moments: Annotated[int, typer.Option(help="lnmax: moments in the published bound; the paper used 8")] = 8,
+    plot: Annotated[Path | None, typer.Option(help="draw ε over the number of queries (.png, .svg, .pdf)")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute what answering the queries of a votes file costs, by every method."""
+    from pate.accounting import _parameters as parameters
+    from pate.data._formats import load_votes
+    from pate.mechanisms import build
+    from pate.planning.costs import summarise
+
+    parameters.delta(delta)
+    if max_answers is not None:
+        parameters.queries(max_answers, "max_answers")
+    if queries is not None:
+        parameters.queries(queries, "queries", least=1)
+    counts = load_votes(votes, queries)
+    if queries is not None and len(counts) < queries:
+        raise DataError(f"--queries {queries}: {votes} holds only {len(counts)} rows")
+    chosen = build(required_settings(ctx), int(counts[0].sum()))
+    summary = summarise(chosen, counts, delta, max_answers, moments)
+    if plot is not None:
+        _plot(chosen, counts, delta, plot)
+    if as_json:
+        content = dataclasses.asdict(summary)
+        methods = ("data_independent", "published_bound", "exact_rdp", "exact_pld")
+        epsilon = {method: content.pop(method) for method in methods}
+        print(json.dumps(content | {"epsilon": epsilon}))
+    else:
+        _print_summary(chosen, summary)
+
+
+def _print_summary(mechanism: Mechanism, summary: CostSummary) -> None:
+    print(f"{mechanism}: {summary.queries} queries, {summary.answered:.1f} answered on average ({_PRIVATE})")
+    rows = [
+        ("for every data set", summary.data_independent, "may be published if the limits were fixed beforehand"),
+        ("published bound", summary.published_bound, _PRIVATE),
+        ("exact, RDP", summary.exact_rdp, _PRIVATE),
+        ("exact, PLD", summary.exact_pld, _PRIVATE),
+    ]
+    print(f"ε at δ = {summary.delta:g}")
+    for name, value, note in rows:
+        print(f"  {name:<20}{'none' if value is None else f'{value:.4f}':>10}   {note}")
+
+
+def _plot(mechanism: Mechanism, counts: Counts, delta: float, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from pate.planning.costs import cumulative_epsilons
+
+    at = np.unique(np.linspace(1, len(counts), min(25, len(counts))).astype(np.int64))
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    styles = ("-", "--", ":", "-.")
+    for (name, curve), style in zip(cumulative_epsilons(mechanism, counts, delta, at).items(), styles, strict=False):
+        axes.plot(at, curve, style, label=name)
+    axes.set(xlabel="queries", ylabel=f"ε at δ = {delta:g}", title=f"{mechanism}\n{_PRIVATE}", ylim=(0, None))
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise ConfigError(f"--plot {path}: {str(error).splitlines()[0]}") from None
+    plt.close(figure)

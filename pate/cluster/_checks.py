@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,8 @@ _NOTICED_WITHIN = 15.0  # seconds until a silent node is given up
 # Ray's own defaults for how often, how long and how many times the head asks a node (ms, ms, times)
 _HEALTH = {"period_ms": 3000, "timeout_ms": 10000, "failure_threshold": 5}
 _KEEPALIVE = {"time_ms": 300_000, "timeout_ms": 120_000}  # and for how long a call waits on a dead connection
-_WELL = {  # what is said where no node has a fault
+_WELL = {  # what is checked on each node, and what is said where none has that fault
+    "TLS key": "",
     "token file": "for its owner only",
     "session directory": "closed to others",
     "silent node": "noticed in time",
@@ -47,79 +49,56 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Node:
-    """What a node says of itself; permissions are None where there is no such file."""
+    """What a node says of itself, and the faults that it finds, whatever the others are like."""
 
     name: str
     versions: dict[str, str]
-    auth_mode: str
-    token_file: str | None
-    token_permissions: int | None
+    takes_token: bool
     tls: bool
-    tls_key: str | None
-    tls_key_permissions: int | None
-    session: str
-    session_open: bool
-    seconds_to_notice: float
-    disk_free: float
-    memory_free: float
-    gpus_of_torch: int | None
-    clock: float
     dashboard_reached: bool
-    gpus_of_ray: float = 0.0
-    clock_error: float = 0.0
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What is known of the cluster as a whole."""
-
-    nodes: list[Node]
-    silent: list[str] = field(default_factory=list)
-    dashboard: str | None = None
-    open_without_token: bool | None = None
-    teachers: list[CheckResult] = field(default_factory=list)
+    gpus: float
+    clock: float
+    faults: list[CheckResult]
 
 
 def installed() -> dict[str, str]:
     """Versions of the packages that this process would use."""
     from pate import __version__
 
-    found = {}
+    found = dict.fromkeys(_PACKAGES, _MISSING)
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = _MISSING
     # the pate in use: one that was sent along need not be installed
-    return found | {"python": ".".join(map(str, sys.version_info[:3])), "pate": __version__}
+    return found | {"python": platform.python_version(), "pate": __version__}
 
 
-def examine() -> Cluster:
-    """Ask every node of the cluster that this process has joined, and try teachers on one node of each kind."""
+def examine() -> tuple[list[CheckResult], dict[str, dict[str, str]]]:
+    """Ask every node of the cluster that this process has joined, and try teachers on one node of each kind.
+
+    Returns the result of every check, in the order in which people would mend things, and each node's versions.
+    """
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     dashboard = ray._private.worker.get_dashboard_url() or None
     host, _, port = (dashboard or "").rpartition(":")
     head = next((n["NodeManagerAddress"] for n in alive if "node:__internal_head__" in n["Resources"]), host)
-    nodes, silent, before = [], [], time.time()
     arguments = head, int(port) if port.isdigit() else None
-    for node, name, found, reason in _on_each(alive, _look_around, arguments, _SECONDS_TO_ANSWER):
+    results, nodes, before = list[CheckResult](), list[Node](), time.time()
+    for name, found, reason in _on_each(alive, _look_around, arguments, _SECONDS_TO_ANSWER):
         if found is None:
-            silent.append(f"{name}: {reason}")
-        else:
-            error = max(0.0, before - found.clock, found.clock - time.time())
-            gpus = node["Resources"].get("GPU", 0.0)
-            nodes.append(replace(found, name=name, gpus_of_ray=gpus, clock_error=error))
-    open_to_all = None
-    if dashboard:
-        try:
-            open_to_all = bool(urlopen(f"http://{dashboard}/api/jobs/", timeout=5))
-        except HTTPError as refused:
-            open_to_all = refused.code not in (401, 403)
-        except OSError:  # not to be reached from here
-            pass
-    return Cluster(nodes, silent, dashboard, open_to_all, try_teachers(alive))
+            text = f"{name} did not answer ({reason}); is the same pate installed there?"
+            results.append(CheckResult("fail", "nodes", text))
+            continue
+        nodes.append(found)
+        error = max(0.0, before - found.clock, found.clock - time.time())
+        if error > 2:
+            text = f"{found.name} is off by {error:.0f} s; let chrony or NTP set it"
+            found.faults.append(CheckResult("fail" if error > 60 else "warn", "clock", text))
+    results.insert(0, CheckResult("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}"))
+    results += judge(nodes, try_teachers(alive), dashboard, _open_without_token(dashboard) if dashboard else None)
+    return results, {node.name: node.versions for node in nodes}
 
 
 def try_teachers(nodes: Sequence[Mapping[str, Any]]) -> list[CheckResult]:
@@ -134,7 +113,7 @@ def try_teachers(nodes: Sequence[Mapping[str, Any]]) -> list[CheckResult]:
             kinds.setdefault("CPU nodes", node)
     results = []
     tried = _on_each(list(kinds.values()), _train_teachers, (), _SECONDS_TO_TRAIN, share_of_gpu=0.01)
-    for kind, (_, name, device, reason) in zip(kinds, tried, strict=True):
+    for kind, (name, device, reason) in zip(kinds, tried, strict=True):
         level: Level = "ok"
         text = f"two trained on {name}, networks on {device}"
         if device is None:
@@ -152,8 +131,8 @@ def _on_each(
     arguments: tuple[Any, ...],
     seconds: int,
     share_of_gpu: float = 0.0,
-) -> Iterator[tuple[Mapping[str, Any], str, Any, str]]:
-    """Run a function in a task on each node, all at once; yields node, its name, what was returned, or None and why."""
+) -> Iterator[tuple[str, Any, str]]:
+    """Run a function in a task on each node, all at once; yields its name, and what was returned, or None and why."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -173,54 +152,66 @@ def _on_each(
             reason = f"not done after {seconds} s; is everything there taken?"
         except RayError as error:
             reason = first_line(getattr(error, "cause", None) or error)
-        yield node, f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", found, reason
+        yield _name(node), found, reason
 
 
 def _look_around(head: str, dashboard_port: int | None) -> Node:
     """On a node, in a Ray task: what it says of itself."""
     import ray
 
-    session = Path(ray.get_runtime_context().get_temp_dir())
+    context = ray.get_runtime_context()
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    name, gpus = _name(own), own["Resources"].get("GPU", 0.0)
+    reached = False
+    if dashboard_port is not None:
+        with suppress(OSError):
+            socket.create_connection((head, dashboard_port), timeout=3).close()
+            reached = True
+    takes_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    faults = list(find_faults(name, Path(context.get_temp_dir()), gpus))
+    return Node(name, installed(), takes_token, _uses_tls(), reached, gpus, time.time(), faults)
+
+
+def find_faults(name: str, session: Path, gpus_of_ray: float) -> Iterator[CheckResult]:
+    """What is wrong on this node, `name`, whose Ray keeps its session below a folder and counts so many GPUs."""
+    from ray._private import utils
+
+    key = os.environ.get("RAY_TLS_SERVER_KEY")
+    if _uses_tls() and key and _read_by_others(Path(key)):
+        yield CheckResult("fail", "TLS key", f"others on {name} can read it; there run: chmod 600 {key}")
+    if _read_by_others(token := _token_file()):
+        yield CheckResult("fail", "token file", f"others on {name} can read it; there run: chmod 600 {token}")
     above = [folder for folder in [session, *session.parents] if folder.exists()]
-    token, key = _token_file(), os.environ.get("RAY_TLS_SERVER_KEY")
+    if all(folder.stat().st_mode & 0o005 for folder in above):
+        text = f"others on {name} can enter {session}; give ray start a --temp-dir below a folder of mode 0700"
+        yield CheckResult("warn", "session directory", text)
+    # A silent node is given up after some health checks, each of which waits for its answer; calls fail on their own.
+    health = {key: float(os.environ.get(f"RAY_health_check_{key}", usual)) for key, usual in _HEALTH.items()}
+    calls = [float(os.environ.get(f"RAY_grpc_client_keepalive_{key}", usual)) for key, usual in _KEEPALIVE.items()]
+    given_up = health["failure_threshold"] * (health["period_ms"] + health["timeout_ms"])
+    if (seconds := max(given_up, sum(calls)) / 1000) > _NOTICED_WITHIN:
+        text = f"up to {seconds:.0f} s until noticed, as {name} is set; source cluster/env.sh"
+        yield CheckResult("warn", "silent node", text)
     disk = shutil.disk_usage(above[0])
-    gpus: int | None = 0
+    if (free := disk.free / disk.total) < 0.1:
+        text = f"{100 * free:.0f} % free below {session} on {name}; Ray stops writing below 5 %"
+        yield CheckResult("fail" if free < 0.05 else "warn", "disk", text)
+    if (free := 1 - utils.get_used_memory() / utils.get_system_memory()) < 0.15:  # as Ray sees it, in containers too
+        text = f"{100 * free:.0f} % free on {name}; Ray ends workers below 5 %, run fewer: ray.workers"
+        yield CheckResult("fail" if free < 0.05 else "warn", "memory", text)
+    gpus_of_torch = 0
     if any(Path("/dev").glob("nvidia[0-9]*")):
         try:
             import torch
 
-            gpus = torch.cuda.device_count()
+            gpus_of_torch = torch.cuda.device_count()
         except ImportError:
-            gpus = None
-    reached = False
-    if dashboard_port is not None:
-        try:
-            socket.create_connection((head, dashboard_port), timeout=3).close()
-            reached = True
-        except OSError:
-            pass
-    # A silent node is given up after some health checks, each of which waits for its answer; calls fail on their own.
-    health = {name: float(os.environ.get(f"RAY_health_check_{name}", usual)) for name, usual in _HEALTH.items()}
-    calls = [float(os.environ.get(f"RAY_grpc_client_keepalive_{name}", usual)) for name, usual in _KEEPALIVE.items()]
-    given_up = health["failure_threshold"] * (health["period_ms"] + health["timeout_ms"])
-    return Node(
-        name=socket.gethostname(),
-        versions=installed(),
-        auth_mode=os.environ.get("RAY_AUTH_MODE", "not set").lower(),
-        token_file=str(token) if token else None,
-        token_permissions=_permissions(token),
-        tls=os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"),
-        tls_key=key,
-        tls_key_permissions=_permissions(Path(key) if key else None),
-        session=str(session),
-        session_open=all(folder.stat().st_mode & 0o005 for folder in above),
-        seconds_to_notice=max(given_up, sum(calls)) / 1000,
-        disk_free=disk.free / disk.total,
-        memory_free=_free_memory(),
-        gpus_of_torch=gpus,
-        clock=time.time(),
-        dashboard_reached=reached,
-    )
+            yield CheckResult("warn", "GPUs", f"{name} has some, but torch cannot be imported there")
+            return
+    if gpus_of_ray != gpus_of_torch:
+        advice = "check the driver" if gpus_of_ray > gpus_of_torch else "see ray start --num-gpus"
+        text = f"Ray counts {gpus_of_ray:g} on {name}, torch can use {gpus_of_torch}; {advice}"
+        yield CheckResult("warn", "GPUs", text)
 
 
 def _train_teachers() -> str:
@@ -237,53 +228,52 @@ def _train_teachers() -> str:
     return resolve_device("auto").type
 
 
-def judge(cluster: Cluster) -> list[CheckResult]:
-    """The result of every check, in the order in which people would mend things."""
-    nodes = cluster.nodes
-    results = [CheckResult("ok" if nodes else "fail", "nodes", f"{len(nodes)} answer: {_names(nodes)}")]
-    for name in cluster.silent:
-        results.append(CheckResult("fail", "nodes", f"{name} did not answer; is the same pate installed there?"))
-    results += [_same_versions(nodes, package) for package in _PACKAGES]
-    results += [*cluster.teachers, _token(cluster), _tls(nodes), _dashboard(cluster)]
-    well = _WELL | {"GPUs": f"{sum(node.gpus_of_ray for node in nodes):g} in all"}
-    faults = [fault for node in nodes for fault in _faults(node)]
-    results += [fault for fault in faults if fault.what not in well]
-    for what, text in well.items():
-        results += [fault for fault in faults if fault.what == what] or [CheckResult("ok", what, text)]
+def _open_without_token(dashboard: str) -> bool | None:
+    """Whether the dashboard answers a request without a token; None where it cannot be reached from here."""
+    try:
+        return bool(urlopen(f"http://{dashboard}/api/jobs/", timeout=5))
+    except HTTPError as refused:
+        return refused.code not in (401, 403)
+    except OSError:
+        return None
+
+
+def judge(
+    nodes: Sequence[Node], teachers: Sequence[CheckResult], dashboard: str | None, open_to_all: bool | None
+) -> list[CheckResult]:
+    """What is concluded from what nodes said, and from whether the dashboard answers `open_to_all`, if it is known."""
+    results = [*(_same_version(nodes, package) for package in _PACKAGES), *teachers]
+    if open_to_all:
+        text = f"{dashboard} answers without one; set RAY_AUTH_MODE=token on every node"
+        results.append(CheckResult("fail", "token", text))
+    elif off := [node for node in nodes if not node.takes_token]:
+        text = f"RAY_AUTH_MODE is not token on {_names(off)}; source cluster/env.sh there"
+        results.append(CheckResult("fail", "token", text))
+    else:
+        tried = "; a request without one was refused" if open_to_all is False else ""
+        results.append(CheckResult("ok", "token", f"wanted on every node{tried}"))
+    if not (off := [node for node in nodes if not node.tls]):
+        results.append(CheckResult("ok", "TLS", "between all nodes"))
+    elif len({node.name for node in nodes}) > 1:
+        text = f"off on {_names(off)}: records cross the network in the clear; see cluster/tls.sh"
+        results.append(CheckResult("fail", "TLS", text))
+    else:
+        text = "off; no harm while all nodes are one machine, see cluster/tls.sh before adding another"
+        results.append(CheckResult("warn", "TLS", text))
+    loopback = dashboard is None or dashboard.startswith(("127.", "localhost", "[::1]"))
+    if not loopback or any(node.dashboard_reached for node in nodes if "(127." not in node.name):
+        text = "open to the network; start the head with --dashboard-host=127.0.0.1 and reach it through ssh -L"
+        results.append(CheckResult("fail" if open_to_all else "warn", "dashboard", text))
+    else:
+        text = "there is none" if dashboard is None else f"on {dashboard} only"
+        results.append(CheckResult("ok", "dashboard", text))
+    for what, well in (_WELL | {"GPUs": f"{sum(node.gpus for node in nodes):g} in all"}).items():
+        faults = [fault for node in nodes for fault in node.faults if fault.what == what]
+        results += faults or ([CheckResult("ok", what, well)] if well else [])
     return results
 
 
-def _faults(node: Node) -> Iterator[CheckResult]:
-    """What is wrong on one node, whatever the others are like."""
-    if (node.token_permissions or 0) & 0o077:
-        text = f"others on {node.name} can read it; there run: chmod 600 {node.token_file}"
-        yield CheckResult("fail", "token file", text)
-    if node.tls and (node.tls_key_permissions or 0) & 0o077:
-        yield CheckResult("fail", "TLS key", f"others on {node.name} can read it; there run: chmod 600 {node.tls_key}")
-    if node.session_open:
-        text = f"others on {node.name} can enter {node.session}; give ray start a --temp-dir below a folder of "
-        yield CheckResult("warn", "session directory", text + "mode 0700")
-    if node.seconds_to_notice > _NOTICED_WITHIN:
-        text = f"up to {node.seconds_to_notice:.0f} s until noticed, as {node.name} is set; source cluster/env.sh"
-        yield CheckResult("warn", "silent node", text)
-    if node.clock_error > 2:
-        text = f"{node.name} is off by {node.clock_error:.0f} s; let chrony or NTP set it"
-        yield CheckResult("fail" if node.clock_error > 60 else "warn", "clock", text)
-    if node.disk_free < 0.1:
-        text = f"{100 * node.disk_free:.0f} % free below {node.session} on {node.name}; Ray stops writing below 5 %"
-        yield CheckResult("fail" if node.disk_free < 0.05 else "warn", "disk", text)
-    if node.memory_free < 0.15:
-        text = f"{100 * node.memory_free:.0f} % free on {node.name}; Ray ends workers below 5 %, run fewer: ray.workers"
-        yield CheckResult("fail" if node.memory_free < 0.05 else "warn", "memory", text)
-    if node.gpus_of_torch is None:
-        yield CheckResult("warn", "GPUs", f"{node.name} has some, but torch cannot be imported there")
-    elif node.gpus_of_ray != node.gpus_of_torch:
-        advice = "check the driver" if node.gpus_of_ray > node.gpus_of_torch else "see ray start --num-gpus"
-        text = f"Ray counts {node.gpus_of_ray:g} on {node.name}, torch can use {node.gpus_of_torch}; {advice}"
-        yield CheckResult("warn", "GPUs", text)
-
-
-def _same_versions(nodes: Sequence[Node], package: str) -> CheckResult:
+def _same_version(nodes: Sequence[Node], package: str) -> CheckResult:
     found: dict[str, list[Node]] = {}
     for node in nodes:
         found.setdefault(node.versions.get(package, _MISSING), []).append(node)
@@ -307,70 +297,33 @@ def compare_versions(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, s
     return results or [CheckResult("ok", "your versions", "those of the cluster")]
 
 
-def _token(cluster: Cluster) -> CheckResult:
-    off = [node for node in cluster.nodes if node.auth_mode != "token"]
-    if cluster.open_without_token:
-        text = f"{cluster.dashboard} answers without one; set RAY_AUTH_MODE=token on every node"
-        return CheckResult("fail", "token", text)
-    if off:
-        return CheckResult("fail", "token", f"RAY_AUTH_MODE is not token on {_names(off)}; source cluster/env.sh there")
-    tried = "; a request without one was refused" if cluster.open_without_token is False else ""
-    return CheckResult("ok", "token", f"wanted on every node{tried}")
-
-
 def own_token() -> list[CheckResult]:
     """The token file on the machine this runs on, which need not be a node."""
     path = _token_file()
-    if (_permissions(path) or 0) & 0o077:
-        return [CheckResult("fail", "your token file", f"others can read it; run: chmod 600 {path}")]
-    return []
+    text = f"others can read it; run: chmod 600 {path}"
+    return [CheckResult("fail", "your token file", text)] if _read_by_others(path) else []
 
 
-def _tls(nodes: Sequence[Node]) -> CheckResult:
-    off = [node for node in nodes if not node.tls]
-    if not off:
-        return CheckResult("ok", "TLS", "between all nodes")
-    if len({node.name for node in nodes}) > 1:
-        text = f"off on {_names(off)}: records cross the network in the clear; see cluster/tls.sh"
-        return CheckResult("fail", "TLS", text)
-    text = "off; no harm while all nodes are one machine, see cluster/tls.sh before adding another"
-    return CheckResult("warn", "TLS", text)
-
-
-def _dashboard(cluster: Cluster) -> CheckResult:
-    if cluster.dashboard is None:
-        return CheckResult("ok", "dashboard", "there is none")
-    loopback = cluster.dashboard.startswith(("127.", "localhost", "[::1]"))
-    if loopback and not any(node.dashboard_reached for node in cluster.nodes if "(127." not in node.name):
-        return CheckResult("ok", "dashboard", f"on {cluster.dashboard} only")
-    text = "open to the network; start the head with --dashboard-host=127.0.0.1 and reach it through ssh -L"
-    return CheckResult("fail" if cluster.open_without_token else "warn", "dashboard", text)
+def _name(node: Mapping[str, Any]) -> str:
+    """What a node is called, as `ray.nodes()` lists it."""
+    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
 def _names(nodes: Sequence[Node]) -> str:
     return ", ".join(dict.fromkeys(node.name for node in nodes)) or "none"
 
 
+def _uses_tls() -> bool:
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
 def _token_file() -> Path | None:
     if "RAY_AUTH_TOKEN" in os.environ:
         return None
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    return Path(named) if named else Path.home() / ".ray" / "auth_token"
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
-def _permissions(path: Path | None) -> int | None:
-    try:
-        return path.stat().st_mode & 0o777 if path else None
-    except OSError:
-        return None
-
-
-def _free_memory() -> float:
-    """Share of memory that is available; within a container, of its limit."""
-    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-    available, total = (1024.0 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
-    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
-        most = float(limit.read_text())
-        available, total = max(0.0, min(available, most - float(used.read_text()))), min(total, most)
-    return available / total
+def _read_by_others(path: Path | None) -> bool:
+    with suppress(OSError):
+        return path is not None and bool(path.stat().st_mode & 0o077)
+    return False

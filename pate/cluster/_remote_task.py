@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pate.boundary._guard import Failed, error_kind, guarded, silence
 from pate.cluster._resources import grows, has_gpus
@@ -28,7 +28,7 @@ from pate.storage._files import make_folder, write_atomically
 
 _MAX_LOST = 3  # in a row, without any new state in between
 _SECONDS_TO_WAIT = 600.0  # for a GPU that is busy, or to come
-_SECONDS_WITHOUT_ANY = 30.0  # until a cluster that lost its last GPU, and brings no other, is no longer waited for
+_SECONDS_BETWEEN_LOOKS = 30.0  # at whether the cluster has a GPU, or could bring one, while the task waits for it
 _SECONDS_BETWEEN_NEWS = 0.5
 _SECONDS_TO_STOP = 5.0
 
@@ -51,15 +51,12 @@ class RemoteTask:
     private: bool = False
 
 
-class _Place(NamedTuple):
-    """Where a task runs."""
+class _NotThere(Exception):
+    """No node can run it: for want of a GPU that is free, or of the user's own files."""
 
-    host: str
-    device: str
-    lacks_gpu: bool
 
-    def __str__(self) -> str:
-        return f"{self.host}, {self.device}"
+class _LostNode(Exception):
+    """The task ended with its node or process: how, and whether it had kept anything new by then."""
 
 
 def gpu_on_cluster(device: str) -> bool:
@@ -75,13 +72,12 @@ def gpu_on_cluster(device: str) -> bool:
     return not torch.cuda.is_available() and has_gpus()
 
 
-def here() -> _Place:
-    """This process as a place to train in."""
+def here() -> str:
+    """This process as a place to train in: its machine and device."""
     import torch
 
-    usable = torch.cuda.is_available()
-    device = f"GPU {torch.cuda.get_device_name()}" if usable else "CPU"
-    return _Place(socket.gethostname(), device, lacks_gpu=not usable)
+    device = f"GPU {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "CPU"
+    return f"{socket.gethostname()}, {device}"
 
 
 def on_gpu(task: RemoteTask, progress: Progress, console: Console) -> Any:
@@ -91,8 +87,7 @@ def on_gpu(task: RemoteTask, progress: Progress, console: Console) -> Any:
     """
     import ray
 
-    sent = ray.put((task.function, task.arguments))
-    lost = 0
+    sent, lost = ray.put((task.function, task.arguments)), 0
     while True:
         try:
             return _attempt(task, sent, progress, console)
@@ -100,26 +95,15 @@ def on_gpu(task: RemoteTask, progress: Progress, console: Console) -> Any:
             console.info(f"note: {task.what} is trained here instead: {reason}")
             return task.function(*task.arguments, kept=task.kept, progress=progress)
         except _LostNode as error:
-            lost = 1 if error.had_come_on else lost + 1
+            how, came_on = error.args
+            lost = 1 if came_on else lost + 1
             if lost >= _MAX_LOST:
                 text = (
-                    f"{task.what}: the task that trained it was lost {lost} times in a row ({error}); all that was "
+                    f"{task.what}: the task that trained it was lost {lost} times in a row ({how}); all that was "
                     "paid for is kept. See that GPU nodes stay and have memory enough, then go on with {resume}"
                 )
                 raise RunError(text, resume=True) from None
-            console.info(f"note: {task.what}: the node that trained it was lost ({error}); it goes on, on another")
-
-
-class _NotThere(Exception):
-    """No node can run it: for want of a GPU that is free, or of the user's own files."""
-
-
-class _LostNode(Exception):
-    """The task ended with its node or process; `had_come_on` if it had kept anything new by then."""
-
-    def __init__(self, text: str, had_come_on: bool) -> None:
-        super().__init__(text)
-        self.had_come_on = had_come_on
+            console.info(f"note: {task.what}: the node that trained it was lost ({how}); it goes on, on another")
 
 
 def _attempt(task: RemoteTask, sent: Any, progress: Progress, console: Console) -> Any:
@@ -131,51 +115,45 @@ def _attempt(task: RemoteTask, sent: Any, progress: Progress, console: Console) 
 
     beside_us = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     news = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside_us})
-    state = task.kept.read_bytes() if task.kept is not None and task.kept.is_file() else None
-    folders = [str(folder)] if (folder := config_folder()) else []
+    name, state = "state", None
+    if task.kept is not None:
+        name, state = task.kept.name, task.kept.read_bytes() if task.kept.is_file() else None
     # no retries by Ray: it would begin without the state. The function is in a list, for the task itself to load.
     remote = ray.remote(num_cpus=1, num_gpus=1, max_retries=0)(_work).options(name=task.what)
-    name = "state" if task.kept is None else task.kept.name
-    call = remote.remote([sent], state, name, folders, task.private, news)
-    since = any_gpu = time.monotonic()
-    began = had_come_on = waits = False
+    call = remote.remote([sent], state, name, config_folder(), task.private, news)
+    waits_since = time.monotonic()
+    began, came_on, looks = False, False, 0
     try:
         while True:
             done = ray.wait([call], timeout=_SECONDS_BETWEEN_NEWS)[0]  # before the news, which are then all there
             for event, content in news.get_nowait_batch(news.qsize()):
                 if event == "began":
                     began = True
-                    lacking = ": it was given a GPU that torch cannot use there" if content.lacks_gpu else ""
-                    console.info(f"{task.what} is trained on node {content}{lacking}")
+                    console.info(f"{task.what} is trained on node {content}")
                 elif event == "progress":
                     progress(*content)
                 elif task.kept is not None:
-                    had_come_on = True
+                    came_on = True
                     make_folder(task.kept.parent, 0o700)
                     write_atomically(task.kept, content)
             if done:
                 end, content = ray.get(call)
-                if end == "unseen":
-                    raise _NotThere(content)
-                if end == "failed":
-                    raise content
-                return content
-            now = time.monotonic()
-            if began:
-                continue
-            if now - since > _SECONDS_TO_WAIT:
+                if end == "result":
+                    return content
+                raise content
+            waited = time.monotonic() - waits_since
+            if not began and waited > _SECONDS_TO_WAIT:
                 raise _NotThere(f"no GPU of the cluster was free for {_SECONDS_TO_WAIT:.0f} s")
-            if ray.cluster_resources().get("GPU", 0) >= 1 or (now - any_gpu > _SECONDS_WITHOUT_ANY and grows()):
-                any_gpu = now
-            if now - any_gpu > _SECONDS_WITHOUT_ANY:
-                raise _NotThere("the cluster has no GPU any more")
-            if not waits and now - since > _SECONDS_WITHOUT_ANY:
-                waits = True
-                console.info(f"{task.what} waits for a GPU of the cluster")
+            if not began and waited > (looks + 1) * _SECONDS_BETWEEN_LOOKS:
+                if ray.cluster_resources().get("GPU", 0) < 1 and not grows():
+                    raise _NotThere("the cluster has no GPU any more")
+                if not looks:
+                    console.info(f"{task.what} waits for a GPU of the cluster")
+                looks += 1
     except RayTaskError as error:
         raise Failed(f"{task.what} failed ({error_kind(error.cause)})") from None
     except RayError as error:
-        raise _LostNode(type(error).__name__, had_come_on) from None
+        raise _LostNode(type(error).__name__, came_on) from None
     finally:
         with suppress(Exception):  # stop it if it is still at work; it has a moment to remove its files
             ray.cancel(call)
@@ -186,58 +164,62 @@ def _attempt(task: RemoteTask, sent: Any, progress: Progress, console: Console) 
 
 
 def _work(
-    function: list[Any], state: bytes | None, name: str, folders: list[str], private: bool, news: Any
+    sent: list[Any], state: bytes | None, name: str, folder: Path | None, private: bool, news: Any
 ) -> tuple[str, Any]:
-    """On the node: how it ended (a result, a failure, or what is not there) and its content.
+    """On the node: a result, or an error, as pairs of which of them it is and its content.
 
-    `news` is a queue of pairs of what happened meanwhile and its content.
+    `news` is a queue of pairs of what happened meanwhile (began, kept, progress) and its content.
     """
     import ray
+    import torch
 
     if private:
         silence()
-    for folder in folders:
-        make_importable(Path(folder))
-    missing = [folder for folder in folders if not Path(folder).is_dir()]
-    unseen = f"node {socket.gethostname()} {{}}" + (f", and has no folder {missing[0]}" if missing else "")
+    node, lacks_folder = f"node {socket.gethostname()}", folder is not None and not folder.is_dir()
+    without = f", and has no folder {folder}" if lacks_folder else ""
+    if folder is not None:
+        make_importable(folder)
     try:
-        call, arguments = ray.get(function[0])
+        function, arguments = ray.get(sent[0])
     except Exception as error:
-        return "unseen", unseen.format(f"cannot load it ({error_kind(error)})")
+        return "error", _NotThere(f"{node} cannot load it ({error_kind(error)}){without}")
     with tempfile.TemporaryDirectory(prefix="pate-", ignore_cleanup_errors=True) as scratch:  # mode 0700
-        kept, known, latest, told = Path(scratch) / name, 0, None, 0.0
+        kept, at = Path(scratch) / name, 0.0
         if state is not None:
             kept.write_bytes(state)
-            known = _version(kept)
+        known = _changed(kept)
+        latest: list[tuple[str, Any]] = []
 
-        def tell(*progress: Any) -> None:
-            nonlocal latest, known, told
-            latest = progress
-            if time.monotonic() - told < _SECONDS_BETWEEN_NEWS:
+        def progress(*content: Any) -> None:
+            nonlocal known, at
+            latest[:] = [("progress", content)]
+            if time.monotonic() - at < _SECONDS_BETWEEN_NEWS:
                 return
-            if (now := _version(kept)) != known:
+            if (now := _changed(kept)) != known:
                 known = now
                 news.put(("kept", kept.read_bytes()))
-            news.put(("progress", latest))
-            latest, told = None, time.monotonic()
+            news.put(latest.pop())
+            at = time.monotonic()
 
-        news.put(("began", here()))
+        lacking = "" if torch.cuda.is_available() else ": it was given a GPU that torch cannot use there"
+        news.put(("began", f"{here()}{lacking}"))
+        train = guarded("training")(function) if private else function
         try:
             with one_thread():  # Ray sets OMP_NUM_THREADS to the CPUs that it gave
-                result = (guarded("training")(call) if private else call)(*arguments, kept=kept, progress=tell)
+                result = train(*arguments, kept=kept, progress=progress)
         except Exception as error:
-            if missing and isinstance(error, ConfigError):
-                return "unseen", unseen.format("lacks something that the config names")
+            if lacks_folder and isinstance(error, ConfigError):
+                return "error", _NotThere(f"{node} lacks something that the config names{without}")
             try:
                 pickle.loads(pickle.dumps(error))
             except Exception:
-                return "failed", RuntimeError(f"{type(error).__name__}: {error}")
-            return "failed", error
-        if latest is not None:
-            news.put(("progress", latest))
+                return "error", RuntimeError(f"{type(error).__name__}: {error}")
+            return "error", error
+        for last in latest:
+            news.put(last)
         return "result", result
 
 
-def _version(path: Path) -> int:
-    """A number that differs whenever another file has taken that name; 0 where there is none."""
-    return hash((path.stat().st_ino, path.stat().st_mtime_ns)) if path.exists() else 0
+def _changed(path: Path) -> tuple[int, int] | None:
+    """What differs whenever another file has taken that name."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None

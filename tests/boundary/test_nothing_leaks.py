@@ -19,7 +19,7 @@ import pytest
 
 from pate import cli
 from pate.boundary._aggregator import RemoteAggregator
-from pate.cluster._jobs import download
+from pate.cli._cluster import download
 from pate.errors import RunError
 from pate.ledger import Ledger, Limits
 from pate.mechanisms import GNMax

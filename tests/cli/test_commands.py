@@ -85,7 +85,7 @@ def test_a_cluster_that_fails_a_check_ends_with_status_two(
     levels: list[str], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     findings = [CheckResult(level, "disk", "words") for level in levels]  # type: ignore[arg-type]
-    monkeypatch.setattr(sys.modules["pate.cli._doctor"], "_joined", lambda address: (findings, {}))
+    monkeypatch.setattr(sys.modules["pate.cli._cluster"], "_joined", lambda address: (findings, {}))
     assert CliRunner().invoke(app, ["doctor", "--address", "127.0.0.1:1"]).exit_code == status
 
 

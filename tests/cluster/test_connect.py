@@ -21,8 +21,8 @@ import grpc
 import pytest
 from support import REPOSITORY
 
-from pate.cluster import _connect as connect
-from pate.cluster._connect import _uses_tls, check_address
+from pate.cluster import _session as connect
+from pate.cluster._session import _uses_tls, check_address
 from pate.errors import RunError
 
 

@@ -15,7 +15,7 @@ from support.command_line import PATE, pate
 from support.heads import head
 
 _WATCHED = """import os, socket, sys, threading, time
-from pate.cluster import _connect as connect
+from pate.cluster import _session as connect
 from pate.cluster._interrupts import interruptible
 connect._SECONDS_BETWEEN_LOOKS, os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = 0.05, "30.2"
 listening = socket.create_server(("127.0.0.1", 0))

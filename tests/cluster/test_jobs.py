@@ -265,7 +265,7 @@ def test_a_run_that_a_cluster_behind_ray_client_cannot_see_is_one_line(head: Hea
     code = f"""
         import subprocess
         from pathlib import Path
-        from pate.cluster._connect import check_visible
+        from pate.cluster._session import check_visible
         from pate.cluster._session import ray_session
         from pate.config import RaySettings
         from pate.errors import RunError

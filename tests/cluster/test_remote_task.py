@@ -240,8 +240,8 @@ def done(
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=pickle.loads))  # type: ignore[arg-type]
     monkeypatch.setattr(remote_task, "silence", lambda: None)
     told = News()
-    end = remote_task._work([pickle.dumps((function, arguments))], None, "state", [str(seen)], private, told)
-    assert told.pop(0) == ("began", remote_task.here())
+    end = remote_task._work([pickle.dumps((function, arguments))], None, "state", seen, private, told)
+    assert told.pop(0)[1].startswith(remote_task.here())
     return told, end
 
 
@@ -255,16 +255,16 @@ def test_state_and_progress_come_before_the_result(tmp_path: Path, monkeypatch: 
 
 
 def test_a_node_without_the_configs_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    event, text = done(monkeypatch, lacking, seen=tmp_path / "nowhere")[1]
-    assert event == "unseen"
-    assert text.endswith(f"lacks something that the config names, and has no folder {tmp_path / 'nowhere'}")
+    event, error = done(monkeypatch, lacking, seen=tmp_path / "nowhere")[1]
+    assert (event, type(error)) == ("error", remote_task._NotThere)
+    assert str(error).endswith(f"lacks something that the config names, and has no folder {tmp_path / 'nowhere'}")
     event, error = done(monkeypatch, lacking, seen=tmp_path)[1]
-    assert (event, str(error)) == ("failed", "checkpoint = 'mine.safetensors': cannot be read")
+    assert (event, str(error)) == ("error", "checkpoint = 'mine.safetensors': cannot be read")
 
 
 def test_what_a_private_task_says_of_a_record_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     event, error = done(monkeypatch, quoting, seen=tmp_path, private=True)[1]
-    assert (event, type(error), str(error)) == ("failed", Failed, "training failed (ValueError)")
+    assert (event, type(error), str(error)) == ("error", Failed, "training failed (ValueError)")
     assert error.__context__ is None
 
 

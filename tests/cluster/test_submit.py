@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.command_line import in_process
 
-from pate.cluster import _jobs as jobs
-from pate.cluster._jobs import _lay_out, _sends_token_unencrypted, download
+from pate.cli import _cluster as jobs
+from pate.cli._cluster import _lay_out, _sends_token_unencrypted, download
 from pate.config import default_config_path
 from pate.errors import RunError
 from pate.runs._files import MAY_LEAVE, OF_A_STUDY, RunFiles
@@ -153,7 +153,7 @@ def test_what_is_on_the_head_is_copied_file_by_file(cluster: type[FakeJobs]) -> 
     for line in (launcher, kubernetes):
         assert "for name in report.json report.html privacy.txt plots labels.npz student; do" in line
         assert "private" not in line
-    assert {name for names in sys.modules["pate.cli._submit"]._PUBLISHABLE.values() for name in names} <= {
+    assert {name for names in sys.modules["pate.cli._cluster"]._PUBLISHABLE.values() for name in names} <= {
         *MAY_LEAVE,
         *OF_A_STUDY,
     }

@@ -144,7 +144,7 @@ def test_only_classes_of_ours_and_of_scikit_learn_pass() -> None:
             import_dotted(name, "key")
         import_dotted("json.JSONDecoder", "key")
         bad = ["json.JSONEncoder", "sklearn.datasets.fetch_openml", "sklearn.datasets._base.urlretrieve", "os.system"]
-        bad += ["pate.cli._forget.forget", "pate.teachers.pickle", "pate.runs.model_store.Path"]
+        bad += ["pate.cli._student.forget", "pate.teachers.pickle", "pate.runs.model_store.Path"]
         for name in bad:
             with pytest.raises(NotTrusted, match=re.escape(name)):
                 import_dotted(name, "key")

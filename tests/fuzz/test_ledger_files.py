@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pate.cli._ledger import show, verify
+from pate.cli._look import show, verify
 from pate.config import load_config
 from pate.errors import PateError
 from pate.ledger import Charge, Ledger

@@ -35,7 +35,7 @@ CODE: list[Any] = [
     {"steps": [["a", POPEN]], "architecture": "os.system"},
 ]  # fmt: skip
 ODD: list[Any] = [
-    "os.system", "sklearn.datasets._base.urlretrieve", "pate.cli._forget.forget", {"class": "os.system"}, [POPEN],
+    "os.system", "sklearn.datasets._base.urlretrieve", "pate.cli._student.forget", {"class": "os.system"}, [POPEN],
     "", "cnn", "x." * 5_000, "a.\x1b[2J\n", None, True, -1, 0, 3, 10**9, 10**30, 0.5, 1e308, float("nan"),
     [], [10**9], {},
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import ledgers, stored_ledgers
 
-from pate.cli._ledger import verify
+from pate.cli._look import verify
 from pate.config import parse_config
 from pate.errors import RunError
 from pate.ledger import Pin

@@ -15,7 +15,7 @@ from support.ledgers import KEY, LIMITS, check, opened, pay, tampered
 from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 
 from pate import pipeline
-from pate.cli._ledger import verify as verify_command
+from pate.cli._look import verify as verify_command
 from pate.config import Config, parse_config
 from pate.errors import RunError
 from pate.ledger import Charge, Ledger

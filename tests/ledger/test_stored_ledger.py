@@ -134,8 +134,8 @@ def test_a_history_that_an_anchor_misses_is_refused_before_a_link_is_added(tmp_p
 
 
 def test_people_can_look_at_a_ledger_in_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from pate.cli._ledger import show
-    from pate.cli._ledger import verify as verify_command
+    from pate.cli._look import show
+    from pate.cli._look import verify as verify_command
 
     url = f"file://{tmp_path}/store"
     storage = open_storage(url)

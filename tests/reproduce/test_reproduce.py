@@ -104,7 +104,7 @@ def test_only_publishable_figures_are_outside(result: Reproduction, out: Path) -
 
 
 def test_every_row_is_a_run_with_a_ledger(result: Reproduction, out: Path) -> None:
-    from pate.cli._ledger import verify
+    from pate.cli._look import verify
 
     for row in result.public["rows"]:
         for folder in row["runs"]:

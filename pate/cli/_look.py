@@ -1,4 +1,4 @@
-"""pate ledger create, pate ledger show and pate ledger verify."""
+"""What runs look like: pate report, pate compare, pate ledger."""
 
 from __future__ import annotations
 
@@ -13,21 +13,97 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pate.cli._accounting import naming_options
-from pate.cli._options import AsJson, CommandGroup
+from pate.cli._options import AsJson, CommandGroup, FinishedRun, naming_options, print_table
 from pate.errors import RunError
 from pate.storage import is_url
+from pate.storage._files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from pate.ledger._chain import Pin
-    from pate.runs.run import Run as RunOf
+    from pate.runs.run import Run
 
-Run = Annotated[str, typer.Argument(help="run directory, its URL, or the folder of a shared ledger")]
-Anchor = Annotated[
+
+def report(
+    run: FinishedRun,
+    open_: Annotated[bool, typer.Option("--open", help="show the page in a browser")] = False,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            help="add the run's publishable figures and files to MLflow: a tracking URI, or a folder of files"
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print the publishable figures as one flat JSON object and nothing else")
+    ] = False,
+) -> None:
+    """Make the HTML page, the privacy statement and the plots again, from what the run has stored; or export it."""
+    from pate.report._files import write_pages
+    from pate.runs.run import Run
+
+    with Run.load(run) as found:
+        if mlflow is not None or as_json:
+            from pate.report import _files as tracking
+
+            number = None if mlflow is None else tracking.write_mlflow(found.path, mlflow)
+            if as_json:
+                print(json.dumps(tracking.tracked_object(found.path)))
+            else:
+                print(f"run {number} of the experiment is in MLflow: {mlflow}")
+            return
+        if open_ and found.storage is not None:
+            raise RunError(f"{run}: a page in storage cannot be shown; copy it to this machine")
+        write_pages(found.path)
+        found.sync()
+        place = run.rstrip("/")
+        written = (f"{place}/{path.name}" for path in (found.page, found.statement, found.plots))
+        print(f"written: {', '.join(written)}")
+        if found.private_page.exists():
+            print(f"private: do not publish: {place}/{found.private_page.relative_to(found.path)}")
+        if open_:
+            import webbrowser
+
+            if not webbrowser.open(found.page.resolve().as_uri()):
+                print("no browser was found; open the page by hand")
+
+
+def compare(
+    runs: Annotated[
+        list[str], typer.Argument(help="run directories, or their URLs, of `pate run` and `pate baseline`")
+    ],
+    out: Annotated[Path, typer.Option(help="folder for comparison.html, .svg and .png")] = Path("comparison"),
+    with_private: Annotated[
+        bool, typer.Option("--with-private", help="also data-dependent ε, which must not be published")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show accuracy against ε of several runs: one table, one plot. Runs that differ by seed only are put together."""
+    from pate.report import _comparison as comparison
+    from pate.report._plots import as_png, as_svg
+
+    compared = comparison.compare_runs(runs, with_private)
+    figure = comparison.draw_comparison(compared)
+    svg = as_svg(figure, "comparison")
+    make_folder(out)
+    mode = 0o600 if with_private else 0o644
+    page = comparison.render_comparison(compared, svg)
+    for name, content in (("png", as_png(figure)), ("svg", svg.encode()), ("html", page.encode())):
+        name = f"comparison.{name}"
+        write_atomically(out / name, lambda path, c=content: path.write_bytes(c), mode)  # type: ignore[misc]
+    if as_json:
+        print(json.dumps(comparison.comparison_object(compared)))
+        return
+    print_table(comparison.table_rows(compared))
+    for note in compared.notes:
+        print(f"* {note}")
+    print(f"written: {out}/comparison.html, comparison.png, comparison.svg")
+
+
+LedgerPlace = Annotated[str, typer.Argument(help="run directory, its URL, or the folder of a shared ledger")]
+OtherAnchor = Annotated[
     str | None, typer.Option(help="file or URL where links were kept besides; else the one the run names")
 ]
 
-app = typer.Typer(
+ledger = typer.Typer(
     cls=CommandGroup,
     help="Show what was spent, and check that nobody changed it.",
     no_args_is_help=True,
@@ -35,7 +111,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@ledger.command()
 @naming_options
 def create(
     path: Annotated[Path, typer.Argument(help="folder to make; runs name it in their configs")],
@@ -55,8 +131,8 @@ def create(
         print(f"budget:\n  ledger: {{path: {json.dumps(name['path'])}, id: {made.id}}}")
 
 
-@app.command()
-def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
+@ledger.command()
+def show(run: LedgerPlace, anchor: OtherAnchor = None, as_json: AsJson = False) -> None:
     """Check that nothing was changed, and show limits, charges and answers."""
     from pate.ledger._chain import verified
 
@@ -82,8 +158,8 @@ def show(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
         _print(content)
 
 
-@app.command()
-def verify(run: Run, anchor: Anchor = None, as_json: AsJson = False) -> None:
+@ledger.command()
+def verify(run: LedgerPlace, anchor: OtherAnchor = None, as_json: AsJson = False) -> None:
     """Check every run, charge and answer, and that the chain reaches its head and all that was published."""
     from pate.ledger._chain import verify as verify_chain
 
@@ -115,9 +191,9 @@ def _place(run: str, anchor: str | None) -> Iterator[_Place]:
     """The ledger a run writes to, or a shared one; a copy where the run is in storage."""
     from pate.ledger._chain import identity, open_anchor
     from pate.runs._run_ledger import known_anchor
-    from pate.runs.run import Run as RunOf
+    from pate.runs.run import Run
 
-    with RunOf.load(run) as found:
+    with Run.load(run) as found:
         place = _ledger_of(found)
         named = anchor or known_anchor(found, identity(place.key))
         if named:
@@ -128,7 +204,7 @@ def _place(run: str, anchor: str | None) -> Iterator[_Place]:
         yield place
 
 
-def _ledger_of(run: RunOf) -> _Place:
+def _ledger_of(run: Run) -> _Place:
     from pate.config import Config
     from pate.ledger import History, SharedLedger
     from pate.runs._run_ledger import published_pins
@@ -156,10 +232,10 @@ def _ledger_of(run: RunOf) -> _Place:
 
 def _published(place: str) -> dict[str, float] | None:
     """What a finished run's report says that it cost."""
-    from pate.runs.run import Run as RunOf
+    from pate.runs.run import Run
 
     try:
-        with RunOf.load(place, inside=False) as run:
+        with Run.load(place, inside=False) as run:
             privacy = run.report.privacy if run.report_file.exists() else None
     except RunError:  # in storage, where nothing was published yet
         return None
@@ -178,13 +254,8 @@ def _spent_and_left(content: dict[str, Any]) -> dict[str, float] | None:
     joint = SharedBudget(budget["rdp_order"], budget["epsilon"], budget["delta"])
     used = sum(charge["rdp"] for charge in content["charges"])
     spent = joint.epsilon_of(used)
-    return {
-        "budget": joint.epsilon,
-        "spent": spent,
-        "left": max(0.0, joint.epsilon - spent),
-        "delta": joint.delta,
-        "share_of_rdp": used / joint.rdp,
-    }
+    left, share = max(0.0, joint.epsilon - spent), used / joint.rdp
+    return {"budget": joint.epsilon, "spent": spent, "left": left, "delta": joint.delta, "share_of_rdp": share}
 
 
 def _print(content: dict[str, Any]) -> None:
