@@ -88,15 +88,9 @@ class EventBound:
 
     epsilon_lower_bound: float
     """0 where nothing was found; a true ε below this is an event of probability `false_alarm` at most."""
-    delta: float
-    false_alarm: float
     event: frozenset[Outcome]
     likelier: str
     """'a' or 'b': the samples in which the event is the likelier."""
-    probability_at_least: float
-    """Lower confidence limit of the event where it is likelier."""
-    probability_at_most: float
-    """Upper confidence limit of the event in the other samples."""
 
     def refutes(self, epsilon: float) -> bool:
         """Whether the samples contradict (epsilon, delta)-DP."""
@@ -142,12 +136,8 @@ def epsilon_from_samples(
     lower, upper = (of_all[-1:] for of_all in limits(test, likelier, chosen))
     return EventBound(
         epsilon_lower_bound=float(log_excess(lower, upper, delta)[0]),
-        delta=delta,
-        false_alarm=false_alarm,
         event=frozenset(tuple(int(label) for label in outcomes[i]) for i in chosen),
         likelier="ab"[likelier],
-        probability_at_least=float(lower[0]),
-        probability_at_most=float(upper[0]),
     )
 
 
@@ -209,12 +199,7 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
 
     if margin(0.0) >= 0:
         return 0.0
-    high = 1.0
-    while margin(high) < 0:
-        if high > _MAX_EPSILON:
-            return high
-        high *= 2
-    return float(brentq(margin, 0.0, high, xtol=1e-13))
+    return float(brentq(margin, 0.0, _MAX_EPSILON, xtol=1e-13)) if margin(_MAX_EPSILON) >= 0 else _MAX_EPSILON
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:

@@ -126,9 +126,9 @@ class MechanismDraws(Attack):
                     draws=draws,
                     single=single,
                 )
-            exact = found.epsilon_exact
-            told = "" if math.isnan(exact) else f"; exact for the worst histograms: {exact:.3g}"
-            note = f"{draws:,} draws from {mechanism}{told}"
+            note = f"{draws:,} draws from {mechanism}"
+            if not math.isnan(found.epsilon_exact):
+                note += f"; exact for the worst histograms: {found.epsilon_exact:.3g}"
             if found.repeats:
                 note = f"{mechanism}: the same noise came twice, so it can be subtracted and no ε holds"
             yield AttackResult(
@@ -173,17 +173,14 @@ def audit_mechanism(
         exact, shown = _of_a_count(mechanism, n_classes, delta, miss * (1 - _FOR_REPEATS), draws // 2)
     else:
         exact = worst_pair(mechanism, n_teachers, delta, single).epsilon
-        nearer, level = _other_pairs(mechanism, n_teachers, n_classes, single)
-        of_nearer = min(2 * draws // 5, _MAX_OTHERS) // (2 * len(nearer))
-        of_level = min(draws // 5, _MAX_OTHERS) // (2 * len(level))
-        of_worst = draws // 2 - len(nearer) * of_nearer - len(level) * of_level
+        others = _other_pairs(mechanism, n_teachers, n_classes, single, draws)
+        of_worst = draws // 2 - sum(size for _, size in others)
         pair = worst_pair(mechanism, n_teachers, delta, single, of_worst)
-        share = miss * _FOR_OTHER_PAIRS / (len(nearer) + len(level))
+        share = miss * _FOR_OTHER_PAIRS / len(others)
         with _scratch_aggregator(mechanism, 1, 1) as door:
             shown = max(
                 _of_pairs(door, pair, delta, miss * _FOR_THE_WORST_PAIR, of_worst),
-                *(_of_event(door, one, delta, share, of_nearer) for one in nearer),
-                *(_of_event(door, one, delta, share, of_level) for one in level),
+                *(_of_event(door, one, delta, share, size) for one, size in others),
             )
     return MechanismAudit(math.inf if repeats else shown, exact, cost.epsilon(delta), delta, repeats)
 
@@ -193,10 +190,12 @@ def _noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     would; said of independent noise with probability `miss` at most."""
     if mechanism.priced_as_stream:  # ends after some queries, and then answers alike whatever it drew
         return False
-    counts, alike = tied(mechanism, n_teachers)
+    counts, _, outcomes, _ = _candidates(mechanism, n_teachers, single=False)
+    each = (outcomes**2).sum(axis=1)  # how probable it is that two answers are alike
+    tied, alike = counts[int(np.argmin(each))], float(each.min())
     if alike > _ALIKE:
         return False
-    queries = np.tile(counts, (_WHOLE_WAY, 1))
+    queries = np.tile(tied, (_WHOLE_WAY, 1))
     elsewhere = _in_a_copy(lambda: _answers(mechanism, queries))
     here, again = _answers(mechanism, queries), _answers(mechanism, queries)
     seen = max(int((here == other).sum()) for other in (elsewhere(), again) if other is not None)
@@ -230,7 +229,7 @@ def _in_a_copy(work: Callable[[], NDArray[np.int64]]) -> Callable[[], NDArray[np
 def _of_event(door: Aggregator, pair: Pair, delta: float, miss: float, draws: int) -> float:
     """What an event that was fixed beforehand shows."""
     ours, theirs = (
-        sum(int(np.isin(_drawn(door, counts, size), pair.event).sum()) for size in _blocks(draws))
+        sum(int(np.isin(labels, pair.event).sum()) for labels in _drawn(door, counts, draws))
         for counts in (pair.counts, pair.neighbour)
     )
     return epsilon_from_rates(ours, draws, theirs, draws, delta, 1 - miss)
@@ -242,8 +241,8 @@ def _of_pairs(door: Aggregator, pair: Pair, delta: float, miss: float, draws: in
     Pairs get 0.7 of the allowed error probability, since they show more of outcomes that are frequent.
     """
     first_only = second_only = both = 0
-    for size in _blocks(draws):
-        ours, theirs = (np.isin(_drawn(door, c, size), pair.event) for c in (pair.counts, pair.neighbour))
+    for labels in zip(_drawn(door, pair.counts, draws), _drawn(door, pair.neighbour, draws), strict=True):
+        ours, theirs = (np.isin(one, pair.event) for one in labels)
         together = int((ours & theirs).sum())
         first_only, second_only = first_only + int(ours.sum()) - together, second_only + int(theirs.sum()) - together
         both += together
@@ -251,14 +250,12 @@ def _of_pairs(door: Aggregator, pair: Pair, delta: float, miss: float, draws: in
     return max(by_rates, epsilon_from_pairs(first_only, second_only, both, draws, delta, 1 - 0.7 * miss))
 
 
-def _drawn(door: Aggregator, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Answers by the aggregator's own stream and entropy, by column of `log_outcomes`."""
-    labels, _ = door._draw(np.broadcast_to(counts, (size, len(counts))))  # what `label` calls before the ledger
-    return labels % (len(counts) + 1)
-
-
-def _blocks(draws: int) -> list[int]:
-    return [min(_AT_ONCE, draws - begin) for begin in range(0, draws, _AT_ONCE)]
+def _drawn(door: Aggregator, counts: NDArray[np.int64], draws: int) -> Iterator[NDArray[np.int64]]:
+    """Answers by the aggregator's own stream and entropy, by column of `log_outcomes`, block by block."""
+    for begin in range(0, draws, _AT_ONCE):
+        size = min(_AT_ONCE, draws - begin)
+        labels, _ = door._draw(np.broadcast_to(counts, (size, len(counts))))  # what `label` calls before the ledger
+        yield labels % (len(counts) + 1)
 
 
 def _of_stream(mechanism: Mechanism, n_teachers: int, delta: float, miss: float) -> float:
@@ -323,10 +320,8 @@ def _answers(mechanism: Mechanism, counts: NDArray[np.int64]) -> NDArray[np.int6
         return aggregator.label(X).labels
 
 
-# The histograms that a mechanism tells apart best
-#
-# The search goes through histograms in which two classes share all votes: there a moved vote counts twice. For LNMax a
-# third class with votes adds a few percent to the exact ε; it is never above the claim.
+# The histograms that a mechanism tells apart best: of those in which two classes share all votes, as there a moved vote
+# counts twice. For LNMax a third class with votes adds a few percent to the exact ε; it is never above the claim.
 
 
 @dataclass(frozen=True)
@@ -340,12 +335,14 @@ class Pair:
     """Exact: ln((p − δ)/q) of the event's two probabilities, where they were computed."""
 
 
-def _other_pairs(mechanism: Mechanism, n_teachers: int, n_classes: int, single: bool) -> tuple[list[Pair], list[Pair]]:
-    """Neighbouring histograms for bugs that the worst pair does not show; the event is the answer of one class.
+def _other_pairs(
+    mechanism: Mechanism, n_teachers: int, n_classes: int, single: bool, draws: int
+) -> list[tuple[Pair, int]]:
+    """Neighbouring histograms for bugs that the worst pair does not show, and how many of all draws are of each.
 
-    The first are of two classes, the answer being more or less probable: too little noise may make the worst pair's
-    event so rare that it is never seen. The others are of each class against all others, which are level: an answer
-    that depends on the noise of every class.
+    The event is the answer of one class. The first are of two classes, the answer being more or less probable: too
+    little noise may make the worst pair's event so rare that it is never seen. The others are of each class against all
+    others, which are level: an answer that depends on the noise of every class.
     """
     counts, neighbours, ours, _ = _candidates(mechanism, n_teachers, single)
     behind = np.flatnonzero(counts[:, 0] <= counts[:, 1])
@@ -360,7 +357,9 @@ def _other_pairs(mechanism: Mechanism, n_teachers: int, n_classes: int, single: 
         step = np.zeros(n_classes, dtype=np.int64)
         step[:2] = (moved, 0) if single else (moved, -moved)
         level += [Pair(np.roll(fewer + step, by), np.roll(fewer, by), np.array([by])) for by in range(n_classes)]
-    return nearer, level
+    of_nearer = min(2 * draws // 5, _MAX_OTHERS) // (2 * len(nearer))
+    of_level = min(draws // 5, _MAX_OTHERS) // (2 * len(level))
+    return [*((pair, of_nearer) for pair in nearer), *((pair, of_level) for pair in level)]
 
 
 def worst_pair(
@@ -378,7 +377,9 @@ def worst_pair(
     counts, neighbours, ours, theirs = _candidates(mechanism, n_teachers, single, moved)
     found = []
     for first, second, p, q in ((counts, neighbours, ours, theirs), (neighbours, counts, theirs, ours)):
-        order = np.argsort(-_ratio(p, q), axis=1, kind="stable")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(p > 0, np.log(p) - np.log(q), -np.inf)
+        order = np.argsort(-ratio, axis=1, kind="stable")
         likely, unlikely = (np.cumsum(np.take_along_axis(x, order, axis=1), axis=1) for x in (p, q))
         exact = log_excess(likely, unlikely, delta)
         value = exact if draws is None else _to_be_shown(likely, unlikely, delta, draws)
@@ -386,13 +387,6 @@ def worst_pair(
         pair = Pair(first[row], second[row], order[row, : last + 1], float(exact[row, last]))
         found.append((float(value[row, last]), pair))
     return max(found, key=lambda one: one[0])[1]
-
-
-def tied(mechanism: Mechanism, n_teachers: int) -> tuple[NDArray[np.int64], float]:
-    """The histogram whose answer is most left to chance, and how probable it is that two answers are alike."""
-    counts, _, outcomes, _ = _candidates(mechanism, n_teachers, single=False)
-    alike = (outcomes**2).sum(axis=1)
-    return counts[int(np.argmin(alike))], float(alike.min())
 
 
 @lru_cache(maxsize=16)
@@ -411,11 +405,6 @@ def _candidates(
     return counts, neighbours, np.exp(mechanism.log_outcomes(counts)), np.exp(mechanism.log_outcomes(neighbours))
 
 
-def _ratio(p: Floats, q: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(p > 0, np.log(p) - np.log(q), -np.inf)
-
-
 def _to_be_shown(likely: Floats, unlikely: Floats, delta: float, draws: int) -> Floats:
     """About the bound at 95 % confidence, were each event seen as often as expected: by pairs, or by rates if rare."""
     lower = clopper_pearson_lower(np.floor(likely * draws).clip(0, draws).astype(np.int64), draws, 0.01)
@@ -431,17 +420,18 @@ def _to_be_shown(likely: Floats, unlikely: Floats, delta: float, draws: int) -> 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The most that a record moved, in votes of one query or in counts of one round, and the most that it may."""
+    """The most that a record moved, in votes of one query or in counts of one round, and the most that it may.
+
+    `change` is what was done to the record that moved most beyond what it may, and `what` was counted.
+    """
 
     moved: float
     allowed: float
     change: str
-    """What was done to the record that moved most beyond what it may."""
     epsilon_shown: float
     epsilon_claimed: float
     tries: int
     what: str
-    """What was counted: votes of a query, or counts of a round."""
 
     @property
     def refutes(self) -> bool:
@@ -468,12 +458,10 @@ class ChangedRecord(Attack):
     )
 
     def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
-        config = _config_of_votes(subject, self.name)
-        tries = _FEW_TRIES if options.quick else _TRIES
+        config, tries = _config_of_votes(subject, self.name), _FEW_TRIES if options.quick else _TRIES
+        audited = partial(audit_sensitivity, tries=tries, config_dir=subject.config_dir, seed=options.seed)
         with options.console.working("counting votes again with one record changed"):
-            found = audit_sensitivity(
-                config, subject.data, subject.records, tries=tries, config_dir=subject.config_dir, seed=options.seed
-            )
+            found = audited(config, subject.data, subject.records)
         yield AttackResult(
             attack=self.title,
             model=subject.name,
@@ -502,9 +490,8 @@ def audit_sensitivity(
     from pate.voters import voters_of
 
     public = replace(public, per_person=records.ids is not None)
-    count = voters_of(with_learned_features(config, public.X_public)).vote_counter(
-        public, config_dir, secrets.token_bytes(KEY_BYTES)
-    )
+    voters = voters_of(with_learned_features(config, public.X_public))
+    count = voters.vote_counter(public, config_dir, secrets.token_bytes(KEY_BYTES))
     if count is None:
         raise NotApplicable("sensitivity: these votes are not those of records")
     records = fewer_records(records, count.max_records, seed)
@@ -528,17 +515,12 @@ def _neighbours(
     n_classes = public.n_classes
     for number in range(tries):
         row = 0 if number == 0 else int(rng.integers(len(records)))
-        if records.ids is None:
-            kept = np.arange(len(records)) != row
-        else:
-            kept = np.array([person != records.ids[row] for person in records.ids])
-        yield "added or removed", records.only(kept)
+        owners = list(range(len(records))) if records.ids is None else list(records.ids)
+        yield "added or removed", records.only(np.array([owner != owners[row] for owner in owners]))
         stranger, label = public.X_public[int(rng.integers(len(public.X_public)))], int(rng.integers(n_classes))
         X, y = np.concatenate([stranger[None], records.X]), np.concatenate([[label], records.y])
         ids = None if records.ids is None else ["somebody else", *records.ids]
         yield "added or removed", Records(X.astype(records.X.dtype), y, ids)
-        other = records.y.copy()
-        other[row] = (other[row] + 1) % n_classes
-        moved = records.X.copy()
-        moved[row] = stranger
-        yield "changed", Records(moved, other, records.ids)
+        X, y = records.X.copy(), records.y.copy()
+        X[row], y[row] = stranger, (y[row] + 1) % n_classes
+        yield "changed", Records(X, y, records.ids)

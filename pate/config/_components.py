@@ -24,7 +24,18 @@ _MAX_WORKERS = 100_000
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 
-_Gpus = Literal["auto"] | float
+
+def _checked_gpus(value: str | float) -> str | float:
+    """A share of one GPU, or whole ones."""
+    if isinstance(value, float | int):
+        if value < 0:
+            raise ValueError("must be 'auto' or at least 0")
+        if value > 1 and value != int(value):
+            raise ValueError(f"{value:g} GPUs: more than one must be a whole number of them")
+    return value
+
+
+_Gpus = Annotated[Literal["auto"] | float, AfterValidator(_checked_gpus)]
 
 
 def _in_bytes(value: Any) -> Any:
@@ -94,11 +105,6 @@ class Resources(Settings):
     labels: dict[str, str] = Field(default_factory=dict)
     custom: dict[str, float] = Field(default_factory=dict)
 
-    @field_validator("gpus")
-    @classmethod
-    def _as_ray_takes_them(cls, value: _Gpus | None) -> _Gpus | None:
-        return _checked_gpus(value)
-
     @field_validator("custom")
     @classmethod
     def _amounts(cls, value: dict[str, float]) -> dict[str, float]:
@@ -108,16 +114,6 @@ class Resources(Settings):
             if name in ("CPU", "GPU", "memory"):
                 raise ValueError(f"{name}: has a key of its own (cpus, gpus, memory)")
         return value
-
-
-def _checked_gpus(value: _Gpus | None) -> _Gpus | None:
-    """A share of one GPU, or whole ones."""
-    if isinstance(value, float | int):
-        if value < 0:
-            raise ValueError("must be 'auto' or at least 0")
-        if value > 1 and value != int(value):
-            raise ValueError(f"{value:g} GPUs: more than one must be a whole number of them")
-    return value
 
 
 class RaySettings(Settings):
@@ -145,11 +141,6 @@ class RaySettings(Settings):
     worker_timeout_seconds: float = Field(default=600.0, ge=1)
     teacher_timeout_seconds: float | None = Field(default=None, gt=0)
     memory_per_reader: Bytes = Field(default=500_000_000, gt=0)
-
-    @field_validator("gpus_per_worker")
-    @classmethod
-    def _as_ray_takes_them(cls, value: _Gpus) -> _Gpus | None:
-        return _checked_gpus(value)
 
 
 MAX_KINDS = 1_000
@@ -262,9 +253,8 @@ class TeacherFamily(Model):
     @field_validator("grid")
     @classmethod
     def _something_to_vary(cls, value: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-        for name, values in value.items():
-            if not values:
-                raise ValueError(f"{name}: give at least one value")
+        if empty := [name for name, values in value.items() if not values]:
+            raise ValueError(f"{empty[0]}: give at least one value")
         kinds = math.prod(map(len, value.values()))
         if kinds > MAX_KINDS:
             raise ValueError(f"these values make {kinds:,} kinds of teachers; {MAX_KINDS:,} are the most")

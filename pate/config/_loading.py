@@ -56,10 +56,7 @@ def load_baseline_config(path: Path | str, overrides: Iterable[str] = ()) -> Bas
 
 
 def _load(path: Path, overrides: Iterable[str], kind: type[Kind]) -> Kind:
-    content = read_yaml(path)
-    for override in overrides:
-        _override(content, override)
-    return parse_config(content, kind)
+    return parse_config(_overridden(read_yaml(path), overrides), kind)
 
 
 def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:  # type: ignore[assignment]
@@ -71,9 +68,7 @@ def parse_config(content: Mapping[str, Any], kind: type[Kind] = Config) -> Kind:
 
 def overridden(config: Kind, sections: Mapping[str, Any], overrides: Iterable[str]) -> Kind:
     """The config with other `sections`, and with `key=value` overrides of those."""
-    content = config.to_plain() | dict(sections)
-    for override in overrides:
-        _override(content, override)
+    content = _overridden(config.to_plain() | dict(sections), overrides)
     return parse_config(content, type(config)).of_folder(config.folder)
 
 
@@ -98,26 +93,27 @@ def settings_from(content: Mapping[str, Any], kind: type[Kind]) -> Kind:
         raise ConfigError(_one_line(error, content, own)) from None
 
 
-def _override(content: dict[str, Any], text: str) -> None:
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        raise ConfigError("{overrides}: write key=value, for example mechanism.sigma=30", overrides=text)
-    *parents, last = names = key.split(".")
-    if len(names) > MAX_DEPTH:
-        raise ConfigError(f"{{overrides}}: nested more than {MAX_DEPTH} deep", overrides=dotted([key]))
-    place: Any = content
-    for name in parents:
-        place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
-    index = last if isinstance(place, dict) else _index(place, last, key)
-    if value.startswith(_SWALLOWED):
-        raise ConfigError(
-            f"{{overrides}}: YAML takes {value[0]} for itself{_quoted(key, value)}", overrides=dotted(names)
-        )
-    try:
-        place[index] = parse_yaml(value, "{overrides}")
-    except ConfigError as error:
-        raise ConfigError(f"{error.text()}{_quoted(key, value)}", overrides=dotted(names)) from None
+def _overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """The `content`, in which `key=value` has changed what is there."""
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ConfigError("{overrides}: write key=value, for example mechanism.sigma=30", overrides=text)
+        *parents, last = names = key.split(".")
+        if len(names) > MAX_DEPTH:
+            raise ConfigError(f"{{overrides}}: nested more than {MAX_DEPTH} deep", overrides=dotted([key]))
+        place: Any = content
+        for name in parents:
+            place = place.setdefault(name, {}) if isinstance(place, dict) else place[_index(place, name, key)]
+        index = last if isinstance(place, dict) else _index(place, last, key)
+        try:
+            if value.startswith(_SWALLOWED):
+                raise ConfigError(f"{{overrides}}: YAML takes {value[0]} for itself")
+            place[index] = parse_yaml(value, "{overrides}")
+        except ConfigError as error:
+            raise ConfigError(f"{error.text()}{_quoted(key, value)}", overrides=dotted(names)) from None
+    return content
 
 
 def _quoted(key: str, value: str) -> str:

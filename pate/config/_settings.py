@@ -178,13 +178,9 @@ class QueryBudget(Budget):
     sanitise: Sanitise | None = None
 
     @model_validator(mode="after")
-    def _shared_ledger_counts_labels(self) -> QueryBudget:
+    def _limits_go_together(self) -> QueryBudget:
         if self.ledger is not None and self.sanitise is not None:
             raise ValueError("a shared ledger does not count what sanitise costs; use one or the other")
-        return self
-
-    @model_validator(mode="after")
-    def _rounds_fit(self) -> QueryBudget:
         if self.adaptive and self.sanitise is not None:
             raise ValueError(
                 f"query_selection {self.query_selection!r} has no data-dependent cost that sanitise could bound; "
@@ -259,23 +255,20 @@ class RunConfig(Settings):
         if missing is not None and missing.treatment == "keep":
             raise ConfigError(f"data.missing_values.treatment = 'keep': {why}; write public_median or indicator")
 
-    def digest(self) -> str:
-        """Equal for equal settings; what a run directory is known by.
-
-        Where and how Ray runs is left out, and so is the path of a shared ledger, which its identity names.
-        """
-        return self._digest(())
-
     def release_digest(self) -> str:
         """Equal where the same is released: a run goes on with settings that differ in nothing else."""
-        return self._digest(self.releasing_nothing)
+        return self.digest(self.releasing_nothing)
 
     @property
     def releasing_nothing(self) -> tuple[str, ...]:
         """Sections that have no say in what a run releases of private records."""
         return ("report", "nonprivate")
 
-    def _digest(self, without: tuple[str, ...]) -> str:
+    def digest(self, without: tuple[str, ...] = ()) -> str:
+        """Equal for equal settings, but for sections in `without`; what a run directory is known by.
+
+        Where and how Ray runs is left out, and so is the path of a shared ledger, which its identity names.
+        """
         content = self.model_dump(mode="json", exclude=_NOWHERE_IN_THE_RESULT)
         if self.report == ReportSettings():
             del content["report"]
@@ -458,7 +451,6 @@ class QueryConfig(Config):
         return mechanism
 
     def _check_sanitise(self, mechanism: Mechanism, sanitise: Sanitise) -> None:
-        """Raise ConfigError where no data-dependent ε can be released about the queries."""
         from pate.accounting.composition import RdpGuarantee
         from pate.accounting.sanitise import check_release
 

@@ -48,6 +48,8 @@ _MAX_CLASSES = 20
 _MIN_IDS = 20
 _MIN_OF_A_CLASS = 10
 _MAX_FEATURES_TO_BE_NEAR_IN = 100
+_MAX_SHOWN = 3
+_LONGEST_SHOWN = 50  # signs
 LOUD = "FOUND IN PRIVATE DATA"
 
 
@@ -168,7 +170,9 @@ def start(
     with private_errors(private, known, console, "records") if records is None else nullcontext():
         found = recommend(about, len(names), target_epsilon, delta, len(outside), near)
     for name in candidates:
-        _describe_privately(inside, name, console)
+        with suppress(DataError):  # of dates and the like, which are no ids
+            distinct = len({text for text in inside.columns[name].texts() if text})
+            console.info_private(f"column {name!r}: {distinct:,} different values in {len(inside):,} private rows")
     return Start(
         private, public, test, dialect, columns, shares, ignored, label, names, id, about, target_epsilon, delta, found,
         found_markers, candidates, of_dates, guesses, loud,
@@ -277,9 +281,6 @@ def _about_records(private: Table, id: str | None, given: int | None, loud: list
 
 def config_text(found: Start, out: Path) -> str:
     """The config, with comments that say why."""
-    names = {key: _shown_from(path, out) for key, path in (("private", found.private), ("public", found.public))}
-    if found.test is not None:
-        names["test"] = _shown_from(found.test, out)
     lines = [
         f"# Written by `pate init`. Run it with: pate run {out}",
         "# What it costs and can answer, before anything is trained: pate plan " + str(out),
@@ -287,15 +288,23 @@ def config_text(found: Start, out: Path) -> str:
         "seed: 0                        # of teachers and student, never of the noise",
         "data:",
         f"  source: {source_of(found.private)}",
-        *(f"  {key}: {_plain(name)}" for key, name in names.items()),
-        f"  label: {_plain(found.label)}",
-        *_marked(f"  classes: {_plain(found.classes)}", found.loud, "classes"),
     ]
+    for key, path in (("private", found.private), ("public", found.public), ("test", found.test)):
+        if path is not None:  # by its name where it is in the config's folder or below
+            here = os.path.relpath(path.resolve(), out.resolve().parent)
+            lines.append(f"  {key}: {_plain(str(path.resolve()) if here.startswith('..') else here)}")
+    lines.append(f"  label: {_plain(found.label)}")
+    lines += _marked(f"  classes: {_plain(found.classes)}", found.loud, "classes")
+    why = "none: a person with several rows is protected row by row only"
     if found.id is not None:
         lines.append(f"  id: {_plain(found.id):<25}# all records of one {found.id} are protected together")
-        lines += [f"  id_type: {kind}" for kind in [_id_type(found)] if kind != "text"]
-    else:
-        lines += _candidate_lines(found)
+        if source_of(found.private) != "csv" and read(found.private).columns[found.id].family == "integer":
+            lines.append("  id_type: integer")
+    elif not found.candidates:
+        lines.append(f"  # id: COLUMN                 # {why}")
+    for name in found.candidates:
+        remedy = "if this says whose row it is, take the first # and its line in ignore away"
+        lines.append(f"  # id: {_plain(name):<23}# {why}; {remedy}")
     lines += _marked(f"  public_record_count: {found.public_record_count}", found.loud, "public_record_count")
     for key, value in vars(found.dialect).items():
         if value != getattr(USUAL, key):
@@ -304,13 +313,23 @@ def config_text(found: Start, out: Path) -> str:
     if categories:
         lines.append("  categories:                  # the values in the public file; others count as none of them")
         lines += [f"    {_plain(name)}: {_plain(values)}" for name, values in categories.items()]
-    lines += _about_dates(found)
-    lines += _missing_lines(found)
+    dates = {one.name: one.form for one in found.columns if one.kind == "date"}
+    if dates:
+        lines.append("  dates:                       # their forms")
+        lines += [f"    {_plain(name)}: {_plain(form)}" for name, form in dates.items()]
+        lines.append("  date_features:               # an absolute date means nothing in another year; or: years")
+        lines += [f"    {_plain(name)}: {_plain(list(made))}" for name, made in found.date_features.items()]
+    lines.append("  missing_values:")
+    if found.markers:
+        written = f"    markers: {_plain(found.markers)}"
+        lines.append(f'{written:<31}# mean "missing" in every column, besides empty cells, NA and the like')
+    lines.append(
+        "    treatment: indicator       # the public median, and a mark where the public file has some missing too"
+    )
     if found.ignored:
         lines.append("  ignore:")
         lines += [f"    - {_plain(name):<25}# {why}" for name, why in found.ignored.items()]
-    lines += _about_voters(found, out)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_about_voters(found, out)]) + "\n"
 
 
 def per_row_warning(found: Start, out: Path) -> str:
@@ -327,45 +346,11 @@ def per_row_warning(found: Start, out: Path) -> str:
     return "\n".join([f"{text}:", *lines])
 
 
-def _candidate_lines(found: Start) -> list[str]:
-    """The id as comments, one for each column that may be it."""
-    why = "none: a person with several rows is protected row by row only"
-    if not found.candidates:
-        return [f"  # id: COLUMN                 # {why}"]
-    return [
-        f"  # id: {_plain(name):<23}# {why}; if this says whose row it is, take the first # and its line in ignore away"
-        for name in found.candidates
-    ]
-
-
-def _missing_lines(found: Start) -> list[str]:
-    lines = ["  missing_values:"]
-    if found.markers:
-        written = f"    markers: {_plain(found.markers)}"
-        lines.append(f'{written:<31}# mean "missing" in every column, besides empty cells, NA and the like')
-    return [
-        *lines,
-        "    treatment: indicator       # the public median, and a mark where the public file has some missing too",
-    ]
-
-
-def _about_dates(found: Start) -> list[str]:
-    """Forms, and what dates become: what means the same in another year."""
-    dates = {one.name: one.form for one in found.columns if one.kind == "date"}
-    if not dates:
-        return []
-    lines = ["  dates:                       # their forms"]
-    lines += [f"    {_plain(name)}: {_plain(form)}" for name, form in dates.items()]
-    lines.append("  date_features:               # an absolute date means nothing in another year; or: years")
-    return lines + [f"    {_plain(name)}: {_plain(list(made))}" for name, made in found.date_features.items()]
-
-
 def _about_voters(found: Start, out: Path) -> list[str]:
     choice, n = found.choice, len(found.classes)
     settings = choice.settings(found.delta)
     lines = [f"# {found.found.why}; `pate plan --records {found.public_record_count} --classes {n} --target-epsilon "]
     lines[0] += f"{found.target_epsilon:g}` shows alternatives"
-    model = "{solver: newton-cholesky}"
     lines += choice.written(found.id or "record")
     mechanism = ", ".join(f"{key}: {_plain(value)}" for key, value in settings["mechanism"].items())
     lines.append(f"mechanism: {{{mechanism}}}")
@@ -380,7 +365,7 @@ def _about_voters(found: Start, out: Path) -> list[str]:
         "  name: supervised",
         "  params:",
         "    estimator: sklearn.linear_model.LogisticRegression",
-        f"    params: {model}",
+        "    params: {solver: newton-cholesky}",
         "    standardise: true          # a column's unit does not matter",
         "    decision: balanced         # rare classes are recognised as well as frequent ones; else drop it",
         "backend: local                 # leave out to train on a Ray cluster",
@@ -410,14 +395,6 @@ def _marked(line: str, loud: Sequence[str], key: str) -> list[str]:
     return [line] if why is None else [f"  # {LOUD}: {why}", line]
 
 
-def _id_type(found: Start) -> str:
-    """Whole numbers, where a parquet file says so."""
-    if source_of(found.private) == "csv":
-        return "text"
-    family = read(found.private).columns[found.id or ""].family
-    return "integer" if family == "integer" else "text"
-
-
 def _plain(value: Any) -> str:
     """A value as YAML writes it on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True).strip()
@@ -426,16 +403,6 @@ def _plain(value: Any) -> str:
 
 def _run_name(out: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", out.stem)[:100] or "run"
-
-
-def _shown_from(path: Path, out: Path) -> str:
-    """A file by its name where it is in the config's folder or below, else by its whole path."""
-    here = os.path.relpath(path.resolve(), out.resolve().parent)
-    return str(path.resolve()) if here.startswith("..") else here
-
-
-_MAX_SHOWN = 3
-_LONGEST_SHOWN = 50  # signs
 
 
 @contextmanager
@@ -448,6 +415,10 @@ def private_errors(
     private file, and perhaps which argument would do without a look at it.
     """
     problems, places = Problems(), tuple(f"{path}: " for path in public)
+    text = (
+        f"{private}: no config can be written for it as it is; what is wrong depends on private records, and is said "
+    )
+    text += "at a terminal only: run this command at one" + (f", or give {{{argument}}}" if argument else "")
     try:
         yield
     except (ConfigError, DataError) as error:
@@ -457,19 +428,11 @@ def private_errors(
             if isinstance(one, DataError) and one.text().startswith(places):
                 problems.add(one)
             else:
-                problems.add(_something_is_wrong(private, argument))
+                problems.add(DataError(text, **({argument: None} if argument else {})))
     try:
         problems.raise_all()
     except DataError as error:
         raise error from None  # no traceback shows the one before
-
-
-def _something_is_wrong(private: Path, argument: str | None) -> DataError:
-    text = (
-        f"{private}: no config can be written for it as it is; what is wrong depends on private records, and is said "
-    )
-    text += "at a terminal only: run this command at one"
-    return DataError(text) if argument is None else DataError(f"{text}, or give {{{argument}}}", **{argument: None})
 
 
 def _check_private_cells(private: Table, columns: Sequence[Seen], console: Console) -> None:
@@ -493,10 +456,3 @@ def _check_private_cells(private: Table, columns: Sequence[Seen], console: Conso
                 )
             column.numbers(one.form or None)
     problems.raise_all()
-
-
-def _describe_privately(private: Table, name: str, console: Console) -> None:
-    """Tell the operator whether a column can say whose record it is: several records each, or one each."""
-    with suppress(DataError):  # of dates and the like, which are no ids
-        distinct = len({text for text in private.columns[name].texts() if text})
-        console.info_private(f"column {name!r}: {distinct:,} different values in {len(private):,} private rows")
