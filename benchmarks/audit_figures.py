@@ -214,7 +214,7 @@ def regularised(name: str, folder: Path, console: Console) -> None:
         found: list[AttackResult] = [
             f for attack in (LossThreshold, LiRA, RMIA) for f in attack().run(subject, options)
         ]
-        right = float((subject.predict(subject.outsiders.X) == subject.outsiders.y).mean())
+        right = float((subject.model.predict(subject.outsiders.X) == subject.outsiders.y).mean())
         rows.append({"kind": kind, "gap": _gap(subject), "right": right, "findings": [f.to_json() for f in found]})
         told = ", ".join(f"{f.attack} {f.auc:.3f}" for f in found)
         print(f"{name}, {kind}: right {right:.3f}, gap {rows[-1]['gap']:.3f}; {told}", flush=True)
@@ -224,7 +224,7 @@ def regularised(name: str, folder: Path, console: Console) -> None:
 def _gap(subject: Subject) -> float:
     """Accuracy on members less that on others."""
     groups = (subject.members, subject.outsiders)
-    inside, outside = (float((subject.predict(group.X) == group.y).mean()) for group in groups)
+    inside, outside = (float((subject.model.predict(group.X) == group.y).mean()) for group in groups)
     return inside - outside
 
 

@@ -71,21 +71,6 @@ class Subject:
     delta: float
     config_dir: Path = Path()
 
-    @property
-    def benchmark(self) -> bool:
-        """Whether public data plays private, so that figures about it may be shown."""
-        return self.data.benchmark
-
-    @property
-    def n_classes(self) -> int:
-        return len(self.data.classes)
-
-    def predict(self, X: NDArray) -> NDArray[np.int64]:
-        return self.model.predict(X)
-
-    def predict_proba(self, X: NDArray) -> Probabilities:
-        return self.model.predict_proba(X)
-
 
 def subject_of(run: Run, data: PublicData, private: PrivateData) -> Subject:
     """What the run has released, ready to be attacked; `data` and `private` are the run's own.
@@ -164,13 +149,12 @@ def control(of: Subject, records: int, seed: int = 0) -> Subject:
     Whoever tells members from outsiders by it goes by a difference between the two groups, not by a leak.
     """
     X = of.data.X_public[np.random.default_rng(seed).permutation(len(of.data.X_public))[:records]]
-    labels = of.predict(X)
     return replace(
         of,
         name="control",
         kind="without privacy",
         method=f"{of.reference.description} of public examples: never saw the records",
-        model=of.reference.train(X, labels, seed),
+        model=of.reference.train(X, of.model.predict(X), seed),
         trainer=of.reference,
         epsilon=None,
     )
@@ -213,8 +197,8 @@ def _members(run: Run, data: PublicData, private: PrivateData) -> TargetExamples
     that counted."""
     if not isinstance(private, Records):
         raise DataError(f"{run.place}: its private records are read by workers or are votes; an audit needs them here")
-    version, kept = Version.of(run), private
-    if version.pending is not None:
+    kept = private
+    if Version.of(run).pending is not None:
         raise RunError(f"{run.place}: a `pate forget` was interrupted there; run it again, then audit")
     if isinstance(run.config, Config):
         from pate.followup import drop_forgotten
@@ -282,17 +266,20 @@ class Fitted:
         return np.asarray(self.model.predict(self._shaped(X))).astype(np.int64).reshape(-1)
 
     def predict_proba(self, X: NDArray) -> Probabilities:
-        X = self._shaped(X)
-        shares = _shares(self.model, X)
+        shares = _shares(self.model, self._shaped(X))
         if shares is None:
             return np.eye(self.n_classes)[self.predict(X)]
-        classes = np.asarray(getattr(self.model, "classes_", np.arange(shares.shape[1]))).astype(np.int64)
-        spread = np.zeros((len(X), self.n_classes))
-        spread[:, classes] = shares
-        return spread
+        return _spread(shares, getattr(self.model, "classes_", np.arange(shares.shape[1])), self.n_classes)
 
     def _shaped(self, X: NDArray) -> NDArray:
         return X.reshape(len(X), -1) if self.flat else X
+
+
+def _spread(shares: Probabilities, classes: NDArray, n_classes: int) -> Probabilities:
+    """Probabilities of all classes from those of some."""
+    spread = np.zeros((len(shares), n_classes))
+    spread[:, np.asarray(classes).astype(np.int64)] = shares
+    return spread
 
 
 def _shares(model: Any, X: NDArray) -> Probabilities | None:
@@ -348,7 +335,7 @@ class NonprivateTrainer:
         with one_thread():
             adapter = PartClassifier(build_estimator(self.name, self.params, seed, "nonprivate.name"))
             adapter.fit(features.transform(X), y)
-        return Fitted(_Prepared(features, adapter), self.n_classes)
+        return _Prepared(features, adapter, self.n_classes)
 
 
 @dataclass(frozen=True)
@@ -357,20 +344,16 @@ class _Prepared:
 
     features: Any
     adapter: Any
-
-    @property
-    def classes_(self) -> NDArray[np.int64]:
-        return np.asarray(self.adapter.present_, dtype=np.int64)
+    n_classes: int
 
     def predict(self, X: NDArray) -> NDArray[np.int64]:
         return np.asarray(self.adapter.predict(self.features.transform(X)), dtype=np.int64)
 
     def predict_proba(self, X: NDArray) -> Probabilities:
-        estimator = self.adapter.estimator
-        if len(self.classes_) < 2:
-            return np.ones((len(X), len(self.classes_)))
-        shares = _shares(estimator, self.adapter.shaped(self.features.transform(X)))
-        return np.eye(len(self.classes_))[np.searchsorted(self.classes_, self.predict(X))] if shares is None else shares
+        present, estimator, shares = self.adapter.present_, self.adapter.estimator, None
+        if len(present) >= 2:
+            shares = _shares(estimator, self.adapter.shaped(self.features.transform(X)))
+        return np.eye(self.n_classes)[self.predict(X)] if shares is None else _spread(shares, present, self.n_classes)
 
 
 @dataclass(frozen=True)
@@ -396,8 +379,7 @@ class Baseline:
         """The config's own baseline; `n_records` where the config does not say how many there are."""
         chosen, budget = config.baseline, config.budget
         n_records = n_records if config.records is None else config.records
-        params = dict(chosen.params)
-        given = budget.epsilon, budget.delta, params, data.X_public, n_records, folder
+        given = budget.epsilon, budget.delta, dict(chosen.params), data.X_public, n_records, folder
         return cls(chosen.name, data.n_classes, *given)
 
     @property

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from multiprocessing import get_context
@@ -71,14 +71,16 @@ def _config_of_votes(subject: Subject, attack: str) -> Config:
 
 @dataclass(frozen=True)
 class MechanismAudit:
-    """What the draws showed of one query; `epsilon_exact` is that of the worst pair, from exact probabilities."""
+    """What the draws showed of one query; `epsilon_exact` is that of the worst pair, from exact probabilities.
+
+    Where the same noise came twice, `repeats`, no ε holds, and `epsilon_lower` is infinite.
+    """
 
     epsilon_lower: float
     epsilon_exact: float
     epsilon_claimed: float
     delta: float
     repeats: bool
-    """Whether noise came twice: then no ε holds, and `epsilon_lower` is infinite."""
 
     @property
     def refutes(self) -> bool:
@@ -120,7 +122,7 @@ class MechanismDraws(Attack):
                 found = audit_mechanism(
                     mechanism,
                     n_teachers=max(1, voters.n_parts),
-                    n_classes=subject.n_classes,
+                    n_classes=subject.data.n_classes,
                     delta=subject.delta,
                     confidence=options.confidence,
                     draws=draws,
@@ -196,34 +198,13 @@ def _noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     if alike > _ALIKE:
         return False
     queries = np.tile(tied, (_WHOLE_WAY, 1))
-    elsewhere = _in_a_copy(lambda: _answers(mechanism, queries))
-    here, again = _answers(mechanism, queries), _answers(mechanism, queries)
-    seen = max(int((here == other).sum()) for other in (elsewhere(), again) if other is not None)
+    with get_context("fork").Pool(1) as pool:  # whatever a generator remembers, the copy of this process remembers too
+        elsewhere = pool.apply_async(_answers, (mechanism, queries))
+        here, *others = _answers(mechanism, queries), _answers(mechanism, queries)
+        with suppress(Exception):  # a copy of a process with threads may be stuck
+            others.append(elsewhere.get(_SECONDS_FOR_A_COPY))
+    seen = max(int((here == other).sum()) for other in others)
     return bool(2 * binom.sf(seen - 1, _WHOLE_WAY, alike) < miss)
-
-
-def _in_a_copy(work: Callable[[], NDArray[np.int64]]) -> Callable[[], NDArray[np.int64] | None]:
-    """Begin `work` in a copy of this process as it is now; what is returned waits for its result, or None."""
-    context: Any = get_context("fork")  # whatever a generator remembers, the copy remembers too
-    ours, theirs = context.Pipe(duplex=False)
-
-    def send() -> None:
-        theirs.send(work())
-
-    process = context.Process(target=send)
-    process.start()
-    theirs.close()  # so that reading ends if the copy does
-
-    def result() -> NDArray[np.int64] | None:
-        try:
-            found: NDArray[np.int64] | None = ours.recv() if ours.poll(_SECONDS_FOR_A_COPY) else None
-        except EOFError:
-            found = None
-        process.kill()  # done by now, or stuck: a copy of a process with threads may be
-        process.join()
-        return found
-
-    return result
 
 
 def _of_event(door: Aggregator, pair: Pair, delta: float, miss: float, draws: int) -> float:
@@ -278,8 +259,7 @@ def _of_a_count(mechanism: Mechanism, n_classes: int, delta: float, miss: float,
     for label in range(n_classes):
         above = []
         for grown in (1, 0):
-            counts = np.zeros(n_classes, dtype=np.int64)
-            counts[label] = 10 + grown
+            counts = (10 + grown) * np.eye(n_classes, dtype=np.int64)[label]
             released = mechanism.release_counts(np.broadcast_to(counts, (each, n_classes)))
             above.append(int((released[:, label] > 10).sum()))
         shown.append(epsilon_from_rates(above[0], each, above[1], each, delta, 1 - miss / n_classes))
@@ -354,8 +334,7 @@ def _other_pairs(
     for less in (0, max(1, round(scale / 2))):
         fewer = np.full(n_classes, int(counts[0].sum()), dtype=np.int64)
         fewer[0] -= less
-        step = np.zeros(n_classes, dtype=np.int64)
-        step[:2] = (moved, 0) if single else (moved, -moved)
+        step = np.array([moved, 0 if single else -moved] + [0] * (n_classes - 2))
         level += [Pair(np.roll(fewer + step, by), np.roll(fewer, by), np.array([by])) for by in range(n_classes)]
     of_nearer = min(2 * draws // 5, _MAX_OTHERS) // (2 * len(nearer))
     of_level = min(draws // 5, _MAX_OTHERS) // (2 * len(level))

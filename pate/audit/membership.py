@@ -68,7 +68,7 @@ class CorrectnessGap(Attack):
     def run(self, subject: Subject, options: Options) -> Iterable[AttackResult]:
         asked = asked_about(subject, options)
         assumes = "the attacker has the model's labels, and a record with its true label"
-        scores = (subject.predict(asked.X) == asked.y).astype(float)
+        scores = (subject.model.predict(asked.X) == asked.y).astype(float)
         yield membership_result(self.title, subject, options, assumes, asked, scores)
 
 
@@ -91,12 +91,12 @@ class LabelOnly(Attack):
         asked = asked_about(subject, options)
         X, y, X_public = asked.X, asked.y, subject.data.X_public
         assumes = "the attacker may ask for labels of changed records, as often as he likes, and knows the true label"
-        right = (subject.predict(X) == y).astype(float)
+        right = (subject.model.predict(X) == y).astype(float)
         ways = {"noise": _noisy(X, X_public, options)}
         if X_public.ndim > 2:
             ways["augmentation"] = _shifted(X, options)
         for way, copies in ways.items():  # the unchanged record counts most: whoever errs on it says the least
-            scores = right + np.mean([subject.predict(copy) == y for copy in copies], axis=0)
+            scores = right + np.mean([subject.model.predict(copy) == y for copy in copies], axis=0)
             yield membership_result(f"{self.title}, {way}", subject, options, assumes, asked, scores)
 
 
@@ -361,5 +361,5 @@ def _imputation(X_public: NDArray, column: _Column) -> Callable[[NDArray], NDArr
 def _likelihood(subject: Subject, column: _Column, X: NDArray, y: NDArray[np.int64]) -> NDArray[np.float64]:
     """How likely the model makes each record's label, for each value that the column could have."""
     values, rows = range(len(column.places)), np.arange(len(X))
-    shares = [subject.predict_proba(column.replaced(X, value))[rows, y] for value in values]
+    shares = [subject.model.predict_proba(column.replaced(X, value))[rows, y] for value in values]
     return np.maximum(np.stack(shares, axis=1), _MIN_LIKELIHOOD)

@@ -169,7 +169,7 @@ def _of_baseline(subject: Subject, options: Options) -> list[_Step]:
         return audit_inputs(model, rows, members.y, canaries, y, confidence=sure, X_public=public)
 
     steps: list[_Step] = [
-        ("mislabelled inputs", "published", partial(inputs, others.X, (others.y + 1) % subject.n_classes)),
+        ("mislabelled inputs", "published", partial(inputs, others.X, (others.y + 1) % subject.data.n_classes)),
         ("inputs like no other", "published", partial(inputs, strange, np.zeros(len(strange), dtype=np.int64))),
     ]
     if isinstance(model, DPLinearClassifier):
@@ -227,28 +227,16 @@ def audit_pipeline(
 
 def alone(config: Config) -> Config:
     """The config without what would reach outside the scratch folder, or is not part of what is audited."""
-    left_out: dict[str, Any] = {
-        name: None for name in ("ledger", "sanitise") if name in type(config.budget).model_fields
-    }
-    budget = config.budget.model_copy(update=left_out)
+    names = type(config.budget).model_fields
+    budget = config.budget.model_copy(update={str(name): None for name in ("ledger", "sanitise") if name in names})
     return config.model_copy(update={"backend": "local", "nonprivate": None, "budget": budget})
 
 
-class _Watching:
-    """Tells `watch` what each step released: the noisy sum of gradients."""
-
-    watch: Callable[[NDArray[np.float64]], None]
-    lot_size: int
-
-    def _with_noise(self, gradients: Any, draws: Any) -> list[torch.Tensor]:
-        released: list[torch.Tensor] = super()._with_noise(gradients, draws)  # type: ignore[misc]
-        whole = torch.cat([part.reshape(-1) for part in released]) * self.lot_size
-        self.watch(whole.cpu().numpy().astype(np.float64))
-        return released
-
-
 def _watched(model: DPSGDClassifier, watch: Callable[[NDArray[np.float64]], None], **changed: Any) -> Any:
-    """A model of the same class that can be watched, linear and without preparation, with other parameters."""
+    """A model of the same class, linear and without preparation, with other parameters.
+
+    It tells `watch` what each step released: the noisy sum of gradients.
+    """
     simple: dict[str, Any] = {
         "epsilon": None,
         "classes": (0, 1),
@@ -263,10 +251,15 @@ def _watched(model: DPSGDClassifier, watch: Callable[[NDArray[np.float64]], None
         "learning_rate": _STILL,
         "learning_rate_end": None,
     }
-    cls: Any = type("Watched", (_Watching, type(model)), {})
-    made = cls(**{**model.get_params(deep=False), **simple, **changed})
-    made.watch = watch
-    return made
+
+    def with_noise(self: Any, gradients: Any, draws: Any) -> list[torch.Tensor]:
+        released: list[torch.Tensor] = super(cls, self)._with_noise(gradients, draws)
+        whole = torch.cat([part.reshape(-1) for part in released]) * self.lot_size
+        watch(whole.cpu().numpy().astype(np.float64))
+        return released
+
+    cls: Any = type("Watched", (type(model),), {"_with_noise": with_noise})
+    return cls(**{**model.get_params(deep=False), **simple, **changed})
 
 
 def audit_gradients(
@@ -410,8 +403,7 @@ def _along(released: NDArray[np.float64], canaries: int, clip_norm: float) -> ND
     """The released sum along each canary's gradient, in clipping norms: a linear network's weights [2, canaries] come
     first, and a canary of class 0 pulls down its feature's first weight and pushes up its second."""
     first, second = released[: 2 * canaries].reshape(2, canaries)
-    result: NDArray[np.float64] = (second - first) / (math.sqrt(2) * clip_norm)
-    return result
+    return np.asarray((second - first) / (math.sqrt(2) * clip_norm))
 
 
 def _log_ratio(along: NDArray[np.float64], sigma: float, rate: float) -> NDArray[np.float64]:

@@ -96,7 +96,7 @@ def audit(
         found = Audit(
             name=run.config.name,
             data=run.config.data.source,
-            benchmark=subjects[0].benchmark,
+            benchmark=subjects[0].data.benchmark,
             quick=options.quick,
             models=tuple(map(_audited, subjects)),
             findings=tuple(findings),
@@ -181,7 +181,7 @@ def beside_control(findings: Sequence[AttackResult], control: str) -> list[Attac
 
 def _audited(subject: Subject) -> Audited:
     right = [
-        float((subject.predict(group.X) == group.y).mean())
+        float((subject.model.predict(group.X) == group.y).mean())
         for group in (subject.members.some(10_000, 0), subject.outsiders.some(10_000, 0))
     ]
     return Audited(subject.name, subject.kind, subject.method, subject.epsilon, subject.delta, *right)

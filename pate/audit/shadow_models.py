@@ -15,11 +15,9 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 
 from pate.audit._target import Subject, Trainer
 from pate.audit.membership import Asked, Scores, asked_about, confidence, membership_result
-from pate.audit.results import Attack, AttackResult, Options
+from pate.audit.results import Attack, AttackResult, Options, scratch_folder
 from pate.boundary._guard import guarded
 from pate.components._registry import config_folder, make_importable
 from pate.networks._process import limit_threads, usable_cpus
@@ -118,10 +116,9 @@ class RMIA(_ShadowAttack):
 
     def scores(self, observed: Scores, shadows: Shadows, n_members: int) -> Iterable[tuple[str, Scores]]:
         probable = _probability(shadows.confidence)
-        means = [
-            np.ma.masked_array(probable, ~which).mean(axis=0).filled(0.5) for which in (shadows.inside, ~shadows.inside)
-        ]
-        ratio = _probability(observed) / np.maximum(0.5 * (means[0] + means[1]), 1e-12)
+        groups = (np.ma.masked_array(probable, ~which) for which in (shadows.inside, ~shadows.inside))
+        mean = sum(group.mean(axis=0).filled(0.5) for group in groups) / 2
+        ratio = _probability(observed) / np.maximum(mean, 1e-12)
         population = np.sort(ratio[n_members:])
         share = np.searchsorted(population, ratio, side="right") / len(population)
         yield "RMIA", share + 1e-6 * ratio / max(float(ratio.max()), 1e-12)
@@ -152,10 +149,8 @@ def shadows_for(subject: Subject, asked: Asked, options: Options) -> Shadows:
     trainer: Trainer = subject.trainer if own_kind else subject.reference
     inside = halves(options.shadows, len(asked.X), options.seed)
     task = _Task(trainer, options.seed + 1_000)
-    with ExitStack() as stack:
-        if options.work is None:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="pate-shadows-")))
-        else:
+    with scratch_folder() as folder:
+        if options.work is not None:
             folder = options.work / f"shadows-{_digest(task, asked, options)}"
             make_folder(folder, 0o700)
         files = [folder / f"{number}.npy" for number in range(options.shadows)]
@@ -164,7 +159,7 @@ def shadows_for(subject: Subject, asked: Asked, options: Options) -> Shadows:
             with options.console.track(f"shadow models ({trainer.description})", options.shadows) as update:
                 found = _trained(task, missing, inside, asked.X, asked.y, options.processes)
                 for done, (number, values) in enumerate(found, start=options.shadows - len(missing) + 1):
-                    _store(files[number], values)
+                    write_arrays(files[number], values, durable=False)
                     update(done)
         kept = np.stack([np.load(file, allow_pickle=False) for file in files])
     return Shadows(inside, kept.astype(np.float64), trainer.description, own_kind)
@@ -257,7 +252,3 @@ def _digest(task: _Task, asked: Asked, options: Options) -> str:
         digest.update(repr((array.shape, str(array.dtype))).encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _store(path: Path, values: NDArray[np.float32]) -> None:
-    write_arrays(path, values, durable=False)

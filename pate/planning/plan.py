@@ -452,19 +452,13 @@ def recommend(
     names = sorted(kind_names(), key=lambda name: name != DEFAULT)
     offers = [offer for offer in (kind_of(name).choices(situation) for name in names) if offer]
     if not offers:
-        raise ConfigError(
-            f"{{target_epsilon}}: out of reach with {records:,} records: noise would drown every vote; get more "
-            "records, or allow more",
-            target_epsilon=target_epsilon,
-        )
+        text = f"{{target_epsilon}}: out of reach with {records:,} records: noise would drown every vote; get more "
+        raise ConfigError(f"{text}records, or allow more", target_epsilon=target_epsilon)
     chosen = next((offer for offer in offers if offer[0].suits(situation)), offers[0])
-    passed = [offer[0] for offer in offers[: offers.index(chosen)]]
-    why = chosen[0].why
-    if passed and not near_is_alike:
-        why = (
-            f"{passed[0].voters} would give {passed[0].labels:,} labels within this ε, fewer than the "
-            f"{situation.enough_labels:,} that a student wants"
-        )
+    why, first = chosen[0].why, offers[0][0]
+    if chosen is not offers[0] and not near_is_alike:
+        why = f"{first.voters} would give {first.labels:,} labels within this ε, fewer than the "
+        why += f"{situation.enough_labels:,} that a student wants"
     rest = [offer[0] for offer in offers if offer is not chosen]
     rest += [choice for offer in offers for choice in offer[1:]]
     return Recommendation(chosen[0], why, tuple(rest))

@@ -112,7 +112,9 @@ def test_an_attack_for_each_mechanism_of_a_run(monkeypatch):
         (teachers, ["GNMax(sigma=2.0)"], "a vote moved"),
         (neighbours, ["Histogram(scale=1.0)", "Histogram(scale=2.0)"], "a record that votes once added or removed"),
     ):
-        subject = SimpleNamespace(config=config, kind="student", name="x", n_classes=10, delta=1e-5)
+        subject = SimpleNamespace(
+            config=config, kind="student", name="x", data=SimpleNamespace(n_classes=10), delta=1e-5
+        )
         found = list(MechanismDraws().run(subject, Options(quick=True)))
         assert [one.relation for one in found] == [relation] * len(expected)
         assert all(name in one.note for name, one in zip(expected, found, strict=True))

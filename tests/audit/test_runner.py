@@ -95,7 +95,7 @@ def test_models_are_trained_by_what_is_beside_the_config_of_their_own_run(tmp_pa
         own = Baseline("beside_two_configs.Own", 2, 1.0, 0.0, folder=tmp_path / name)
         assert own.train(X, y, 0).model.whose == name
         plain = NonprivateTrainer("beside_two_configs.Plain", 2, folder=tmp_path / name)
-        assert plain.train(X, y, 0).model.adapter.estimator.whose == name
+        assert plain.train(X, y, 0).adapter.estimator.whose == name
 
 
 def test_what_a_run_of_somebody_else_names_is_no_place_to_import_from(
