@@ -37,6 +37,7 @@ from pate.errors import DataError
 from pate.features import build_features
 from pate.networks._process import one_thread
 from pate.runs._console import Console
+from pate.teachers import Recipe
 
 SETS = ("mnist", "svhn", "adult")
 RECORDS, ASKED, SHADOWS = 3_000, 2_000, 16
@@ -181,7 +182,7 @@ def overfitting(name: str, folder: Path) -> None:
     (data, records, _), rows = small_data(name, folder), []
     for size in SIZES:
         for steps in (150, 1500):
-            trainer = NonprivateTrainer("network", len(data.classes), {**NETWORK, "steps": steps})
+            trainer = NonprivateTrainer(Recipe("network", {**NETWORK, "steps": steps}), data.n_classes)
             subject = subject_of(data, records, size, trainer)
             found = {
                 f.attack: f
@@ -209,7 +210,7 @@ def regularised(name: str, folder: Path, console: Console) -> None:
     }
     options = Options.of(True, examples=1000, shadows=8, processes=1, console=console, work=folder / "shadows")
     for kind, params in kinds.items():
-        subject = subject_of(data, records, 1000, NonprivateTrainer("network", len(data.classes), params))
+        subject = subject_of(data, records, 1000, NonprivateTrainer(Recipe("network", params), data.n_classes))
         subject = replace(subject, outsiders=subject.outsiders.some(1000, 0))
         found: list[AttackResult] = [
             f for attack in (LossThreshold, LiRA, RMIA) for f in attack().run(subject, options)

@@ -10,19 +10,22 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate.components._registry import dotted_names, make_importable
-from pate.config import BaselineConfig, Config
+from pate.config import BaselineConfig, Config, Model
 from pate.data.partition import one_record_per_person
 from pate.data.private import PrivateData, Records, records_of
 from pate.data.public import PublicData
 from pate.errors import DataError, PateError, RunError
 from pate.runs._signatures import is_own
 from pate.runs.run import Run, Version
+
+if TYPE_CHECKING:
+    from pate.teachers import Recipe
 
 Kind = Literal["student", "baseline", "without privacy"]
 Probabilities = NDArray[np.float64]
@@ -184,12 +187,15 @@ def data_of(run: Run, data_dir: Path | None = None) -> tuple[PublicData, Private
 
 def _nonprivate_trainer(config: Config | BaselineConfig, data: PublicData, folder: Path) -> NonprivateTrainer:
     """The config's own `nonprivate` model, else a network with one hidden layer of 64."""
-    chosen, n_classes = config.nonprivate, len(data.classes)
+    from pate.teachers import Recipe, recipe_of
+
+    chosen = config.nonprivate
     if chosen is None:
         shared = {"architecture": "mlp", "hidden": 64, "steps": 600, "batch_size": 64}
-        return NonprivateTrainer("network", n_classes, shared)
-    steps = tuple(step.model_dump() for step in getattr(chosen, "features", ()))
-    return NonprivateTrainer(chosen.name, n_classes, dict(chosen.params), steps, folder)
+        return NonprivateTrainer(Recipe("network", shared, key="nonprivate"), data.n_classes)
+    plain = Recipe(chosen.name, dict(chosen.params), key="nonprivate")
+    recipe = recipe_of(chosen, "nonprivate") if isinstance(chosen, Model) else plain
+    return NonprivateTrainer(recipe, data.n_classes, folder)
 
 
 def _members(run: Run, data: PublicData, private: PrivateData) -> TargetExamples:
@@ -312,29 +318,25 @@ def _from_decisions(estimator: Any, X: NDArray) -> Probabilities | None:
 class NonprivateTrainer:
     """Trains a classifier that a config would name, with its public features, on all examples together."""
 
-    name: str
+    recipe: Recipe
     n_classes: int
-    params: dict[str, Any] = field(default_factory=dict)
-    features: tuple[dict[str, Any], ...] = ()
     folder: Path = field(default=Path(), repr=False, compare=False)
     """Where classes of the user's own are: the run that is attacked beside may have others of these names."""
 
     @property
     def description(self) -> str:
-        given = ", ".join(f"{key}={value}" for key, value in self.params.items())
-        before = "".join(f"{step['name']}, " for step in self.features)
-        return f"{before}{self.name.rpartition('.')[2]}({given})"
+        given = ", ".join(f"{key}={value}" for key, value in self.recipe.params.items())
+        before = "".join(f"{step['name']}, " for step in self.recipe.features)
+        return f"{before}{self.recipe.name.rpartition('.')[2]}({given})"
 
     def train(self, X: NDArray, y: NDArray[np.int64], seed: int) -> Scorer:
-        from pate.features import build_features
         from pate.networks._process import one_thread
-        from pate.teachers import PartClassifier, build_estimator
+        from pate.teachers import PartClassifier
 
         make_importable(self.folder)
-        features = build_features(self.features, "nonprivate.features")
+        features = self.recipe.build_features()
         with one_thread():
-            adapter = PartClassifier(build_estimator(self.name, self.params, seed, "nonprivate.name"))
-            adapter.fit(features.transform(X), y)
+            adapter = PartClassifier(self.recipe.estimator(seed)).fit(features.transform(X), y)
         return _Prepared(features, adapter, self.n_classes)
 
 

@@ -225,18 +225,6 @@ def _best(findings: Sequence[AttackResult], model: str, figure: str) -> AttackRe
     return max(known, key=lambda finding: float(getattr(finding, figure)), default=None)
 
 
-def _bounds_by_kind(findings: Sequence[AttackResult]) -> list[tuple[str, AttackResult]]:
-    """For each model and kind of attack the finding with the largest bound: each is set beside its own claim."""
-    best: dict[str, AttackResult] = {}
-    for finding in findings:
-        if finding.epsilon_lower is not None:
-            kind = "membership" if finding.members is not None else finding.attack.partition(":")[0]
-            name = f"{finding.model}: {kind}"
-            if name not in best or finding.epsilon_lower > (best[name].epsilon_lower or 0.0):
-                best[name] = finding
-    return list(best.items())
-
-
 def _lead(found: Audit) -> str:
     """One paragraph that says what an attacker gained against the run's own model."""
     own = found.models[0]
@@ -244,12 +232,19 @@ def _lead(found: Audit) -> str:
     told = []
     if best is not None and best.auc is not None:
         error = best.auc_error or 0.0
-        chance = abs(best.auc - 0.5) <= 3 * error  # the best of several attacks
         told.append(
             f"Given one record of the training data and one from outside, the best attack ({best.attack}) tells which "
             f"is which in {percent(best.auc)} of cases; guessing gets 50 %."
-            + (" The difference is within what chance explains." if chance else _by_the_groups(found, best))
         )
+        of_control = _best([f for f in found.findings if f.attack == best.attack], "control", "auc")
+        if abs(best.auc - 0.5) <= 3 * error:  # the best of several attacks
+            told.append("The difference is within what chance explains.")
+        elif of_control is not None and (of_control.auc or 0.0) - 0.5 > 3 * (of_control.auc_error or 0.0):
+            told.append(
+                f"A model that never saw the records gives {percent(of_control.auc)}: so the groups differ anyway."
+            )
+        elif of_control is not None:
+            told.append("With a model that never saw the records it is no better than guessing.")
     refuted = [finding for finding in found.findings if finding.refutes]
     if refuted:
         names = ", ".join(sorted({f"{finding.model} ({finding.attack})" for finding in refuted}))
@@ -267,16 +262,6 @@ def _lead(found: Audit) -> str:
         if finding.explained_by_groups
     ]
     return " ".join(told) or "No attack on single records was tried."
-
-
-def _by_the_groups(found: Audit, best: AttackResult) -> str:
-    """What to add where the same attack also tells the groups apart by a model that never saw them."""
-    for finding in found.findings:
-        if finding.model == "control" and finding.attack == best.attack and finding.auc is not None:
-            if finding.auc - 0.5 > 3 * (finding.auc_error or 0.0):
-                return f" A model that never saw the records gives {percent(finding.auc)}: so the groups differ anyway."
-            return " With a model that never saw the records it is no better than guessing."
-    return ""
 
 
 def _tiles(found: Audit) -> list[tuple[str, str]]:
@@ -355,7 +340,13 @@ def _curves(found: Audit, private: bool) -> Section:
 
 
 def _bounds(found: Audit, private: bool) -> Section:
-    title, rows = "ε claimed, and ε shown", _bounds_by_kind(found.findings)
+    """For each model and kind of attack the largest bound, beside its own claim."""
+    title, by_kind = "ε claimed, and ε shown", dict[str, list[AttackResult]]()
+    for finding in found.findings:
+        if finding.epsilon_lower is not None:
+            kind = "membership" if finding.members is not None else finding.attack.partition(":")[0]
+            by_kind.setdefault(f"{finding.model}: {kind}", []).append(finding)
+    rows = [(name, max(some, key=lambda f: f.epsilon_lower or 0.0)) for name, some in by_kind.items()]
     if not rows:
         return Section(title)
     cells = []

@@ -24,6 +24,7 @@ from pate.audit.membership import (
 )
 from pate.audit.results import AttackResult, Options
 from pate.audit.shadow_models import RMIA, LiRA, halves, shadows_for
+from pate.teachers import Recipe
 
 OPTIONS = Options(quick=True, shadows=16, processes=1)
 ATTACKS = (LossThreshold, CorrectnessGap, LabelOnly, LiRA, RMIA)
@@ -207,7 +208,7 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
         TargetExamples(both.X[rows], both.y[rows], np.arange(1600)) for rows in (slice(1600), slice(1600, 3200))
     )
     params = {"architecture": "mlp", "hidden": 128, "steps": 150, "batch_size": 64, "learning_rate": 2e-3}
-    trainer = NonprivateTrainer("network", 10, params)
+    trainer = NonprivateTrainer(Recipe("network", params), 10)
     subject = made_subject(members, outsiders, trainer.train(members.X, members.y, 0), 10)
     gap, loss = (next(iter(attack().run(subject, Options()))) for attack in (CorrectnessGap, LossThreshold))
     assert gap.advantage == pytest.approx(0.056, abs=0.025)

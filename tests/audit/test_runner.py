@@ -30,6 +30,7 @@ from pate.data._sources import load
 from pate.data.private import records_of
 from pate.errors import PateError
 from pate.runs.run import Run
+from pate.teachers import Recipe
 
 ERM = {
     "name": "erm",
@@ -94,7 +95,7 @@ def test_models_are_trained_by_what_is_beside_the_config_of_their_own_run(tmp_pa
     for name in "abab":
         own = Baseline("beside_two_configs.Own", 2, 1.0, 0.0, folder=tmp_path / name)
         assert own.train(X, y, 0).model.whose == name
-        plain = NonprivateTrainer("beside_two_configs.Plain", 2, folder=tmp_path / name)
+        plain = NonprivateTrainer(Recipe("beside_two_configs.Plain", {}), 2, folder=tmp_path / name)
         assert plain.train(X, y, 0).adapter.estimator.whose == name
 
 

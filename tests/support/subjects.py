@@ -12,9 +12,10 @@ from pate.audit._target import NonprivateTrainer, Subject, TargetExamples
 from pate.config import parse_config
 from pate.data.private import Records
 from pate.data.public import PublicData
+from pate.teachers import Recipe
 from support.small_run import CONFIG
 
-OVERFITTING = NonprivateTrainer("sklearn.linear_model.LogisticRegression", 2, {"C": 100.0, "max_iter": 300})
+OVERFITTING = NonprivateTrainer(Recipe("sklearn.linear_model.LogisticRegression", {"C": 100.0, "max_iter": 300}), 2)
 """With more features than records, it separates whatever it is given."""
 
 
