@@ -241,13 +241,11 @@ def _scaled_excess(log_q: Floats, log_ratio: Floats, order: float) -> Floats:
     return result
 
 
-def threshold_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
-    """The largest moment, less 1, of one threshold test at each order; by symmetry for both directions."""
-    return np.array([threshold_excesses(noise, radius, order).max() for order in orders])
-
-
 def threshold_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
-    """The moment over noise of at least −radius … radius, and one more after the move."""
+    """The moment, less 1, of a threshold test over noise of at least −radius … radius, and one more after the move.
+
+    By symmetry the largest is that of both directions.
+    """
     passes, fails = log_test(noise, radius)
     return moment_excess(passes[:-1], passes[1:], order) + moment_excess(fails[:-1], fails[1:], order)
 
@@ -258,13 +256,8 @@ def log_test(noise: IntegerNoise, radius: int) -> tuple[Floats, Floats]:
     return noise.log_test(np.arange(-radius, radius + 2))
 
 
-def two_class_excess(noise: IntegerNoise, radius: int, orders: Floats) -> Floats:
-    """The largest moment, less 1, of argmax over two classes, at each order."""
-    return np.array([two_class_excesses(noise, radius, order).max() for order in orders])
-
-
 def two_class_excesses(noise: IntegerNoise, radius: int, order: float) -> Floats:
-    """The moment over leads of −2·radius … 2·radius + 2 of the class that loses the vote."""
+    """The moment, less 1, of two classes, the one that loses the vote leading by −2·radius … 2·radius + 2."""
     log_win = log_two_class_wins(noise, radius)  # at leads −2·radius − 2 … 2·radius + 2
     log_lose = log_win[::-1]
     return moment_excess(log_win[2:], log_win[:-2], order) + moment_excess(log_lose[2:], log_lose[:-2], order)
@@ -344,9 +337,8 @@ class Plane(Region):
 
 def largest_excess(plane: Plane) -> float:
     """An upper bound of the excess over the whole plane, `TOLERANCE` above what some (x, y) attains."""
-    order = np.array([plane.order])
-    two_class = float(two_class_excess(plane.noise, plane.radius, order)[0])
-    test = float(threshold_excess(plane.noise, plane.radius, order)[0])
+    two_class = float(two_class_excesses(plane.noise, plane.radius, plane.order).max())
+    test = float(threshold_excesses(plane.noise, plane.radius, plane.order).max())
     limit_cases = max(two_class, test)
     inside = max(_search(plane, Outcomes(plane, loses_ties), limit_cases) for loses_ties in (True, False))
     return plane.with_slack(max(limit_cases, inside))

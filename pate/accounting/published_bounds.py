@@ -37,16 +37,6 @@ DEFAULT_ORDERS.setflags(write=False)
 _MAX_MOMENTS = 1000
 
 
-def _lnmax_log_q(counts: npt.ArrayLike, scale: float) -> FloatArray:
-    """Log of an upper bound on the probability that LNMax misses the plurality (2017, Lemma 4).
-
-    With γ = 1/scale and gaps Δⱼ = c₁ − cⱼ, the bound is Σ (2 + γΔⱼ) / (4·exp(γΔⱼ)) over the other classes.
-    It may exceed one; a caller must check where it is of use.
-    """
-    shrunk = _gaps(counts) / parameters.positive(scale, "scale")
-    return np.asarray(np.logaddexp.reduce(np.log((2.0 + shrunk) / 4.0) - shrunk, axis=1), dtype=np.float64)
-
-
 def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> FloatArray:
     """Bounds on the log moments of LNMax's privacy loss: float[queries, lambda_max].
 
@@ -55,12 +45,14 @@ def lnmax_moments(counts: npt.ArrayLike, scale: float, lambda_max: int = 8) -> F
     * 2γ²·l(l+1), for every data set (2017, Theorem 2);
     * 2γ·l, because the loss never exceeds 2γ;
     * log((1−q)·((1−q)/(1−e^{2γ}q))^l + q·e^{2γl}) with q of Lemma 4 (2017, Theorem 3), which holds where
-      q < (e^{2γ}−1)/(e^{4γ}−1) = 1/(e^{2γ}+1).
+      q < (e^{2γ}−1)/(e^{4γ}−1) = 1/(e^{2γ}+1). With gaps Δⱼ = c₁ − cⱼ, q is Σ (2 + γΔⱼ) / (4·exp(γΔⱼ)) over the
+      other classes, a bound on the probability that LNMax misses the plurality; it may exceed one.
 
     Moments of independent queries add up.
     """
     lambda_max = parameters.whole(lambda_max, "lambda_max", least=1, most=_MAX_MOMENTS)
-    log_q = _lnmax_log_q(counts, scale)
+    shrunk = _gaps(counts) / parameters.positive(scale, "scale")
+    log_q: FloatArray = np.logaddexp.reduce(np.log((2.0 + shrunk) / 4.0) - shrunk, axis=1)
     loss = 2.0 / scale
     moments = np.arange(1, lambda_max + 1, dtype=np.float64)
     bound = np.tile(np.minimum(0.5 * loss**2 * moments * (moments + 1.0), loss * moments), (log_q.size, 1))
@@ -87,26 +79,20 @@ def lnmax_epsilon(counts: npt.ArrayLike, scale: float, delta: float, lambda_max:
     return epsilon_from_rdp(moments + 1.0, total / moments, delta)[0]  # (total + ln(1/δ))/l is RDP's conversion
 
 
-def _gnmax_log_q(counts: npt.ArrayLike, sigma: float) -> FloatArray:
-    """Log of an upper bound on the probability that GNMax misses the plurality (2018, Proposition 7).
+def gnmax_rdp(counts: npt.ArrayLike, sigma: float, orders: npt.ArrayLike) -> FloatArray:
+    """Data-dependent RDP of each GNMax answer: float[queries, orders] (2018, Theorem 6).
 
-    Σ ½·erfc((c₁ − cⱼ)/(2σ)) over the other classes, and never more than 1 − 1/classes: the plurality is the
-    likeliest answer.
+    Never more than order/σ², the paper's cost for every data set. Private: do not publish.
+
+    The probability that GNMax misses the plurality is at most Σ ½·erfc((c₁ − cⱼ)/(2σ)) over the other classes
+    (Proposition 7), and never more than 1 − 1/classes: the plurality is the likeliest answer.
     """
     from scipy.special import log_ndtr  # costs 0.3 s: import where used
 
     gaps = _gaps(counts)
     log_tails = log_ndtr(-gaps / (math.sqrt(2.0) * parameters.positive(sigma, "sigma")))
-    cap = math.log1p(-1.0 / (gaps.shape[1] + 1))
-    return np.asarray(np.minimum(np.logaddexp.reduce(log_tails, axis=1), cap), dtype=np.float64)
-
-
-def gnmax_rdp(counts: npt.ArrayLike, sigma: float, orders: npt.ArrayLike) -> FloatArray:
-    """Data-dependent RDP of each GNMax answer: float[queries, orders] (2018, Theorem 6).
-
-    Never more than order/σ², the paper's cost for every data set. Private: do not publish.
-    """
-    return _theorem6(_gnmax_log_q(counts, sigma), sigma, parameters.orders(orders))
+    log_q = np.minimum(np.logaddexp.reduce(log_tails, axis=1), math.log1p(-1.0 / (gaps.shape[1] + 1)))
+    return _theorem6(log_q, sigma, parameters.orders(orders))
 
 
 def threshold_rdp(counts: npt.ArrayLike, threshold: float, sigma1: float, orders: npt.ArrayLike) -> FloatArray:

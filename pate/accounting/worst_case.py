@@ -34,9 +34,7 @@ from pate.accounting._histogram_grid import (
     log_shift_moment,
     moment_excess,
     moves_among_others,
-    threshold_excess,
     threshold_excesses,
-    two_class_excess,
     two_class_excesses,
 )
 from pate.accounting.composition import ORDERS, Orders, RdpGuarantee, rdp_epsilon
@@ -85,7 +83,7 @@ def threshold_test_rdp(noise: IntegerNoise, order: float) -> float:
     plane = Plane(noise, order)
     if noise.scale > LARGEST_TEST_SCALE or not plane.moment_fits:
         return closed_form
-    inside = float(threshold_excess(noise, plane.radius, np.array([order]))[0])
+    inside = float(threshold_excesses(noise, plane.radius, order).max())
     return min(closed_form, _rdp_of(plane.with_slack(inside), order))
 
 
@@ -114,7 +112,7 @@ def argmax_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) -> Query
     return QueryCost(
         times,
         closed_form,
-        lambda orders: _where_usable(two_class_excess, noise, orders, closed_form(orders)),
+        lambda orders: _where_usable(two_class_excesses, noise, orders, closed_form(orders)),
         lambda order: worst_case_rdp(noise, order),
         slow=noise.half_width() > _SLOW_WIDTH,
         argmax_noise=noise,
@@ -126,7 +124,7 @@ def threshold_test_cost(noise: IntegerNoise, times: int, closed_form: RdpCurve) 
     return QueryCost(
         times,
         closed_form,
-        lambda orders: _where_usable(threshold_excess, noise, orders, closed_form(orders)),
+        lambda orders: _where_usable(threshold_excesses, noise, orders, closed_form(orders)),
         lambda order: threshold_test_rdp(noise, order),
     )
 
@@ -252,27 +250,24 @@ def _released_in_full(noise: IntegerNoise, order: float, counts: int) -> float:
     return counts * log_shift_moment(noise, order) * (1 + _ROUNDING) / (order - 1)
 
 
-def _where_usable(
-    excess: Callable[[IntegerNoise, int, Orders], NDArray[np.float64]],
-    noise: IntegerNoise,
-    orders: Orders,
-    closed_form: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """The cost by `excess` at orders up to a few times the noise's scale, and the closed form elsewhere."""
+Excesses = Callable[[IntegerNoise, int, float], Floats]
+
+
+def _where_usable(excesses: Excesses, noise: IntegerNoise, orders: Orders, closed_form: Floats) -> Floats:
+    """The cost by `excesses` at orders up to a few times the noise's scale, and the closed form elsewhere."""
     places = np.minimum(np.searchsorted(ORDERS, orders), len(ORDERS) - 1)
-    return np.minimum(closed_form, _by_excess(excess, noise)[places])
+    return np.minimum(closed_form, _by_excess(excesses, noise)[places])
 
 
 @lru_cache(maxsize=64)
-def _by_excess(
-    excess: Callable[[IntegerNoise, int, Orders], NDArray[np.float64]], noise: IntegerNoise
-) -> NDArray[np.float64]:
-    """The cost by `excess` at each of `ORDERS`; infinite where it is not used. Searches ask for it many times."""
+def _by_excess(excesses: Excesses, noise: IntegerNoise) -> Floats:
+    """The cost by `excesses` at each of `ORDERS`; infinite where it is not used. Searches ask for it many times."""
     usable = (8 * noise.scale > ORDERS) & (noise.scale <= LARGEST_SCALE)
     result = np.full(len(ORDERS), np.inf)
     if usable.any():
-        orders = ORDERS[usable]
-        result[usable] = np.log1p(excess(noise, math.ceil(12 * noise.scale), orders)) / (orders - 1)
+        orders, radius = ORDERS[usable], math.ceil(12 * noise.scale)
+        largest = np.array([excesses(noise, radius, order).max() for order in orders])
+        result[usable] = np.log1p(largest) / (orders - 1)
     return result
 
 

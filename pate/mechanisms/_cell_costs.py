@@ -144,19 +144,15 @@ class SingleCounts(RdpGuarantee):
         return sum(times * cost.pure() for cost, times in self.changes)
 
     def _composed(self, delta: float) -> float:
-        step = self._step()
+        """By a grid fine enough that rounding up the loss of every changed count adds less than half a percent of ε."""
+        n = sum(times for _, times in self.changes)
+        step = min(1e-4, max(1e-7, 0.005 * rdp_epsilon(ORDERS, self.rdp(ORDERS), 1e-5)[0] / n))
         total = None
         for cost, times in self.changes:
             losses = cost.losses(step).self_compose(times)
             total = losses if total is None else total.compose(losses)
         assert total is not None
         return float(total.get_epsilon_for_delta(delta))
-
-    def _step(self) -> float:
-        """A grid fine enough that rounding up the loss of every changed count adds less than half a percent of ε."""
-        n = sum(times for _, times in self.changes)
-        guess = rdp_epsilon(ORDERS, self.rdp(ORDERS), 1e-5)[0]
-        return min(1e-4, max(1e-7, 0.005 * guess / n))
 
 
 @dataclass(frozen=True)

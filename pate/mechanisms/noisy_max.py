@@ -323,20 +323,15 @@ class ConfidentGNMax(Mechanism):
     n_teachers: int | None = parameter(parameters.teachers, default=None, repr=False)
 
     def release(self, counts: Counts, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
-        counts = self._counted(counts)
+        counts = parameters.histograms(counts)
+        if self.n_teachers is not None and (counts.sum(axis=1) != self.n_teachers).any():  # which the cost is for
+            raise parameters.VotesError(f"counts: a row does not hold the votes of {self.n_teachers:,} teachers")
         noisy_max = counts.max(axis=1) + DiscreteGaussian(self.sigma1).sample((len(counts),), entropy)
         labels = np.full(len(counts), UNANSWERED, dtype=np.int64)
         confident = noisy_max >= self.threshold
         if confident.any():
             labels[confident] = GNMax(self.sigma2).release(counts[confident], entropy)
         return labels
-
-    def _counted(self, counts: Counts) -> NDArray[np.int64]:
-        """The histograms, each with as many votes as the cost was computed for."""
-        votes = parameters.histograms(counts)
-        if self.n_teachers is not None and (votes.sum(axis=1) != self.n_teachers).any():
-            raise parameters.VotesError(f"counts: a row does not hold the votes of {self.n_teachers:,} teachers")
-        return votes
 
     def log_outcomes(self, counts: Counts) -> NDArray[np.float64]:
         return self._behind_test(counts.max(axis=1), GNMax(self.sigma2).log_outcomes(counts))

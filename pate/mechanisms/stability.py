@@ -108,9 +108,9 @@ class _SingleStabilityTest(StabilityTest):
         """The noise on the tested number."""
 
     @property
-    @abstractmethod
     def exact_delta(self) -> float:
         """The probability of an answer where the plurality could change, which is at most `query_delta`."""
+        return self._pass_probability(2 * self.votes_per_record)
 
     @abstractmethod
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
@@ -163,8 +163,7 @@ class Subsampling(_SingleStabilityTest):
     n_teachers: int | None = None
 
     def __post_init__(self) -> None:
-        """Settle the number of teachers and the rate: the one that was given, or else the largest that leaves clear
-        votes answered."""
+        """The number of teachers and the rate are settled: the one that was given, or that of `_largest_rate`."""
         super().__post_init__()
         if self.n_teachers is None:
             raise parameters.ParameterError("n_teachers", None, f"{self.name} has to know the number of teachers")
@@ -282,10 +281,6 @@ class MStab(_LaplaceStabilityTest):
     def noise(self) -> DiscreteLaplace:
         return DiscreteLaplace(1 / self.epsilon)
 
-    @property
-    def exact_delta(self) -> float:
-        return self._pass_probability(0)
-
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
         return math.floor(-math.log(self.query_delta) / self.epsilon) + 1 - stable_moves(gap)
 
@@ -326,10 +321,6 @@ class MSamp(Subsampling, _LaplaceStabilityTest):
     @property
     def noise(self) -> DiscreteLaplace:
         return DiscreteLaplace(2 * self.votes_per_record / self.epsilon)
-
-    @property
-    def exact_delta(self) -> float:
-        return self._pass_probability(2 * self.votes_per_record)
 
     def missing_noise(self, gap: ArrayLike) -> NDArray[np.int64]:
         threshold = 2 * self.votes_per_record * (1 - math.log(self.query_delta) / self.epsilon)

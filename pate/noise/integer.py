@@ -90,8 +90,29 @@ class IntegerNoise:
         raise NotImplementedError
 
 
+class _ExponentialTail(IntegerNoise):
+    """P(Z = k + 1)/P(Z = k) = exp(−1/scale) for k ≥ 0."""
+
+    @property
+    def tail_ratio(self) -> float:
+        return math.exp(-1 / self.scale)
+
+    def half_width(self) -> int:
+        return math.ceil(45 * self.scale) + 1  # 2 exp(−45) < 2⁻⁶²
+
+    def sampling_reach(self) -> int:
+        return math.ceil(70 * self.scale) + 1  # 2 exp(−70) < 2⁻⁹⁹
+
+    def _weights(self) -> list[Decimal]:
+        ratio = (-1 / Decimal(self.scale)).exp()
+        weights = [Decimal(1)]
+        for _ in range(self.sampling_reach()):
+            weights.append(weights[-1] * ratio)
+        return weights
+
+
 @dataclass(frozen=True)
-class DiscreteLaplace(IntegerNoise):
+class DiscreteLaplace(_ExponentialTail):
     """P(Z = k) ∝ exp(−|k|/scale)."""
 
     def log_pmf(self, k: ArrayLike) -> NDArray[np.float64]:
@@ -105,22 +126,9 @@ class DiscreteLaplace(IntegerNoise):
         upper = np.log1p(-np.exp(-(np.maximum(k, 0) + 1) / self.scale - log_normaliser))
         return np.where(k < 0, lower, upper)
 
-    @property
-    def tail_ratio(self) -> float:
-        return math.exp(-1 / self.scale)
-
-    def half_width(self) -> int:
-        return math.ceil(45 * self.scale) + 1  # 2 exp(−45) < 2⁻⁶²
-
-    def sampling_reach(self) -> int:
-        return math.ceil(70 * self.scale) + 1  # 2 exp(−70) < 2⁻⁹⁹
-
-    def _weights(self) -> list[Decimal]:
-        return _powers(self.scale, self.sampling_reach())
-
 
 @dataclass(frozen=True)
-class Geometric(IntegerNoise):
+class Geometric(_ExponentialTail):
     """P(Z = k) ∝ exp(−k/scale) for k ≥ 0: exponential noise on the integers."""
 
     one_sided: ClassVar[bool] = True
@@ -135,19 +143,6 @@ class Geometric(IntegerNoise):
 
     def log_sf(self, k: ArrayLike) -> NDArray[np.float64]:
         return -np.maximum(np.asarray(k), 0) / self.scale
-
-    @property
-    def tail_ratio(self) -> float:
-        return math.exp(-1 / self.scale)
-
-    def half_width(self) -> int:
-        return math.ceil(45 * self.scale) + 1
-
-    def sampling_reach(self) -> int:
-        return math.ceil(70 * self.scale) + 1
-
-    def _weights(self) -> list[Decimal]:
-        return _powers(self.scale, self.sampling_reach())
 
 
 @dataclass(frozen=True)
@@ -181,15 +176,6 @@ class DiscreteGaussian(IntegerNoise):
             weights.append(weights[-1] * ratio)
             ratio *= step
         return weights
-
-
-def _powers(scale: float, reach: int) -> list[Decimal]:
-    """exp(−k/scale) for k = 0 … reach."""
-    ratio = (-1 / Decimal(scale)).exp()
-    weights = [Decimal(1)]
-    for _ in range(reach):
-        weights.append(weights[-1] * ratio)
-    return weights
 
 
 @lru_cache(maxsize=64)

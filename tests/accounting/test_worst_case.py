@@ -19,8 +19,8 @@ from pate.accounting._histogram_grid import (
     block_bounds,
     largest_excess,
     moment_excess,
-    threshold_excess,
-    two_class_excess,
+    threshold_excesses,
+    two_class_excesses,
 )
 from pate.accounting.composition import ORDERS, gaussian_rdp, randomised_response_rdp, rdp_epsilon
 from pate.accounting.worst_case import threshold_test_rdp, worst_case_rdp
@@ -208,8 +208,8 @@ def test_blocks_find_the_largest_of_the_whole_grid(noise: IntegerNoise, order: f
     for loses_ties in (True, False):
         pairs = case_moments(plane, loses_ties, x, y)
         largest = max(largest, float(sum(moment_excess(p, q, order) for p, q in pairs).max()))
-    for limit_case in (two_class_excess, threshold_excess):
-        largest = max(largest, float(limit_case(noise, plane.radius, np.array([order]))[0]))
+    for limit_case in (two_class_excesses, threshold_excesses):
+        largest = max(largest, float(limit_case(noise, plane.radius, order).max()))
     assert plane.with_slack(largest) <= largest_excess(plane) <= largest * (1 + 2 * TOLERANCE)
     assert largest_excess(plane) <= math.expm1((order - 1) * worst_case_rdp(noise, order)), "rounded up"
 
@@ -258,7 +258,7 @@ def test_two_classes_by_the_mechanism_itself(mechanism: NoisyMax, order: float) 
     )
     largest = float(sum(moment_excess(before[:, i], after[:, i], order) for i in (0, 1)).max())
     radius = Plane(mechanism.noise, order).radius
-    assert two_class_excess(mechanism.noise, radius, np.array([order]))[0] == pytest.approx(largest, rel=1e-9)
+    assert two_class_excesses(mechanism.noise, radius, order).max() == pytest.approx(largest, rel=1e-9)
 
 
 @pytest.mark.parametrize("noise", SMALL, ids=str)
@@ -279,7 +279,7 @@ def test_laplace_below_zero_is_between_two_cases(noise: IntegerNoise, loses_ties
     plane = Plane(noise, order)
     x, y = square(-15, 15)
     excess = sum(moment_excess(p, q, order) for p, q in case_moments(plane, loses_ties, x, y)).reshape(30, 30)
-    test = float(threshold_excess(noise, plane.radius, np.array([order]))[0])
+    test = float(threshold_excesses(noise, plane.radius, order).max())
     at_zero, at_minus_one = excess[15:16, :], excess[:, 14:15]
     assert (excess[:16] <= np.maximum(at_zero, test) * (1 + 1e-9)).all()
     assert (excess[:, :15] <= np.maximum(at_minus_one, test) * (1 + 1e-9)).all()
@@ -325,7 +325,7 @@ def test_what_lies_beyond_the_search_is_bounded_by_the_slack(noise: IntegerNoise
 def test_a_threshold_test_has_its_slack(order: float) -> None:
     noise = DiscreteGaussian(20.0)
     plane = Plane(noise, order)
-    inside = float(threshold_excess(noise, plane.radius, np.array([order]))[0])
+    inside = float(threshold_excesses(noise, plane.radius, order).max())
     assert plane.slack > 0
     assert math.expm1((order - 1) * threshold_test_rdp(noise, order)) >= plane.with_slack(inside)
 
