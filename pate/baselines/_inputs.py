@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from torch.nn.functional import pad
 from pate.accounting import _parameters as parameters
 from pate.baselines.sampling import KEY_BYTES, ForwardDraws, drawing
 from pate.boundary._guard import raised_by_pate
-from pate.components._registry import nearest
 from pate.errors import ConfigError, DataError, first_line
 from pate.features import Features, build_features
 from pate.networks._architectures import example_tensor
@@ -246,15 +245,10 @@ class Views:
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None) -> Views:
         """Views by the settings of a config; without settings, each example as it is."""
-        if settings is None:
-            return cls()
-        known = [field.name for field in fields(cls)]
-        if not isinstance(settings, Mapping):
-            raise ConfigError(f"views = {settings!r}: must have the keys {', '.join(known)}")
-        for name in settings:
-            if name not in known:
-                raise ConfigError(f"views.{name}: unknown key; {nearest(str(name), known)}")
-        found = cls(**settings)
+        try:
+            found = cls(**(settings or {}))
+        except TypeError:
+            raise ConfigError(f"views = {settings!r}: must have the keys count, shift, flip, and no others") from None
         parameters.queries(found.count, "views.count", least=1)
         parameters.queries(found.shift, "views.shift", least=0)
         if not isinstance(found.flip, bool):

@@ -66,9 +66,12 @@ def trace_of(layer: Any, inputs: Tensor, output_gradient: Tensor) -> _Outer | _S
         weight, bias = (each.sum(places) if places else each for each in (weighted, output_gradient))
         return _Stored(weight, bias.flatten(1), has_bias)
     if isinstance(layer, nn.Conv2d):
-        if _few_places(layer, inputs):
-            return _Convolved(layer, inputs, output_gradient)
         assert not isinstance(layer.padding, str)  # not a plain one
+        height, width = (side + 2 * more for side, more in zip(inputs.shape[2:], layer.padding, strict=True))
+        # Where three tables of doubles, the inner products between places, take less memory than an example's gradient.
+        # On a CPU alone: a GPU may round to half as many bits, or in ways that no count of roundings bounds.
+        if 6 * (height * width) ** 2 < layer.weight.numel() and inputs.device.type == "cpu":
+            return _Convolved(layer, inputs, output_gradient)
         patches = unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (n, inputs, places)
         gradient = output_gradient.flatten(2)  # (n, outputs, places)
         return _Stored(gradient @ patches.transpose(1, 2), gradient.sum(2), has_bias)
@@ -76,16 +79,6 @@ def trace_of(layer: Any, inputs: Tensor, output_gradient: Tensor) -> _Outer | _S
         return _Outer(output_gradient, inputs, has_bias)
     gradient, seen = output_gradient.flatten(1, -2), inputs.flatten(1, -2)
     return _Stored(gradient.transpose(1, 2) @ seen, gradient.sum(1), has_bias)
-
-
-def _few_places(layer: Any, inputs: Tensor) -> bool:
-    """Do inner products between places take less memory than an example's gradient? There are three tables of doubles.
-
-    On a CPU alone: a GPU's convolutions may round to half as many bits, or in ways that no count of roundings bounds.
-    """
-    height, width = (side + 2 * more for side, more in zip(inputs.shape[2:], layer.padding, strict=True))
-    few: bool = 6 * (height * width) ** 2 < layer.weight.numel()
-    return few and inputs.device.type == "cpu"
 
 
 def _lengths(squares: Tensor, dtype: torch.dtype) -> Tensor:
@@ -220,39 +213,33 @@ def never_stopping(total: ClippedSum, module: nn.Module, clip_norm: float) -> Cl
     For modules that were tried on made-up examples: what fails after that is an example's doing, and whether a run goes
     on must not tell that it was there.
     """
-    alone = _one_by_one(module, clip_norm)
+    alone = _one_by_one(module, clip_norm, Exception)
 
     def clipped(inputs: Tensor, targets: Tensor, draws: ForwardDraws | None = None) -> list[Tensor]:
-        try:
+        with suppress(Exception):
             return total(inputs, targets, draws)
-        except Exception:
-            module.zero_grad(set_to_none=True)
-        sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
-        for i in range(len(inputs)):
-            with suppress(Exception):
-                one = alone(inputs[i : i + 1], targets[i : i + 1], draws and draws.only(i))
-                for summed, part in zip(sums, one, strict=True):
-                    summed += part
-        return sums
+        module.zero_grad(set_to_none=True)
+        return alone(inputs, targets, draws)
 
     return clipped
 
 
-def gradient_of_one(module: nn.Module, one_input: Tensor, one_target: Tensor) -> list[Tensor]:
+def _gradient_of_one(module: nn.Module, one_input: Tensor, one_target: Tensor) -> list[Tensor]:
     """The gradient of one example's loss, by parameter; inputs and targets of length 1."""
     loss = cross_entropy(module(one_input), one_target, reduction="sum")
     parameters = list(module.parameters())
     return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
 
 
-def _one_by_one(module: nn.Module, clip_norm: float) -> ClippedSum:
+def _one_by_one(module: nn.Module, clip_norm: float, *passed_over: type[Exception]) -> ClippedSum:
     def clipped(inputs: Tensor, targets: Tensor, draws: ForwardDraws | None = None) -> list[Tensor]:
         sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
         for i in range(len(inputs)):
-            with drawing(draws and draws.only(i)):
-                gradient = gradient_of_one(module, inputs[i : i + 1], targets[i : i + 1])
-            for summed, part in zip(sums, _clip_stored([g.unsqueeze(0) for g in gradient], clip_norm), strict=True):
-                summed += part
+            with suppress(*passed_over):
+                with drawing(draws and draws.only(i)):
+                    gradient = _gradient_of_one(module, inputs[i : i + 1], targets[i : i + 1])
+                for summed, part in zip(sums, _clip_stored([g.unsqueeze(0) for g in gradient], clip_norm), strict=True):
+                    summed += part
         return sums
 
     return clipped
@@ -398,7 +385,7 @@ def way_for(way: str, build: Build, input_shape: Sequence[int], n_classes: int) 
     ConfigError if the network is unfit for all of them, or for the one that was named.
     """
     inputs, targets = made_up(input_shape, n_classes)
-    refuse_memory(build(), inputs, targets)
+    _refuse_memory(build(), inputs, targets)
     if way != "auto":
         wrong = difference(way, build, inputs, targets)
         if wrong is not None:
@@ -423,7 +410,7 @@ def made_up(input_shape: Sequence[int], n_classes: int) -> tuple[Tensor, Tensor]
     return torch.randn(_EXAMPLES, *input_shape, generator=generator), torch.arange(_EXAMPLES) % n_classes
 
 
-def refuse_memory(network: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+def _refuse_memory(network: nn.Module, inputs: Tensor, targets: Tensor) -> None:
     """ConfigError if a forward pass changes a buffer or a weight, or an example's gradient depends on earlier ones."""
     network.train()
     for name, parameter in network.named_parameters():
@@ -438,7 +425,7 @@ def refuse_memory(network: nn.Module, inputs: Tensor, targets: Tensor) -> None:
     except Exception as error:
         raise ConfigError(f"model: cannot take one example by itself ({first_line(error)})") from None
     after = _state(network)
-    for name in [*before, *(name for name in after if name not in before)]:
+    for name in before | after:
         if name not in before or name not in after or not _equal(before[name], after[name]):
             raise ConfigError(
                 f"model: {name} changes in a forward pass, so it would tell of private examples without any noise; "
@@ -455,7 +442,11 @@ def difference(way: str, build: Build, inputs: Tensor, targets: Tensor) -> str |
     clipped and with none; of several examples and of one; with the same draws, such as dropout's masks.
     """
     draws = _made_up_draws(len(inputs))
-    alone = _moved(build())
+    alone, generator = build().train(), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in alone.parameters():
+            fan_in = max(1, parameter[0].numel()) if parameter.ndim > 1 else 100
+            parameter.add_(torch.randn(parameter.shape, generator=generator) / math.sqrt(fan_in))
     weights = alone.state_dict()
     norms = [_norm(_gradient(alone, inputs, targets, i)) for i in range(len(inputs))]
     if not all(0 < norm < math.inf for norm in norms):
@@ -491,20 +482,10 @@ class Buffers:
                 buffer.copy_(self._kept[name])
 
 
-def _moved(network: nn.Module) -> nn.Module:
-    """The network, in training mode, after its weights were moved a little."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            fan_in = max(1, parameter[0].numel()) if parameter.ndim > 1 else 100
-            parameter.add_(torch.randn(parameter.shape, generator=generator) / math.sqrt(fan_in))
-    return network.train()
-
-
 def _gradient(network: nn.Module, inputs: Tensor, targets: Tensor, i: int = 0) -> list[Tensor]:
     """One example's, with the same random draws every time."""
     with _made_up_draws(len(inputs)).only(i).active():
-        return gradient_of_one(network, inputs[i : i + 1], targets[i : i + 1])
+        return _gradient_of_one(network, inputs[i : i + 1], targets[i : i + 1])
 
 
 def _made_up_draws(n: int) -> ForwardDraws:

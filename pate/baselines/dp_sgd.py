@@ -200,11 +200,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         rate = self.lot_size / self.n_records
         steps = max(1, round(self.epochs / rate))
         before: History = [(self.pca_sigma, 1.0, 1)] if self._private_pca else []  # type: ignore[list-item]
-        if self.sigma is None:
+        sigma = self.sigma
+        if sigma is None:
             assert self.epsilon is not None  # checked
             sigma = noise_for(self.epsilon, self.delta, rate, steps, before, self.accountant)
-        else:
-            sigma = self.sigma
         epsilon = epsilon_of([*before, (sigma, rate, steps)], self.delta, self.accountant)
         if self.epsilon is not None and epsilon > self.epsilon:
             most = steps_within(self.epsilon, self.delta, rate, sigma, before, self.accountant)
@@ -242,7 +241,8 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         self._prepare_features(X, X_public, resumed)
         device = resolve_device(self.device)
         network = self._first_network().to(device)
-        marks = record_marks(X, targets.numpy()) if self._may_draw else None
+        may_draw = "." in self.model  # in a forward pass: none of this package's own networks does
+        marks = record_marks(X, targets.numpy()) if may_draw else None
         seen, targets = self._seen(network, X, marks), held(targets, device)
         trained = trained_part(network, self.frozen)
         weights, optimiser = list(trained.parameters()), OPTIMISERS[self.optimiser](trained, self.momentum)
@@ -311,11 +311,6 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
         return way_for(
             self.per_example, lambda: trained_part(self._first_network(), self.frozen), seen, len(self.classes_)
         )
-
-    @property
-    def _may_draw(self) -> bool:
-        """Whether the network may draw anything in a forward pass: none of this package's own does."""
-        return "." in self.model
 
     def _seen(self, network: torch.nn.Module, X: NDArray, marks: Sequence[bytes] | None) -> Seen:
         """What the trained layers see of which records at which step."""
@@ -425,10 +420,10 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             parameters.epsilon(self.epsilon)
         if self.epsilon is None and self.sigma is None:
             raise ConfigError("epsilon, sigma: give a target ε, or the noise multiplier")
-        if self.normalise not in ("groups", "public"):
-            raise ConfigError(f"normalise = {self.normalise!r}: must be 'groups' or 'public'")
-        if self.features not in FEATURES:
-            raise ConfigError(f"features = {self.features!r}: must be one of {', '.join(FEATURES)}")
+        known = {"normalise": ("groups", "public"), "features": FEATURES, "optimiser": OPTIMISERS}
+        for name, choices in known.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(choices)}")
         for name in ("sigma", "pca_sigma", "epochs", "learning_rate"):
             if getattr(self, name) is not None or name not in ("sigma", "pca_sigma"):
                 parameters.positive(getattr(self, name), name)
@@ -437,8 +432,6 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             parameters.queries(getattr(self, name), name, least=1)
         parameters.seed(self.random_state, "random_state")
         draws_for(self.draws, torch.device("cpu"), self.entropy)
-        if self.optimiser not in OPTIMISERS:
-            raise ConfigError(f"optimiser = {self.optimiser!r}: must be one of {', '.join(OPTIMISERS)}")
         parameters.queries(self.frozen, "frozen", least=0)
         resolve_device(self.device)
         Views.of(self.views)

@@ -178,7 +178,7 @@ def test_channels_are_normalised_by_public_images_alone() -> None:
         classifier(**settings).fit(images, Y[:40])
     with pytest.raises(ValueError, match="channels has shape"):
         classifier(**settings).restore(weights | {"channels": np.zeros((2, 5), np.float32)}, model.learned())
-    with pytest.raises(ConfigError, match="normalise = 'batch': must be 'groups' or 'public'"):
+    with pytest.raises(ConfigError, match="normalise = 'batch': must be one of groups, public"):
         classifier(normalise="batch").plan()
 
 

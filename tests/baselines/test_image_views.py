@@ -133,7 +133,7 @@ def test_a_run_goes_on_with_the_view_whose_turn_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("views", "words"),
     [
-        ({"shifts": 2}, "views.shifts: unknown key; did you mean 'shift'"),
+        ({"shifts": 2}, "views = {'shifts': 2}: must have the keys count, shift, flip, and no others"),
         ({"count": 0}, "views.count = 0"),
         ({"count": 2, "shift": -1}, "views.shift = -1"),
         ({"count": 2, "flip": 1}, "views.flip = 1: must be true or false"),
