@@ -10,9 +10,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 
 from pate.components._registry import import_dotted
-from pate.storage._files import sizes, whole_numbers
+from pate.networks._architectures import cnn, device_anew, example_tensor, mlp, resolve_device, seeded
+from pate.storage._files import check_weights, sizes, whole_numbers
 
 _CONTEXT = 800_000_000  # what CUDA and its libraries take in every process
 _RECORDS = 1_000_000_000  # for the records of a stack, whose number is not asked for: it is private
@@ -34,9 +37,6 @@ class Diverged(ValueError):
 
 def _fit_alone(network: Network, X: NDArray, coded: NDArray[np.int64]) -> None:
     """Train one network; `coded` are positions in its `classes_`."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
     network.shape_ = list(X.shape[1:])
     network.network_ = network.build()
     inputs, targets = network.tensor(X), torch.from_numpy(coded).to(network.target_device())
@@ -60,10 +60,6 @@ def fit_stack(networks: Sequence[Network], data: Sequence[tuple[NDArray, NDArray
 
     Each then predicts positions in the sorted labels it has seen, as after `fit` on labels coded so.
     """
-    import torch
-    from torch.func import functional_call, stack_module_state, vmap
-    from torch.nn.functional import cross_entropy
-
     first, shape = networks[0], data[0][0].shape[1:]
     for network in networks:
         network.classes_, network.shape_ = np.arange(n_classes), list(shape)
@@ -115,8 +111,6 @@ class _Batches:
         self._left = np.zeros(0, dtype=np.int64)
 
     def rows(self) -> torch.Tensor:
-        import torch
-
         while len(self._left) < self._size:
             self._left = np.concatenate([self._left, self._random.permutation(self._n)])
         rows, self._left = self._left[: self._size], self._left[self._size :]
@@ -124,8 +118,6 @@ class _Batches:
 
     def moves(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """An affine map for each image of a batch, or None where images are left as they are."""
-        import torch
-
         if inputs.ndim != 4 or not (self._shift or self._turn):
             return None
         height, width = inputs.shape[2:]
@@ -136,16 +128,12 @@ class _Batches:
 
 
 def _move(images: torch.Tensor, moves: torch.Tensor | None) -> torch.Tensor:
-    from torch.nn.functional import affine_grid, grid_sample
-
     if moves is None:
         return images
     return grid_sample(images, affine_grid(moves, list(images.shape), align_corners=False), align_corners=False)
 
 
 def _optimiser(network: Network, weights: Any) -> Any:
-    import torch
-
     return torch.optim.Adam(list(weights), lr=network.learning_rate, weight_decay=network.weight_decay, fused=True)
 
 
@@ -267,15 +255,12 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: NDArray, y: NDArray) -> Network:
         """Train a fresh network."""
-
         self.classes_, coded = np.unique(np.asarray(y), return_inverse=True)
         _fit_alone(self, np.asarray(X), coded.reshape(-1))
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
         """Probabilities, a column for each of `classes_`."""
-        import torch
-
         self.network_.eval()
         with torch.no_grad():
             blocks = [self.network_(block).softmax(1).cpu().numpy() for block in self.tensor(X).split(1024)]
@@ -295,9 +280,6 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def restore(self, weights: dict[str, torch.Tensor], learned: dict[str, Any]) -> Network:
         """The fitted network again, from `weights()` and `learned()`; ValueError if those do not belong together."""
-        from pate.networks._architectures import device_anew
-        from pate.storage._files import check_weights
-
         self.device = device_anew(self.device)
         self.classes_ = np.asarray(whole_numbers(learned["classes"], "classes"))
         self.shape_ = sizes(learned["shape"], "shape")
@@ -311,28 +293,18 @@ class Network(ClassifierMixin, BaseEstimator):
 
     def target_device(self) -> torch.device:
         """Where this process computes: on the GPU that Ray gave it, if any."""
-        from pate.networks._architectures import resolve_device
-
         return resolve_device(self.device)
 
     def build(self) -> Any:
         """Fresh weights for `shape_` and `classes_`, from the seed alone."""
-        import torch
-
-        from pate.networks._architectures import seeded
-
         network: Any = seeded(self._layers, self.random_state or 0)
         return network.to(self.target_device(), memory_format=torch.channels_last)
 
     def tensor(self, X: NDArray) -> torch.Tensor:
         """Examples as the network takes them: images as planes."""
-        from pate.networks._architectures import example_tensor
-
         return example_tensor(X, self.target_device())
 
     def _layers(self) -> Any:
-        from pate.networks._architectures import cnn, mlp
-
         given = self.shape_, len(self.classes_)
         if self.architecture == "mlp":
             depth = 1 if self.depth is None else self.depth

@@ -173,7 +173,8 @@ def config_of(given: Mapping[str, Any], chosen: Chosen, seed: int, n_public: int
 def _kind_named(given: Mapping[str, Any]) -> Kind | None:
     """The voters that parameters name or are for; None where they leave it open."""
     kinds = {name: kind_of(name) for name in kind_names()}
-    own = {name: [n for n in cls.classifier_parameters if not _is_usual(n, given[n])] for name, cls in kinds.items()}
+    changed = {n for n, value in given.items() if value is not None and not (n == "votes_per_record" and value == 1)}
+    own = {name: [n for n in cls.classifier_parameters if n in changed] for name, cls in kinds.items()}
     kind: Kind | None = None
     if given["voters"] != "auto":
         kind = kind_of(given["voters"])
@@ -186,10 +187,6 @@ def _kind_named(given: Mapping[str, Any]) -> Kind | None:
             for parameter in [n for n in own[name] if n not in kind.classifier_parameters]:
                 raise InvalidParameter(f"{parameter}: is for voters = {name!r}; leave it out, or say so")
     return kind
-
-
-def _is_usual(name: str, value: Any) -> bool:
-    return value is None or (name == "votes_per_record" and value == 1)
 
 
 def _recommended(given: Mapping[str, Any], kind: Kind | None, n_public: int, n_classes: int) -> Choice | None:

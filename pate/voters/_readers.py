@@ -152,7 +152,7 @@ def _places(settings: RaySettings) -> list[str]:
 
     if not any(node["Alive"] and node["Resources"].get("CPU", 0) >= 1 for node in ray.nodes()):
         try:
-            ray.get(ray.remote(_nothing).options(num_cpus=1).remote(), timeout=settings.worker_timeout_seconds)
+            ray.get(ray.remote(lambda: None).options(num_cpus=1).remote(), timeout=settings.worker_timeout_seconds)
         except GetTimeoutError:
             raise RunError(_no_room(settings.memory_per_reader)) from None
     found = room()
@@ -168,10 +168,6 @@ def _on_node(what: Any, node: str, options: Mapping[str, Any] | None = None) -> 
 
     there = NodeAffinitySchedulingStrategy(node, soft=True)
     return ray.remote(what).options(num_cpus=0, scheduling_strategy=there, **options or {})
-
-
-def _nothing() -> None:
-    """What a node that computes can do."""
 
 
 def _no_room(memory: int) -> str:

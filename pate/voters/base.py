@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pate.runs.context import RunContext
     from pate.runs.run import Run
     from pate.students._posterior import Labelled
-    from pate.voters.teachers._choice import StandIn
+    from pate.voters.teachers._trials import StandIn
 
 _C = TypeVar("_C", bound=Config)
 

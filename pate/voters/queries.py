@@ -140,7 +140,6 @@ class QueryVoters(Voters[_Q]):
         budget = self.config.budget
         if budget.query_selection != "clusters":
             return public
-
         return public.reordered(_by_clusters(public.X_public, budget.max_queries, self.config.seed))
 
     def check_public(self, public: PublicData) -> None:
@@ -151,7 +150,6 @@ class QueryVoters(Voters[_Q]):
             )
 
     def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
-
         if self.config.budget.adaptive:
             _require_confidence(student, self.config.budget.query_selection)
 

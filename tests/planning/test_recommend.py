@@ -12,7 +12,7 @@ from pate.config import parse_config
 from pate.errors import ConfigError
 from pate.planning.plan import Workload, epsilon_of, recommend, solve_queries, usual_delta
 from pate.voters import voters_of
-from pate.voters.teachers._choice import TeachersChoice
+from pate.voters.teachers._trials import TeachersChoice
 
 DATA = {"source": "csv", "private": "a.csv", "public": "b.csv", "label": "kind", "classes": ["cat", "dog"]}
 

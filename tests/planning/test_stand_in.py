@@ -15,7 +15,7 @@ from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.errors import DataError
 from pate.planning.plan import Workload, epsilon_of
-from pate.voters.teachers._choice import find_number, scaled
+from pate.voters.teachers._trials import find_number, scaled
 
 CONFIG = parse_config(
     {

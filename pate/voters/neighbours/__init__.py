@@ -21,12 +21,12 @@ from pate.config._settings import Budget, Config
 from pate.data._settings import Settings, Several
 from pate.data.private import PrivateData, Shards
 from pate.data.public import PublicData
-from pate.errors import BudgetExceeded, ConfigError, RunError
+from pate.errors import BudgetExceeded, ConfigError, DataError, RunError
 from pate.ledger import Limits
 from pate.mechanisms import Histogram, Mechanism
 from pate.mechanisms._cell_costs import Round, RoundsCost, cost_of, guarantee
 from pate.voters.base import Cost, Plan, RehearsedVotes, Release, Voters
-from pate.voters.neighbours._choice import check_cells, describe_plan, plan_of_rounds, with_target
+from pate.voters.neighbours._choice import describe_plan, plan_of_rounds, with_target
 
 if TYPE_CHECKING:
     from pate.audit.results import OneRunAudit, RecordVotes
@@ -285,7 +285,13 @@ class Neighbours(Voters[NeighboursConfig]):
         return self.config.model_copy(update={"neighbours": changed})
 
     def check_public(self, public: PublicData) -> None:
-        check_cells(self.rounds, len(public.X_public))
+        n_public = len(public.X_public)
+        if n_public < 2:
+            text = f"there is only {n_public} public example: it makes one cell, and no student learns from it"
+            raise DataError(text)
+        for one in self.rounds:
+            if one.cells > n_public:
+                raise ConfigError(f"neighbours.cells = {one.cells}: there are only {n_public} public examples")
 
     def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
         """Raise ConfigError where cells cannot be made: by public features, and by a student's for a later round."""
@@ -415,7 +421,6 @@ class Neighbours(Voters[NeighboursConfig]):
     # What is said of it
 
     def facts(self, public: PublicData, queries: Queries, labelled: int) -> VotersFacts:
-
         from pate.report.schema import VotersFacts
 
         config, rounds = self.config, self.rounds

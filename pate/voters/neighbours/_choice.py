@@ -9,23 +9,13 @@ from typing import Any
 
 from pate.accounting import _parameters as parameters
 from pate.components._registry import counted
-from pate.errors import ConfigError, DataError
+from pate.errors import ConfigError
 from pate.mechanisms import Histogram, build
 from pate.mechanisms._cell_costs import Round, cost_of, guarantee
 from pate.planning.plan import Choice, Situation, describe_parameters, min_noise, round_up, three_digits
 
 _SURE = 0.95
-_MIN_PUBLIC = 2
 _TOLERANCE = 1e-5  # of the noise, relative
-
-
-def check_cells(rounds: Sequence[Round], n_public: int) -> None:
-    """Raise where there are too few public examples, to make the cells of or to learn from."""
-    if n_public < _MIN_PUBLIC:
-        raise DataError(f"there is only {n_public} public example: it makes one cell, and no student learns from it")
-    for round in rounds:
-        if round.cells > n_public:
-            raise ConfigError(f"neighbours.cells = {round.cells}: there are only {n_public} public examples")
 
 
 def plan_of_rounds(rounds: Sequence[Round], votes: int, delta: float, n_classes: int) -> dict[str, Any]:

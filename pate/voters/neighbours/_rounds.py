@@ -71,9 +71,23 @@ class Rounds:
             name = f"round {number} of {len(self.rounds)}, cells {digest(cells)}"
             cell_vote = CellVote(features, cells, self.settings.votes_per_record, n_classes, X_public[:1])
             released = release(name, cell_vote, round.mechanism)
-            labelled = labels_of(self.settings, round.mechanism, released, cells, seen, n_classes)
+            labelled = self._labels(round.mechanism, released, cells, seen, n_classes)
         assert labelled is not None  # there is at least one round
         return labelled
+
+    def _labels(
+        self, mechanism: Mechanism, released: NDArray[np.int64], cells: Cells, seen: NDArray, n_classes: int
+    ) -> Labelled:
+        """What a round says about public examples, from what it released alone."""
+        if mechanism.releases_counts:
+            shares = posterior.shares(released, mechanism.noise)  # type: ignore[attr-defined]
+        else:
+            shares = np.eye(n_classes)[released[:, 0]]
+        least, soft = self.settings.min_vote_share, self.settings.soft
+        if self.settings.label == "cells":
+            return posterior.label_members(shares, cells.nearest(seen)[:, 0], least, soft)
+        found = posterior.label_members(shares, np.arange(len(cells)), least, soft)
+        return Labelled(cells.nearest_examples(seen)[found.rows], found.labels, found.weights)
 
     def features(self, student: Any) -> RecordFeatures | FeatureCache:
         """The features that cells are made in: public ones, cached, or those of a student, which are of one round."""
@@ -100,26 +114,6 @@ def _by_full_path(step: dict[str, Any]) -> dict[str, Any]:
     return step if file is None else step | {"params": {**step["params"], "weights": str(file)}}
 
 
-def labels_of(
-    settings: NeighbourSettings,
-    mechanism: Mechanism,
-    released: NDArray[np.int64],
-    cells: Cells,
-    seen: NDArray,
-    n_classes: int,
-) -> Labelled:
-    """What a round says about public examples, from what it released alone."""
-    if mechanism.releases_counts:
-        shares = posterior.shares(released, mechanism.noise)  # type: ignore[attr-defined]
-    else:
-        shares = np.eye(n_classes)[released[:, 0]]
-    if settings.label == "centres":
-        rows = cells.nearest_examples(seen)
-        found = posterior.label_members(shares, np.arange(len(cells)), settings.min_vote_share, settings.soft)
-        return Labelled(rows[found.rows], found.labels, found.weights)
-    return posterior.label_members(shares, cells.nearest(seen)[:, 0], settings.min_vote_share, settings.soft)
-
-
 def digest(cells: Cells) -> str:
     """Equal for equal cells."""
     content = blake2b(digest_size=8)
@@ -128,7 +122,6 @@ def digest(cells: Cells) -> str:
     return content.hexdigest()
 
 
-HERE = "here"
 PARTS_OF_PERSONS = 128
 """Persons are brought together in so many parts, of which whoever counts has one in memory."""
 
@@ -142,7 +135,7 @@ class LocalVoteCounter:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return (HERE,)
+        return ("here",)
 
     def count(self, cell_vote: CellVote) -> list[PartialCounts]:
         """Everybody's votes."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pate.runs.context import RunContext
     from pate.runs.run import Run
     from pate.students._stage import StudentFeatures
-    from pate.voters.teachers._choice import StandIn
+    from pate.voters.teachers._trials import StandIn
 
 _SECONDS_BETWEEN_COPIES = 10.0
 _RECORDS_TO_LEARN_FROM, _MIN_RECORDS = 10, 5
@@ -223,7 +223,7 @@ class Teachers(QueryVoters[TeachersConfig]):
         workload: Workload,
         progress: Callable[[str], None],
     ) -> StandIn:
-        from pate.voters.teachers._choice import find_number
+        from pate.voters.teachers._trials import find_number
 
         return find_number(self.config, public, known, records, target_epsilon, workload, progress=progress)
 
@@ -332,14 +332,8 @@ class Teachers(QueryVoters[TeachersConfig]):
         from pate.voters.teachers._worker import Teaching
         from pate.voters.teachers.ensemble import Ensemble, private_records
 
-        config, run, console, clock, options = (
-            round_.config,
-            context.run,
-            context.console,
-            context.clock,
-            context.options,
-        )
-        public = context.public
+        config, public, run, options = round_.config, context.public, context.run, context.options
+        console, clock = context.console, context.clock
         with console.working("splitting private records into parts"):
             records = private_records(config, private, run)
         if records.left_out:
@@ -411,7 +405,7 @@ class Teachers(QueryVoters[TeachersConfig]):
 
     @classmethod
     def choices(cls, situation: Situation) -> Sequence[Choice]:
-        from pate.voters.teachers._choice import teachers_choices
+        from pate.voters.teachers._trials import teachers_choices
 
         return teachers_choices(situation)
 

@@ -31,7 +31,6 @@ from pate.voters.teachers._worker import (
     PartData,
     RemotePart,
     Teaching,
-    WarmUp,
     Worker,
     WorkerKind,
     kinds_of_workers,
@@ -359,18 +358,16 @@ class Pool:
         starting = self._starting.pop(reference)
         worker, kind = starting.worker, starting.kind
         try:
-            arrival: WarmUp = ray.get(reference)
+            node, lacks_gpu = ray.get(reference)
         except RayError as error:
             self._count_death(_node_lost(worker, error))
             return
-        if len(self._schedule.workers) >= self._most and self._schedule.of_kind(
-            kind
-        ):  # one of another kind was quicker
+        if len(self._schedule.workers) >= self._most and self._schedule.of_kind(kind):  # another kind was quicker
             ray.kill(worker)
             return
         self._schedule.join(worker, kind)
-        self._nodes[worker] = arrival.node
-        if arrival.lacks_gpu and not self._told_of_gpus:
+        self._nodes[worker] = node
+        if lacks_gpu and not self._told_of_gpus:
             self._told_of_gpus = True
             self._say("note: workers were given GPUs that torch cannot use; networks train on the CPU")
 

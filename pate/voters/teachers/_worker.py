@@ -138,14 +138,6 @@ class Trained:
     failure: str | None
 
 
-@dataclass(frozen=True)
-class WarmUp:
-    """Where a worker is (the id of its node), and whether torch cannot use the GPU that it was given."""
-
-    node: str
-    lacks_gpu: bool
-
-
 @guarded_class("a teacher worker")
 class Worker:
     """Owns the teachers of some parts."""
@@ -170,8 +162,10 @@ class Worker:
         """The id of the process it runs in."""
         return os.getpid()
 
-    def warm_up(self, recipes: Sequence[int] = (), X_public: NDArray | None = None, gpu: bool = False) -> WarmUp:
-        """Ready to work: where, and whether torch lacks the `gpu` that Ray gave it.
+    def warm_up(
+        self, recipes: Sequence[int] = (), X_public: NDArray | None = None, gpu: bool = False
+    ) -> tuple[str, bool]:
+        """Ready to work: on the node of which id, and whether torch lacks the `gpu` that Ray gave it.
 
         Given public examples, each of these kinds of teachers is tried on a few of them first, which loads what the
         first real one would otherwise wait for.
@@ -182,12 +176,12 @@ class Worker:
             for recipe in recipes:
                 with suppress(Exception):
                     self._seconds_per_teacher(recipe, X_public, _EXAMPLES_TO_TRY * self._n_classes, stack=0)
-        lacks_gpu = False
+        node: str = ray.get_runtime_context().get_node_id()
         if gpu:
             import torch
 
-            lacks_gpu = not torch.cuda.is_available()
-        return WarmUp(ray.get_runtime_context().get_node_id(), lacks_gpu)
+            return node, not torch.cuda.is_available()
+        return node, False
 
     def probe(self, recipe: int, X_public: NDArray, n_records: int, stack: int = 1) -> float | str:
         """Seconds per teacher, measured on public examples with made-up labels, or what is wrong with the recipe."""
@@ -210,18 +204,19 @@ class Worker:
         X, y = X_public[rng.integers(len(X_public), size=size)], np.arange(size) % self._n_classes
         kind, features = self._kinds[recipe], self._features(recipe)
         teacher = PartClassifier(kind.estimator(0))
-        _quietly(lambda: teacher.fit(features.transform(X), y))
-        unpack(pack(teacher), kind)
-        _checked_votes(_quietly(lambda: teacher.predict(features.transform(X[:3]))), 3, self._n_classes)
-        limit_torch_threads(self._threads)
-        started = time.perf_counter()
-        if stack == 0:
-            return 0.0
-        if stack > 1:
-            job = TrainingJob(recipe, tuple(range(stack)))
-            _quietly(lambda: self._fit_stack(job, dict.fromkeys(job.parts, (features.transform(X), y))))
-        else:
-            _quietly(lambda: teacher.fit(features.transform(X), y))
+        with warnings.catch_warnings(action="ignore"):
+            teacher.fit(features.transform(X), y)
+            unpack(pack(teacher), kind)
+            _checked_votes(teacher.predict(features.transform(X[:3])), 3, self._n_classes)
+            limit_torch_threads(self._threads)
+            if stack == 0:
+                return 0.0
+            started = time.perf_counter()
+            if stack > 1:
+                job = TrainingJob(recipe, tuple(range(stack)))
+                self._fit_stack(job, dict.fromkeys(job.parts, (features.transform(X), y)))
+            else:
+                teacher.fit(features.transform(X), y)
         return (time.perf_counter() - started) / stack
 
     def train(self, job: TrainingJob, data: Mapping[int, Records | RemotePart]) -> list[Trained]:
@@ -276,8 +271,8 @@ class Worker:
         Each teacher gets examples of its own: one that scales them in place must not reach the next.
         """
         try:
-            with seeded_globally(seed_of_part(self._seed, part)):
-                return _checked_votes(_quietly(lambda: teacher.predict(X.copy())), len(X), self._n_classes)
+            with seeded_globally(seed_of_part(self._seed, part)), warnings.catch_warnings(action="ignore"):
+                return _checked_votes(teacher.predict(X.copy()), len(X), self._n_classes)
         except Exception:
             return np.zeros(len(X), dtype=np.int64)
 
@@ -287,10 +282,10 @@ class Worker:
         for attempt in range(_ATTEMPTS):
             seed = seed_of_part(self._seed, part, attempt)
             try:
-                with seeded_globally(seed):
+                with seeded_globally(seed), warnings.catch_warnings(action="ignore"):
                     teacher = PartClassifier(self._kinds[recipe].estimator(seed))
                     transformed = self._features(recipe).transform(X)
-                    _quietly(lambda t=teacher, Z=transformed: t.fit(Z, y).predict(Z[:1]))  # type: ignore[misc]
+                    teacher.fit(transformed, y).predict(transformed[:1])
                 return teacher, pack(teacher), failure
             except Exception as error:
                 failure = type(error).__name__
@@ -364,12 +359,6 @@ def _checked_votes(votes: Any, n_examples: int, n_classes: int) -> NDArray[np.in
         raise ValueError(f"predict gave {votes.shape} for {n_examples} examples: one class each is wanted")
     result: NDArray[np.int64] = votes.reshape(n_examples).astype(np.int64)
     return result
-
-
-def _quietly(action: Callable[[], Any]) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return action()
 
 
 _GPU_BYTES = 16_000_000_000  # the smallest GPU in common use: a share must fit on any
