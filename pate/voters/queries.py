@@ -334,8 +334,7 @@ def ask_actively(
     for number, size in enumerate(np.diff(edges)):
         if number == len(chosen):
             shares = _shares(X, rows, labels, config, console)
-            choose = _doubtful if config.budget.query_selection == "uncertainty" else _of_each_class
-            chosen.append(choose(X, rows, shares, int(size), config.seed).tolist())
+            chosen.append(_next_rows(X, rows, shares, int(size), config).tolist())
             directory.note(path.name, chosen)
             directory.sync()
         new = np.array(chosen[number], dtype=np.int64)
@@ -358,29 +357,28 @@ def _shares(
         return np.asarray(student.predict_proba(X), dtype=np.float64)
 
 
-def _doubtful(
-    X: NDArray, asked: NDArray[np.int64], shares: NDArray[np.float64] | None, size: int, seed: int
+def _next_rows(
+    X: NDArray, asked: NDArray[np.int64], shares: NDArray[np.float64] | None, size: int, config: QueryConfig
 ) -> NDArray[np.int64]:
-    """Rows not yet asked about: of the most doubtful, whose first guess leads least, `size` unlike each other."""
-    if shares is None:
-        return _unlike(X, np.setdiff1d(np.arange(len(X)), asked), size, seed)
-    ordered = np.sort(shares, axis=1)
-    lead = ordered[:, -1] - (ordered[:, -2] if shares.shape[1] > 1 else 0.0)
-    return _unlike(X, _first(-lead, asked, _DOUBTFUL * size), size, seed)
+    """Rows not yet asked about, unlike each other.
 
+    Any of them while a student tells no classes apart; then those whose first guess leads least; or for balance, as
+    many for each class, of those that have the largest share of it.
+    """
 
-def _of_each_class(
-    X: NDArray, asked: NDArray[np.int64], shares: NDArray[np.float64] | None, size: int, seed: int
-) -> NDArray[np.int64]:
-    """Rows not yet asked about: as many for each class, of those that have the largest share of it, unlike others."""
+    def unlike(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+        return rows[_by_clusters(X[rows], n, config.seed)[:n]]
+
     if shares is None or shares.shape[1] < 2:
-        return _unlike(X, np.setdiff1d(np.arange(len(X)), asked), size, seed)
+        return unlike(np.setdiff1d(np.arange(len(X)), asked), size)
+    if config.budget.query_selection == "uncertainty":
+        second, first = np.sort(shares, axis=1)[:, -2:].T
+        return unlike(_first(second - first, asked, _DOUBTFUL * size), size)
     chosen = np.zeros(0, dtype=np.int64)
     ends = np.linspace(0, size, shares.shape[1] + 1).astype(int)
-    for label, wanted in enumerate(np.diff(ends)):
-        known = np.concatenate([asked, chosen])
-        likely = _first(shares[:, label], known, _DOUBTFUL * int(wanted))
-        chosen = np.concatenate([chosen, _unlike(X, likely, int(wanted), seed)])
+    for label, wanted in enumerate(np.diff(ends).tolist()):
+        likely = _first(shares[:, label], np.concatenate([asked, chosen]), _DOUBTFUL * wanted)
+        chosen = np.concatenate([chosen, unlike(likely, wanted)])
     return chosen
 
 
@@ -399,11 +397,6 @@ def _require_confidence(student: Any, order: str = "uncertainty") -> None:
             f"budget.query_selection = {order!r}: the student has no predict_proba; use another, or "
             "query_selection: clusters"
         )
-
-
-def _unlike(X: NDArray, rows: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Choose `size` of these rows that are unlike each other."""
-    return rows[_by_clusters(X[rows], size, seed)[:size]]
 
 
 _COMPONENTS = 50

@@ -12,7 +12,6 @@ import hmac
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol
 
 from pate.errors import RunError
 from pate.runs._files import TEACHERS
@@ -23,23 +22,13 @@ _STACKS = "stacks"
 _NO_PART = 2**63  # what the seal of that file counts for
 
 
-class Store(Protocol):
-    """Where an ensemble keeps trained teachers, as bytes by part. `load` gives None for a part that is not there.
+class InMemory:
+    """Trained teachers, as bytes by part, while the process lives. `load` gives None for one that is not there.
 
     `failure` is the kind of error, if the teacher is a stand-in or a second try. `stacked` gives the kinds of teachers
     that are trained in stacks only because there were GPUs when the first was trained: decided then, kept from then
     on, so that a run which goes on elsewhere trains the same stacks.
     """
-
-    def save(self, part: int, payload: bytes, failure: str | None = None) -> None: ...
-
-    def load(self, part: int) -> bytes | None: ...
-
-    def stacked(self, now: Collection[int]) -> tuple[int, ...]: ...
-
-
-class InMemory:
-    """A store that lives as long as its process."""
 
     def __init__(self) -> None:
         self.failures: dict[int, str] = {}
@@ -61,7 +50,7 @@ class InMemory:
 
 
 class TeacherFiles:
-    """One file per part.
+    """Trained teachers on disk, one file per part: what `InMemory` does, beyond a crash.
 
     `user` is a secret of the user's (`pate.runs._signatures.user_secret`); with `trusted`, files that the run wrote
     elsewhere, or for somebody else, are used too.
@@ -142,3 +131,7 @@ class TeacherFiles:
         """Of the run, and of the user."""
         content = part.to_bytes(8, "little") + payload
         return hmac.digest(self._key, content, "sha256") + hmac.digest(self._user, content, "sha256")
+
+
+Store = InMemory | TeacherFiles
+"""Where an ensemble keeps what it has trained."""

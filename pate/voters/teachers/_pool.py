@@ -93,35 +93,6 @@ def joined(blocks: Sequence[PartialCounts]) -> PartialCounts:
 _FIRST_SAID, _SAID_EVERY = 5.0, 30.0  # seconds
 
 Say = Callable[[str], None]
-
-
-class Patience:
-    """How long a run has been without the workers it needs: says so now and then, and ends it when it is too long."""
-
-    def __init__(self, wait: float, say: Say) -> None:
-        self._wait, self._say = wait, say
-        self._since: float | None = None
-        self._told = 0.0
-
-    def has_all(self) -> None:
-        """It has what it needs: the time begins anew."""
-        self._since = None
-
-    def lacks(self, what: Callable[[], str]) -> None:
-        """It has not; `what` tells what it waits for."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since, self._told = now, now - _SAID_EVERY + _FIRST_SAID
-        left = self._since + self._wait - now
-        if left <= 0:
-            text = f"{self._wait:g} s (ray.worker_timeout_seconds) were not enough for {what()}; "
-            text += "go on with {resume} when there is room"
-            raise RunError(text, resume=True)
-        if now - self._told >= _SAID_EVERY:
-            self._told = now
-            self._say(f"waiting for {what()}; {left:.0f} s more (ray.worker_timeout_seconds)")
-
-
 _MAX_DEATHS = 10  # workers that may die without one teacher getting finished in between
 _MAX_PENDING = 128  # workers asked for and not there yet: demand enough to grow by, and no flood
 _SECONDS_TO_START = 20.0  # of a worker that has a place; one that is not there by then waits for one
@@ -168,7 +139,8 @@ class Pool:
         if started_here():  # more would wait for nothing, and have to be taken back when the run is interrupted
             self._most = min(self._most, max(1, sum(fits(kind.needs) for kind in set(self._kinds))))
         self._least = min(settings.workers.min, len(self._jobs))
-        self._patience = Patience(settings.worker_timeout_seconds, say)
+        self._lacking_since: float | None = None
+        self._told = 0.0
         self._actor, self._shared = ray.remote(Worker), ray.put(teaching)
         self._examples: Any = None
         self._seconds: Sequence[float] = ()
@@ -207,10 +179,10 @@ class Pool:
     def wait_for(self, workers: int) -> None:
         """Until so many workers are ready, at most the configured time from when there were none."""
         while (there := len(self._schedule.workers)) < workers:
-            self._patience.lacks(lambda: self._lack(self._kinds, f"{there} of the first {workers} are there"))
+            self._lack(self._kinds, f"{there} of the first {workers} are there")
             self._ask_for_workers()
             self._look_for_results()
-        self._patience.has_all()
+        self._lack(())
 
     def probe(self, X_public: NDArray, n_records: int) -> float:
         """Try every recipe on public examples; returns the expected seconds of training on the nodes that there are.
@@ -443,18 +415,31 @@ class Pool:
             )
             self._store.save(part, payload, "GivenUp")
             self._unreadable.discard(part)
-        stuck = self._schedule.stuck
-        if stuck:
-            left = f"{len(self._schedule.held)} of {len(self._teaching.assignment)} teachers are there"
-            self._patience.lacks(lambda: self._lack(stuck, left))
-        else:
-            self._patience.has_all()
+        there = f"{len(self._schedule.held)} of {len(self._teaching.assignment)} teachers are there"
+        self._lack(self._schedule.stuck, there)
 
-    def _lack(self, kinds: Sequence[Any], so_far: str) -> str:
-        """What is waited for, and what the cluster has of it."""
+    def _lack(self, kinds: Sequence[Any], so_far: str = "") -> None:
+        """Say now and then that workers of `kinds` are lacking, and end the run when it is too long.
+
+        Without any, the run has what it needs: the time begins anew.
+        """
+        if not kinds:
+            self._lacking_since = None
+            return
+        now, wait = time.monotonic(), self._settings.worker_timeout_seconds
+        if self._lacking_since is None:
+            self._lacking_since, self._told = now, now - _SAID_EVERY + _FIRST_SAID
+        left = self._lacking_since + wait - now
+        if left > 0 and now - self._told < _SAID_EVERY:
+            return
         lacking = [kind for kind in dict.fromkeys(kinds) if not self._schedule.of_kind(kind)] or list(kinds)
         each = " and one with ".join(str(kind) for kind in dict.fromkeys(lacking))
-        return f"a worker with {each} ({so_far}): {describe_resources([kind.needs for kind in lacking])}"
+        what = f"a worker with {each} ({so_far}): {describe_resources([kind.needs for kind in lacking])}"
+        if left <= 0:
+            text = f"{wait:g} s (ray.worker_timeout_seconds) were not enough for {what}; "
+            raise RunError(text + "go on with {resume} when there is room", resume=True)
+        self._told = now
+        self._say(f"waiting for {what}; {left:.0f} s more (ray.worker_timeout_seconds)")
 
 
 def _node_lost(worker: Any, error: Exception) -> bool:
