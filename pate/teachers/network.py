@@ -24,35 +24,8 @@ _COPIES_OF_OUTPUTS = 3  # kept for the way back, their gradients, and room for t
 _BYTES = 4
 
 
-def _planes(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of an example as a tensor, channels first."""
-    if len(shape) == 2:
-        return (1, *shape)
-    return (shape[2], *shape[:2]) if len(shape) == 3 else tuple(shape)
-
-
 class Diverged(ValueError):
     """Training ended in weights that are NaN or infinite."""
-
-
-def _fit_alone(network: Network, X: NDArray, coded: NDArray[np.int64]) -> None:
-    """Train one network; `coded` are positions in its `classes_`."""
-    network.shape_ = list(X.shape[1:])
-    network.network_ = network.build()
-    inputs, targets = network.tensor(X), torch.from_numpy(coded).to(network.target_device())
-    batches, optimiser = _Batches(network, len(X)), _optimiser(network, network.network_.parameters())
-    network.network_.train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(network.random_state or 0)  # for layers that draw, such as dropout
-        for step in range(network.steps):
-            _set_rate(optimiser, network, step)
-            rows = batches.rows()
-            moved = _move(inputs[rows], batches.moves(inputs))
-            optimiser.zero_grad(set_to_none=True)
-            cross_entropy(network.network_(moved), targets[rows]).backward()
-            optimiser.step()
-    if diverged(network):
-        raise Diverged
 
 
 def fit_stack(networks: Sequence[Network], data: Sequence[tuple[NDArray, NDArray[np.int64]]], n_classes: int) -> None:
@@ -239,7 +212,8 @@ class Network(ClassifierMixin, BaseEstimator):
 
             for module in network.modules():
                 module.register_forward_hook(count)
-            network.eval()(torch.empty(self.batch_size, *_planes(shape)))
+            blank = np.zeros((self.batch_size, *shape), dtype=np.float32)
+            network.eval()(example_tensor(blank, torch.device("meta")))
         each = _COPIES_OF_WEIGHTS * weights + _COPIES_OF_OUTPUTS * outputs[0]
         return _CONTEXT + _RECORDS + stack * _BYTES * each
 
@@ -256,7 +230,23 @@ class Network(ClassifierMixin, BaseEstimator):
     def fit(self, X: NDArray, y: NDArray) -> Network:
         """Train a fresh network."""
         self.classes_, coded = np.unique(np.asarray(y), return_inverse=True)
-        _fit_alone(self, np.asarray(X), coded.reshape(-1))
+        X = np.asarray(X)
+        inputs, targets = self.tensor(X), torch.from_numpy(coded.reshape(-1)).to(self.target_device())
+        self.shape_ = list(X.shape[1:])
+        self.network_ = self.build()
+        batches, optimiser = _Batches(self, len(X)), _optimiser(self, self.network_.parameters())
+        self.network_.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.random_state or 0)  # for layers that draw, such as dropout
+            for step in range(self.steps):
+                _set_rate(optimiser, self, step)
+                rows = batches.rows()
+                moved = _move(inputs[rows], batches.moves(inputs))
+                optimiser.zero_grad(set_to_none=True)
+                cross_entropy(self.network_(moved), targets[rows]).backward()
+                optimiser.step()
+        if diverged(self):
+            raise Diverged
         return self
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float32]:
