@@ -122,13 +122,9 @@ class NeighbourSettings(Settings):
         return content
 
     @model_validator(mode="after")
-    def _can_be_refined(self) -> NeighbourSettings:
+    def _check_rounds(self) -> NeighbourSettings:
         if self.refine and (not self.soft or self.label != "cells"):
             raise ValueError(f"refine = {self.refine}: needs soft: true and label: cells")
-        return self
-
-    @model_validator(mode="after")
-    def _check_rounds(self) -> NeighbourSettings:
         for number, one in enumerate(self.all_rounds()):
             if one.features == "student" and number == 0:
                 raise ValueError("rounds.0.features = 'student': there is no student before the first round")

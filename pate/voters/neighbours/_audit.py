@@ -8,10 +8,9 @@ show. *student*: the probability that the student gives to the canary's own labe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +96,7 @@ def _find_scores(
         replayed = _released_rounds(voters, run, n_classes)
     ratios, replays = np.zeros(len(canaries)), np.zeros(len(canaries))
     for one, other in zip(rounds, replayed, strict=True):
-        honest = _votes(one.cell_vote, records)
+        honest = LocalVoteCounter(records, b"key").count(one.cell_vote)[0].counts
         ours, theirs = _votes_of_each(one.cell_vote, canaries)
         ratios += _log_ratios(one.mechanism, one.released, honest, ours, theirs)
         difference = _as_counts(one.released, n_classes) - _as_counts(other.released, n_classes)
@@ -126,8 +125,7 @@ def _first_cell_vote(voters: Neighbours, public: PublicData) -> CellVote:
     return CellVote(features, cells, settings.votes_per_record, public.n_classes)
 
 
-@dataclass(frozen=True)
-class _Round:
+class _Round(NamedTuple):
     cell_vote: CellVote
     mechanism: Mechanism
     released: NDArray[np.int64]
@@ -152,10 +150,6 @@ def _released_rounds(voters: Neighbours, run: Run, n_classes: int) -> list[_Roun
     return found
 
 
-def _votes(cell_vote: CellVote, records: Records) -> NDArray[np.int64]:
-    return LocalVoteCounter(records, b"key").count(cell_vote)[0].counts
-
-
 def _votes_of_each(cell_vote: CellVote, canaries: Canaries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Votes [canaries, cells, classes] of each canary alone, if its coin says in and if it says out."""
     shape = (len(canaries), len(cell_vote.cells), cell_vote.n_classes)
@@ -177,18 +171,18 @@ def _log_ratios(
     theirs: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """ln P[released | canary in] − ln P[released | out], each canary as if it were the only one."""
-    result = np.zeros(len(ours))
-    for i in range(len(ours)):
-        cells = np.flatnonzero((ours[i] + theirs[i]).any(axis=1))
-        inside, outside = honest[cells] + ours[i, cells], honest[cells] + theirs[i, cells]
+
+    def log_likelihood(counts: NDArray[np.int64], seen: NDArray[np.int64]) -> float:
         if mechanism.releases_counts:
             noise: Any = mechanism.noise  # type: ignore[attr-defined]
-            result[i] = (noise.log_pmf(released[cells] - inside) - noise.log_pmf(released[cells] - outside)).sum()
-        else:
-            rows, labels = np.arange(len(cells)), released[cells, 0]
-            result[i] = (
-                mechanism.log_outcomes(inside)[rows, labels] - mechanism.log_outcomes(outside)[rows, labels]
-            ).sum()
+            return float(noise.log_pmf(seen - counts).sum())
+        return float(mechanism.log_outcomes(counts)[np.arange(len(seen)), seen[:, 0]].sum())
+
+    result = np.zeros(len(ours))
+    for i, (us, them) in enumerate(zip(ours, theirs, strict=True)):
+        cells = np.flatnonzero((us + them).any(axis=1))
+        inside, outside = honest[cells] + us[cells], honest[cells] + them[cells]
+        result[i] = log_likelihood(inside, released[cells]) - log_likelihood(outside, released[cells])
     return result
 
 

@@ -116,7 +116,6 @@ class PrivateRecords:
     """How many private records there are, those of each part, and how to close what holds them."""
 
     n_records: int
-    n_parts: int
     of_part: Callable[[int], Any]
     close: Callable[[], None] = lambda: None
     left_out: int = 0
@@ -125,9 +124,7 @@ class PrivateRecords:
 def split_records(config: TeachersConfig, records: AllRecords, key: bytes) -> PrivateRecords:
     """Records by part, of those that this process has read."""
     rows, X, y = parts_of(config, records, key), records.X, records.y
-    return PrivateRecords(
-        len(X), config.n_teachers, lambda part: (X[rows[part]], y[rows[part]]), left_out=records.left_out
-    )
+    return PrivateRecords(len(X), lambda part: (X[rows[part]], y[rows[part]]), left_out=records.left_out)
 
 
 def private_records(config: TeachersConfig, private: PrivateData, directory: Run) -> PrivateRecords:
@@ -143,7 +140,7 @@ def private_records(config: TeachersConfig, private: PrivateData, directory: Run
         def of_part(part: int) -> RemotePart:
             return RemotePart(readers.actors, part)
 
-        found = PrivateRecords(readers.records, config.n_teachers, of_part, readers.close, readers.left_out)
+        found = PrivateRecords(readers.records, of_part, readers.close, readers.left_out)
     if found.left_out:
         directory.note(LEFT_OUT, {"records_without_valid_id": found.left_out})
     return found
