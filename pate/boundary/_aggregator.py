@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cached_property, wraps
+from functools import cached_property, partialmethod
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -284,17 +284,9 @@ def votes_collected(X: NDArray, private: Path, key: bytes) -> bool:
 
 def _calls_the_actor(cls: type[RemoteAggregator]) -> type[RemoteAggregator]:
     """Replace each public method that a class inherits by one that calls it in the actor."""
-
-    def remote(name: str, local: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(local)
-        def call(self: RemoteAggregator, *arguments: Any) -> Any:
-            return self._call(name, *arguments)
-
-        return call
-
-    for name, method in inspect.getmembers(Aggregator, inspect.isfunction):
+    for name, _ in inspect.getmembers(Aggregator, inspect.isfunction):
         if not name.startswith("_") and name not in vars(cls):
-            setattr(cls, name, remote(name, method))
+            setattr(cls, name, partialmethod(cls._call, name))
     return cls
 
 

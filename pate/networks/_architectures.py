@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -214,7 +214,7 @@ def _dp_cnn(
         nn.Conv2d(input_shape[0], channels, 8, stride=2, padding=3), act(), nn.MaxPool2d(2, 1),
         nn.Conv2d(channels, 2 * channels, 4, stride=2), act(), nn.MaxPool2d(2, 1), nn.Flatten(),
     )  # fmt: skip
-    return _with_head(body, input_shape, [(hidden, act), (n_classes, None)])
+    return _with_head(body, input_shape, [hidden], n_classes, act)
 
 
 def _dp_feature_cnn(
@@ -237,8 +237,7 @@ def _dp_feature_cnn(
     layers = [nn.Conv2d(input_shape[0], first, 3, stride=2 if reduce == "stride" else 1, padding=1), act()]
     layers += [nn.MaxPool2d(2)] if reduce == "pool" else []
     layers += [nn.Conv2d(first, second, 3, padding=1), act(), nn.Flatten()]
-    head: list[tuple[int, Any]] = [(hidden, act)] if hidden else []
-    return _with_head(nn.Sequential(*layers), input_shape, [*head, (n_classes, None)])
+    return _with_head(nn.Sequential(*layers), input_shape, [hidden] if hidden else [], n_classes, act)
 
 
 class OneByOne(nn.Module):
@@ -267,7 +266,7 @@ def _dp_cropped_cnn(
     for planes in (input_shape[0], channels):
         layers += [nn.Conv2d(planes, channels, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     body = nn.Sequential(*layers, nn.Flatten())
-    return _with_head(body, input_shape, [(hidden, nn.ReLU), (hidden, nn.ReLU), (n_classes, None)])
+    return _with_head(body, input_shape, [hidden, hidden], n_classes)
 
 
 def _dp_deep_cnn(
@@ -283,19 +282,23 @@ def _dp_deep_cnn(
         layers += [nn.Conv2d(planes, width, 3, padding=1), act(), nn.Conv2d(width, width, 3, padding=1), act()]
         layers.append(nn.MaxPool2d(2))
         planes = width
-    return _with_head(nn.Sequential(*layers, nn.Flatten()), input_shape, [(hidden, act), (n_classes, None)])
+    return _with_head(nn.Sequential(*layers, nn.Flatten()), input_shape, [hidden], n_classes, act)
 
 
-def _with_head(body: Any, input_shape: Shape, sizes: list[tuple[int, Any]]) -> nn.Module:
+def _with_head(
+    body: nn.Sequential,
+    input_shape: Shape,
+    hidden: Sequence[int],
+    n_classes: int,
+    act: Callable[[], nn.Module] = nn.ReLU,
+) -> nn.Module:
     with torch.no_grad():
         width = body(torch.zeros(1, *input_shape)).shape[1]
     layers = list(body)
-    for size, act in sizes:
-        layers.append(nn.Linear(width, size))
-        if act is not None:
-            layers.append(act())
+    for size in hidden:
+        layers += [nn.Linear(width, size), act()]
         width = size
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers, nn.Linear(width, n_classes))
 
 
 FOR_DP_SGD: dict[str, Callable[..., nn.Module]] = {

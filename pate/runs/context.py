@@ -196,7 +196,7 @@ class RunContext:
     def find_related(self, epsilon: float, delta: float, joint: SharedBudget | None = None) -> None:
         """Note other runs on the same private data, and what all of them cost together with this one's (ε, δ)."""
         where = self.out, self.options.data_dir, self.options.config_dir
-        found = related_runs(self.given, *where, epsilon, delta, joint)
+        found = _related_runs(self.given, *where, epsilon, delta, joint)
         if found is not None:
             self.together = found.together
             self.notes.public += [found.note] if found.note else []
@@ -232,7 +232,7 @@ _MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Related:
+class _Related:
     """Other runs on the same private data, by name with ε for the operator, and what all of them cost together.
 
     With a shared ledger its whole budget is in that, in place of this run and all others that name that ledger.
@@ -258,7 +258,7 @@ class Related:
         )
 
 
-def related_runs(
+def _related_runs(
     config: Config | BaselineConfig,
     out: Path | str,
     data_dir: Path | None,
@@ -266,7 +266,7 @@ def related_runs(
     epsilon: float,
     delta: float,
     shared: SharedBudget | None = None,
-) -> Related | None:
+) -> _Related | None:
     """Runs beside `out` that have used a private file of this one's, which costs (`epsilon`, `delta`) by itself.
 
     `shared` is the budget of the ledger that it shares. None where nothing else is known of the data.
@@ -288,9 +288,9 @@ def related_runs(
     elif not known:
         return None
     counted = [one.part for one in known if one.part is not None]
-    alone = ReleaseCost(shared.epsilon, shared.delta) if shared is not None else _part(config, epsilon)
+    alone = _cost(config, (epsilon, delta)) if shared is None else ReleaseCost(shared.epsilon, shared.delta)
     all_by_id = _unit(config) is not None and all(one.unit == _unit(config) for one in known)
-    joint = compose([alone or _of_baseline(config, epsilon, delta), *counted])
+    joint = compose([alone, *counted])
     together = RelatedRuns(
         epsilon=joint[0],
         delta=joint[1],
@@ -299,7 +299,7 @@ def related_runs(
         shared_ledger=shared is not None,
         unit="id" if all_by_id else "record",
     )
-    return Related(tuple(one.shown for one in known), together)
+    return _Related(tuple(one.shown for one in known), together)
 
 
 @dataclass(frozen=True)
@@ -326,35 +326,30 @@ def _known(folder: Path, own: frozenset[str]) -> _Known | None:
         config = stored_config(folder / files.CONFIG)
         if not own & _private_files(config.data, Path(places["data_dir"] or places["config_dir"])):
             return None
-        published = _published(run)
-        part = _part(config, published and published[0])
-        if part is None and published is not None:
-            part = _of_baseline(config, *published)
+        part = _cost(config, _published(run))
         shown = folder.name if part is None else f"{folder.name} (ε = {part.epsilon:.3g})"
         return _Known(shown, part, _unit(config), config.budget.ledger if isinstance(config, Config) else None)
     return None
 
 
-def _part(config: Config | BaselineConfig, epsilon: float | None) -> Any:
-    """What a run costs by its limits, whatever of them it used; None where only its report can tell."""
-    from pate.voters import voters_of
-
-    if not isinstance(config, Config):
-        return None
-    with suppress(PateError), importing_only(()):
-        classes = getattr(config.data, "classes", ())
-        return voters_of(config).part(max(2, len(classes)), epsilon)
-    return None
-
-
-def _of_baseline(config: Config | BaselineConfig, epsilon: float, delta: float) -> Any:
-    """What a run costs that is known by its (ε, δ) alone.
+def _cost(config: Config | BaselineConfig, published: tuple[float, float] | None) -> Any:
+    """What a run costs by its limits, whatever of them it used, else by the (ε, δ) alone; None where neither is known.
 
     A baseline with ids takes one record of each person. A record more or less, or changed, may put another in its
     place, which is two steps: one out, one in.
     """
     from pate.planning.costs import ReleaseCost
+    from pate.voters import voters_of
 
+    if isinstance(config, Config):
+        with suppress(PateError), importing_only(()):
+            classes = getattr(config.data, "classes", ())
+            part = voters_of(config).part(max(2, len(classes)), published and published[0])
+            if part is not None:
+                return part
+    if published is None:
+        return None
+    epsilon, delta = published
     if isinstance(config, BaselineConfig) and _unit(config) is not None:
         return ReleaseCost(2 * epsilon, delta * (1 + math.exp(min(epsilon, 700.0))))
     return ReleaseCost(epsilon, delta)

@@ -19,7 +19,7 @@ from pate.config import parse_config
 from pate.ledger import SharedBudget, SharedLedger
 from pate.planning.costs import ReleaseCost, compose, worst_case_epsilon
 from pate.report.schema import RelatedRuns
-from pate.runs.context import Related, related_runs
+from pate.runs.context import _Related, _related_runs
 
 CONFIG: dict[str, Any] = {
     "name": "pets",
@@ -96,12 +96,12 @@ def put(folder: Path, name: str, epsilon: float | None = None, **changes: object
     return place
 
 
-def related(folder: Path, shared: SharedBudget | None = None, **changes: object) -> Related | None:
+def related(folder: Path, shared: SharedBudget | None = None, **changes: object) -> _Related | None:
     """What a new run, of ε 1 by itself, would know."""
-    return related_runs(parse_config(CONFIG | changes), folder / "runs" / "new", None, folder, 1.0, 1e-5, shared)
+    return _related_runs(parse_config(CONFIG | changes), folder / "runs" / "new", None, folder, 1.0, 1e-5, shared)
 
 
-def together(found: Related | None) -> RelatedRuns:
+def together(found: _Related | None) -> RelatedRuns:
     assert found is not None
     return found.together
 
