@@ -53,7 +53,7 @@ from pate.components._registry import counted, found_file
 from pate.errors import ConfigError, RunError
 from pate.networks._architectures import device_anew, resolve_device
 from pate.noise import Entropy
-from pate.storage._files import check_weights, sizes, tensors_from_bytes, write_tensors
+from pate.storage._files import check_weights, sizes, tensors_from_bytes, tensors_to_bytes, write_atomically
 
 FEATURES = ("none", "pca", "scattering")
 OPTIMISERS: dict[str, Callable[[torch.nn.Module, float], torch.optim.Optimizer]] = {  # of noisy gradients: no cost
@@ -285,7 +285,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
                     for place, kept in optimiser.state_dict()["state"].items():
                         tensors |= {f"v.{place}.{name}": each for name, each in kept.items() if each is not None}
                     about = {"digest": self._digest(), "step": step + 1, "history": self.history_, "curve": self.curve_}
-                    write_tensors(state, tensors | self.fixed_, about)
+                    write_atomically(state, tensors_to_bytes(tensors | self.fixed_, about))
             progress(step + 1, steps)
         self.network_ = network.cpu()
         self.epsilon_, self.delta_ = epsilon_of(self.history_, self.delta, self.accountant), self.delta

@@ -18,7 +18,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,17 +203,12 @@ def seeded_globally(seed: int) -> Iterator[None]:
     """Seed the global generators within; afterwards they are as they were, so that nothing else depends on the seed."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch: Any = sys.modules.get("torch")
-    kept: list[tuple[Any, Any, tuple[int, ...]]] = (
-        [] if torch is None else [(torch.random, torch.random.get_rng_state(), ())]
-    )
-    if torch is not None and torch.cuda.is_initialized():
-        devices = range(torch.cuda.device_count())
-        kept += [(torch.cuda, torch.cuda.get_rng_state(device), (device,)) for device in devices]
+    initialised = torch is not None and torch.cuda.is_initialized()
+    devices = range(torch.cuda.device_count()) if initialised else ()
     try:
-        seed_globally(seed)
-        yield
+        with nullcontext() if torch is None else torch.random.fork_rng(devices=devices):
+            seed_globally(seed)
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
-        for module, state, device in kept:
-            module.set_rng_state(state, *device)

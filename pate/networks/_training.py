@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from pate.components._registry import nearest
 from pate.errors import ConfigError
-from pate.storage._files import make_folder, tensors_from_bytes, write_tensors
+from pate.storage._files import make_folder, tensors_from_bytes, tensors_to_bytes, write_atomically
 
 _WINDOW = 50  # steps between two looks at the loss
 STATE = "checkpoint.safetensors"  # in the folder of a checkpoint
@@ -103,7 +103,8 @@ class Training:
         tensors = {name: tensor.detach().clone() for name, tensor in self._tensors()}  # of which some share memory
         about = {"identity": identity, "done": done, "best": self.best, "stalled": self.stalled}
         make_folder(folder, 0o700)
-        write_tensors(folder / STATE, tensors | {"generator": self.generator.get_state()}, about)
+        tensors["generator"] = self.generator.get_state()
+        write_atomically(folder / STATE, tensors_to_bytes(tensors, about))
 
     def _take_up(self, folder: Path, identity: str) -> int:
         """Steps already done; 0 if there is no checkpoint of this very training."""

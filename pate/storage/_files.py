@@ -132,11 +132,6 @@ def tensors_from_bytes(content: bytes, framework: Literal["pt", "np"] = "pt") ->
     return tensors, None if about is None else json.loads(about)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Any], about: Any) -> None:
-    """Write tensors and note to a private file, whole or not at all."""
-    write_atomically(path, tensors_to_bytes(tensors, about))
-
-
 def check_weights(build: Callable[[], nn.Module], weights: Mapping[str, Tensor]) -> None:
     """Raise ValueError unless `weights` are just what the module that `build` makes would hold.
 

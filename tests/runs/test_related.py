@@ -225,12 +225,12 @@ def test_gaussian_releases_compose_as_one_with_less_noise() -> None:
 def test_a_baseline_with_ids_is_two_steps_for_one_record() -> None:
     """One record less of a person puts another of theirs in its place."""
     from pate.config import BaselineConfig, parse_config
-    from pate.runs.context import _of_baseline
+    from pate.runs.context import _cost
 
     data = {"source": "csv", "private": "a.csv", "public": "b.csv", "label": "y", "classes": [0, 1]}
     content = {"name": "b", "data": data, "records": 99, "baseline": {"name": "dp_erm"}, "budget": {"epsilon": 1}}
-    alone = _of_baseline(parse_config(content, BaselineConfig), 1.0, 1e-6)
+    alone = _cost(parse_config(content, BaselineConfig), (1.0, 1e-6))
     assert (alone.epsilon, alone.delta) == (1.0, 1e-6)
-    person = _of_baseline(parse_config(content | {"data": data | {"id": "who"}}, BaselineConfig), 1.0, 1e-6)
+    person = _cost(parse_config(content | {"data": data | {"id": "who"}}, BaselineConfig), (1.0, 1e-6))
     assert person.epsilon == 2.0
     assert person.delta == pytest.approx(1e-6 * (1 + math.e))
