@@ -156,7 +156,7 @@ def report(context: RunContext, release: Release, student: Any, nonprivate: Call
     run, console, clock = context.run, context.console, context.clock
     with mention_stored_labels("the report", context.out):
         with clock.stage("report"):
-            found = report_of_run(context, release, student, nonprivate)
+            found = report_of_run(context, release, student, nonprivate, curves=context.options.pages)
         run.note(files.SECONDS, clock.seconds)
         store_report(run.path, found)
         if context.options.pages:

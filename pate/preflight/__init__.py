@@ -182,21 +182,32 @@ def check_nonprivate(context: RunContext) -> None:
 
 
 def check_report(context: RunContext) -> None:
-    """Raise ConfigError where a page or plot could not be drawn with the real names, of classes above all."""
+    """Raise ConfigError where a page or plot could not be drawn with the real names, of classes above all.
+
+    It is the report of a model that guesses, on the real public and test examples.
+    """
     if not context.options.pages:
         return
-    from pate.report._builder import dummy_report
+    from sklearn.dummy import DummyClassifier
+
+    from pate.ledger import Charge, Pin
+    from pate.report._builder import report_of_run
     from pate.report._files import store_report, write_pages
     from pate.report.sections._pipeline import save_examples
     from pate.runs._files import RunFiles
+    from pate.voters.base import Release
 
     public = context.public
     labels = dummy_labels(min(_DRAWN, len(public.X_public)), public.n_classes, True)
+    asked, answered = context.voters.query_limits
+    release = Release(np.arange(len(labels)), labels, Charge(asked, answered), asked, answered, Pin(0, b""))
+    classes = np.arange(public.n_classes)
+    guessing = DummyClassifier(strategy="uniform", random_state=0).fit(classes, classes)
     try:
         with tempfile.TemporaryDirectory(prefix="pate-") as folder, attempt("report", "drawn"):
             run = RunFiles(Path(folder))
             run.config_file.write_text(context.config.to_yaml(), encoding="utf-8")
-            store_report(run.path, dummy_report(context.voters, public, context.epsilon))
+            store_report(run.path, report_of_run(context, release, guessing, lambda: public.y_test))
             save_examples(run.examples_file, public, labels)
             write_pages(run.path, images=False)
     except AttemptFailed as error:

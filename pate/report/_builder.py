@@ -30,7 +30,6 @@ from pate.report.schema import (
     NonprivateComparison,
     Privacy,
     Queries,
-    RelatedRuns,
     ReleasedLabels,
     Report,
     Sanitised,
@@ -104,9 +103,7 @@ def measure(
         "commonest_share": float(np.bincount(y, minlength=n_classes).max() / len(y)),
     }
     if shares is not None:
-        sure = np.take_along_axis(shares, predicted[:, None], axis=1)[
-            :, 0
-        ]  # of the answer, which need not be likeliest
+        sure = shares[np.arange(len(y)), predicted]  # of the answer, which need not be likeliest
         figures |= {"auc": area_under_curve(shares, y), "calibration": calibration(sure, predicted == y)}
     return found.model_copy(update=figures), predicted
 
@@ -277,58 +274,25 @@ def released_labels(labels: NDArray[np.int64], labelled: Labelled | None, n_clas
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "ray", "dp-accounting")
 
 
-def report_of_run(context: RunContext, release: Release, student: Any, nonprivate: Any = None) -> Report:
-    """All that a run publishes about itself; the curves are for its pages."""
-    config, data = context.config, context.public
+def report_of_run(
+    context: RunContext, release: Release, student: Any, nonprivate: Any = None, *, curves: bool = False
+) -> Report:
+    """All that a run publishes about itself; `curves` of ε are for its pages, and take seconds."""
+    config, data, voters = context.config, context.public, context.voters
     measures, answers = measure(
         config.student.name, student, data, groups=config.report.groups, agreement=context.agreement
     )
-    voters = context.voters
-    return _report(
-        voters,
-        data,
-        context.epsilon,
+    epsilon, delta = context.epsilon, config.budget.delta
+    max_queries, max_answers = voters.query_limits
+    queries = Queries(
         asked=release.asked,
         answered=release.answered,
-        labelled=None if release.labelled is None else len(np.unique(release.rows)),
-        sanitised=None if release.sanitised is None else Sanitised(**release.sanitised),
-        student=measures,
-        labels=released_labels(release.labels, release.labelled, data.n_classes),
-        benchmark=(
-            benchmark_figures(data, answers, config.report.groups, nonprivate, _label_accuracy(data, release))
-            if data.benchmark
-            else None
-        ),
-        curves=_curves(voters, data.n_classes) if context.options.pages else None,
-        together=context.together,
-        anchored=context.is_anchored,
-    )
-
-
-def _report(
-    voters: Voters[Any],
-    data: PublicData,
-    epsilon: float,
-    *,
-    asked: int,
-    answered: int,
-    labelled: int | None = None,
-    sanitised: Sanitised | None = None,
-    together: RelatedRuns | None = None,
-    **figures: Any,
-) -> Report:
-    """A report with these figures, by its fields, and with what config, data and mechanism say of themselves."""
-    config = voters.config
-    delta = config.budget.delta
-    cost, (max_queries, max_answers) = voters.cost(data.n_classes), voters.query_limits
-    queries = Queries(
-        asked=asked,
-        answered=answered,
         max_queries=max_queries,
         max_answers=max_answers,
         adaptive=voters.is_adaptive,
         rounds=voters.queries_by_round,
     )
+    labelled = release.answered if release.labelled is None else len(np.unique(release.rows))
     is_changed = voters.covers_changed_record or data.per_person
     report = Report(
         name=config.name,
@@ -337,21 +301,29 @@ def _report(
         classes=data.classes,
         mechanism=dict(config.mechanism),
         description=describe_mechanism(voters),
-        voters=voters.facts(data, queries, answered if labelled is None else labelled),
+        voters=voters.facts(data, queries, labelled),
         queries=queries,
         privacy=Privacy(
             epsilon=epsilon,
             delta=delta,
             unit=data.unit,  # type: ignore[arg-type]
             statement=privacy_statement(epsilon, delta, data.unit, changed=is_changed),
-            epsilon_added_or_removed=cost.added_or_removed,
-            sanitised=sanitised,
-            together=together,
+            epsilon_added_or_removed=voters.cost(data.n_classes).added_or_removed,
+            sanitised=None if release.sanitised is None else Sanitised(**release.sanitised),
+            together=context.together,
+        ),
+        anchored=context.is_anchored,
+        student=measures,
+        labels=released_labels(release.labels, release.labelled, data.n_classes),
+        benchmark=(
+            benchmark_figures(data, answers, config.report.groups, nonprivate, _label_accuracy(data, release))
+            if data.benchmark
+            else None
         ),
         data=data_name(config.data),
         public_examples=len(data.X_public),
+        curves=_curves(voters, data.n_classes) if curves else None,
         versions=software(),
-        **figures,
     )
     return report.model_copy(update={"warnings": warnings_of(report)})
 
@@ -420,43 +392,3 @@ def benchmark_figures(
         }
     note = "Public data plays private here; a run on private data would not show these figures."
     return Benchmark(note=note, label_accuracy=label_accuracy, **found, **more)
-
-
-def dummy_report(voters: Voters[Any], data: PublicData, epsilon: float) -> Report:
-    """A report with the names that the real one will have, and figures that mean nothing: to be stored and drawn."""
-    config = voters.config
-    n, groups = len(data.classes), groupings(data, config.report.groups)
-    n_queries, n_answers = voters.query_limits
-    curves = EpsilonCurves(queries=(1, n_queries), epsilon={"for every data set": (epsilon / 2, epsilon)})
-    confusion = tuple(tuple(3 if i == j else int(j == (i + 1) % n) for j in range(n)) for i in range(n))
-    y = np.arange(n) if data.y_test is None or not len(data.y_test) else data.y_test
-    benchmark = Benchmark(
-        note="made up",
-        label_accuracy=0.5,
-        nonprivate_accuracy=0.5,
-        without_privacy=compare_without_privacy(groups, y, y, y, n),
-    )
-    return _report(
-        voters,
-        data,
-        epsilon,
-        asked=n_queries,
-        answered=n_answers,
-        student=Student(
-            name=config.student.name,
-            test_examples=4 * n,
-            accuracy=0.75,
-            confusion=confusion,
-            balanced_accuracy=0.75,
-            recall=(0.75,) * n,
-            groups=group_figures(groups, y, y, n),
-            commonest_share=1 / n,
-            auc=0.5,
-            calibration=Calibration(error=0.1, bins=((0.5, 0.6, 4 * n),)),
-            public_predictions=(1,) * n,
-            agreement=Agreement(share=0.5, error=0.1, mean_over_classes=0.5, commonest=0.5, labels=n),
-        ),
-        labels=ReleasedLabels(by_class=(1,) * n, commonest_share=1 / n, expected_shares=(1 / n,) * n),
-        benchmark=benchmark if data.benchmark else None,
-        curves=curves,
-    )

@@ -13,7 +13,6 @@ from unicodedata import category
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.mechanisms import UNANSWERED
 from pate.report.schema import EpsilonCurves
 
 if TYPE_CHECKING:
@@ -105,41 +104,15 @@ def class_accuracies(confusion: Sequence[Sequence[int]]) -> list[tuple[float | N
     >>> [round(x, 2) for x in class_accuracies([[8, 2], [0, 0]])[0]]
     [0.8, 0.49, 0.94, 10]
     """
-    result: list[tuple[float | None, float, float, int]] = []
-    z = 1.96
+    from scipy.stats import binomtest
+
+    found: list[tuple[float | None, float, float, int]] = []
     for place, row in enumerate(confusion):
         n = sum(row)
-        if n == 0:
-            result.append((None, 0.0, 1.0, 0))
-            continue
-        share = row[place] / n
-        middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-        result.append((share, max(0.0, middle - half), min(1.0, middle + half), n))
-    return result
-
-
-def confusion_matrix(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure:
-    """True class down, predicted class across; blue is right, orange is wrong."""
-    from matplotlib.patches import Rectangle
-
-    size = max(3.6, 0.42 * len(classes) + 1.3)
-    figure, axes = _empty(size, size)
-    for i, row in enumerate(confusion):
-        for j, number in enumerate(row):
-            if number:
-                share = number / sum(row)
-                colour, alpha = (SERIES[0], 0.05 + 0.55 * share) if i == j else (SERIES[1], 0.15 + 0.8 * share)
-                axes.add_patch(Rectangle((j - 0.47, i - 0.47), 0.94, 0.94, color=colour, alpha=alpha, linewidth=0))
-                axes.text(j, i, str(number), ha="center", va="center", color=INK, fontsize=9)
-    axes.set(
-        xlim=(-0.6, len(classes) - 0.4), ylim=(len(classes) - 0.4, -0.6), xlabel="student says", ylabel="true class"
-    )
-    turned = 45 if max(map(len, classes)) > 3 else 0
-    axes.set_xticks(range(len(classes)), _short(classes), rotation=turned, ha="right" if turned else "center")
-    axes.set_yticks(range(len(classes)), _short(classes))
-    axes.set_aspect("equal")
-    return figure
+        share = row[place] / n if n else None
+        low, high = binomtest(row[place], n).proportion_ci(method="wilson") if n else (0.0, 1.0)
+        found.append((share, float(low), float(high), n))
+    return found
 
 
 def epsilon_by_queries(curves: EpsilonCurves, limit: int, epsilon: float, private: bool = False) -> Figure:
@@ -223,25 +196,6 @@ def claimed_and_shown(rows: Sequence[tuple[str, float | None, float]], private: 
     axes.set(xlabel="ε", xlim=(0, None))
     axes.grid(axis="x", color=LINE)
     return _finished(figure, axes, private)
-
-
-def example_grid(images: NDArray[np.uint8], labels: Sequence[int], classes: Sequence[str]) -> Figure:
-    """Public examples with what was released about them."""
-    from matplotlib.figure import Figure
-
-    columns, names = 6, _short(classes)
-    lines = max(1, math.ceil(len(images) / columns))
-    figure = Figure(figsize=(_WIDTH, 0.98 * lines))
-    axes = figure.add_axes((0, 0, 1, 1))  # one for all: axes of their own take Matplotlib a second
-    axes.set_axis_off()
-    for place, image in enumerate(images):
-        down, across = divmod(place, columns)
-        box = (across + 0.05, across + 0.95, 1.25 * down + 1.2, 1.25 * down + 0.3)
-        axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest", extent=box)
-        label = "⊥" if labels[place] == UNANSWERED else names[labels[place]]
-        axes.text(across + 0.5, 1.25 * down + 0.25, label, ha="center", fontsize=10, color=INK)
-    axes.set(xlim=(0, columns), ylim=(1.25 * lines, 0))
-    return figure
 
 
 def histogram(values: NDArray[Any], xlabel: str, ylabel: str, bins: int = 30) -> Figure:

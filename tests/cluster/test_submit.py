@@ -66,7 +66,7 @@ def files_in(folder: Path) -> set[str]:
 def test_only_known_files_of_a_run_are_downloaded(tmp_path: Path) -> None:
     """Not what is private, nor what somebody or a crash left beside them, nor what a link leads to."""
     run = a_run(tmp_path / "run")
-    known = ("report.html", "privacy.txt", "plots/plane.svg", "plots/examples.npz", "student/model.skops")
+    known = ("report.html", "privacy.txt", "plots/classes.svg", "plots/examples.npz", "student/model.skops")
     strange = ("student/records.csv", "student/student.json.partial", "plots/notes.txt", "plots/a/b.svg")
     for name in (*known, *strange, "results.json", "report.json.bak"):
         (run / name).parent.mkdir(exist_ok=True, parents=True)

@@ -21,7 +21,7 @@ from pate.report._files import read_report, write_pages
 from pate.report._pages import Page, PageBlock, Section
 from pate.report.schema import Report
 from pate.report.sections._pipeline import as_images, load_examples
-from pate.report.sections._quality import paper_rows, source_of
+from pate.report.sections._quality import paper_rows, sources
 from pate.runs._files import RunFiles
 
 
@@ -36,7 +36,7 @@ def numbers_in(text: str) -> set[float]:
 
 
 def test_files_are_there(finished_run: Path) -> None:
-    for name in ("classes", "confusion", "epsilon", "examples", "plane"):
+    for name in ("classes", "epsilon"):
         assert (finished_run / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (finished_run / "plots" / f"{name}.svg").read_text()
     assert (finished_run / "report.html").stat().st_mode & 0o777 == 0o644
@@ -83,7 +83,7 @@ def test_nothing_private_is_published(finished_run: Path, published: Callable[[P
     with np.load(private / "votes.npz") as votes:
         rows = {",".join(map(str, row)) for row in votes["counts"] if (row > 0).sum() > 2}
     texts = published(finished_run)
-    assert {"report.html", "report.json", "privacy.txt", "plots/plane.svg", "student/student.json"} <= texts.keys()
+    assert {"report.html", "report.json", "privacy.txt", "plots/classes.svg", "student/student.json"} <= texts.keys()
     for name, text in texts.items():
         assert not format_rate(numbers_in(text)) & forms, name
         packed = re.sub(r"[\s,\[\]·]+", ",", text)
@@ -199,7 +199,9 @@ def test_papers_figures_have_sources_and_names_of_configs() -> None:
     for data in ("mnist", "svhn", "adult"):
         rows = paper_rows(data)
         assert rows
-        assert all(source_of(row)[1].startswith("https://") for row in rows)
+        (listed,) = sources(rows)
+        assert isinstance(listed, PageBlock)
+        assert all(url.startswith("https://") for _, url in listed.content)
         assert all(0 < row.accuracy < (row.nonprivate or 1) for row in rows)
         assert load_config(Path(__file__).parents[2] / "configs" / f"{data}.yaml").data.source == data
     assert [(row.epsilon, row.label) for row in paper_rows("cifar10")] == [(1.0, "reverse k-NN 2022")]

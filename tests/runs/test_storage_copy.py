@@ -24,7 +24,7 @@ CONFIG = parse_config(
         "student": {"name": "supervised"},
     }
 )
-PUBLISHED = {"config.yaml", "report.json", "labels.npz", "student/student.json", "plots/plane.svg"}
+PUBLISHED = {"config.yaml", "report.json", "labels.npz", "student/student.json", "plots/classes.svg"}
 INSIDE = {"private/votes.npz", "private/key", "private/epsilon.json", "ledger.db", "notes.txt", "student/records.csv"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +100,7 @@ def released(report: AnyReport, examples: dict[str, NDArray[Any]] | None) -> Sec
         text += " A solid orange frame marks a wrong label: true labels are known here, as this is a benchmark."
     if (labels == UNANSWERED).any():
         text += " A dashed frame and ⊥ mark a question that was not answered."
-    grid = partial(plots.example_grid, examples["images"], labels.tolist(), report.classes)
-    return Section(title, content=(text, PageBlock("pictures", pictures)), drawings={"examples": grid})
+    return Section(title, content=(text, PageBlock("pictures", pictures)))
 
 
 def picture(image: NDArray[np.uint8], title: str, text: str, note: str = "", kind: str = "") -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict
 
 from pate.report import _plots as plots
 from pate.report._pages import Content, PageBlock, PageTable, Plot, Section, percent, small
@@ -237,16 +237,14 @@ def classes(report: AnyReport) -> Section:
     if len(confusion) <= _MANY_CLASSES:
         matrix = list(zip(report.classes, confusion, strict=True))
         content += [PageBlock("heading", "Confusion matrix"), PageBlock("confusion", matrix)]
-        drawings["confusion"] = partial(plots.confusion_matrix, confusion, report.classes)
     parts = class_parts(report)
     told = len(parts) <= _FEW_CLASSES and any(one.tells for one in parts)
     return Section(title, [("recognised", in_a_line(parts))] if told else [], content, drawings=drawings)
 
 
-class PaperRow(BaseModel):
+@dataclass(frozen=True)
+class PaperRow:
     """One row of a paper's table."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: str
     method: str
@@ -285,18 +283,13 @@ def paper_rows(data: str | None) -> list[PaperRow]:
     >>> [row.epsilon for row in paper_rows("mnist")][:2]
     [2.04, 8.03]
     """
-    return [row for row in map(PaperRow.model_validate, _content()["rows"]) if row.data == data]
-
-
-def source_of(row: PaperRow) -> tuple[str, str]:
-    """Title and address of the paper."""
-    source = _content()["sources"][row.source]
-    return source["title"], source["url"]
+    return [PaperRow(**row) for row in _content()["rows"] if row["data"] == data]
 
 
 def sources(rows: Sequence[PaperRow]) -> list[Content]:
-    """Where the papers' figures are from, for a page; nothing where there are none."""
-    return [PageBlock("sources", list(dict(map(source_of, rows)).items()))] if rows else []
+    """Titles and addresses of the papers whose figures these are, for a page; nothing where there are none."""
+    papers = [_content()["sources"][key] for key in dict.fromkeys(row.source for row in rows)]
+    return [PageBlock("sources", [(paper["title"], paper["url"]) for paper in papers])] if rows else []
 
 
 @cache
@@ -306,20 +299,11 @@ def _content() -> dict[str, Any]:
 
 
 def plane(report: AnyReport) -> Section:
-    """Accuracy against ε, this run's and the papers' on the same data; nothing where accuracy was not measured."""
-    papers, privacy, accuracy = paper_rows(report.data), report.privacy, report.student.accuracy
-    title = "Beside the papers" if papers else "Accuracy and privacy"
-    if accuracy is None:
+    """Accuracy against ε, this run's and the papers' on the same data, where there are both."""
+    title, papers = "Beside the papers", paper_rows(report.data)
+    privacy, accuracy = report.privacy, report.student.accuracy
+    if accuracy is None or not papers:
         return Section(title)
-    content: list[Content] = [
-        "How right the student is against what it cost: up is more accurate, left is more private."
-    ]
-    if papers:
-        text = (
-            "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed "
-            "from the private votes. Ours (filled) holds for every data set, and is larger for the same labels."
-        )
-        content.append(PageBlock("note", text))
     own = [("worst-case", privacy.epsilon, privacy.delta)]
     if privacy.sanitised is not None:
         own.append(("sanitised", privacy.sanitised.epsilon, privacy.sanitised.delta))
@@ -332,10 +316,19 @@ def plane(report: AnyReport) -> Section:
         f"; {row.label}: {percent(row.accuracy)} at {row.epsilon:g}" for row in papers
     )
     caption = "Accuracy on test examples against ε, which grows by equal factors to the right."
-    content.append(
-        Plot("plane", alternative, caption, PageTable(("method", "ε", "right", "which ε", "δ"), rows, len(own)))
+    table = PageTable(("method", "ε", "right", "which ε", "δ"), rows, len(own))
+    note = (
+        "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed from "
+        "the private votes. Ours (filled) holds for every data set, and is larger for the same labels."
+    )
+    content = (
+        "How right the student is against what it cost: up is more accurate, left is more private.",
+        PageBlock("note", note),
+        Plot("plane", alternative, caption, table),
+        *sources(papers),
     )
     marks = [plots.Point("this run", epsilon, accuracy, kind) for kind, epsilon, _ in own]
     marks += [row.point for row in papers]
-    drawings = {"plane": partial(plots.accuracy_against_epsilon, marks, nonprivate)}
-    return Section(title, content=[*content, *sources(papers)], drawings=drawings)
+    return Section(
+        title, content=content, drawings={"plane": partial(plots.accuracy_against_epsilon, marks, nonprivate)}
+    )
