@@ -212,7 +212,7 @@ def reproduce(
     log_json: LogJson = False,
 ) -> None:
     """Run what the papers ran, and print their figures beside ours. Repeat the command to go on after a stop."""
-    from pate.reproduce import _rows as known
+    from pate import reproduce as known
     from pate.reproduce import _run as run
     from pate.reproduce import _table as table
 
@@ -221,29 +221,21 @@ def reproduce(
     if figures and rows is not None:
         raise ConfigError("--figures: has no rows; leave out --rows")
     names = None if rows is None else [name.strip() for name in rows.split(",")]
-    of_baseline = data in known.baseline_studies()  # which has no teachers
-    if of_baseline and figures:
-        raise ConfigError(f"--figures: {data} has no teachers to draw them of; leave it out")
-    if of_baseline and votes:
-        raise ConfigError(f"--votes: {data} is about a learner without teachers; leave it out")
+    study = known.study(data, votes, quick, names)
+    study = study.figures_alone() if figures else study
     kind = "-votes" * votes + "-quick" * quick + "-figures" * figures
     out = out.expanduser() if out else Path("runs") / f"reproduce-{data}{kind}"
     seeds, console = 1 if figures else seeds or (1 if quick else 3), console_for(log_json)
     with advising(lambda: "; the same command goes on from here"):
-        if of_baseline:
-            chosen = known.baseline_study(data, quick, names)
-            public = run.reproduce_baselines(chosen, out, seeds, data_dir=data_dir, address=address, console=console)
-            lines, written = table.baseline_lines(public), f"table.txt, {run.FIGURE}"
-        else:
-            study = known.study(data, votes, quick, names)
-            study = known.figures_alone(study) if figures else study
-            found = run.reproduce(study, out, seeds, data_dir=data_dir, address=address, console=console)
-            public, lines = found.public, table.public_lines(found.public)
-            if not in_a_job():  # whose log is no place for what is private
-                lines += ["", *table.private_lines(found.public, found.private)]
-            written = f"table.txt; under {out}/private (do not publish) the other figures"
+        found = run.reproduce(study, out, seeds, data_dir=data_dir, address=address, console=console)
+    if study.panels:
+        lines, written = table.baseline_lines(found.public), f"table.txt, {run.FIGURE}"
+    else:
+        lines, written = table.public_lines(found.public), f"table.txt; under {out}/private (do not publish) the rest"
+        if not in_a_job():  # whose log is no place for what is private
+            lines += ["", *table.private_lines(found.public, found.private)]
     if as_json:
-        print(json.dumps(public, ensure_ascii=False))
+        print(json.dumps(found.public, ensure_ascii=False))
         return
     print("\n".join(lines))
     print(f"\nwritten: {out}/results.json, {written}")

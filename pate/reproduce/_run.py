@@ -32,8 +32,8 @@ from pate.data.public import PublicData
 from pate.errors import DataError, RunError
 from pate.ledger import Ledger
 from pate.planning.costs import published_epsilon
+from pate.reproduce import Row, Study
 from pate.reproduce import _table as table
-from pate.reproduce._rows import BaselineRow, BaselineStudy, Row, Study
 from pate.runs._console import Console
 from pate.runs._files import RESULTS, TABLE, RunFiles
 from pate.runs.context import RunContext, RunOptions, begin_run
@@ -62,8 +62,10 @@ def reproduce(
     study: Study, out: Path, seeds: int, *, data_dir: Path | None, address: str | None, console: Console
 ) -> Reproduction:
     """Run what is missing in `out`, and collect all results there; after a stop, call it again to go on."""
-    private = out / "private"
     make_folder(out)
+    if study.panels:
+        return Reproduction(_baselines(study, out, seeds, data_dir, address, console), {})
+    private = out / "private"
     make_folder(private, 0o700)
     loaded: dict[str, _Both] = {}
 
@@ -363,11 +365,9 @@ def _no_ledger() -> Ledger:
 # Papers about baselines
 
 
-def reproduce_baselines(
-    study: BaselineStudy, out: Path, seeds: int, *, data_dir: Path | None, address: str | None, console: Console
+def _baselines(
+    study: Study, out: Path, seeds: int, data_dir: Path | None, address: str | None, console: Console
 ) -> dict[str, Any]:
-    """Run what is missing in `out`, and collect all results there; after a stop, call it again to go on."""
-    make_folder(out)
     loaded: dict[str, _Both] = {}
 
     def data_of(config: BaselineConfig) -> _Both:
@@ -377,14 +377,14 @@ def reproduce_baselines(
             loaded[key] = load(config.data, data_dir, Path(), keep_missing=True)
         data, private = loaded[key]
         if not data.benchmark or data.y_test is None:
-            raise DataError(f"{study.name}: {config.data.source} is no benchmark with labels")
+            raise DataError(f"{study.data}: {config.data.source} is no benchmark with labels")
         return (replace(data, y_public=None) if study.public_was_seen else data), private
 
     reports: dict[str, list[dict[str, Any]]] = {row.name: [] for row in study.rows}
     with _locked(out / "lock", out):
         for seed in range(seeds):
             for number, row in enumerate(study.rows, start=1):
-                console.info(f"— {study.name}: {row.name} ({number} of {len(study.rows)}), seed {seed + 1} of {seeds}")
+                console.info(f"— {study.data}: {row.name} ({number} of {len(study.rows)}), seed {seed + 1} of {seeds}")
                 config = row.config(seed)
                 folder = out / "rows" / f"{row.name}-seed-{seed}-{config.digest()[:8]}"
                 if not RunFiles(folder).report_file.exists():
@@ -402,14 +402,14 @@ def reproduce_baselines(
                 report = json.loads(RunFiles(folder).report_file.read_text())
                 reports[row.name].append(report | {"folder": str(folder.relative_to(out))})
     outcomes = [_baseline_outcome(row, reports[row.name]) for row in study.rows]
-    result = {"study": study.name, "source": study.source, "seeds": seeds, "rows": outcomes}
+    result = {"study": study.data, "source": study.source, "seeds": seeds, "rows": outcomes}
     _write_tables(out, result, table.baseline_lines(result), 0o644)
-    picture = table.draw_baselines(study, outcomes)
+    picture = table.draw_baselines(study.panels, outcomes)
     write_atomically(out / FIGURE, lambda path: path.write_bytes(picture), mode=0o644)
     return result
 
 
-def _baseline_outcome(row: BaselineRow, reports: list[dict[str, Any]]) -> dict[str, Any]:
+def _baseline_outcome(row: Row, reports: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of a row: accuracy on all examples that were not trained on; public ones may have labels too."""
     first, right = reports[0], []
     n_test, n_public = first["student"]["test_examples"], first["benchmark"].get("public_examples") or 0

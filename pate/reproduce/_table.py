@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pate.mechanisms import LNMax
 from pate.report._pages import percent
-from pate.reproduce._rows import BaselineStudy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -243,18 +242,18 @@ def baseline_lines(result: dict[str, Any]) -> list[str]:
 _WIDE, _HIGH, _IN_A_LINE = 4.2, 3.4, 4
 
 
-def draw_baselines(study: BaselineStudy, outcomes: Sequence[dict[str, Any]]) -> bytes:
+def draw_baselines(panels: Mapping[str, dict[str, Any]], outcomes: Sequence[dict[str, Any]]) -> bytes:
     """All panels that have rows, as a PNG."""
     from matplotlib.figure import Figure
 
-    shown = [name for name in study.panels if any(row["panel"] == name for row in outcomes)]
+    shown = [name for name in panels if any(row["panel"] == name for row in outcomes)]
     across = min(len(shown), _IN_A_LINE)
     down = -(-len(shown) // across)
     size = (_WIDE * across, _HIGH * down)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(down, across, squeeze=False)
     for place, name in zip(axes.flat, shown, strict=False):
-        panel, rows = study.panels[name], [row for row in outcomes if row["panel"] == name]
+        panel, rows = panels[name], [row for row in outcomes if row["panel"] == name]
         if "names" in panel:
             _named(place, rows, panel["names"])
         else:

@@ -10,10 +10,11 @@ import pytest
 from support.command_line import in_process
 
 from pate.errors import ConfigError
+from pate.reproduce import Study, studies
 from pate.reproduce import _run as reproduction
 from pate.reproduce import _table as table
-from pate.reproduce._rows import BaselineStudy, baseline_studies, baseline_study
-from pate.reproduce._run import reproduce_baselines
+from pate.reproduce import study as study_of
+from pate.reproduce._run import reproduce
 from pate.reproduce._table import baseline_lines
 from pate.runs._console import Quiet
 
@@ -47,12 +48,12 @@ small:
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> BaselineStudy:
+def study(tmp_path: Path) -> Study:
     (tmp_path / "rows.yaml").write_text(ROWS)
-    return baseline_study("small", False, file=tmp_path / "rows.yaml")
+    return study_of("small", files=[tmp_path / "rows.yaml"])
 
 
-def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_run_once_and_collected(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, begun = tmp_path / "out", []
     run = reproduction.run_baseline
 
@@ -61,7 +62,7 @@ def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, m
         return run(config, *arguments, **settings)
 
     monkeypatch.setattr(reproduction, "run_baseline", counted)
-    result = reproduce_baselines(study, out, 2, data_dir=None, address=None, console=Quiet())
+    result = reproduce(study, out, 2, data_dir=None, address=None, console=Quiet()).public
     assert begun == ["small-one", "small-much"] * 2
     one, much = result["rows"]
     assert (one["epsilon"], one["tested_on"], len(one["each"])) == (pytest.approx(8, abs=0.05), 600, 2)
@@ -77,7 +78,7 @@ def test_rows_are_run_once_and_collected(study: BaselineStudy, tmp_path: Path, m
     assert "90.0 %" in (out / "table.txt").read_text()
     assert "much" in "\n".join(baseline_lines(result))
     begun.clear()
-    again = reproduce_baselines(study, out, 2, data_dir=None, address=None, console=Quiet())
+    again = reproduce(study, out, 2, data_dir=None, address=None, console=Quiet()).public
     assert begun == []
     assert again == result
 
@@ -105,27 +106,28 @@ def test_a_panel_of_names_shows_lines_side_by_side_and_the_papers_figures() -> N
     plt.close(figure)
 
 
-def test_examples_that_taught_the_network_something_are_no_test(study: BaselineStudy, tmp_path: Path) -> None:
+def test_examples_that_taught_the_network_something_are_no_test(study: Study, tmp_path: Path) -> None:
     """Digits have 400 public examples and 200 to test: all 600 are a test only where training saw none of them."""
     seen = replace(study.only(["one"]), public_was_seen=True)
-    (row,) = reproduce_baselines(seen, tmp_path / "out", 1, data_dir=None, address=None, console=Quiet())["rows"]
+    found = reproduce(seen, tmp_path / "out", 1, data_dir=None, address=None, console=Quiet())
+    (row,) = found.public["rows"]
     assert row["tested_on"] == 200
     assert row["curve"][-1][1]["test"] == pytest.approx(row["each"][0], abs=1e-9)
-    assert baseline_study("abadi-cifar10", quick=False).public_was_seen
+    assert study_of("abadi-cifar10").public_was_seen
 
 
-def test_some_rows_by_name_and_quick_ones(study: BaselineStudy, tmp_path: Path) -> None:
+def test_some_rows_by_name_and_quick_ones(study: Study, tmp_path: Path) -> None:
     assert [row.name for row in study.only(["much"]).rows] == ["much"]
     with pytest.raises(ConfigError, match=r"small has no 'mush'; did you mean 'much'.* There are one, "):
         study.only(["mush"])
-    assert [row.name for row in baseline_study("small", True, file=tmp_path / "rows.yaml").rows] == ["one"]
-    named = baseline_study("small", True, ["much"], tmp_path / "rows.yaml")
+    assert [row.name for row in study_of("small", quick=True, files=[tmp_path / "rows.yaml"]).rows] == ["one"]
+    named = study_of("small", quick=True, names=["much"], files=[tmp_path / "rows.yaml"])
     assert [row.name for row in named.rows] == ["much"], "who names a row gets it, quick or not"
 
 
-@pytest.mark.parametrize("name", baseline_studies())
+@pytest.mark.parametrize("name", [name for name, known in studies().items() if "panels" in known])
 def test_every_row_that_comes_with_it_is_a_config(name: str) -> None:
-    study = baseline_study(name, quick=False)
+    study = study_of(name)
     assert len({row.name for row in study.rows}) == len(study.rows)
     assert {row.panel for row in study.rows} == set(study.panels)
     for row in study.rows:
@@ -138,6 +140,6 @@ def test_every_row_that_comes_with_it_is_a_config(name: str) -> None:
 
 def test_votes_are_for_teachers(tmp_path: Path) -> None:
     shown = in_process("reproduce", "abadi", "--votes", "--out", tmp_path / "out")
-    assert (shown.returncode, "without teachers" in shown.stderr) == (2, True)
+    assert (shown.returncode, "no stored votes" in shown.stderr) == (2, True)
     shown = in_process("reproduce", "abadi", "--rows", "paper-9", "--out", tmp_path / "out")
     assert (shown.returncode, "did you mean 'paper-" in shown.stderr) == (2, True)

@@ -13,8 +13,8 @@ from support.command_line import in_process
 
 from pate.errors import ConfigError
 from pate.mechanisms import LNMax
+from pate.reproduce import Study, study
 from pate.reproduce import _table as table
-from pate.reproduce._rows import Study, figures_alone, study
 from pate.reproduce._run import Reproduction, _digest, _ensemble, reproduce
 from pate.runs._console import Console
 
@@ -63,7 +63,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Study:
     files = {"rows": ROWS, "small": CONFIG, "papers": {"rows": [PAPER]}}
     for name, content in files.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    return study("small", votes=False, quick=False, files=(folder / "rows.yaml", folder / "papers.yaml"))
+    return study("small", votes=False, quick=False, files=[folder / "rows.yaml"], papers=folder / "papers.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +171,14 @@ def test_the_example_of_the_help_runs_with_any_other_option(quick: bool) -> None
 
 
 def test_figures_alone_release_nothing(local_ray: None, small: Study, tmp_path: Path) -> None:
-    found = reproduce(figures_alone(small), tmp_path / "run", seeds=1, data_dir=None, address=None, console=Console())
+    found = reproduce(small.figures_alone(), tmp_path / "run", seeds=1, data_dir=None, address=None, console=Console())
     assert [ensemble["teachers"] for ensemble in found.private["ensembles"]] == [5, 20]
     assert (tmp_path / "run" / "private" / "figures_2_and_3.png").exists()
     assert not (tmp_path / "run" / "rows").exists()
     assert found.public["rows"] == []
     assert "Figures 2 and 3" in "\n".join(table.private_lines(found.public, found.private))
     with pytest.raises(ConfigError, match="no teachers to draw"):
-        figures_alone(small.only(["ours"]))
+        small.only(["ours"]).figures_alone()
 
 
 def test_sampled_teachers_share_no_votes_with_teachers_on_parts(small: Study) -> None:

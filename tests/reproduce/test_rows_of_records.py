@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from pate import pipeline
+from pate.reproduce import Study, study
 from pate.reproduce import _table as table
-from pate.reproduce._rows import Study, study
 from pate.reproduce._run import Reproduction, reproduce
 from pate.runs._console import Quiet
 from pate.voters.neighbours._cells import RecordFeatures
@@ -45,7 +45,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Study:
     folder = tmp_path_factory.mktemp("rows")
     for name, content in {"rows": ROWS, "near": CONFIG, "papers": {"rows": [PAPER]}}.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    return study("small", votes=False, quick=True, files=(folder / "rows.yaml", folder / "papers.yaml"))
+    return study("small", votes=False, quick=True, files=[folder / "rows.yaml"], papers=folder / "papers.yaml")
 
 
 @pytest.fixture(scope="module")
