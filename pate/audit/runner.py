@@ -324,19 +324,20 @@ def _curves(found: Audit, private: bool) -> Section:
         (f.model, f.attack, *(f"{100 * max((t for x, t in f.curve if x <= most), default=0.0):.1f}" for most in at))
         for f in known
     ]
+    draw = partial(plots.roc_curves, [(f"{f.model}: {f.attack}", f.curve) for f in known], private)
     plot = Plot(
         "audit-roc",
         "ROC curves of the strongest attack on each model; the line of guessing is the diagonal.",
         "The attack with the largest AUC on each model. What counts is the left side: how many members are found while "
         "few others are accused.",
         PageTable(("model", "attack", "found at 0.1 %, %", "at 1 %, %", "at 10 %, %"), rows),
+        draw,
     )
     text = (
         "Every attack can find more members by accusing more records wrongly. On the grey line it does no better than "
         "a coin."
     )
-    draw = partial(plots.roc_curves, [(f"{f.model}: {f.attack}", f.curve) for f in known], private)
-    return Section(title, content=(text, plot), drawings={"audit-roc": draw})
+    return Section(title, content=(text, plot))
 
 
 def _bounds(found: Audit, private: bool) -> Section:
@@ -364,15 +365,14 @@ def _bounds(found: Audit, private: bool) -> Section:
         "Each bound beside the ε that is claimed for what was attacked: the whole run, or one query or round of it. "
         "A mark shown to the right of the claimed one would contradict the claim, unless the control has the same.",
         PageTable(("model and attack", "ε claimed", "ε shown", "by", "neighbours differ by", "confidence"), cells),
+        partial(plots.claimed_and_shown, drawn, private),
         open=True,
     )
     text = (
         "ε is how much one record can change what is published. The claimed ε is proved and is an upper bound; an "
         "attack that works well shows that it cannot be smaller than some lower bound."
     )
-    return Section(
-        title, content=(text, plot), drawings={"audit-epsilon": partial(plots.claimed_and_shown, drawn, private)}
-    )
+    return Section(title, content=(text, plot))
 
 
 def _tried(found: Audit) -> Section:

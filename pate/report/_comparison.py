@@ -260,6 +260,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
         "Accuracy on test examples against ε; hollow marks are data-dependent ε. A line to the left ends at the ε "
         "for records that are only added or removed.",
         PageTable(header, rows, len(comparison.entries)),
+        partial(draw_comparison, comparison),
         open=True,
     )
     page = Page(
@@ -268,11 +269,7 @@ def render_comparison(comparison: Comparison, svg: str) -> str:
         heading="Comparison",
         warnings=("Private: do not publish.",) if comparison.is_private else (),
         sections=(
-            Section(
-                "Accuracy and privacy",
-                content=(plane, *sources(papers)),
-                drawings={"comparison": partial(draw_comparison, comparison)},
-            ),
+            Section("Accuracy and privacy", content=(plane, *sources(papers))),
             _who_pays(comparison),
             Section("To keep in mind", content=[PageBlock("list", comparison.notes)]),
         ),

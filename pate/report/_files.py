@@ -211,44 +211,34 @@ def _cost(report: Report, found: dict[str, Any]) -> Section:
     }
     exact = {"exact, RDP: depends on the votes (private)": tuple(after["epsilon"])}
     curves = EpsilonCurves(queries=tuple(after["queries"]), epsilon=known | exact)
+    limit, epsilon = report.queries.max_queries, report.privacy.epsilon
     plot = Plot(
         "private-epsilon",
         "ε against the number of queries, for every data set and for these votes.",
         "The exact cost of these votes beside the publishable one.",
         curves_table(curves),
+        partial(plots.epsilon_by_queries, curves, limit, epsilon, private=True),
     )
-    limit, epsilon = report.queries.max_queries, report.privacy.epsilon
-    draw = partial(plots.epsilon_by_queries, curves, limit, epsilon, private=True)
-    return Section(title, content=[table, plot], drawings={"private-epsilon": draw})
+    return Section(title, content=[table, plot])
 
 
 def _agreement(counts: NDArray[np.int64]) -> Section:
-    """Votes of the first class and its lead, over the queries."""
+    """How far the first class leads, over the queries."""
     ordered = np.sort(counts, axis=1)
-    top, gaps, teachers = ordered[:, -1], ordered[:, -1] - ordered[:, -2], int(counts[0].sum())
-    rows = [
-        (name, *(f"{q:.0f}" for q in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))))
-        for name, values in (("votes of the first", top), ("gap to the second", gaps))
-    ]
+    gaps, teachers = ordered[:, -1] - ordered[:, -2], int(counts[0].sum())
     edges = np.linspace(0, teachers, 11)
     numbers, _ = np.histogram(gaps, edges)
     shares = [(f"{low:.0f} – {high:.0f}", str(n)) for (low, high), n in zip(pairwise(edges), numbers, strict=True)]
-    median = f"median {np.median(gaps):.0f}"
+    least, median, most = np.quantile(gaps, (0, 0.5, 1))
     plot = Plot(
         "gaps",
-        f"Histogram of the gap between first and second over {len(gaps)} queries; {median}.",
-        f"Gap between the first and the second class, of {teachers} votes.",
+        f"Histogram of the gap between first and second over {len(gaps)} queries; median {median:.0f}.",
+        f"Gap between the first and the second class, of {teachers} votes: from {least:.0f} to {most:.0f}, median "
+        f"{median:.0f}.",
         PageTable(("gap", "queries"), shares),
+        partial(plots.histogram, gaps, "votes between first and second", "queries"),
     )
-    return Section(
-        "How much the teachers agree",
-        content=[
-            "Queries in order of agreement: the least, a quarter, half and three quarters up, the most.",
-            PageTable(("in votes", "least", "¼", "½", "¾", "most"), rows),
-            plot,
-        ],
-        drawings={"gaps": partial(plots.histogram, gaps, "votes between first and second", "queries")},
-    )
+    return Section("How much the teachers agree", content=[plot])
 
 
 def _classes(report: Report, counts: NDArray[np.int64]) -> Section:

@@ -10,7 +10,7 @@ import base64
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -119,12 +119,13 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Plot:
-    """The drawing of a section by its name, with a text alternative, and its figures as a table."""
+    """A drawing by the name of its file, with a text alternative, and its figures as a table."""
 
     name: str
     alternative: str
     caption: str
     table: PageTable
+    draw: Callable[[], Figure]
     open: bool = False
     kind: ClassVar[str] = "plot"
 
@@ -148,14 +149,13 @@ class Section:
     """One subject of a report, and all that is shown of it; where it has nothing to show, it is left out.
 
     The terminal shows its `facts`, a page its `content`, and the privacy statement its `statement`, paragraph by
-    paragraph. `drawings` are figures to be drawn, by the name of their file.
+    paragraph.
     """
 
     title: str
     facts: Sequence[Fact] = ()
     content: Sequence[Content] = ()
     statement: Sequence[str] = ()
-    drawings: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,8 @@ class Page:
 
     def drawings(self) -> dict[str, Callable[[], Figure]]:
         """All drawings of its sections."""
-        return {name: draw for section in self.sections for name, draw in section.drawings.items()}
+        plots = (block for section in self.sections for block in section.content if isinstance(block, Plot))
+        return {plot.name: plot.draw for plot in plots}
 
     def render(self, svg: Mapping[str, str] | None = None) -> str:
         """The page as HTML text; `svg` are its drawings as files, where these are there already."""

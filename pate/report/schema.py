@@ -362,50 +362,42 @@ class Description(_Section):
     subsampled: bool = Field(default=False, description="whether a record may be in several teachers' parts")
 
 
-class Report(_Section):
-    """One run."""
-
+class _AnyReport(_Section):
     schema_version: Literal[1] = 1
     name: str
     pate_version: str
     config_digest: str
-    voters: VotersFacts
     classes: tuple[str, ...]
-    mechanism: Method
-    description: Description = Field(description="the mechanism, for people")
-    queries: Queries
-    privacy: Privacy
-    anchored: bool | None = Field(
-        default=None,
-        description="whether the ledger was also kept outside the run, where a copy or rollback of it shows",
-    )
-    student: Student
-    labels: ReleasedLabels | None = None
-    warnings: tuple[str, ...] = Field(default=(), description="what to know before using the student, in words")
-    benchmark: Benchmark | None
-    data: str | None = Field(default=None, description="name of the data source")
-    public_examples: int | None = Field(default=None, description="public examples, asked about or not")
-    curves: EpsilonCurves | None = None
-    versions: dict[str, str] = Field(default={}, description="software that the run was made with")
-
-
-class BaselineReport(_Section):
-    """One run of `pate baseline`: a private learner without teachers."""
-
-    schema_version: Literal[1] = 1
-    kind: Literal["baseline"] = "baseline"
-    name: str
-    pate_version: str
-    config_digest: str
-    classes: tuple[str, ...]
-    method: Method = Field(description="the baseline's name and parameters")
-    planned: Params = Field(description="noise, sampling rate and steps, computed before training")
     privacy: Privacy
     student: Student = Field(description="the released model")
     warnings: tuple[str, ...] = Field(default=(), description="what to know before using the model, in words")
     benchmark: Benchmark | None
     data: str | None = Field(default=None, description="name of the data source")
     versions: dict[str, str] = Field(default={}, description="software that the run was made with")
+
+
+class Report(_AnyReport):
+    """One run."""
+
+    voters: VotersFacts
+    mechanism: Method
+    description: Description = Field(description="the mechanism, for people")
+    queries: Queries
+    anchored: bool | None = Field(
+        default=None,
+        description="whether the ledger was also kept outside the run, where a copy or rollback of it shows",
+    )
+    labels: ReleasedLabels | None = None
+    public_examples: int | None = Field(default=None, description="public examples, asked about or not")
+    curves: EpsilonCurves | None = None
+
+
+class BaselineReport(_AnyReport):
+    """One run of `pate baseline`: a private learner without teachers."""
+
+    kind: Literal["baseline"] = "baseline"
+    method: Method = Field(description="the baseline's name and parameters")
+    planned: Params = Field(description="noise, sampling rate and steps, computed before training")
 
 
 AnyReport = Report | BaselineReport

@@ -218,9 +218,8 @@ def cost_by_queries(report: AnyReport) -> Section:
     if len(report.curves.epsilon) > 1:
         caption += " Both lines hold; the smaller one counts."
     alternative = f"ε grows with the number of queries, to {epsilon:.3g} at the limit of {limit} queries."
-    plot = Plot("epsilon", alternative, caption, curves_table(report.curves))
-    drawings = {"epsilon": partial(plots.epsilon_by_queries, report.curves, limit, epsilon)}
-    return Section(title, content=(text, plot), drawings=drawings)
+    draw = partial(plots.epsilon_by_queries, report.curves, limit, epsilon)
+    return Section(title, content=(text, Plot("epsilon", alternative, caption, curves_table(report.curves), draw)))
 
 
 def curves_table(curves: EpsilonCurves) -> PageTable:

@@ -231,15 +231,15 @@ def classes(report: AnyReport) -> Section:
             f"Accuracy of each class with its 95 % interval. {words}",
             "Accuracy on the test examples of each class. The bar is a 95 % interval (Wilson): few examples, wide bar.",
             PageTable(("class", "right", "95 % interval", "test examples"), rows),
+            partial(plots.accuracy_by_class, confusion, report.classes),
         ),
     ]
-    drawings = {"classes": partial(plots.accuracy_by_class, confusion, report.classes)}
     if len(confusion) <= _MANY_CLASSES:
         matrix = list(zip(report.classes, confusion, strict=True))
         content += [PageBlock("heading", "Confusion matrix"), PageBlock("confusion", matrix)]
     parts = class_parts(report)
     told = len(parts) <= _FEW_CLASSES and any(one.tells for one in parts)
-    return Section(title, [("recognised", in_a_line(parts))] if told else [], content, drawings=drawings)
+    return Section(title, [("recognised", in_a_line(parts))] if told else [], content)
 
 
 @dataclass(frozen=True)
@@ -321,14 +321,12 @@ def plane(report: AnyReport) -> Section:
         "Mind the kinds of ε. The papers' (hollow marks) are as published, those called data-dependent computed from "
         "the private votes. Ours (filled) holds for every data set, and is larger for the same labels."
     )
+    marks = [plots.Point("this run", epsilon, accuracy, kind) for kind, epsilon, _ in own]
+    marks += [row.point for row in papers]
     content = (
         "How right the student is against what it cost: up is more accurate, left is more private.",
         PageBlock("note", note),
-        Plot("plane", alternative, caption, table),
+        Plot("plane", alternative, caption, table, partial(plots.accuracy_against_epsilon, marks, nonprivate)),
         *sources(papers),
     )
-    marks = [plots.Point("this run", epsilon, accuracy, kind) for kind, epsilon, _ in own]
-    marks += [row.point for row in papers]
-    return Section(
-        title, content=content, drawings={"plane": partial(plots.accuracy_against_epsilon, marks, nonprivate)}
-    )
+    return Section(title, content=content)
