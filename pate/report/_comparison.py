@@ -320,7 +320,7 @@ def _cell(one: GroupAccuracy | None) -> str:
         return "–"
     if not one.tells:
         return TOO_FEW
-    lost = "" if one.lost is None or one.lost_error is None else f", {format_change(one.lost, one.lost_error)}"
+    lost = "" if one.lost is None else f", {format_change(one.lost.share, one.lost.error)}"
     return f"{percent(one.right)}{lost}"
 
 

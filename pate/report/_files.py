@@ -319,7 +319,10 @@ def tracked_figures(report: AnyReport) -> dict[str, float]:
     found |= {f"recall/{one.value}": one.right for one in classes}
     found |= {f"groups/{one.column}={one.value}": one.right for one in groups}
     if report.benchmark is not None:
-        found |= {f"benchmark/lost/{one.column or 'class'}={one.value}": one.lost for one in classes + groups}
+        found |= {
+            f"benchmark/lost/{one.column or 'class'}={one.value}": one.lost.share if one.lost else None
+            for one in classes + groups
+        }
         found["benchmark/label_accuracy"] = report.benchmark.label_accuracy
         found["benchmark/nonprivate_accuracy"] = report.benchmark.nonprivate_accuracy
     if isinstance(report, Report):

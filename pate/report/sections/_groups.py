@@ -33,8 +33,7 @@ class GroupAccuracy:
     right: float | None
     error: float | None = None
     nonprivate: float | None = None
-    lost: float | None = None
-    lost_error: float | None = None
+    lost: Lost | None = None
     of_class: str | None = None
 
     @property
@@ -54,9 +53,8 @@ class GroupAccuracy:
     def comparison(self) -> str:
         """What it got right instead of what it would have without privacy, in words."""
         assert self.lost is not None
-        assert self.lost_error is not None
         verb = "right" if self.column is not None and self.of_class is None else "recognised"
-        less = points(self.lost, self.lost_error)
+        less = points(self.lost.share, self.lost.error)
         return f"{percent(self.right)} {verb} instead of {percent(self.nonprivate)}, {less} points less"
 
 
@@ -68,9 +66,7 @@ def class_parts(report: AnyReport) -> list[GroupAccuracy]:
     for label, row in enumerate(report.student.confusion or ()):
         size, right = sum(row), row[label]
         share, error = right / size if size else None, error_of_share(right, size)
-        found.append(
-            GroupAccuracy(None, report.classes[label], size, share, error, others[label], *_loss(losses[label]))
-        )
+        found.append(GroupAccuracy(None, report.classes[label], size, share, error, others[label], losses[label]))
     return found
 
 
@@ -84,7 +80,7 @@ def group_parts(report: AnyReport) -> list[GroupAccuracy]:
             own.accuracy,
             own.error,
             None if other is None else other.accuracy,
-            *_loss(lost),
+            lost,
         )
         for own, other, lost in _groups(report)
     ]
@@ -99,7 +95,7 @@ def _parts_within(report: AnyReport) -> list[GroupAccuracy]:
             error = None if share is None else error_of_share(round(share * n), n)
             nonprivate = None if other is None else other.recall[label]
             by = None if lost is None else lost.by_class[label]
-            found.append(GroupAccuracy(own.column, own.value, n, share, error, nonprivate, *_loss(by), of_class=name))
+            found.append(GroupAccuracy(own.column, own.value, n, share, error, nonprivate, by, of_class=name))
     return found
 
 
@@ -113,10 +109,6 @@ def _groups(report: AnyReport) -> list[tuple[Group, Group | None, GroupLost | No
     if beside is None or len(beside.groups) != len(groups):
         return [(group, None, None) for group in groups]
     return list(zip(groups, beside.groups, beside.lost_by_group, strict=True))
-
-
-def _loss(lost: Lost | None) -> tuple[float | None, float | None]:
-    return (None, None) if lost is None else (lost.share, lost.error)
 
 
 def by_column(parts: Sequence[GroupAccuracy]) -> dict[str, list[GroupAccuracy]]:
@@ -197,32 +189,25 @@ class Parts:
         if private:
             return cls.of(*kinds)
         return cls.of(
-            *(
-                [replace(one, right=one.nonprivate, error=None, lost=None, lost_error=None) for one in parts]
-                for parts in kinds
-            )
+            *([replace(one, right=one.nonprivate, error=None, lost=None) for one in parts] for parts in kinds)
         )
 
     @classmethod
     def mean(cls, several: Sequence[Parts]) -> Parts:
         """The mean over runs of each class and group that they have; test examples are the same in all."""
 
+        def mean_of(same: list[GroupAccuracy]) -> GroupAccuracy:
+            losses = [one.lost for one in same if one.lost is not None]
+            share, error = (mean_of_known([getattr(one, name) for one in losses]) for name in ("share", "error"))
+            lost = None if share is None or error is None else Lost(share=share, error=error)
+            right = mean_of_known([one.right for one in same])
+            return replace(same[0], right=right, error=None, nonprivate=None, lost=lost)
+
         def means(kind: str) -> list[GroupAccuracy]:
             alike: dict[tuple[str | None, str], list[GroupAccuracy]] = {}
             for one in (one for parts in several for one in getattr(parts, kind)):
                 alike.setdefault((one.column, one.value), []).append(one)
-            return [
-                GroupAccuracy(
-                    column,
-                    value,
-                    same[0].examples,
-                    mean_of_known([one.right for one in same]),
-                    lost=mean_of_known([one.lost for one in same]),
-                    lost_error=mean_of_known([one.lost_error for one in same]),
-                    of_class=same[0].of_class,
-                )
-                for (column, value), same in alike.items()
-            ]
+            return [mean_of(same) for same in alike.values()]
 
         return cls.of(means("classes"), means("groups"), means("rarest_within"))
 
@@ -230,8 +215,8 @@ class Parts:
         """Plain values."""
 
         def plain(one: GroupAccuracy) -> dict[str, Any]:
-            shown = {name: getattr(one, name) for name in ("column", "value", "examples", "right", "lost")}
-            return shown | {"error": one.lost_error}
+            shown = {name: getattr(one, name) for name in ("column", "value", "examples", "right")}
+            return shown | {"lost": one.lost.share if one.lost else None, "error": one.lost.error if one.lost else None}
 
         kinds = ("classes", "groups", "rarest_within")
         return asdict(self) | {kind: [plain(one) for one in getattr(self, kind)] for kind in kinds}
@@ -250,18 +235,19 @@ def find_largest_loss(report: AnyReport) -> str | None:
     errors = NormalDist().inv_cdf(1 - _BY_CHANCE / len(known + within))
 
     def loss(one: GroupAccuracy) -> float:
-        return one.lost or 0.0
+        return one.lost.share if one.lost else 0.0
 
     def max_beyond_chance(parts: Sequence[GroupAccuracy]) -> GroupAccuracy | None:
-        return max((one for one in parts if loss(one) > errors * (one.lost_error or 0.0)), key=loss, default=None)
+        beyond = (one for one in parts if one.lost and one.lost.share > errors * one.lost.error)
+        return max(beyond, key=loss, default=None)
 
     most, deepest = max_beyond_chance(known), max_beyond_chance(within)
     told = most or deepest
     if told is None:
         largest = max(known, key=loss)
-        if loss(largest) <= 0:
+        if largest.lost is None or largest.lost.share <= 0:
             return "No class or group lost anything to privacy."
-        less = points(loss(largest), largest.lost_error or 0.0)
+        less = points(largest.lost.share, largest.lost.error)
         return f"No class or group lost more to privacy than chance explains. The most: {largest.name}, {less} points."
     name = f"{told.name} ({told.examples:,} test examples) lost most to privacy"
     more = ""
@@ -278,8 +264,8 @@ def in_a_line(parts: Sequence[GroupAccuracy]) -> str:
     """Shares of classes, or of the groups of one column, for a terminal; of many groups, the best and the worst."""
 
     def shown(one: GroupAccuracy) -> str:
-        if one.lost is not None and one.lost_error is not None:
-            return f"{one.value} {percent(one.right)} ({format_change(one.lost, one.lost_error)})"
+        if one.lost is not None:
+            return f"{one.value} {percent(one.right)} ({format_change(one.lost.share, one.lost.error)})"
         return f"{one.value} {_with_error(one)}"
 
     told = [one for one in parts if one.tells]
@@ -340,7 +326,7 @@ def _table(names: Sequence[str], right: str, parts: Sequence[GroupAccuracy]) -> 
     for one in parts:
         cells = [TOO_FEW] * 3
         if one.tells:
-            lost = "–" if one.lost is None or one.lost_error is None else points(one.lost, one.lost_error)
+            lost = "–" if one.lost is None else points(one.lost.share, one.lost.error)
             cells = [_with_error(one), "–" if one.nonprivate is None else percent(one.nonprivate), lost]
         of_class = () if one.of_class is None else (one.of_class,)
         rows.append((one.value, *of_class, f"{one.examples:,}", *cells[: 1 + len(beside)]))
