@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from multiprocessing import get_context
@@ -53,12 +54,10 @@ _WHOLE_WAY = 400  # queries that are collected, charged, stored and read back, i
 _SECONDS_FOR_A_COPY = 120.0
 _ALIKE = 0.99  # beyond, no answer is left to chance, and nothing can be told from answers that are alike
 _MAX_OTHERS = 3_000_000  # draws from pairs that are not the worst
-_STREAM_RUNS = 4_000
-_STREAM_QUERIES = 3
+_STREAM_RUNS, _STREAM_QUERIES = 4_000, 3
 _FOR_THE_WORST_PAIR, _FOR_OTHER_PAIRS, _FOR_REPEATS = 0.9, 0.099, 0.001  # shares of 1 − confidence
 _MAX_CANDIDATES = 600
-_OUT_OF_REACH = 4  # times the votes that are sure to win: classes without votes then play no part
-_SURE = 0.999
+_OUT_OF_REACH = 4  # times the votes that are sure to win (99.9 %): classes without votes then play no part
 _TWO_ERRORS, _OFTEN = 2.0, 100.0
 _LEVELS = (0.5, 0.25, 0.1, 0.01)  # how probable the answer is that a moved vote makes less so
 
@@ -198,7 +197,8 @@ def _noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     if alike > _ALIKE:
         return False
     queries = np.tile(tied, (_WHOLE_WAY, 1))
-    with get_context("fork").Pool(1) as pool:  # whatever a generator remembers, the copy of this process remembers too
+    default = signal.signal, (signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends
+    with get_context("fork").Pool(1, *default) as pool:  # what a generator remembers, a copy of this process remembers
         elsewhere = pool.apply_async(_answers, (mechanism, queries))
         here, *others = _answers(mechanism, queries), _answers(mechanism, queries)
         with suppress(Exception):  # a copy of a process with threads may be stuck
@@ -282,11 +282,8 @@ def _scratch_aggregator(mechanism: Mechanism, asked: int, n_teachers: int) -> It
     with scratch_folder() as folder:
         key, limits = secrets.token_bytes(KEY_BYTES), Limits(asked, asked, repr(mechanism))
         open_ledger = partial(Ledger, folder / "charges.db", key, folder / "charges.head", "audit", limits)
-        aggregator = Aggregator(mechanism, open_ledger, folder, key, n_teachers)
-        try:
+        with closing(Aggregator(mechanism, open_ledger, folder, key, n_teachers)) as aggregator:
             yield aggregator
-        finally:
-            aggregator.close()
 
 
 def _answers(mechanism: Mechanism, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -374,7 +371,7 @@ def _candidates(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
     """Histograms, their neighbours, and how probable every outcome is of either."""
     moved = 1 if single else votes_moved or mechanism.votes_per_record
-    votes = max(n_teachers, _OUT_OF_REACH * (mechanism.teachers_needed(_SURE) or 0), 2 * moved)
+    votes = max(n_teachers, _OUT_OF_REACH * (mechanism.teachers_needed(0.999) or 0), 2 * moved)
     rows = []
     for total in (votes, votes + 1):  # both parities of the gap
         first = np.unique(np.linspace(moved, total, min(total - moved + 1, _MAX_CANDIDATES // 2)).astype(np.int64))
@@ -491,15 +488,14 @@ def _neighbours(
 
     A record changes under its id, where there are ids; where records vote themselves it may without.
     """
-    n_classes = public.n_classes
     for number in range(tries):
         row = 0 if number == 0 else int(rng.integers(len(records)))
         owners = list(range(len(records))) if records.ids is None else list(records.ids)
         yield "added or removed", records.only(np.array([owner != owners[row] for owner in owners]))
-        stranger, label = public.X_public[int(rng.integers(len(public.X_public)))], int(rng.integers(n_classes))
+        stranger, label = public.X_public[int(rng.integers(len(public.X_public)))], int(rng.integers(public.n_classes))
         X, y = np.concatenate([stranger[None], records.X]), np.concatenate([[label], records.y])
         ids = None if records.ids is None else ["somebody else", *records.ids]
         yield "added or removed", Records(X.astype(records.X.dtype), y, ids)
         X, y = records.X.copy(), records.y.copy()
-        X[row], y[row] = stranger, (y[row] + 1) % n_classes
+        X[row], y[row] = stranger, (y[row] + 1) % public.n_classes
         yield "changed", Records(X, y, records.ids)
