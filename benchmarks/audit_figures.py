@@ -29,7 +29,7 @@ from pate.audit.runner import audit
 from pate.audit.shadow_models import RMIA, LiRA
 from pate.baselines._run import run_baseline
 from pate.config import BaselineConfig, parse_config
-from pate.data._settings import ImageData, TableData
+from pate.data._settings import BenchmarkData
 from pate.data._sources import load
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
@@ -65,7 +65,7 @@ def small_data(name: str, folder: Path) -> tuple[PublicData, Records, dict[str, 
     """
     path = folder / f"{name}.npz"
     if not path.exists():
-        source = TableData(source="adult") if name == "adult" else ImageData(source=name)  # type: ignore[arg-type]
+        source = BenchmarkData(source=name)  # type: ignore[arg-type]
         whole, private = load(source, None, folder)
         records = records_of(private)
         assert whole.X_test is not None

@@ -31,38 +31,20 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """A column of numbers: a missing one becomes the median of the public examples."""
-
-    name: str
-    fill: float
-
-    def transform(self, values: Any) -> NDArray[np.float32]:
-        found = np.array([_number(value) for value in values], dtype=np.float32)
-        return np.where(np.isfinite(found), found, np.float32(self.fill))[:, None]
-
-
-@dataclass(frozen=True)
-class _Categories:
-    """A column of words: a 0/1 column for each known one; another, or none, is all zeros."""
-
-    name: str
-    known: tuple[str, ...]
-
-    def transform(self, values: Any) -> NDArray[np.float32]:
-        return one_hot([cell_text(value) for value in values], self.known)
+Rule = float | tuple[str, ...]
+"""What a column becomes: a number, this one where it is missing; or a 0/1 feature for each of these words."""
 
 
 @dataclass(frozen=True)
 class Encoder:
     """How records become rows of numbers. Each record by itself: what it holds moves no other.
 
-    Categories are those that a categorical column declares, else those among the public examples it was made from;
-    medians are those of the public examples, and numbers beyond the range of these are clipped to it.
+    Categories are those that a categorical column declares, else those among the public examples it was made from; a
+    word that is none of them is all zeros. A missing number is the median of the public examples, and numbers beyond
+    the range of these are clipped to it. `columns` are None for arrays, which are taken as they are.
     """
 
-    columns: tuple[_Numbers | _Categories, ...] | None
+    columns: tuple[tuple[Any, Rule], ...] | None
     range: PublicRange | None = None
 
     @classmethod
@@ -71,9 +53,10 @@ class Encoder:
 
         With `by_values` the types of columns say nothing: for examples that were split off from private records.
         """
-        kinds = (_column(name, public[name], by_values) for name in public.columns) if is_frame(public) else None
-        found = cls(None if kinds is None else tuple(kinds))
-        flags = [isinstance(column, _Categories) for column in found.columns or () for _ in _names_of(column)]
+        names = public.columns if is_frame(public) else None
+        found = cls(None if names is None else tuple((name, _rule(public[name], by_values)) for name in names))
+        rules = [rule for _, rule in found.columns or ()]
+        flags = [flag for rule in rules for flag in ([True] * len(rule) if isinstance(rule, tuple) else [False])]
         return replace(found, range=PublicRange.of(found.transform(public), flags))
 
     @property
@@ -81,15 +64,38 @@ class Encoder:
         """A name for each feature, where columns have names."""
         if self.columns is None:
             return None
-        return tuple(name for column in self.columns for name in _names_of(column))
+        return tuple(
+            text
+            for name, rule in self.columns
+            for text in ([f"{name}={known}" for known in rule] if isinstance(rule, tuple) else [name])
+        )
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Rows of numbers; for arrays the numbers they hold."""
         if self.columns is None:
             found = np.asarray(X, dtype=np.float32)
         else:
-            found = np.concatenate([column.transform(X[column.name]) for column in self.columns], axis=1)
+            found = np.concatenate([_features(X[name], rule) for name, rule in self.columns], axis=1)
         return found if self.range is None else self.range.clip(found)
+
+
+def _rule(values: Any, by_values: bool) -> Rule:
+    """What a public column becomes: by its type, or by its values alone."""
+    if not by_values and (declared := getattr(values.dtype, "categories", None)) is not None:
+        return tuple(cell_text(value) for value in declared)
+    there = [value for value in values.tolist() if cell_text(value)]
+    by_type = getattr(values.dtype, "kind", "O") in "biuf"
+    if all(isinstance(value, int | float) for value in there) if by_values else by_type:
+        finite = [number for number in map(_number, there) if np.isfinite(number)]
+        return float(np.median(finite)) if finite else 0.0
+    return tuple(sorted({cell_text(value) for value in there}))
+
+
+def _features(values: Any, rule: Rule) -> NDArray[np.float32]:
+    if isinstance(rule, tuple):
+        return one_hot([cell_text(value) for value in values], rule)
+    found = np.array([_number(value) for value in values], dtype=np.float32)
+    return np.where(np.isfinite(found), found, np.float32(rule))[:, None]
 
 
 def with_columns_of(X: Any, X_public: Any) -> Any:
@@ -127,13 +133,12 @@ def person_ids(ids: Any) -> list[str | None]:
         raise DataError(
             f"ids: holds {found.dtype}, not whole numbers or text; where one is missing, give text, or pandas' Int64"
         )
-    return [_person_id(value) for value in found.tolist()]
-
-
-def _person_id(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer | str):
-        return None
-    return canonical_id(str(value), "text")
+    return [
+        canonical_id(str(value), "text")
+        if isinstance(value, int | np.integer | str) and not isinstance(value, bool)
+        else None
+        for value in found.tolist()
+    ]
 
 
 def split_off_public(X: Any, ids: list[str] | None, fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -154,26 +159,6 @@ def split_off_public(X: Any, ids: list[str] | None, fraction: float, seed: int) 
 def identity(row: Any) -> bytes:
     """What a record of a frame says, the same whatever types other records give to its columns."""
     return b"record:" + repr([cell_text(value) for value in row]).encode()
-
-
-def _names_of(column: _Numbers | _Categories) -> list[str]:
-    return [f"{column.name}={known}" for known in column.known] if isinstance(column, _Categories) else [column.name]
-
-
-def _column(name: Any, values: Any, by_values: bool = False) -> _Numbers | _Categories:
-    if by_values:
-        there = [value for value in values.tolist() if cell_text(value)]
-        if not all(isinstance(value, int | float) for value in there):
-            return _Categories(name, tuple(sorted({cell_text(value) for value in there})))
-        finite = [number for number in map(_number, there) if np.isfinite(number)]
-        return _Numbers(name, float(np.median(finite)) if finite else 0.0)
-    declared = getattr(values.dtype, "categories", None)
-    if declared is not None:
-        return _Categories(name, tuple(cell_text(value) for value in declared))
-    if getattr(values.dtype, "kind", "O") in "biuf":
-        finite = [number for number in map(_number, values) if np.isfinite(number)]
-        return _Numbers(name, float(np.median(finite)) if finite else 0.0)
-    return _Categories(name, tuple(sorted({cell_text(value) for value in values} - {""})))
 
 
 def _number(value: Any) -> float:

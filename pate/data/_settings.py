@@ -54,40 +54,18 @@ def _numbers(content: Any, path: tuple[int | str, ...]) -> Iterator[tuple[tuple[
             yield from _numbers(value, (*path, index))
 
 
-class DigitsData(Settings):
-    """scikit-learn's bundled digits; no download.
+class BenchmarkData(Settings):
+    """Public data that plays the part of private data.
 
     Parameters
     ----------
-    source : "digits"
-        1,797 images of 8×8 pixels, of which 1,197 play private.
+    source : "digits", "mnist", "fashion_mnist", "svhn", "cifar10", "adult" or "kddcup99"
+        Which one: scikit-learn's bundled digits (1,797 images of 8×8 pixels, of which 1,197 play private; no download),
+        a torchvision benchmark with the papers' split, or a public table; `pate.data._benchmarks` says where files are
+        looked for, and how a table's columns become features.
     """
 
-    source: Literal["digits"]
-
-
-class ImageData(Settings):
-    """A torchvision benchmark, with the papers' split.
-
-    Parameters
-    ----------
-    source : "mnist", "fashion_mnist", "svhn" or "cifar10"
-        Which one; `pate.data._benchmarks` says where its files are looked for.
-    """
-
-    source: Literal["mnist", "fashion_mnist", "svhn", "cifar10"]
-
-
-class TableData(Settings):
-    """A public table that plays the part of private data.
-
-    Parameters
-    ----------
-    source : "adult" or "kddcup99"
-        Which one; `pate.data._benchmarks` says how its columns become features.
-    """
-
-    source: Literal["adult", "kddcup99"]
+    source: Literal["digits", "mnist", "fashion_mnist", "svhn", "cifar10", "adult", "kddcup99"]
 
 
 class ArraysData(Settings):
@@ -143,13 +121,9 @@ class OwnData(Settings):
         return [] if given.get("file") is not None else [key for key in needed if given.get(key) is None]
 
     @model_validator(mode="after")
-    def _files_are_named(self) -> OwnData:
+    def _files_fit_together(self) -> OwnData:
         if lacking := self.lacking(vars(self)):
             raise ValueError(f"names no {' and no '.join(lacking)} file; add {' and '.join(lacking)}")
-        return self
-
-    @model_validator(mode="after")
-    def _private_is_not_public(self) -> OwnData:
         names = (self.private,) if isinstance(self.private, str) else self.private or ()
         for key in ("public", "test"):
             path = getattr(self, key)
@@ -157,10 +131,6 @@ class OwnData(Settings):
                 raise ValueError(
                     f"{key}: is a private file, and what is {key} is treated as known to everybody; name another file"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _shards_have_public_examples(self) -> OwnData:
         if self.sharded and self.public is None:
             raise ValueError("private shards need a 'public' file of their own")
         return self
@@ -294,42 +264,30 @@ class ColumnsData(OwnData):
     missing_values: MissingValues = MissingValues()
 
     @model_validator(mode="after")
-    def _date_features_are_known(self) -> ColumnsData:
-        problem = problem_of(self.date_features, self.dates)
-        if problem is not None:
+    def _columns_fit_together(self) -> ColumnsData:
+        if problem := problem_of(self.date_features, self.dates):
             raise ValueError(f"date_features.{problem}")
-        return self
-
-    @model_validator(mode="after")
-    def _each_column_is_one_thing(self) -> ColumnsData:
-        uses: dict[str, str] = {}
         single = {key: getattr(self, key, None) for key in ("label", "id", "split")}
-        listed = {key: getattr(self, key) for key in ("ignore", "categories", "dates")}
-        for key, columns in {**{k: [v] for k, v in single.items() if v is not None}, **listed}.items():
-            for column in columns:
-                if column in uses:
-                    raise ValueError(
-                        f"{key}: column {shown(column)} is named under {uses[column]} already; a column is one thing"
-                    )
-                uses[column] = key
-        for key in ("label", "id"):
-            if single[key] == "":
+        named = [(key, name) for key, name in single.items() if name is not None]
+        named += [(key, name) for key in ("ignore", "categories", "dates") for name in getattr(self, key)]
+        uses: dict[str, str] = {}
+        for key, name in named:
+            if name in uses:
                 raise ValueError(
-                    f"{key}: names no column; write its name" + (", or leave it out" if key == "id" else "")
+                    f"{key}: column {shown(name)} is named under {uses[name]} already; a column is one thing"
                 )
-        empty = next((column for column, values in self.categories.items() if not values), None)
-        if empty is not None:
-            raise ValueError(f"categories.{empty}: lists no values; list them, or add the column to ignore")
-        return self
-
-    @model_validator(mode="after")
-    def _a_marker_is_no_category(self) -> ColumnsData:
+            uses[name] = key
+        for key, more in (("label", ""), ("id", ", or leave it out")):
+            if single[key] == "":
+                raise ValueError(f"{key}: names no column; write its name{more}")
         markers = {folded(str(marker)) for marker in self.missing_values.markers}
-        for column, values in self.categories.items():
+        for name, values in self.categories.items():
+            if not values:
+                raise ValueError(f"categories.{name}: lists no values; list them, or add the column to ignore")
             for value in values:
                 if folded(str(value)) in markers:
                     raise ValueError(
-                        f"categories.{column}: {shown(value)} is a marker of missing values (missing_values.markers), "
+                        f"categories.{name}: {shown(value)} is a marker of missing values (missing_values.markers), "
                         "so no category; take it out of one of the two"
                     )
         return self
@@ -358,12 +316,6 @@ class CsvData(ColumnsData):
     decimal: Literal[".", ","] = "."
     encoding: str = "utf-8"
 
-    @model_validator(mode="after")
-    def _one_file_or_shards(self) -> CsvData:
-        if self.split is not None and self.sharded:
-            raise ValueError("split is for one file that holds everything; leave it out where there are shards")
-        return self
-
     @field_validator("delimiter")
     @classmethod
     def _one_sign(cls, value: str) -> str:
@@ -381,7 +333,9 @@ class CsvData(ColumnsData):
         return value
 
     @model_validator(mode="after")
-    def _signs_differ(self) -> CsvData:
+    def _can_be_told_apart(self) -> CsvData:
+        if self.split is not None and self.sharded:
+            raise ValueError("split is for one file that holds everything; leave it out where there are shards")
         if self.delimiter == self.decimal:
             given = "is" if "delimiter" in self.model_fields_set else "is, where it is not written,"
             raise ValueError(
@@ -407,5 +361,5 @@ class ParquetData(ColumnsData):
         return True
 
 
-AnyData = ArraysData | DigitsData | ImageData | TableData | NpzData | CsvData | ParquetData
+AnyData = ArraysData | BenchmarkData | NpzData | CsvData | ParquetData
 DataSettings = Annotated[AnyData, Field(discriminator="source")]

@@ -198,11 +198,11 @@ def test_mnist_leaks_as_much_as_the_literature_reports(real_data: Path) -> None:
     A network with a gap like that here: the loss threshold's best accuracy is as near to it as 1,600 records allow
     (two standard errors, 0.025). It is deterministic, so that it cannot fail by chance.
     """
-    from pate.data._settings import ImageData
+    from pate.data._settings import BenchmarkData
     from pate.data._sources import load
     from pate.data.private import records_of
 
-    _, private = load(ImageData(source="mnist"), real_data, real_data)
+    _, private = load(BenchmarkData(source="mnist"), real_data, real_data)
     both = records_of(private)  # test images are by other writers, who are told apart without any leak
     members, outsiders = (
         TargetExamples(both.X[rows], both.y[rows], np.arange(1600)) for rows in (slice(1600), slice(1600, 3200))

@@ -25,7 +25,7 @@ from pate.cli import app
 from pate.cli._audit import _show
 from pate.cli._options import as_option
 from pate.config import BaselineConfig, Config, parse_config
-from pate.data._settings import DigitsData
+from pate.data._settings import BenchmarkData
 from pate.data._sources import load
 from pate.data.private import records_of
 from pate.errors import PateError
@@ -102,7 +102,7 @@ def test_models_are_trained_by_what_is_beside_the_config_of_their_own_run(tmp_pa
 def test_what_a_run_of_somebody_else_names_is_no_place_to_import_from(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    data = load(DigitsData(source="digits"), None, Path())
+    data = load(BenchmarkData(source="digits"), None, Path())
     with Run.load(runs["erm"]) as run:
         assert subject_of(run, *data).trainer.folder == run.places[1]
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -20,7 +20,7 @@ from pate.baselines import build_baseline
 from pate.baselines._run import run_baseline
 from pate.cli import app
 from pate.config import BaselineConfig, load_baseline_config, load_config, parse_config
-from pate.data._settings import DigitsData
+from pate.data._settings import BenchmarkData
 from pate.data._sources import load
 from pate.errors import ConfigError, PateError, RunError
 from pate.report._comparison import compare_runs
@@ -84,7 +84,7 @@ def test_a_run_leaves_a_model_a_report_and_a_page(
         card = json.loads((run / "model" / "model.json").read_text())
         assert card["epsilon"] == report["privacy"]["epsilon"]
         model = load_model(run / "model")
-        digits, _ = load(DigitsData(source="digits"), None, Path())
+        digits, _ = load(BenchmarkData(source="digits"), None, Path())
         shaped = digits.X_test if model.__class__.__name__ == "DPSGDClassifier" else digits.X_test.reshape(200, -1)
         assert (model.predict(shaped) == digits.y_test).mean() == report["student"]["accuracy"]
     with pytest.raises(RunError, match="there is no model"):

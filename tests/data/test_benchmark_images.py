@@ -11,13 +11,13 @@ from scipy.io import savemat
 
 from pate.data import _benchmarks as benchmarks
 from pate.data._benchmarks import load_images
-from pate.data._settings import DigitsData, ImageData
+from pate.data._settings import BenchmarkData
 from pate.data._sources import load
 from pate.errors import DataError
 
 
 def test_digits_need_no_files() -> None:
-    public, private = load(DigitsData(source="digits"), None, Path())
+    public, private = load(BenchmarkData(source="digits"), None, Path())
     assert (len(private.X), len(public.X_public), len(public.X_test)) == (1197, 400, 200)
     assert private.X.min() == 0
     assert private.X.max() == 1
@@ -25,7 +25,7 @@ def test_digits_need_no_files() -> None:
 
 
 def test_mnist_has_the_papers_split(real_data: Path) -> None:
-    public, private = load(ImageData(source="mnist"), real_data, Path())
+    public, private = load(BenchmarkData(source="mnist"), real_data, Path())
     assert private.X.shape == (60_000, 28, 28)
     assert public.X_public.shape == (9_000, 28, 28)
     assert public.X_test.shape == (1_000, 28, 28)
@@ -35,7 +35,7 @@ def test_mnist_has_the_papers_split(real_data: Path) -> None:
 
 @pytest.mark.slow
 def test_svhn_has_the_papers_split(real_svhn: Path) -> None:
-    public, private = load(ImageData(source="svhn"), real_svhn, Path())
+    public, private = load(BenchmarkData(source="svhn"), real_svhn, Path())
     assert private.X.shape == (73_257, 32, 32, 3)
     assert public.X_public.shape == (10_000, 32, 32, 3)
     assert public.X_test.shape == (16_032, 32, 32, 3)

@@ -10,7 +10,7 @@ import pytest
 
 from pate.data import _benchmarks as benchmarks
 from pate.data._benchmarks import load_table
-from pate.data._settings import TableData
+from pate.data._settings import BenchmarkData
 from pate.data._sources import load
 from pate.errors import DataError
 
@@ -29,7 +29,7 @@ def write_adult(folder: Path, n_test: int = 10_002) -> Path:
 
 
 def test_adult_columns_follow_their_rules(tmp_path: Path) -> None:
-    public, private = load(TableData(source="adult"), write_adult(tmp_path), Path())
+    public, private = load(BenchmarkData(source="adult"), write_adult(tmp_path), Path())
     assert private.X.shape == (2, 104)
     assert len(public.features or ()) == 104
     assert (len(public.X_public), len(public.X_test)) == (10_000, 2)

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pate.data._formats import load_votes
-from pate.data._settings import CsvData, ImageData, NpzData, ParquetData, TableData
+from pate.data._settings import BenchmarkData, CsvData, NpzData, ParquetData
 from pate.data._shards import ShardReader
 from pate.data._sources import load
 from pate.data.private import Shards
@@ -86,21 +86,21 @@ def adult_files(folder: Path) -> Callable[[], object]:
     (folder / "adult").mkdir()
     (folder / "adult" / "adult.data").write_text(f"{ADULT}<=50K\n{ADULT}>50K\n")
     (folder / "adult" / "adult.test").write_text("|1x3 Cross validator\n" + f"{ADULT}>50K.\n" * 20)
-    return lambda: load(TableData(source="adult"), folder, folder)
+    return lambda: load(BenchmarkData(source="adult"), folder, folder)
 
 
 def kdd_file(folder: Path) -> Callable[[], object]:
     (folder / "kddcup99").mkdir()
     with gzip.open(folder / "kddcup99" / "kddcup.data_10_percent.gz", "wt") as file:
         file.writelines(f"{KDD},{label}\n" for label in ["normal.", "smurf."] * 5)
-    return lambda: load(TableData(source="kddcup99"), folder, folder)
+    return lambda: load(BenchmarkData(source="kddcup99"), folder, folder)
 
 
 def cifar_files(folder: Path) -> Callable[[], object]:
     (folder / "cifar-10-batches-bin").mkdir()
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
         (folder / "cifar-10-batches-bin" / f"{name}.bin").write_bytes((b"\3" + bytes(3072)) * 2)
-    return lambda: load(ImageData(source="cifar10"), folder, folder)
+    return lambda: load(BenchmarkData(source="cifar10"), folder, folder)
 
 
 def svhn_files(folder: Path) -> Callable[[], object]:
@@ -109,7 +109,7 @@ def svhn_files(folder: Path) -> Callable[[], object]:
     for split in ("train", "test"):
         images = np.zeros((32, 32, 3, 2), dtype=np.uint8)
         savemat(folder / f"{split}_32x32.mat", {"X": images, "y": np.array([[10], [3]])}, do_compression=True)
-    return lambda: load(ImageData(source="svhn"), folder, folder)
+    return lambda: load(BenchmarkData(source="svhn"), folder, folder)
 
 
 def by_worker(data: Any, folder: Path) -> object:

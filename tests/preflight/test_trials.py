@@ -14,7 +14,7 @@ from pate import pipeline
 from pate.cli import app
 from pate.components._attempts import dummy_labels
 from pate.config import Config, parse_config
-from pate.data._settings import DigitsData
+from pate.data._settings import BenchmarkData
 from pate.data._sources import load
 from pate.data.private import Votes
 from pate.data.public import PublicData
@@ -52,7 +52,7 @@ BY_TEACHERS = {
 
 @pytest.fixture(scope="module")
 def digits() -> PublicData:
-    return load(DigitsData(source="digits"), None, Path())[0]
+    return load(BenchmarkData(source="digits"), None, Path())[0]
 
 
 @pytest.fixture(scope="module")

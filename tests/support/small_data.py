@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pate.data._settings import DigitsData
+from pate.data._settings import BenchmarkData
 from pate.data._sources import load
 from pate.data.private import Votes
 from pate.data.public import PublicData
@@ -41,6 +41,6 @@ def own_data(folder: Path, n_private: int = 300) -> None:
 
 def digits_with_votes(n_teachers: int) -> tuple[PublicData, Votes]:
     """Votes that were counted before, so that no run has to train teachers: all teachers are right."""
-    public, _ = load(DigitsData(source="digits"), None, Path())
+    public, _ = load(BenchmarkData(source="digits"), None, Path())
     assert public.y_public is not None
     return public, Votes(n_teachers * np.eye(10, dtype=np.int64)[public.y_public])
