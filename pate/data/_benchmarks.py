@@ -34,18 +34,7 @@ class _Splits(NamedTuple):
 
 
 _DIGITS = tuple(str(digit) for digit in range(10))
-_CLOTHES = (
-    "t-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+_CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 _SVHN_MD5 = {  # as torchvision has them
@@ -53,10 +42,7 @@ _SVHN_MD5 = {  # as torchvision has them
     "test": "eb5a983be6a315427106f1b164d9cef3",
     "extra": "a93ce644f1a588dc4d68dda5feec44a7",
 }
-_CIFAR10_ARCHIVE = (
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    "c32a1d4ab5d03f1284b67883e8d87530",
-)
+_CIFAR10_ARCHIVE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"
 
 
 def load_digits() -> tuple[PublicData, Records]:
@@ -82,7 +68,22 @@ def load_digits() -> tuple[PublicData, Records]:
 def load_images(source: str, folders: list[Path]) -> tuple[PublicData, Records]:
     """The benchmark `source`, found below one of `folders` or downloaded into the last of them."""
     reader, classes, n_public = _READERS[source]
-    (X_train, y_train), (X_test, y_test), notes = _find(source, reader, folders)
+    for folder, download in [*((folder, False) for folder in folders), (folders[-1], True)]:
+        try:
+            (X_train, y_train), (X_test, y_test), notes = reader(folder, download)
+            for images, labels in ((X_train, y_train), (X_test, y_test)):
+                if images.ndim < 3 or len(images) != len(labels):
+                    raise ValueError("images and labels do not belong together")
+                if not np.isin(labels, np.arange(len(classes))).all():
+                    raise ValueError("a label is none of the classes")
+            break
+        except Exception as error:  # torchvision raises many kinds
+            if download:
+                text = f"not below {', '.join(map(str, folders))}, and the download failed ({type(error).__name__})"
+                hint = "put the files there, or give their folder with {data_dir} or PATE_DATA"
+                raise DataError(f"{source}: {text}; {hint}", data_dir=None) from None
+            if not isinstance(error, FileNotFoundError):
+                raise DataError(f"{source} below {folder}: {first_line(error)}; remove the damaged files") from None
     public = PublicData(
         X_public=_unit_interval(X_test[:n_public]),
         y_public=y_test[:n_public],
@@ -100,46 +101,13 @@ def _unit_interval(images: NDArray) -> NDArray[np.float32]:
     return images.astype(np.float32) / np.float32(255)
 
 
-def _find(source: str, reader: Callable[[Path, bool], _Splits], folders: list[Path]) -> _Splits:
-    for folder in folders:
-        try:
-            return _checked(reader(folder, False), source)
-        except FileNotFoundError:
-            continue
-        except Exception as error:  # torchvision raises many kinds
-            raise DataError(f"{source} below {folder}: {first_line(error)}; remove the damaged files") from None
-    try:
-        return _checked(reader(folders[-1], True), source)
-    except Exception as error:
-        raise DataError(
-            f"{source}: not below {', '.join(map(str, folders))}, and the download failed ({type(error).__name__}); "
-            "put the files there, or give their folder with {data_dir} or PATE_DATA",
-            data_dir=None,
-        ) from None
-
-
-def _checked(splits: _Splits, source: str) -> _Splits:
-    classes = _READERS[source][1]
-    for images, labels in (splits.train, splits.test):
-        if images.ndim < 3 or len(images) != len(labels):
-            raise ValueError("images and labels do not belong together")
-        if not np.isin(labels, np.arange(len(classes))).all():
-            raise ValueError("a label is none of the classes")
-    return splits
-
-
 def _mnist(cls_name: str, folder: Path, download: bool) -> _Splits:
     import torchvision.datasets
 
     cls = getattr(torchvision.datasets, cls_name)
     raw = folder / cls_name / "raw"
     if not download:
-        names = (
-            "train-images-idx3-ubyte",
-            "train-labels-idx1-ubyte",
-            "t10k-images-idx3-ubyte",
-            "t10k-labels-idx1-ubyte",
-        )
+        names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
         if not all((raw / name).exists() or (raw / f"{name}.gz").exists() for name in names):
             raise FileNotFoundError(raw)
         download = not all((raw / name).exists() for name in names)  # verifies and unpacks, without a network
@@ -187,14 +155,12 @@ def _svhn(folder: Path, download: bool) -> _Splits:
             torchvision.datasets.SVHN(str(folder / "svhn"), split=split, download=True)
     result, notes = {}, []
     for split in ("train", "test", "extra"):
-        path = next(
-            (p for p in (folder / "svhn" / f"{split}_32x32.mat", folder / f"{split}_32x32.mat") if p.exists()),
-            None,
-        )
+        name = f"{split}_32x32.mat"
+        path = next((home / name for home in (folder / "svhn", folder) if (home / name).exists()), None)
         if path is None:
             if split == "extra":
                 continue
-            raise FileNotFoundError(f"{split}_32x32.mat")
+            raise FileNotFoundError(name)
         content = path.read_bytes()
         if not content.startswith(b"MATLAB 5.0"):
             raise ValueError(f"{path.name} is not of MATLAB's version 5")  # others allocate what a header claims

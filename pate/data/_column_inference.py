@@ -275,43 +275,34 @@ def _is_decimal(cell: str, decimal: str) -> bool:
 
 
 _PERSON = (
-    *("person", "personne", "persona", "pessoa", "persoon", "osoba", "henkilo", "individual", "individuum"),
-    *("patient", "paciente", "paziente", "pacjent", "pasient", "potilas", "pat", "proband", "insasse", "bewohner"),
-    *("customer", "cust", "client", "kunde", "kund", "klient", "klant", "cliente", "asiakas", "mandant"),
-    *("(?:kranken|sozial|renten)?versichert", "insured", "insuree", "policyholder", "beneficiary", "assure"),
-    *("assicurato", "assistito", "asegurado", "afiliado", "segurado", "verzekerde", "adherent", "beneficiaire"),
-    *("user", "benutzer", "nutzer", "utilisateur", "usager", "usuario", "utente", "gebruiker", "bruker", "bruger"),
-    *("member", "mitglied", "membre", "miembro", "socio", "medlem", "jasen", "subject", "subj", "subjekt"),
-    *("participant", "teilnehmer", "respondent", "donor", "spender", "student", "studierende", "schueler", "schuler"),
-    *("pupil", "eleve", "etudiant", "alumno", "aluno", "leerling", "citizen", "resident", "einwohner", "burger"),
-    *("buerger", "account"),
+    "person|personne|persona|pessoa|persoon|osoba|henkilo|individual|individuum|patient|paciente|paziente|pacjent|"
+    "pasient|potilas|pat|proband|insasse|bewohner|customer|cust|client|kunde|kund|klient|klant|cliente|asiakas|"
+    "mandant|(?:kranken|sozial|renten)?versichert|insured|insuree|policyholder|beneficiary|assure|assicurato|"
+    "assistito|asegurado|afiliado|segurado|verzekerde|adherent|beneficiaire|user|benutzer|nutzer|utilisateur|usager|"
+    "usuario|utente|gebruiker|bruker|bruger|member|mitglied|membre|miembro|socio|medlem|jasen|subject|subj|subjekt|"
+    "participant|teilnehmer|respondent|donor|spender|student|studierende|schueler|schuler|pupil|eleve|etudiant|alumno|"
+    "aluno|leerling|citizen|resident|einwohner|burger|buerger|account"
 )
 """Words for a person, without accents."""
 
 _PERSON_WITH_A_NUMBER = (
-    *("matrikel", "(?:kranken|sozial|renten)?versicherung", "insurance", "policy", "konto", "compte", "cuenta"),
-    *("conto", "steuer", "lid", "personal", "staff", "employee", "mitarbeiter", "salarie", "empleado", "dipendente"),
-    *("medewerker",),
+    "matrikel|(?:kranken|sozial|renten)?versicherung|insurance|policy|konto|compte|cuenta|conto|steuer|lid|personal|"
+    "staff|employee|mitarbeiter|salarie|empleado|dipendente|medewerker"
 )
 """Words that name a person only beside a word for a number, and perhaps not the one whose record it is."""
 
 _PERSON_NUMBER = (
-    *("mrn", "ssn", "nhs", "nhi", "nino", "nir", "ahv", "avs", "svnr", "kvnr", "bsn", "cpr", "cpf", "dni", "nif"),
-    *("pesel", "hetu", "pid", "ppid", "personnummer", "fodselsnummer", "codicefiscale"),
+    "mrn|ssn|nhs|nhi|nino|nir|ahv|avs|svnr|kvnr|bsn|cpr|cpf|dni|nif|pesel|hetu|pid|ppid|personnummer|fodselsnummer|"
+    "codicefiscale"
 )
 """Names of a person's number that say both."""
 
 _NUMBER = (
-    *("nummer", "number", "numero", "numer", "num", "nr", "no", "n", "nro", "id", "ids", "uid", "uuid", "guid"),
-    *("key", "code", "kod", "cod", "codigo", "codice", "kennung", "kennzeichen", "schluessel", "schlussel"),
-    *("identifier", "identifikator", "identifiant", "identificador", "identificativo", "tunnus", "pseudonym", "hash"),
+    "nummer|number|numero|numer|num|nr|no|n|nro|id|ids|uid|uuid|guid|key|code|kod|cod|codigo|codice|kennung|"
+    "kennzeichen|schluessel|schlussel|identifier|identifikator|identifiant|identificador|identificativo|tunnus|"
+    "pseudonym|hash"
 )
-_FILLERS = frozenset(
-    (
-        *("de", "del", "der", "des", "di", "do", "du", "d", "la", "le", "of", "the", "van", "lfd", "intern", "unique"),
-        "anon",
-    )
-)
+_FILLERS = frozenset("de del der des di do du d la le of the van lfd intern unique anon".split())  # noqa: SIM905
 _PHRASES = {"social security": "insurance", "health insurance": "insurance", "medical record": "patient"}
 _ALONE = frozenset(("id", "uid", "uuid", "guid"))
 """Names that may mean anything: taken where only private records have them, after all others."""
@@ -320,10 +311,10 @@ _ENDINGS = "(?:e?n|e?s|e|a|in|innen)?"  # Patienten-, Mitglieds-, Kunden-, pacje
 _MAX_SIGNS = 60  # a name may be as long as a cell
 
 _ONE_WORD = re.compile(
-    f"(?P<number>{'|'.join(_NUMBER)})?"
-    f"(?:(?P<person>{'|'.join(_PERSON)}){_ENDINGS}|(?P<perhaps>{'|'.join(_PERSON_WITH_A_NUMBER)}){_ENDINGS}"
-    f"|(?P<both>{'|'.join(_PERSON_NUMBER)}))?"
-    f"(?P<numbered>{'|'.join(_NUMBER)})?"
+    f"(?P<number>{_NUMBER})?"
+    f"(?:(?P<person>{_PERSON}){_ENDINGS}|(?P<perhaps>{_PERSON_WITH_A_NUMBER}){_ENDINGS}"
+    f"|(?P<both>{_PERSON_NUMBER}))?"
+    f"(?P<numbered>{_NUMBER})?"
 )
 
 

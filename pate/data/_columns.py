@@ -138,17 +138,17 @@ class Column:
             elif math.isfinite(_number(text, self.decimal)):
                 hint = "it is like a number: take numbers out of data.dates"
             return self.error(row, f"not a date of the form {date} (data.dates); {hint}")
-        if self.decimal == "." and _DECIMAL_COMMA.fullmatch(text):
-            return self.error(row, "not a finite number; say data.decimal: ',' if decimals come after a comma")
-        if self.decimal == "," and _DECIMAL_POINT.fullmatch(text):
-            return self.error(row, "not a finite number; say data.decimal: '.' if decimals come after a point")
-        if _LIKE_A_DATE.fullmatch(text):
-            return self.error(row, "not a finite number but like a date; give its form under data.dates")
-        return self.error(
-            row,
-            "not a finite number; mend the cell or empty it, or add it to data.missing_values.markers, words to "
-            "data.categories, or the column to data.ignore",
+        hint = (
+            "mend the cell or empty it, or add it to data.missing_values.markers, words to data.categories, or the "
+            "column to data.ignore"
         )
+        if self.decimal == "." and _DECIMAL_COMMA.fullmatch(text):
+            hint = "say data.decimal: ',' if decimals come after a comma"
+        elif self.decimal == "," and _DECIMAL_POINT.fullmatch(text):
+            hint = "say data.decimal: '.' if decimals come after a point"
+        elif _LIKE_A_DATE.fullmatch(text):
+            return self.error(row, "not a finite number but like a date; give its form under data.dates")
+        return self.error(row, f"not a finite number; {hint}")
 
     def labels(self, classes: Sequence[object], keep_unknown: bool = False) -> NDArray[np.int64]:
         """Positions in the configured list of classes, which is never added to.

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pate.accounting import _parameters as parameters
 from pate.components._registry import dotted
 from pate.data._columns import SECONDS_PER_YEAR, Column, Family
-from pate.errors import DataError, numbered
+from pate.errors import DataError, first_line, numbered
 from pate.storage import is_url
 
 
@@ -79,6 +79,7 @@ class Problems:
 Columns = dict[str, Column]
 _ROWS_PER_BYTE = 100  # of a parquet file: runs of equal values take next to nothing, but not all columns are constant
 _BYTES_AT_ONCE = 1 << 16  # of a column of a parquet file
+_MAX_GROWTH, _SMALL = 10, 16_000_000  # an archive holds at most so many times its size, or so many bytes
 _FROM_1970_TO_2000 = 946_684_800  # seconds
 NO_FILE = "no such file"
 _FEW_NAMES = 5
@@ -98,7 +99,12 @@ def content_of(path: str) -> bytes:
 def opened(path: str) -> Iterator[BinaryIO]:
     """A file by path or URL, to be read within the block."""
     try:
-        file = _open(path)
+        if is_url(path):
+            import fsspec
+
+            file = fsspec.open(path, "rb").open()
+        else:
+            file = Path(path).open("rb")  # noqa: SIM115
     except (OSError, ImportError, ValueError) as error:
         raise _cannot_be_read(path, error) from None
     with file:
@@ -108,19 +114,10 @@ def opened(path: str) -> Iterator[BinaryIO]:
             raise _cannot_be_read(path, error) from None
 
 
-def _open(path: str) -> BinaryIO:
-    if not is_url(path):
-        return Path(path).open("rb")
-    import fsspec
-
-    file: BinaryIO = fsspec.open(path, "rb").open()
-    return file
-
-
 def _cannot_be_read(path: str, error: Exception) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path}: {NO_FILE} on {socket.gethostname()}, which has to read it")
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    reason = getattr(error, "strerror", None) or first_line(error)
     return DataError(f"{path}: cannot be read on {socket.gethostname()} ({reason.splitlines()[0]})")
 
 
@@ -228,7 +225,12 @@ def parquet_batches(file: BinaryIO, where: str, wanted: Wanted, at_once: int | N
         if not 0 <= content.metadata.num_rows <= _ROWS_PER_BYTE * size:
             raise ValueError("it claims more rows than it can hold")
         begin = 0
-        for table in _arrow_tables(content, at_once):
+        if at_once is None or content.metadata.num_rows == 0:
+            tables = iter([content.read(use_threads=False)])  # with threads a damaged column ends others by a crash
+        else:
+            batches = content.iter_batches(at_once, use_threads=False)
+            tables = (pyarrow.Table.from_batches([batch]) for batch in batches)
+        for table in tables:
             table.validate(full=True)
             header, numbers = list(table.column_names), range(begin, begin + len(table))
             columns = {
@@ -241,17 +243,6 @@ def parquet_batches(file: BinaryIO, where: str, wanted: Wanted, at_once: int | N
         raise
     except Exception as error:  # pyarrow raises many kinds
         raise DataError(f"{where}: not a readable parquet file ({type(error).__name__})") from None
-
-
-def _arrow_tables(content: Any, at_once: int | None) -> Iterator[Any]:
-    """Without threads: a damaged column ends those of the others by a crash."""
-    import pyarrow
-
-    if at_once is None or content.metadata.num_rows == 0:
-        yield content.read(use_threads=False)
-        return
-    for batch in content.iter_batches(at_once, use_threads=False):
-        yield pyarrow.Table.from_batches([batch])
 
 
 def array_column(values: NDArray, where: str, first_row: int = 0) -> Column:
@@ -280,8 +271,10 @@ def _arrow_column(values: Any, where: str) -> Column:
         return Column(where, "nothing", stored_as, [""] * len(values))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return Column(where, "text", stored_as, [(text or "").strip() for text in values.to_pylist()])
-    if types.is_date(kind) or types.is_timestamp(kind):
-        return _arrow_dates(values, where, stored_as)
+    if types.is_date(kind) or types.is_timestamp(kind):  # years, by the same rule as texts; time zones count as UTC
+        since_1970 = values.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64()).fill_null(0).to_numpy()
+        seconds = (since_1970 - _FROM_1970_TO_2000 * 10**6) / 1e6
+        return Column(where, "date", stored_as, seconds / SECONDS_PER_YEAR, values.is_null().to_numpy())
     family: Family = "integer" if types.is_integer(kind) else "boolean" if types.is_boolean(kind) else "real"
     if family == "real":
         if not (types.is_floating(kind) or types.is_decimal(kind)):
@@ -291,20 +284,6 @@ def _arrow_column(values: Any, where: str) -> Column:
     missing = values.is_null().to_numpy()
     fill = pyarrow.scalar(False if family == "boolean" else 0, type=values.type)
     return Column(where, family, stored_as, values.fill_null(fill).to_numpy(), missing)
-
-
-def _arrow_dates(values: Any, where: str, stored_as: str) -> Column:
-    """Dates as years, by the same rule as texts; time zones count as UTC."""
-    import pyarrow
-
-    since_1970 = values.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64()).fill_null(0).to_numpy()
-    seconds = (since_1970 - _FROM_1970_TO_2000 * 10**6) / 1e6
-    return Column(where, "date", stored_as, seconds / SECONDS_PER_YEAR, values.is_null().to_numpy())
-
-
-MAX_GROWTH = 10
-_SMALL = 16_000_000
-"""Bytes that any archive may hold; beyond, no more than `MAX_GROWTH` times its own size."""
 
 
 def is_archive(content: bytes) -> bool:
@@ -339,17 +318,17 @@ def npz_batches(
             wanted = [(name, info) for name, info in members if name in names]
             if len(dict(wanted)) != len(wanted):
                 raise DataError(f"{where}: an array is there twice")
-            if sum(info.file_size for _, info in wanted) > max(_SMALL, MAX_GROWTH * size):
+            if sum(info.file_size for _, info in wanted) > max(_SMALL, _MAX_GROWTH * size):
                 raise DataError(
-                    f"{where}: claims to hold more than {MAX_GROWTH} times its size; save it with numpy.savez, "
+                    f"{where}: claims to hold more than {_MAX_GROWTH} times its size; save it with numpy.savez, "
                     "without compression"
                 )
-            arrays = {
-                name: _Rows(
-                    stack.enter_context(_member(archive, info)), info.file_size, f"{where}: array {dotted([name])}"
-                )
-                for name, info in wanted
-            }
+            arrays: dict[str, _Rows] = {}
+            for name, info in wanted:
+                if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+                    raise BadZipFile("numpy compresses otherwise")
+                member = stack.enter_context(archive.open(info))
+                arrays[name] = _Rows(member, info.file_size, f"{where}: array {dotted([name])}")
             yield {name: rows.next(at_once) for name, rows in arrays.items()}
             while any(rows.left for rows in arrays.values()):
                 yield {name: rows.next(at_once) for name, rows in arrays.items()}
@@ -369,7 +348,18 @@ class _Rows:
 
     def __init__(self, file: IO[bytes], size: int, where: str) -> None:
         self._file, self._where = file, where
-        self._shape, by_columns, self._dtype = self._header(size)
+        try:
+            version = np.lib.format.read_magic(file)
+            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            self._shape, by_columns, dtype = read_header[version](file)
+            plain = dtype.kind in "biufcSUmM" and dtype.itemsize > 0
+            if plain and math.prod(self._shape) * dtype.itemsize != size - file.tell():
+                raise ValueError("cut off, or a header that claims too much")
+        except Exception as error:  # numpy's parser evaluates a literal, which can fail in many ways
+            raise self._not_whole(error) from None
+        if not plain:
+            raise DataError(f"{where}: holds {dtype.kind!r} items, not plain numbers or text; it is never unpickled")
+        self._dtype = dtype
         self.left = self._shape[0] if self._shape else 0
         self._whole: NDArray | None = None
         if not self._shape or (by_columns and len(self._shape) > 1):  # its rows are not one after the other
@@ -385,20 +375,6 @@ class _Rows:
         shape = (n, *self._shape[1:])
         return np.ndarray(shape, self._dtype, self._read(math.prod(shape)))
 
-    def _header(self, size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-        try:
-            version = np.lib.format.read_magic(self._file)
-            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            shape, by_columns, dtype = read_header[version](self._file)
-            plain = dtype.kind in "biufcSUmM" and dtype.itemsize > 0
-            if plain and math.prod(shape) * dtype.itemsize != size - self._file.tell():
-                raise ValueError("cut off, or a header that claims too much")
-            if plain:
-                return shape, by_columns, dtype
-        except Exception as error:  # numpy's parser evaluates a literal, which can fail in many ways
-            raise self._not_whole(error) from None
-        raise DataError(f"{self._where}: holds {dtype.kind!r} items, not plain numbers or text; it is never unpickled")
-
     def _read(self, items: int) -> bytes:
         content = self._file.read(items * self._dtype.itemsize)
         if len(content) != items * self._dtype.itemsize:
@@ -409,17 +385,8 @@ class _Rows:
         return DataError(f"{self._where}: not a whole npy file of plain numbers or text ({type(error).__name__})")
 
 
-def _member(archive: ZipFile, info: ZipInfo) -> IO[bytes]:
-    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-        raise BadZipFile("numpy compresses otherwise")
-    return archive.open(info)
-
-
 def _unreadable(where: str, error: Exception) -> DataError:
     return DataError(f"{where}: not a readable npz archive of plain arrays ({type(error).__name__})")
-
-
-_ZIP = b"PK"
 
 
 def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
@@ -427,6 +394,6 @@ def load_votes(path: Path, first: int | None = None) -> NDArray[np.int64]:
     if not path.exists():
         raise DataError(f"{path}: no such file")
     content = content_of(str(path))
-    if content.startswith(_ZIP):
+    if is_archive(content):
         raise DataError(f"{path}: an archive; give a .npy file with one array")
     return parameters.votes(npy_array(content, str(path)), str(path))[:first]

@@ -47,6 +47,10 @@ from pate.errors import DataError
 
 Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
 _MAX_FEATURES = 1_000_000
+_MISSING = (
+    "missing, not a finite number; say what becomes of missing values with data.missing_values.treatment: "
+    "public_median, indicator or keep, or add the column to data.ignore"
+)
 _FILLED = ("public_median", "indicator")  # what becomes of gaps, where something stands for them
 
 
@@ -294,11 +298,8 @@ def tables_in(
 def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "", first_row: int = 0) -> Table:
     """What an archive holds under the keys X, y and id, each with the suffix; of batches, the rows from `first_row`."""
     names = {key: f"{key}{suffix}" for key in ("y", "id")}
-    columns = {
-        key: array_column(arrays[name], f"{where}: array {name}", first_row)
-        for key, name in names.items()
-        if name in arrays
-    }
+    found = {key: (name, arrays[name]) for key, name in names.items() if name in arrays}
+    columns = {key: array_column(values, f"{where}: array {name}", first_row) for key, (name, values) in found.items()}
     return Table(where, columns, arrays.get(f"X{suffix}"), first_row=first_row)
 
 
@@ -310,7 +311,13 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
             raise DataError(
                 f"{table.where}: examples of shape {X.shape[1:]}, those of the public file have {format.shape}"
             )
-        return _within(array_features(X, f"{table.where}: array X", keep_missing, table.first_row), format)
+        features = array_features(X, f"{table.where}: array X", keep_missing, table.first_row)
+    else:
+        features = _column_features(table, format, keep_missing)
+    return features if format.range is None else format.range.clip(features)
+
+
+def _column_features(table: Table, format: Format, keep_missing: bool) -> NDArray[np.float32]:
     categories, medians, dates = dict(format.categories), dict(format.medians), dict(format.dates)
     blocks, gaps, problems, years = list[NDArray](), list[NDArray](), Problems(), years_in(table, format)
     for name in format.features:
@@ -323,7 +330,7 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
             missing, wrong = np.isnan(own), np.isinf(own)
             filled = format.treatment in _FILLED and all(feature in medians for feature in found)
             if not filled and format.treatment != "keep" and not keep_missing and missing.any():
-                problems.add(_missing(column, int(np.argmax(missing))))
+                problems.add(column.error(int(np.argmax(missing)), _MISSING))
             if wrong.any() and not keep_missing:
                 raise column.no_number(int(np.argmax(wrong)), dates.get(name))
             for feature, numbers in found.items():
@@ -332,11 +339,7 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
                 blocks.append(numbers[:, None])
             gaps += [missing[:, None].astype(np.float32)] if name in format.indicators else []
     problems.raise_all()
-    return _within(np.concatenate([*blocks, *gaps], axis=1), format)
-
-
-def _within(X: NDArray[np.float32], format: Format) -> NDArray[np.float32]:
-    return X if format.range is None else format.range.clip(X)
+    return np.concatenate([*blocks, *gaps], axis=1)
 
 
 def years_in(table: Table, format: Format) -> Callable[[str], NDArray[np.float64]]:
@@ -359,14 +362,6 @@ def measured(
     return numbers, {name: numbers.copy()}
 
 
-def _missing(column: Column, row: int) -> DataError:
-    return column.error(
-        row,
-        "missing, not a finite number; say what becomes of missing values with data.missing_values.treatment: "
-        "public_median, indicator or keep, or add the column to data.ignore",
-    )
-
-
 def records_of(table: Table, format: Format) -> Records:
     """The records of a private file, those without a valid id left out; its columns are those of the public file."""
     problems = Problems()
@@ -379,11 +374,18 @@ def records_of(table: Table, format: Format) -> Records:
     with problems.gathered():
         y = _needed(table, format.label).labels(format.classes, format.keep_missing)
     with problems.gathered():
-        ids = [] if format.id is None else _ids(table, format.id, format)
+        words = [marker for marker in format.markers if not is_number(marker)]  # a number may be somebody's id
+        ids = []
+        if format.id is not None:
+            ids = _needed(table, format.id).with_markers_as_missing(words).ids(format.id_type)
     problems.raise_all()
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
-    unlisted = _unlisted(table, format)
+    unlisted = {}
+    for name, listed in format.categories:
+        known = {"", *(canonical(str(value)) for value in listed)}
+        if count := sum(canonical(text) not in known for text in format.column(table, name).texts()):
+            unlisted[f"{table.where}: column {name!r}"] = count
     if format.id is None:
         return Records(X, y, None, 0, unlisted)
     if len(X) != len(ids):
@@ -393,23 +395,6 @@ def records_of(table: Table, format: Format) -> Records:
         valid = np.array([i is not None for i in ids])
         X, y = X[valid], y[valid]
     return Records(X, y, kept, len(ids) - len(kept), unlisted)
-
-
-def _ids(table: Table, name: str, format: Format) -> list[str | None]:
-    """The ids of all rows: a marker of missing values names nobody, but a number may."""
-    words = [marker for marker in format.markers if not is_number(marker)]
-    return _needed(table, name).with_markers_as_missing(words).ids(format.id_type)
-
-
-def _unlisted(table: Table, format: Format) -> dict[str, int]:
-    """How many records have a category that the config does not list, by file and column."""
-    found = {}
-    for name, listed in format.categories:
-        known = {"", *(canonical(str(value)) for value in listed)}
-        count = sum(canonical(text) not in known for text in format.column(table, name).texts())
-        if count:
-            found[f"{table.where}: column {name!r}"] = count
-    return found
 
 
 def _check_columns(table: Table, format: Format) -> None:

@@ -66,21 +66,18 @@ class ShardReader:
     def load(self) -> Summary | str:
         """Read everything; what is wrong with a shard comes back as text, so that no log quotes it."""
         self.close()
+        found, problems = Summary(), Problems()
         try:
-            return self._load()
+            spill = _Spill(self._format.shape, self._format.id is not None, self._folder)
+            for path in self._paths:
+                with problems.gathered():
+                    for records in _records_in(path, self._format):
+                        kept = self._without_forgotten(records)
+                        found += summary_of(kept, self._key)
+                        spill.add(*self._placed(kept))
+            problems.raise_all()
         except (DataError, RunError) as error:
             return str(error)
-
-    def _load(self) -> Summary:
-        spill = _Spill(self._format.shape, self._format.id is not None, self._folder)
-        found, problems = Summary(), Problems()
-        for path in self._paths:
-            with problems.gathered():
-                for records in _records_in(path, self._format):
-                    kept = self._without_forgotten(records)
-                    found += summary_of(kept, self._key)
-                    spill.add(*self._placed(kept))
-        problems.raise_all()
         self._spill = spill
         return found
 

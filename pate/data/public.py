@@ -161,13 +161,22 @@ def groupings(data: PublicData, columns: Sequence[str]) -> tuple[Grouping, ...]:
             "report.groups: there are no test examples with labels to count by group; name a file of them under "
             "data.test, or leave report.groups out"
         )
-    known = category_columns(data)
+    known, found = category_columns(data), list[Grouping]()
     for column in columns:
         if column not in known:
-            raise ConfigError(
-                f"report.groups: {shown(column)} is not a column of categories; {_those_there_are(known)}"
-            )
-    return tuple(_grouping(data.X_test, column, known[column]) for column in columns)
+            more = f" and {len(known) - _MAX_NAMED} more" if len(known) > _MAX_NAMED else ""
+            there = f"there are {', '.join(list(known)[:_MAX_NAMED])}{more}"
+            hint = there if known else "this data has none, so leave report.groups out"
+            raise ConfigError(f"report.groups: {shown(column)} is not a column of categories; {hint}")
+        values = tuple(known[column])
+        block = data.X_test[:, list(known[column].values())] == 1
+        listed = block.any(axis=1)
+        members = np.where(listed, block.argmax(axis=1), len(values)).astype(np.int64)
+        if not listed.all():
+            taken = OTHER in (value.casefold() for value in values)
+            values += (f"{OTHER} (not listed)" if taken else OTHER,)
+        found.append(Grouping(column, values, members))
+    return tuple(found)
 
 
 def category_columns(data: PublicData) -> dict[str, dict[str, int]]:
@@ -197,23 +206,6 @@ def _are_categories(X: NDArray | None, places: dict[str, int]) -> bool:
         return True
     block = X[:, list(places.values())]
     return bool(np.isin(block, (0, 1)).all() and (block.sum(axis=1) <= 1).all())
-
-
-def _grouping(X: NDArray, column: str, places: dict[str, int]) -> Grouping:
-    block, values = X[:, list(places.values())] == 1, tuple(places)
-    listed = block.any(axis=1)
-    members = np.where(listed, block.argmax(axis=1), len(values)).astype(np.int64)
-    if not listed.all():
-        taken = OTHER in (value.casefold() for value in values)
-        values += (f"{OTHER} (not listed)" if taken else OTHER,)
-    return Grouping(column, values, members)
-
-
-def _those_there_are(known: dict[str, dict[str, int]]) -> str:
-    if not known:
-        return "this data has none, so leave report.groups out"
-    more = f" and {len(known) - _MAX_NAMED} more" if len(known) > _MAX_NAMED else ""
-    return f"there are {', '.join(list(known)[:_MAX_NAMED])}{more}"
 
 
 _LARGEST = float(np.finfo(np.float32).max)
