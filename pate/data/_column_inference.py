@@ -121,7 +121,11 @@ def named_or_guessed_markers(
     named = {folded(marker): marker.strip() for marker in given}
     guessed = [marker for marker in _missing_markers(columns) if folded(marker) not in named]
     for marker in guessed:
-        where = [name for name, column in columns.items() if folded(marker) in map(folded, _texts(column))]
+        where = [
+            name
+            for name, column in columns.items()
+            if folded(marker) in map(folded, column.texts() if column.family in ("cells", "text") else ())
+        ]
         guesses.append(
             f"{marker!r} stands for a missing value, in every column (of the public file in "
             f"{', '.join(map(repr, where))}); if it does not, take it out of data.missing_values.markers"
@@ -137,10 +141,6 @@ def with_markers_as_missing(table: Table, special: Collection[str | None], marke
     return replace(table, columns=columns)
 
 
-def _texts(column: Column) -> list[str]:
-    return column.texts() if column.family in ("cells", "text") else []
-
-
 def _strangers(column: Column) -> Counter[str]:
     """Cells that are none of the numbers or dates that a column mostly holds, if it does, and that may be markers."""
     cells = Counter(canonical(text) for text in column.texts() if text.casefold() not in MISSING)
@@ -151,7 +151,13 @@ def _strangers(column: Column) -> Counter[str]:
         others = Counter({text: times for text, times in cells.items() if not _is(text, form, column.decimal)})
         if len(cells) - len(others) < _MIN_NUMBERS or 2 * others.total() > cells.total():
             continue
-        return Counter({text: times for text, times in others.items() if _may_mark(text)})
+        return Counter(
+            {
+                text: times
+                for text, times in others.items()
+                if len(text) <= _LONGEST_MARKER and not any(sign.isdigit() and sign != "0" for sign in text)
+            }
+        )
     return Counter()
 
 
@@ -163,10 +169,6 @@ def _is(text: str, form: str, decimal: str) -> bool:
         return bool(datetime.strptime(text, form))
     except ValueError:
         return False
-
-
-def _may_mark(text: str) -> bool:
-    return len(text) <= _LONGEST_MARKER and not any(sign.isdigit() and sign != "0" for sign in text)
 
 
 def check_header(path: Path, dialect: Dialect) -> None:

@@ -13,7 +13,7 @@ import math
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,8 +52,10 @@ class Problems:
     pate.data._formats.SeveralErrors: 2 problems: (1) column 'age' is missing; (2) column 'sex' is missing
     """
 
-    def __init__(self) -> None:
+    def __init__(self, found: Iterable[DataError] = ()) -> None:
         self._found: list[DataError] = []
+        for error in found:
+            self.add(error)
 
     def add(self, error: DataError) -> None:
         """One more."""
@@ -172,10 +174,11 @@ class Wanted:
         The file's own names are quoted only after the needed ones were found: else its first line may be a record.
         """
         names, problems = [name.strip() for name in header], Problems()
-        for key, name in self.needed.items():
-            if name is not None and name not in names:
-                problems.add(DataError(f"{where}: no column {name!r} (data.{key}){self._hint(name, names)}"))
-        problems.raise_all()
+        Problems(
+            DataError(f"{where}: no column {name!r} (data.{key}){self._hint(name, names)}")
+            for key, name in self.needed.items()
+            if name is not None and name not in names
+        ).raise_all()
         for name, times in Counter(names).items():
             if not name and name not in self.ignored:
                 place = f"{where}: column {names.index(name)} (counted from 0) has no name"

@@ -112,12 +112,12 @@ class Format:
         features = tuple(column for column in columns if column not in special)
         if not features:
             raise DataError(f"{where}: no feature columns are left")
-        problems = Problems()
-        for key in ("categories", "dates"):
-            for name in getattr(settings, key):
-                if name not in features:
-                    problems.add(DataError(f"data.{key}.{name}: {where} has no such column; {nearest(name, features)}"))
-        problems.raise_all()
+        Problems(
+            DataError(f"data.{key}.{name}: {where} has no such column; {nearest(name, features)}")
+            for key in ("categories", "dates")
+            for name in getattr(settings, key)
+            if name not in features
+        ).raise_all()
         found = cls(
             source=settings.source,
             classes=settings.classes,
@@ -165,9 +165,13 @@ class Format:
     def column(self, table: Table, name: str) -> Column:
         """A column of features, empty where a marker says that nothing is there."""
         if name not in table.columns:
-            text = f"no column {name!r}, which the public file has; add it here or to data.ignore"
-            raise DataError(f"{table.where}: {text}")
+            raise self.no_column(table, name)
         return table.columns[name].with_markers_as_missing(self.markers)
+
+    def no_column(self, table: Table, name: str) -> DataError:
+        """The error about a column that a table lacks."""
+        text = f"no column {name!r}, which the public file has; add it here or to data.ignore"
+        return DataError(f"{table.where}: {text}")
 
     def with_range(self, X_public: NDArray) -> Format:
         """The format with the range of public examples, to which all others are clipped."""
@@ -399,15 +403,15 @@ def records_of(table: Table, format: Format) -> Records:
 
 def _check_columns(table: Table, format: Format) -> None:
     """Refuse a column that only one of the private and the public file has: it would be left out unnoticed."""
-    problems, known = Problems(), {*format.features, *format.ignore, format.label, format.id}
+    known = {*format.features, *format.ignore, format.label, format.id}
     extra = [name for name in table.columns if name not in known]
-    for name in extra:
-        text = f"column {name!r} is not in the public file; add it there or to data.ignore"
-        problems.add(DataError(f"{table.where}: {text}"))
+    problems = Problems(
+        DataError(f"{table.where}: column {name!r} is not in the public file; add it there or to data.ignore")
+        for name in extra
+    )
     for name in format.features:
         if name not in table.columns:
-            with problems.gathered():
-                format.column(table, name)
+            problems.add(format.no_column(table, name))
     problems.raise_all()
 
 

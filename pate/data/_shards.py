@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,8 @@ class Summary:
 class ShardReader:
     """Reads some shards once, a batch at a time, and hands out their records by part from its own disk.
 
-    The disk is that of `folder`, else the machine's usual place for temporary files.
+    The disk is that of `folder`, else the machine's usual place for temporary files. What was read at once is a run
+    there, sorted by part; in memory are only the places where the parts of each run begin.
     `pate.voters._readers` makes actors of it.
     """
 
@@ -61,25 +63,53 @@ class ShardReader:
     ) -> None:
         self._paths, self._format, self._forgotten = shards.paths[some], shards.format, frozenset(shards.forgotten)
         self._key, self._split, self._folder = key, split, folder
-        self._spill: _Spill | None = None
+        persons = [("person", "S16")] if self._format.id is not None else []
+        self._layout = np.dtype([("rank", "S16"), *persons, ("y", "<i8"), ("X", "<f4", self._format.shape)])
+        self._file: Any = None
+        self._runs: list[NDArray[np.int64]] = []
+        self._written = 0
 
     def load(self) -> Summary | str:
         """Read everything; what is wrong with a shard comes back as text, so that no log quotes it."""
         self.close()
         found, problems = Summary(), Problems()
         try:
-            spill = _Spill(self._format.shape, self._format.id is not None, self._folder)
+            try:
+                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+            except OSError as error:
+                raise self._no_room(error) from None
             for path in self._paths:
                 with problems.gathered():
                     for records in _records_in(path, self._format):
                         kept = self._without_forgotten(records)
                         found += summary_of(kept, self._key)
-                        spill.add(*self._placed(kept))
+                        self._write(kept)
             problems.raise_all()
         except (DataError, RunError) as error:
+            self.close()
             return str(error)
-        self._spill = spill
         return found
+
+    def part(self, number: int) -> Block:
+        """This reader's records of a part."""
+        self._load_again_elsewhere()
+        return self._read([(int(run[number]), int(run[number + 1])) for run in self._runs])
+
+    def stretch(self, begin: int) -> tuple[NDArray, NDArray[np.int64]]:
+        """Some of this reader's records, from the one numbered `begin` on; none where there are no more."""
+        self._load_again_elsewhere()
+        block = self._read([(begin, min(begin + _rows_at_once(self._format), self._written))])
+        return block.X, block.y
+
+    def close(self) -> None:
+        """Give the disk back."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._runs, self._written = None, [], 0
+
+    def _load_again_elsewhere(self) -> None:
+        if self._file is None and isinstance(self.load(), str):
+            raise DataError(f"private shards cannot be read again on {socket.gethostname()}")
 
     def _without_forgotten(self, records: Records) -> Records:
         if not self._forgotten:
@@ -87,36 +117,44 @@ class ShardReader:
         marks = forgetting_marks(identities(records.X, records.y, records.ids), self._key)
         return records.only(np.array([mark not in self._forgotten for mark in marks], dtype=bool))
 
-    def _placed(self, records: Records) -> tuple[Block, list[NDArray[np.int64]]]:
-        """The records as they are kept, and which of them each part has."""
+    def _write(self, records: Records) -> None:
+        """Write the records by part, each with its rank and, where there are ids, a keyed hash of whose it is."""
         X, y, ids = records.X, records.y, records.ids
-        persons = None
+        rows = np.empty(len(y), self._layout)
+        rows["rank"], rows["y"], rows["X"] = ranks(X, y, self._key), y, X
         if ids is not None:
-            marks = [keyed_digest(self._key, b"person", name) for name in identities(X, y, ids)]
-            persons = np.array(marks, dtype="S16")
-        rank = np.array(ranks(X, y, self._key), dtype="S16")
-        return Block(X, y, rank, persons), parts_of(X, y, ids, self._key, self._split)
+            rows["person"] = [keyed_digest(self._key, b"person", name) for name in identities(X, y, ids)]
+        parts = parts_of(X, y, ids, self._key, self._split)
+        ends = self._written + np.cumsum([0, *(len(part) for part in parts)])
+        content = memoryview(rows[np.concatenate(parts)].tobytes())
+        try:
+            while content:
+                content = content[self._file.write(content) :]
+        except OSError as error:
+            raise self._no_room(error) from None
+        self._runs.append(ends)
+        self._written = int(ends[-1])
 
-    def part(self, number: int) -> Block:
-        """This reader's records of a part."""
-        return self._loaded().part(number)
+    def _read(self, spans: Sequence[tuple[int, int]]) -> Block:
+        each, descriptor = self._layout.itemsize, self._file.fileno()
+        content = b"".join(
+            os.pread(descriptor, (end - begin) * each, begin * each) for begin, end in spans if end > begin
+        )
+        records = np.frombuffer(content, self._layout)
+        if len(records) != sum(max(0, end - begin) for begin, end in spans):
+            raise RunError(f"{self._place}: what was written there cannot be read again on {socket.gethostname()}")
+        persons = records["person"].copy() if self._format.id is not None else None
+        return Block(records["X"].copy(), records["y"].copy(), records["rank"].copy(), persons)
 
-    def stretch(self, begin: int) -> tuple[NDArray, NDArray[np.int64]]:
-        """Some of this reader's records, from the one numbered `begin` on; none where there are no more."""
-        block = self._loaded().stretch(begin, _rows_at_once(self._format))
-        return block.X, block.y
+    @property
+    def _place(self) -> str:
+        return str(self._folder or tempfile.gettempdir())
 
-    def close(self) -> None:
-        """Give the disk back."""
-        if self._spill is not None:
-            self._spill.close()
-            self._spill = None
-
-    def _loaded(self) -> _Spill:
-        if self._spill is None and isinstance(self.load(), str):  # started again elsewhere
-            raise DataError(f"private shards cannot be read again on {socket.gethostname()}")
-        assert self._spill is not None
-        return self._spill
+    def _no_room(self, error: OSError) -> RunError:
+        return RunError(
+            f"{self._place}: private records cannot be written there on {socket.gethostname()} "
+            f"({error.strerror or type(error).__name__}); make room, or set TMPDIR to another folder on that machine"
+        )
 
 
 def summary_of(records: Records, key: bytes) -> Summary:
@@ -208,68 +246,3 @@ class Block:
         order = np.argsort(np.concatenate([block.ranks for block in blocks]), kind="stable")
         X, y = np.concatenate([block.X for block in blocks]), np.concatenate([block.y for block in blocks])
         return X[order], y[order]
-
-
-class _Spill:
-    """Records of features of one shape, in runs: each is what was added at once, sorted by part.
-
-    In memory are only the places where the parts of each run begin.
-    """
-
-    def __init__(self, shape: tuple[int, ...], with_persons: bool, folder: Path | None = None) -> None:
-        digest = "S16"
-        persons = [("person", digest)] if with_persons else []
-        self._layout = np.dtype([("rank", digest), *persons, ("y", "<i8"), ("X", "<f4", shape)])
-        self._with_persons = with_persons
-        self._folder = Path(tempfile.gettempdir()) if folder is None else folder
-        self._runs: list[NDArray[np.int64]] = []
-        self._written = 0
-        try:
-            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise self._no_room(error) from None
-
-    def add(self, block: Block, parts: Sequence[NDArray[np.int64]]) -> None:
-        """Write the rows of `block` that each part has."""
-        records = np.empty(len(block.y), self._layout)
-        records["rank"], records["y"], records["X"] = block.ranks, block.y, block.X
-        if self._with_persons:
-            records["person"] = block.persons
-        ends = self._written + np.cumsum([0, *(len(rows) for rows in parts)])
-        content = memoryview(records[np.concatenate(parts)].tobytes())
-        try:
-            while content:
-                content = content[self._file.write(content) :]
-        except OSError as error:
-            raise self._no_room(error) from None
-        self._runs.append(ends)
-        self._written = int(ends[-1])
-
-    def part(self, number: int) -> Block:
-        """All records of a part."""
-        return self._block([(int(run[number]), int(run[number + 1])) for run in self._runs])
-
-    def stretch(self, begin: int, size: int) -> Block:
-        """The records from the one numbered `begin` on, `size` of them or what is left, in the order of the file."""
-        return self._block([(begin, min(begin + size, self._written))])
-
-    def close(self) -> None:
-        """Give the disk back."""
-        self._file.close()
-
-    def _block(self, spans: Sequence[tuple[int, int]]) -> Block:
-        each, descriptor = self._layout.itemsize, self._file.fileno()
-        content = b"".join(
-            os.pread(descriptor, (end - begin) * each, begin * each) for begin, end in spans if end > begin
-        )
-        records = np.frombuffer(content, self._layout)
-        if len(records) != sum(max(0, end - begin) for begin, end in spans):
-            raise RunError(f"{self._folder}: what was written there cannot be read again on {socket.gethostname()}")
-        persons = records["person"].copy() if self._with_persons else None
-        return Block(records["X"].copy(), records["y"].copy(), records["rank"].copy(), persons)
-
-    def _no_room(self, error: OSError) -> RunError:
-        return RunError(
-            f"{self._folder}: private records cannot be written there on {socket.gethostname()} "
-            f"({error.strerror or type(error).__name__}); make room, or set TMPDIR to another folder on that machine"
-        )

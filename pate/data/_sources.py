@@ -246,11 +246,12 @@ def _check_tables(settings: CsvData | ParquetData, tables: dict[str, Table], kee
         may_be_empty = part == "private" and keep_missing
         if part not in tables or not (may_be_empty or len(tables[part])):
             raise DataError(f"data.{part}: no rows; a csv source needs private and public ones")
-    there, problems = {name for table in tables.values() for name in table.header}, Problems()
-    for name in settings.ignore:
-        if name not in there:
-            problems.add(DataError(f"data.ignore: no file has a column {name!r}; {nearest(name, there)}"))
-    problems.raise_all()
+    there = {name for table in tables.values() for name in table.header}
+    Problems(
+        DataError(f"data.ignore: no file has a column {name!r}; {nearest(name, there)}")
+        for name in settings.ignore
+        if name not in there
+    ).raise_all()
 
 
 def _expanded(
