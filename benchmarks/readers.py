@@ -23,6 +23,7 @@ import numpy as np
 from pate.cluster._session import ray_session
 from pate.config import RaySettings
 from pate.data._records import Format
+from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data._shards import read_all
 from pate.data.partition import parts_of
 from pate.data.private import Shards
@@ -55,7 +56,11 @@ def begin() -> float:
 
 def format_of(source: str, width: int) -> Format:
     names = tuple(f"f{i}" for i in range(width))
-    return Format(source, (0, 1), (width,), features=() if source == "npz" else names)
+    files = {"private": "private", "public": "public", "classes": (0, 1)}
+    if source == "npz":
+        return Format(NpzData(source=source, **files), (width,))
+    settings = CsvData if source == "csv" else ParquetData
+    return Format(settings(source=source, label="y", **files), (width,), features=names)
 
 
 def write(folder: Path, source: str, megabytes: float, shards: int, width: int) -> None:

@@ -7,7 +7,7 @@ part is the right one for it. That rule looks at the record alone; the file is n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from math import isfinite
 from typing import Any
@@ -40,12 +40,11 @@ from pate.data._formats import (
     opened,
     parquet_batches,
 )
-from pate.data._settings import CsvData, NpzData, OwnData, ParquetData
+from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data.private import Records
 from pate.data.public import PublicRange
 from pate.errors import DataError
 
-Categories = tuple[tuple[str, tuple[str | int, ...]], ...]
 _MAX_FEATURES = 1_000_000
 _MISSING = (
     "missing, not a finite number; say what becomes of missing values with data.missing_values.treatment: "
@@ -79,23 +78,11 @@ class Table:
 class Format:
     """How a file is read: everything about it that is fixed before the first private one is opened."""
 
-    source: str
-    classes: tuple[str | int, ...]
+    settings: CsvData | NpzData | ParquetData
     shape: tuple[int, ...]
-    label: str = "y"
-    id: str | None = None
-    id_type: IdType = "text"
     features: tuple[str, ...] = ()
-    categories: Categories = ()
-    ignore: tuple[str, ...] = ()
-    dates: tuple[tuple[str, str], ...] = ()
-    date_features: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """What columns of dates become (see `pate.data._columns`); the absolute date, where nothing is said."""
-    dialect: Dialect = USUAL
-    treatment: Treatment = "refuse"
-    markers: tuple[str, ...] = ()
-    """Texts that mean "missing" in every column of features, and in one of ids unless they are numbers."""
-    medians: tuple[tuple[str, float], ...] = ()
+    id: str | None = None
+    medians: Mapping[str, float] = field(default_factory=dict)
     """What stands for a missing number: the median of the public ones, for every feature of numbers or dates."""
     indicators: tuple[str, ...] = ()
     """Columns that have a 0/1 feature besides that says whether the number is missing: those with public gaps."""
@@ -104,6 +91,21 @@ class Format:
     keep_missing: bool = False
     """Private records that are unusable are kept, to cast no vote; else they are refused: features that are no numbers,
     a label that is no class (kept as −1). And whether there is any record to use is no reason to stop."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How csv files are written."""
+        return self.settings.dialect
+
+    @property
+    def treatment(self) -> Treatment:
+        """What becomes of missing numbers and dates."""
+        return self.settings.missing_values.treatment
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that mean "missing" in every column of features, and in one of ids unless they are numbers."""
+        return tuple(str(marker) for marker in self.settings.missing_values.markers)
 
     @classmethod
     def of_columns(cls, settings: CsvData | ParquetData, columns: Iterable[str], where: str) -> Format:
@@ -118,22 +120,7 @@ class Format:
             for name in getattr(settings, key)
             if name not in features
         ).raise_all()
-        found = cls(
-            source=settings.source,
-            classes=settings.classes,
-            shape=(),
-            label=settings.label,
-            id=settings.id,
-            id_type=settings.id_type,
-            features=features,
-            categories=tuple((name, settings.categories[name]) for name in features if name in settings.categories),
-            ignore=tuple(settings.ignore),
-            dates=tuple(settings.dates.items()),
-            date_features=tuple(settings.date_features.items()),
-            dialect=dialect_of(settings),
-            treatment=settings.missing_values.treatment,
-            markers=tuple(str(marker) for marker in settings.missing_values.markers),
-        )
+        found = cls(settings, (), features, settings.id)
         names = [feature for name in found.measured for feature in found.names_of(name)]
         twice = next((name for name in features if names.count(name) > 1), None)
         if twice is not None:
@@ -144,23 +131,25 @@ class Format:
         """The format with what fills gaps, which the public table alone decides."""
         if self.treatment not in _FILLED:
             return self
-        medians, gaps, problems, years = [], [], Problems(), years_in(public, self)
+        medians, gaps, problems, years = dict[str, float](), list[str](), Problems(), years_in(public, self)
         for name in self.measured:
             with problems.gathered():
                 own, found = measured(public, name, self, years)
                 if not np.isfinite(own).any() and np.isinf(own).any():
-                    raise self.column(public, name).no_number(int(np.argmax(np.isinf(own))), dict(self.dates).get(name))
+                    raise self.column(public, name).no_number(
+                        int(np.argmax(np.isinf(own))), self.settings.dates.get(name)
+                    )
                 gaps += [name] if np.isnan(own).any() else []
                 for feature, numbers in found.items():
                     there = numbers[np.isfinite(numbers)]
                     if not len(there):
                         text = f"{public.where}: column {feature!r} holds no number, so there is no median of it"
                         raise DataError(f"{text}; add it to data.ignore")
-                    medians.append((feature, float(np.median(there))))
+                    medians[feature] = float(np.median(there))
         problems.raise_all()
         indicators = tuple(gaps) if self.treatment == "indicator" else ()
         shape = (self.shape[0] + len(indicators),)
-        return replace(self, medians=tuple(medians), indicators=indicators, shape=shape)
+        return replace(self, medians=medians, indicators=indicators, shape=shape)
 
     def column(self, table: Table, name: str) -> Column:
         """A column of features, empty where a marker says that nothing is there."""
@@ -175,20 +164,19 @@ class Format:
 
     def with_range(self, X_public: NDArray) -> Format:
         """The format with the range of public examples, to which all others are clipped."""
-        flags = [name in dict(self.categories) for name in self.features for _ in self.names_of(name)]
+        flags = [name in self.settings.categories for name in self.features for _ in self.names_of(name)]
         return replace(self, range=PublicRange.of(X_public, [*flags, *(True for _ in self.indicators)]))
 
     @property
     def measured(self) -> tuple[str, ...]:
         """The columns of numbers and dates."""
-        categories = dict(self.categories)
-        return tuple(name for name in self.features if name not in categories)
+        return tuple(name for name in self.features if name not in self.settings.categories)
 
     @classmethod
     def of_arrays(cls, settings: NpzData, public: Table, with_ids: bool) -> Format:
         """For archives with examples like the public ones."""
         shape = array_features(_array(public), f"{public.where}: array X").shape[1:]
-        return cls("npz", settings.classes, shape, id="id" if with_ids else None, id_type=settings.id_type)
+        return cls(settings, shape, id="id" if with_ids else None)
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
@@ -198,24 +186,23 @@ class Format:
 
     def names_of(self, column: str) -> list[str]:
         """The names of the features that a column becomes, but for the mark of its gaps."""
-        categories = dict(self.categories)
-        if column in categories:
-            return [f"{column}={value}" for value in categories[column]]
-        return names_of(column, dict(self.date_features).get(column, (ABSOLUTE,)))
+        if column in self.settings.categories:
+            return [f"{column}={value}" for value in self.settings.categories[column]]
+        return names_of(column, self.settings.date_features.get(column, (ABSOLUTE,)))
 
     def on_card(self) -> dict[str, Any] | None:
         """How files become features, for a student's card; None where they hold arrays of numbers.
 
         Neither the column of ids nor columns that are ignored are named.
         """
-        if self.source == "npz":
+        if self.settings.source == "npz":
             return None
         return {
-            "label": self.label,
+            "label": self.settings.label,
             "features": list(self.features),
-            "categories": {name: [str(value) for value in values] for name, values in self.categories},
-            "dates": dict(self.dates),
-            "date_features": {name: list(features) for name, features in self.date_features},
+            "categories": {name: [str(value) for value in values] for name, values in self.settings.categories.items()},
+            "dates": self.settings.dates,
+            "date_features": {name: list(features) for name, features in self.settings.date_features.items()},
             "missing_values": {"markers": list(self.markers), "treatment": self.treatment},
             "medians": dict(self.medians),
             "indicators": list(self.indicators),
@@ -243,7 +230,7 @@ class Format:
             found = cls.of_columns(settings, features, "its files")
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, DataError):
             raise ValueError("says nothing that can be used about its columns") from None
-        found = replace(found, medians=tuple(medians.items()), indicators=indicators, shape=shape)
+        found = replace(found, medians=medians, indicators=indicators, shape=shape)
         known = {feature for name in found.measured for feature in found.names_of(name)}
         if not set(medians) <= known or not set(indicators) <= set(features):
             raise ValueError("speaks of columns that are not among its features")
@@ -266,11 +253,6 @@ def _listed(values: Any) -> tuple[str, ...]:
 def no_valid_id(id_type: IdType) -> DataError:
     """The error for data in which no record has a valid id."""
     return DataError(f"no private record has a valid id: data.id_type = {id_type!r}, or the column of ids, is wrong")
-
-
-def dialect_of(settings: OwnData) -> Dialect:
-    """How csv files are written; others say so themselves."""
-    return Dialect(settings.delimiter, settings.decimal, settings.encoding) if isinstance(settings, CsvData) else USUAL
 
 
 def read_table(path: str, source: str, wanted: Wanted, dialect: Dialect = USUAL) -> Table:
@@ -309,7 +291,7 @@ def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "", first
 
 def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDArray[np.float32]:
     """The features of every record; a cell that cannot be used is refused by column and row, or kept as no number."""
-    if format.source == "npz":
+    if format.settings.source == "npz":
         X = _array(table)
         if X.shape[1:] != format.shape:
             raise DataError(
@@ -322,7 +304,7 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
 
 
 def _column_features(table: Table, format: Format, keep_missing: bool) -> NDArray[np.float32]:
-    categories, medians, dates = dict(format.categories), dict(format.medians), dict(format.dates)
+    categories, medians, dates = format.settings.categories, format.medians, format.settings.dates
     blocks, gaps, problems, years = list[NDArray](), list[NDArray](), Problems(), years_in(table, format)
     for name in format.features:
         with problems.gathered():
@@ -348,7 +330,7 @@ def _column_features(table: Table, format: Format, keep_missing: bool) -> NDArra
 
 def years_in(table: Table, format: Format) -> Callable[[str], NDArray[np.float64]]:
     """The dates in a column as years since 2000: NaN where one is missing, infinity where it is none. Read once."""
-    dates = dict(format.dates)
+    dates = format.settings.dates
     return cache(lambda name: format.column(table, name).years(dates[name]))
 
 
@@ -359,8 +341,8 @@ def measured(
 
     Each is NaN where something is missing, and infinity where a cell is neither that nor a number (or date).
     """
-    if name in dict(format.dates):
-        features = dict(format.date_features).get(name, (ABSOLUTE,))
+    if name in format.settings.dates:
+        features = format.settings.date_features.get(name, (ABSOLUTE,))
         return years(name), features_of_date(name, features, years)
     numbers = format.column(table, name).numbers(lenient=True)
     return numbers, {name: numbers.copy()}
@@ -369,24 +351,24 @@ def measured(
 def records_of(table: Table, format: Format) -> Records:
     """The records of a private file, those without a valid id left out; its columns are those of the public file."""
     problems = Problems()
-    if format.source != "npz":
+    if format.settings.source != "npz":
         _check_columns(table, format)
     elif format.id is None and "id" in table.columns:
         raise DataError(f"{table.where}: holds ids; say `ids: true` under data to protect persons, or leave them out")
     with problems.gathered():
         X = features_of(table, format, format.keep_missing)
     with problems.gathered():
-        y = _needed(table, format.label).labels(format.classes, format.keep_missing)
+        y = _needed(table, format.settings.label).labels(format.settings.classes, format.keep_missing)
     with problems.gathered():
         words = [marker for marker in format.markers if not is_number(marker)]  # a number may be somebody's id
         ids = []
         if format.id is not None:
-            ids = _needed(table, format.id).with_markers_as_missing(words).ids(format.id_type)
+            ids = _needed(table, format.id).with_markers_as_missing(words).ids(format.settings.id_type)
     problems.raise_all()
     if len(X) != len(y):
         raise DataError(f"{table.where}: not as many labels as records")
     unlisted = {}
-    for name, listed in format.categories:
+    for name, listed in format.settings.categories.items():
         known = {"", *(canonical(str(value)) for value in listed)}
         if count := sum(canonical(text) not in known for text in format.column(table, name).texts()):
             unlisted[f"{table.where}: column {name!r}"] = count
@@ -403,7 +385,7 @@ def records_of(table: Table, format: Format) -> Records:
 
 def _check_columns(table: Table, format: Format) -> None:
     """Refuse a column that only one of the private and the public file has: it would be left out unnoticed."""
-    known = {*format.features, *format.ignore, format.label, format.id}
+    known = {*format.features, *format.settings.ignore, format.settings.label, format.id}
     extra = [name for name in table.columns if name not in known]
     problems = Problems(
         DataError(f"{table.where}: column {name!r} is not in the public file; add it there or to data.ignore")

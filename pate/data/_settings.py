@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from posixpath import normpath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from pate.components._registry import dotted, shown
 from pate.data._columns import Treatment, canonical, folded, problem_of
 from pate.data._csv_records import is_delimiter
+from pate.data._formats import USUAL, Dialect
 
 T = TypeVar("T")
 Text = str | int
@@ -114,6 +115,11 @@ class OwnData(Settings):
         several = not isinstance(self.private, str) or any(sign in self.private for sign in "*?[")
         return self.private is not None and (several or "://" in str(self.private) or self.read_by == "workers")
 
+    @property
+    def dialect(self) -> Dialect:
+        """How csv files are written; others say so themselves."""
+        return USUAL
+
     @classmethod
     def lacking(cls, given: Mapping[str, Any]) -> list[str]:
         """The files that a section has to name and does not."""
@@ -211,6 +217,12 @@ class NpzData(OwnData):
     classes: Classes
     file: str | None = None
     ids: bool = False
+    label: ClassVar[str] = "y"
+    ignore: ClassVar[tuple[str, ...]] = ()
+    categories: ClassVar[dict[str, tuple[Text, ...]]] = {}
+    dates: ClassVar[dict[str, str]] = {}
+    date_features: ClassVar[dict[str, tuple[str, ...]]] = {}
+    missing_values: ClassVar[MissingValues] = MissingValues()
 
     @model_validator(mode="after")
     def _one_way(self) -> NpzData:
@@ -315,6 +327,10 @@ class CsvData(ColumnsData):
     delimiter: str = ","
     decimal: Literal[".", ","] = "."
     encoding: str = "utf-8"
+
+    @property
+    def dialect(self) -> Dialect:
+        return Dialect(self.delimiter, self.decimal, self.encoding)
 
     @field_validator("delimiter")
     @classmethod

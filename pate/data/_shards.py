@@ -187,15 +187,15 @@ def read_all(paths: Sequence[str], format: Format) -> Records:
 
 def _records_in(path: str, format: Format) -> Iterator[Records]:
     """The records of one shard, a batch at a time; the first batch with a mistake ends it."""
-    needed = {} if format.source == "npz" else {"label": format.label, "id": format.id}
-    wanted = Wanted(needed, format.ignore, format.features, format.keep_missing)
-    for table in tables_in(path, format.source, wanted, format.dialect, _rows_at_once(format)):
+    needed = {} if format.settings.source == "npz" else {"label": format.settings.label, "id": format.id}
+    wanted = Wanted(needed, format.settings.ignore, format.features, format.keep_missing)
+    for table in tables_in(path, format.settings.source, wanted, format.dialect, _rows_at_once(format)):
         yield records_of(table, format)
 
 
 def _rows_at_once(format: Format) -> int:
     """How many records are in memory together: a few megabytes of them."""
-    cells = _CELLS_AT_ONCE // (4 if format.source == "csv" else 1)  # each of which is a text there
+    cells = _CELLS_AT_ONCE // (4 if format.settings.source == "csv" else 1)  # each of which is a text there
     return max(1, min(_MAX_ROWS_AT_ONCE, cells // math.prod(format.shape)))
 
 

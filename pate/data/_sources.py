@@ -34,7 +34,6 @@ from pate.data._formats import Problems, Wanted, content_of, npz_arrays
 from pate.data._records import (
     Format,
     Table,
-    dialect_of,
     features_of,
     measured,
     no_valid_id,
@@ -147,7 +146,11 @@ def _own_files(
         with problems.gathered():
             X_test = features_of(test, format)
         with problems.gathered():
-            y_test = test.columns[format.label].labels(format.classes) if format.label in test.columns else None
+            y_test = (
+                test.columns[format.settings.label].labels(format.settings.classes)
+                if format.settings.label in test.columns
+                else None
+            )
     private: Records | Shards
     with problems.gathered():
         if by_workers and settings.sharded:
@@ -155,12 +158,12 @@ def _own_files(
         else:
             records = read_all(paths, format) if private_table is None else records_of(private_table, format)
             if records.left_out and not len(records) and not keep_missing:
-                raise no_valid_id(format.id_type)
+                raise no_valid_id(format.settings.id_type)
             private = records
     problems.raise_all()
     found = PublicData(
         X_public=X_public,
-        classes=tuple(str(name) for name in format.classes),
+        classes=tuple(str(name) for name in format.settings.classes),
         y_public=y_public,
         X_test=X_test,
         y_test=y_test,
@@ -193,7 +196,7 @@ def _in_files(
             known = tables["public"].columns if "public" in tables else ()
             is_private, ignored = part == "private", getattr(settings, "ignore", ())
             wanted = Wanted(own if is_private else {}, ignored, known, keep_bad and is_private)
-            tables[part] = read_table(path, settings.source, wanted, dialect_of(settings))
+            tables[part] = read_table(path, settings.source, wanted, settings.dialect)
     problems.raise_all()
     return tables
 
@@ -225,7 +228,7 @@ def _csv_in_one(settings: CsvData, folder: Path, keep_bad: bool) -> dict[str, Ta
         raise DataError("data.split needs data.private, the one file that holds all rows")
     needed = {key: getattr(settings, key) for key in ("label", "id", "split")}
     wanted = Wanted(needed, settings.ignore, keep_bad=keep_bad)
-    whole = read_table(str(existing(settings.private, folder)), "csv", wanted, dialect_of(settings))
+    whole = read_table(str(existing(settings.private, folder)), "csv", wanted, settings.dialect)
     split = whole.columns.pop(settings.split or "")
     rows: dict[str, list[int]] = {"private": []}
     for row, part in enumerate(split.texts()):
@@ -281,8 +284,8 @@ def _place(entry: str, folder: Path) -> str:
 def _public_labels(table: Table, format: Format) -> NDArray[np.int64] | None:
     """The labels in a public file, where every row has one: nobody needs them, so none is refused."""
     with suppress(DataError):
-        if format.label in table.columns:
-            labels = table.columns[format.label].labels(format.classes, keep_unknown=True)
+        if format.settings.label in table.columns:
+            labels = table.columns[format.settings.label].labels(format.settings.classes, keep_unknown=True)
             return labels if (labels >= 0).all() else None
     return None
 
@@ -293,7 +296,7 @@ def _category_notes(public: Table, format: Format) -> tuple[str, ...]:
     DataError where a listed one is written otherwise there, or none of a column's occurs: it would match nothing.
     """
     notes, problems = [], Problems()
-    for name, listed in format.categories:
+    for name, listed in format.settings.categories.items():
         found = {canonical(text) for text in format.column(public, name).texts()} - {""}
         names = [canonical(str(value)) for value in listed]
         absent, others = [value for value in names if value and value not in found], sorted(found - set(names))
@@ -327,13 +330,15 @@ def _loosely(text: str) -> str:
 def _unused_columns(public: Table, test: Table | None, format: Format) -> tuple[str, ...]:
     """Says which columns become no feature: those that the config ignores, and those that only the test file has."""
     notes = []
-    if format.ignore:
-        shown = ", ".join(map(repr, format.ignore))
+    if format.settings.ignore:
+        shown = ", ".join(map(repr, format.settings.ignore))
         notes.append(
             f"not used: {shown} (data.ignore); text becomes features only by values that are listed (data.categories)"
         )
-    if test is not None and format.source != "npz":
-        others = [repr(name) for name in test.columns if name not in {*public.columns, format.label, format.id}]
+    if test is not None and format.settings.source != "npz":
+        others = [
+            repr(name) for name in test.columns if name not in {*public.columns, format.settings.label, format.id}
+        ]
         notes += [f"not used: {', '.join(others)}, which only {test.where} has"] if others else []
     return tuple(notes)
 
@@ -355,7 +360,7 @@ def _unlike(public: Table, test: Table, format: Format) -> Iterator[str]:
             for number, (own, other) in enumerate(zip(public.X.T, test.X.T, strict=True)):
                 yield _numbers_unlike(f"feature {number}", own, other)
         return
-    categories, dates = dict(format.categories), dict(format.dates)
+    categories, dates = format.settings.categories, format.settings.dates
     years = years_in(public, format), years_in(test, format)
     for name in format.features:
         if name in categories:

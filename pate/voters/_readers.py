@@ -106,7 +106,7 @@ class Readers:
         self.records, self.digest, self.left_out = found.records, found.text, found.left_out
         if self.left_out and not self.records and not shards.format.keep_missing:
             self.close()
-            raise no_valid_id(shards.format.id_type)
+            raise no_valid_id(shards.format.settings.id_type)
 
     def _loaded(self, settings: RaySettings) -> Summary:
         import ray

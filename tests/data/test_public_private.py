@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pate.data._records import Format
+from pate.data._settings import NpzData
 from pate.data.private import Records, Shards, Votes, check_private, clip_to_public_range, is_per_person, records_of
 from pate.data.public import PublicData, PublicRange
 from pate.errors import DataError
@@ -15,7 +16,9 @@ from pate.errors import DataError
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 0, 1, 0, 1])
 VOTES = Votes(np.ones((6, 2), dtype=np.int64))
-SHARDS = Shards(("shard.npz",), Format("npz", ("a", "b"), (2,)))
+SHARDS = Shards(
+    ("shard.npz",), Format(NpzData(source="npz", classes=("a", "b"), private="shard.npz", public="public.npz"), (2,))
+)
 
 
 def small() -> PublicData:

@@ -30,7 +30,8 @@ from pate.voters._readers import Readers
 from pate.voters.teachers._worker import RemotePart
 
 KEY = b"r" * 32
-TABLE = Format("csv", (0, 1), (1,), features=("a",))
+FILES = {"private": "private", "public": "public", "classes": (0, 1)}
+TABLE = Format(CsvData(source="csv", label="y", **FILES), (1,), features=("a",))
 SECRET = "86.75309"
 
 
@@ -131,6 +132,7 @@ import sys
 from pathlib import Path
 from pate.data.private import Shards
 from pate.data._records import Format
+from pate.data._settings import NpzData
 from pate.data._shards import ShardReader
 from pate.mechanisms.base import Split
 
@@ -138,7 +140,8 @@ def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
 
-format = Format("npz", (0, 1), (1000,))
+settings = NpzData(source="npz", classes=(0, 1), private="private", public="public")
+format = Format(settings, (1000,))
 for path in sys.argv[1:]:
     reader = ShardReader(Shards((path,), format), b"r" * 32, Split(10))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
