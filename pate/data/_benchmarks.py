@@ -270,9 +270,10 @@ def _adult(files: list[Path]) -> tuple[PublicData, Records]:
     """Does somebody earn more than 50,000 dollars a year? Private: adult.data; public: the first 10,000 rows of
     adult.test; test: its other 6,281."""
     (X, y), (X_rest, y_rest) = (_adult_file(path) for path in files)
-    return _split(
-        np.concatenate([X, X_rest]), np.concatenate([y, y_rest]), len(X), 10_000, ("<=50K", ">50K"), _adult_features()
-    )
+    names = [name for name, _ in _ADULT_NUMBERS.values()] + list(_ADULT_LOGARITHMS.values())
+    names += [f"{name}={value}" for name, values in _ADULT_CATEGORIES.values() for value in values.split()]
+    X, y = np.concatenate([X, X_rest]), np.concatenate([y, y_rest])
+    return _split(X, y, len(X) - len(X_rest), 10_000, ("<=50K", ">50K"), tuple(names))
 
 
 def _adult_file(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -284,11 +285,6 @@ def _adult_file(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     blocks += [one_hot(columns[i], values.split()) for i, (_, values) in _ADULT_CATEGORIES.items()]
     labels = Column(f"{path}: labels", "cells", "text", [value.rstrip(".") for value in columns[14]])
     return np.concatenate(blocks, axis=1), labels.labels(("<=50K", ">50K"))
-
-
-def _adult_features() -> tuple[str, ...]:
-    names = [name for name, _ in _ADULT_NUMBERS.values()] + list(_ADULT_LOGARITHMS.values())
-    return (*names, *(f"{name}={value}" for name, values in _ADULT_CATEGORIES.values() for value in values.split()))
 
 
 def _kddcup99(files: list[Path]) -> tuple[PublicData, Records]:

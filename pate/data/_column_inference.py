@@ -121,11 +121,8 @@ def named_or_guessed_markers(
     named = {folded(marker): marker.strip() for marker in given}
     guessed = [marker for marker in _missing_markers(columns) if folded(marker) not in named]
     for marker in guessed:
-        where = [
-            name
-            for name, column in columns.items()
-            if folded(marker) in map(folded, column.texts() if column.family in ("cells", "text") else ())
-        ]
+        texts = {name: one.texts() for name, one in columns.items() if one.family in ("cells", "text")}
+        where = [name for name in texts if folded(marker) in map(folded, texts[name])]
         guesses.append(
             f"{marker!r} stands for a missing value, in every column (of the public file in "
             f"{', '.join(map(repr, where))}); if it does not, take it out of data.missing_values.markers"
@@ -134,6 +131,7 @@ def named_or_guessed_markers(
 
 
 def with_markers_as_missing(table: Table, special: Collection[str | None], markers: Sequence[str]) -> Table:
+    """The table with an empty cell wherever one of `markers` stands, but in the `special` columns."""
     columns = {
         name: column if name in special else column.with_markers_as_missing(markers)
         for name, column in table.columns.items()
@@ -151,13 +149,10 @@ def _strangers(column: Column) -> Counter[str]:
         others = Counter({text: times for text, times in cells.items() if not _is(text, form, column.decimal)})
         if len(cells) - len(others) < _MIN_NUMBERS or 2 * others.total() > cells.total():
             continue
-        return Counter(
-            {
-                text: times
-                for text, times in others.items()
-                if len(text) <= _LONGEST_MARKER and not any(sign.isdigit() and sign != "0" for sign in text)
-            }
-        )
+        for text in list(others):
+            if len(text) > _LONGEST_MARKER or any(sign.isdigit() and sign != "0" for sign in text):
+                del others[text]
+        return others
     return Counter()
 
 

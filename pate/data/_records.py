@@ -131,14 +131,13 @@ class Format:
         """The format with what fills gaps, which the public table alone decides."""
         if self.treatment not in _FILLED:
             return self
-        medians, gaps, problems, years = dict[str, float](), list[str](), Problems(), years_in(public, self)
+        medians, gaps, problems, measured = dict[str, float](), list[str](), Problems(), measured_in(public, self)
         for name in self.measured:
             with problems.gathered():
-                own, found = measured(public, name, self, years)
+                own, found = measured(name)
                 if not np.isfinite(own).any() and np.isinf(own).any():
-                    raise self.column(public, name).no_number(
-                        int(np.argmax(np.isinf(own))), self.settings.dates.get(name)
-                    )
+                    row, form = int(np.argmax(np.isinf(own))), self.settings.dates.get(name)
+                    raise self.column(public, name).no_number(row, form)
                 gaps += [name] if np.isnan(own).any() else []
                 for feature, numbers in found.items():
                     there = numbers[np.isfinite(numbers)]
@@ -305,14 +304,14 @@ def features_of(table: Table, format: Format, keep_missing: bool = False) -> NDA
 
 def _column_features(table: Table, format: Format, keep_missing: bool) -> NDArray[np.float32]:
     categories, medians, dates = format.settings.categories, format.medians, format.settings.dates
-    blocks, gaps, problems, years = list[NDArray](), list[NDArray](), Problems(), years_in(table, format)
+    blocks, gaps, problems, measured = list[NDArray](), list[NDArray](), Problems(), measured_in(table, format)
     for name in format.features:
         with problems.gathered():
             column, known = format.column(table, name), categories.get(name)
             if known is not None:
                 blocks.append(one_hot(column.texts(), known))
                 continue
-            own, found = measured(table, name, format, years)
+            own, found = measured(name)
             missing, wrong = np.isnan(own), np.isinf(own)
             filled = format.treatment in _FILLED and all(feature in medians for feature in found)
             if not filled and format.treatment != "keep" and not keep_missing and missing.any():
@@ -328,24 +327,22 @@ def _column_features(table: Table, format: Format, keep_missing: bool) -> NDArra
     return np.concatenate([*blocks, *gaps], axis=1)
 
 
-def years_in(table: Table, format: Format) -> Callable[[str], NDArray[np.float64]]:
-    """The dates in a column as years since 2000: NaN where one is missing, infinity where it is none. Read once."""
-    dates = format.settings.dates
-    return cache(lambda name: format.column(table, name).years(dates[name]))
+def measured_in(table: Table, format: Format) -> Callable[[str], tuple[NDArray, dict[str, NDArray[np.float32]]]]:
+    """Gives, for a column of numbers or dates, its own values and those of its features, by name.
 
-
-def measured(
-    table: Table, name: str, format: Format, years: Callable[[str], NDArray[np.float64]]
-) -> tuple[NDArray, dict[str, NDArray[np.float32]]]:
-    """A column of numbers or dates (from `years_in`): its own values, and those of its features, by name.
-
-    Each is NaN where something is missing, and infinity where a cell is neither that nor a number (or date).
+    Each is NaN where something is missing, and infinity where a cell is neither that nor a number (or date). Dates are
+    years since 2000, and a column of them is read once.
     """
-    if name in format.settings.dates:
-        features = format.settings.date_features.get(name, (ABSOLUTE,))
-        return years(name), features_of_date(name, features, years)
-    numbers = format.column(table, name).numbers(lenient=True)
-    return numbers, {name: numbers.copy()}
+    dates = format.settings.dates
+    years = cache(lambda name: format.column(table, name).years(dates[name]))
+
+    def measured(name: str) -> tuple[NDArray, dict[str, NDArray[np.float32]]]:
+        if name in dates:
+            return years(name), features_of_date(name, format.settings.date_features.get(name, (ABSOLUTE,)), years)
+        numbers = format.column(table, name).numbers(lenient=True)
+        return numbers, {name: numbers.copy()}
+
+    return measured
 
 
 def records_of(table: Table, format: Format) -> Records:

@@ -35,12 +35,11 @@ from pate.data._records import (
     Format,
     Table,
     features_of,
-    measured,
+    measured_in,
     no_valid_id,
     npz_table,
     read_table,
     records_of,
-    years_in,
 )
 from pate.data._shards import matching, matching_files, named_once, read_all
 from pate.data.private import PrivateData, Records, Shards
@@ -361,14 +360,14 @@ def _unlike(public: Table, test: Table, format: Format) -> Iterator[str]:
                 yield _numbers_unlike(f"feature {number}", own, other)
         return
     categories, dates = format.settings.categories, format.settings.dates
-    years = years_in(public, format), years_in(test, format)
+    of_public, of_test = measured_in(public, format), measured_in(test, format)
     for name in format.features:
         if name in categories:
             cells = ([canonical(text) for text in format.column(table, name).texts()] for table in (public, test))
             yield _categories_unlike(name, *cells)
             continue
-        own, features = measured(public, name, format, years[0])
-        other, others = measured(test, name, format, years[1])
+        own, features = of_public(name)
+        other, others = of_test(name)
         lines = [_missing_unlike(name, np.isnan(own), np.isnan(other))]
         for feature in features:
             where = f"column {name!r}" + ("" if feature == name else f" ({feature.removeprefix(f'{name}: ')})")
