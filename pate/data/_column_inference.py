@@ -21,8 +21,8 @@ import numpy as np
 
 from pate.data._columns import ABSOLUTE, MISSING, UNITS, Column, Years, canonical, folded, is_number, position
 from pate.data._csv_records import OpenQuote, records_of_lines
-from pate.data._formats import DELIMITERS, USUAL, Dialect, Wanted, content_of, other_delimiter
-from pate.data._records import Table, read_table
+from pate.data._formats import DELIMITERS, USUAL, Dialect, Table, Wanted, content_of, other_delimiter
+from pate.data._records import read_table
 from pate.errors import DataError
 
 DATE_FORMS = (

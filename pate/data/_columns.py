@@ -155,16 +155,13 @@ class Column:
 
         The first row with another label is refused, unless such rows are kept, as −1.
         """
-        position = {canonical(str(name)): i for i, name in enumerate(classes)}
-        if len(position) != len(classes):
-            raise DataError(f"data.classes: names repeat in {list(classes)}")
         texts = self.texts()
-        found = np.array([position.get(canonical(text), -1) for text in texts], dtype=np.int64)
+        found = _places(texts, classes)
         if not keep_unknown and (found < 0).any():
             row = int(np.argmax(found < 0))
             if not texts[row]:
                 raise self.error(row, "its label is missing; drop such rows")
-            if texts[row].casefold() in {name.casefold() for name in position}:
+            if texts[row].casefold() in {canonical(str(name)).casefold() for name in classes}:
                 raise self.error(row, "its label is in other capitals than in data.classes; write them alike")
             raise self.error(row, "its label is not among data.classes; add it there or drop such rows")
         return found
@@ -256,14 +253,19 @@ def canonical_id(text: str, id_type: IdType) -> str | None:
     return _composed(text) or None
 
 
+def _places(texts: Sequence[str], names: Sequence[object]) -> NDArray[np.int64]:
+    """Which of the names each text is, −1 for none of them."""
+    place = {canonical(str(name)): i for i, name in enumerate(names)}
+    return np.array([place.get(canonical(text), -1) for text in texts], dtype=np.int64)
+
+
 def one_hot(texts: Sequence[str], categories: Sequence[object]) -> NDArray[np.float32]:
     """A column of 0 and 1 for each category; a text that is not among them, or none, is all zeros.
 
     >>> one_hot(["b", "", "a"], ["a", "b"]).tolist()
     [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
     """
-    position = {canonical(str(category)): i for i, category in enumerate(categories)}
-    found = np.array([position.get(canonical(text), -1) for text in texts], dtype=np.int64)
+    found = _places(texts, categories)
     features = np.zeros((len(texts), len(categories)), dtype=np.float32)
     rows = np.flatnonzero(found >= 0)
     features[rows, found[rows]] = 1

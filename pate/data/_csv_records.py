@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from pate.data._columns import Column
-from pate.data._formats import USUAL, Batch, Dialect, Wanted
+from pate.data._formats import USUAL, Dialect, Table, Wanted
 from pate.errors import DataError
 
 _WITHOUT_A_TABLE = {"utf-8", "utf-8-sig", "ascii", "iso8859-1"}
@@ -161,10 +161,10 @@ def _cells(record: str, delimiter: str) -> list[str] | Flaw:
     return row if text.isascii() else [cell.replace(_CARRIAGE_RETURN, "\r") for cell in row]
 
 
-def csv_batches(
+def csv_tables(
     file: BinaryIO, where: str, wanted: Wanted, dialect: Dialect = USUAL, at_once: int | None = None
-) -> Iterator[Batch]:
-    """Columns of a csv file in batches of `at_once` rows, read once from its beginning; at least one batch."""
+) -> Iterator[Table]:
+    """A csv file in tables of `at_once` rows each, read once from its beginning; at least one."""
     source: io.BufferedReader[Any] = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
     start = source.peek(4)[:4]
     if start == b"PK\x03\x04":
@@ -194,7 +194,7 @@ def csv_batches(
             )
             for i, name in chosen.items()
         }
-        yield columns, names
+        yield Table(where, columns, None, names)
         rows, begin = list(islice(lines, at_once)), numbers.stop
         if not rows:
             return

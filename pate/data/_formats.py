@@ -211,12 +211,29 @@ class Wanted:
         return f"; besides what is public it has {', '.join(map(repr, own))}" if 0 < len(own) <= _FEW_NAMES else ""
 
 
-Batch = tuple[Columns, tuple[str, ...]]
-"""The columns of some rows that are wanted, and the names of all columns of the file."""
+@dataclass(frozen=True)
+class Table:
+    """A file, its private, public or test part, or a batch of its rows.
+
+    In npz files all features are one array `X`, else columns.
+    """
+
+    where: str
+    columns: Columns
+    X: NDArray | None = None
+    header: tuple[str, ...] = ()
+    """The names of all columns, also of those that are ignored and were not read."""
+    first_row: int = 0
+    """The number of the first row of `X`, where it is a batch of a file's rows."""
+
+    def __len__(self) -> int:
+        if self.X is not None:
+            return len(self.X)
+        return next((len(column.values) for column in self.columns.values()), 0)
 
 
-def parquet_batches(file: BinaryIO, where: str, wanted: Wanted, at_once: int | None = None) -> Iterator[Batch]:
-    """The columns of a parquet file, as `csv_batches`."""
+def parquet_tables(file: BinaryIO, where: str, wanted: Wanted, at_once: int | None = None) -> Iterator[Table]:
+    """A parquet file in tables of `at_once` rows each; at least one."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -240,7 +257,7 @@ def parquet_batches(file: BinaryIO, where: str, wanted: Wanted, at_once: int | N
                 name: replace(_arrow_column(table.column(i), f"{where}: column {name!r}"), rows=numbers)
                 for i, name in wanted.columns(header, where).items()
             }
-            yield columns, tuple(name.strip() for name in header)
+            yield Table(where, columns, None, tuple(name.strip() for name in header))
             begin = numbers.stop
     except DataError:
         raise

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.data._columns import SECONDS_PER_YEAR, Column, canonical_id, one_hot
-from pate.data._formats import Columns, Dialect, Problems, SeveralErrors, Wanted, array_column, other_delimiter
-from pate.data._records import Format, Table, features_of, read_table
+from pate.data._formats import Columns, Dialect, Problems, SeveralErrors, Table, Wanted, array_column, other_delimiter
+from pate.data._records import Format, features_of, read_table
 from pate.data.partition import contents, keyed_digest
 from pate.data.public import PublicRange
 from pate.errors import DataError

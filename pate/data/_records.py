@@ -28,17 +28,17 @@ from pate.data._columns import (
     names_of,
     one_hot,
 )
-from pate.data._csv_records import csv_batches
+from pate.data._csv_records import csv_tables
 from pate.data._formats import (
     USUAL,
-    Columns,
     Dialect,
     Problems,
+    Table,
     Wanted,
     array_column,
     npz_batches,
     opened,
-    parquet_batches,
+    parquet_tables,
 )
 from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data.private import Records
@@ -51,27 +51,6 @@ _MISSING = (
     "public_median, indicator or keep, or add the column to data.ignore"
 )
 _FILLED = ("public_median", "indicator")  # what becomes of gaps, where something stands for them
-
-
-@dataclass(frozen=True)
-class Table:
-    """A file, its private, public or test part, or a batch of its rows.
-
-    In npz files all features are one array `X`, else columns.
-    """
-
-    where: str
-    columns: Columns
-    X: NDArray | None = None
-    header: tuple[str, ...] = ()
-    """The names of all columns, also of those that are ignored and were not read."""
-    first_row: int = 0
-    """The number of the first row of `X`, where it is a batch of a file's rows."""
-
-    def __len__(self) -> int:
-        if self.X is not None:
-            return len(self.X)
-        return next((len(column.values) for column in self.columns.values()), 0)
 
 
 @dataclass(frozen=True)
@@ -270,14 +249,10 @@ def tables_in(
             for arrays in npz_batches(file, path, ("X", "y", "id"), at_once):
                 yield npz_table(arrays, path, first_row=first_row)
                 first_row += at_once or 0
-            return
-        batches = (
-            parquet_batches(file, path, wanted, at_once)
-            if source == "parquet"
-            else csv_batches(file, path, wanted, dialect, at_once)
-        )
-        for columns, header in batches:
-            yield Table(path, columns, None, header)
+        elif source == "parquet":
+            yield from parquet_tables(file, path, wanted, at_once)
+        else:
+            yield from csv_tables(file, path, wanted, dialect, at_once)
 
 
 def npz_table(arrays: Mapping[str, NDArray], where: str, suffix: str = "", first_row: int = 0) -> Table:

@@ -30,10 +30,9 @@ from numpy.typing import NDArray
 
 from pate.components._registry import nearest
 from pate.data._columns import canonical, day_of
-from pate.data._formats import Problems, Wanted, content_of, npz_arrays
+from pate.data._formats import Problems, Table, Wanted, content_of, npz_arrays
 from pate.data._records import (
     Format,
-    Table,
     features_of,
     measured_in,
     no_valid_id,

@@ -38,8 +38,7 @@ from pate.data._column_inference import (
     with_markers_as_missing,
 )
 from pate.data._columns import ABSOLUTE, canonical
-from pate.data._formats import USUAL, Dialect, Problems, SeveralErrors
-from pate.data._records import Table
+from pate.data._formats import USUAL, Dialect, Problems, SeveralErrors, Table
 from pate.errors import ConfigError, DataError
 from pate.planning.plan import Choice, Recommendation, recommend, shared_budget, usual_delta
 from pate.runs._console import Console, Quiet, printable

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from pate.data._column_inference import offered
 from pate.data._columns import PARTS, features_of_date, names_of, years_of
+from pate.data._formats import Table
 from pate.data._model_input import table_in
-from pate.data._records import Format, Table, features_of
+from pate.data._records import Format, features_of
 from pate.data._settings import CsvData
 from pate.data._sources import load
 from pate.data.private import Records, records_of

@@ -22,7 +22,7 @@ from voters.neighbours.test_neighbours_run import Data, config, data, run, store
 from pate import PATEClassifier, pipeline
 from pate.boundary import PartialCounts, sum_counts
 from pate.config import parse_config
-from pate.data._csv_records import csv_batches
+from pate.data._csv_records import csv_tables
 from pate.data._formats import Wanted
 from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data._sources import load
@@ -162,7 +162,9 @@ def test_valid_csv_is_read_the_same_either_way(ending: str, start: str) -> None:
     cells = ["a", ' "b, c"', '"d ""e"""', "", " f ", "\u2028g", "'h", "1e5", "\x0b", '"i\nj"', "k\rl"]
     lines = ["x,y", *(f"{one},{other}" for one in cells for other in cells), "", "last,"]
     content = (start + ending.join(lines) + ending).encode()
-    strict, kept = (next(csv_batches(io.BytesIO(content), "f", Wanted({}, keep_bad=keep)))[0] for keep in (False, True))
+    strict, kept = (
+        next(csv_tables(io.BytesIO(content), "f", Wanted({}, keep_bad=keep))).columns for keep in (False, True)
+    )
     assert {name: column.values for name, column in strict.items()} == {n: c.values for n, c in kept.items()}
     assert len(kept["x"].values) == 122
 
