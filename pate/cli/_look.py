@@ -239,9 +239,7 @@ def _published(place: str) -> dict[str, float] | None:
             privacy = run.report.privacy if run.report_file.exists() else None
     except RunError:  # in storage, where nothing was published yet
         return None
-    if privacy is None:
-        return None
-    return {"epsilon": privacy.epsilon, "delta": privacy.delta}
+    return None if privacy is None else {"epsilon": privacy.epsilon, "delta": privacy.delta}
 
 
 def _spent_and_left(content: dict[str, Any]) -> dict[str, float] | None:

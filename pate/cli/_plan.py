@@ -8,7 +8,7 @@ import math
 from collections.abc import Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,7 +77,8 @@ def plan(
     if records is not None:
         _recommend(ctx, config, records, classes, target_epsilon, delta, public, as_json)
         return
-    seconds, refused, trusted = Seconds(), list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
+    seconds: tuple[float | None, float | None] = (None, None)
+    refused, trusted = list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
     if config is not None:
         from pate.config import load_config
 
@@ -88,7 +89,7 @@ def plan(
             voters = voters_of(found)
             known, private = voters.load(data_dir, config.parent, by_workers=False)
             seconds = _seconds(voters, known, private, config.parent, guard)
-            own_plan = voters.plan(known, target_epsilon, seconds.student)
+            own_plan = voters.plan(known, target_epsilon, seconds[1])
             if own_plan is not None:
                 print(json.dumps(own_plan.content) if as_json else "\n".join(own_plan.lines))
                 return
@@ -134,8 +135,8 @@ def plan(
         "unanimous": planning.answerable(chosen, teachers, workload.n_classes),
         "expected": None if expected is None else dataclasses.asdict(expected),
         "expected_is_private": votes is not None,
-        "seconds_of_training": seconds.training,
-        "seconds_of_student": seconds.student,
+        "seconds_of_training": seconds[0],
+        "seconds_of_student": seconds[1],
         "not_imported": refused,
     }
     if config is not None and (rounds := voters.rounds_planned()):
@@ -246,15 +247,10 @@ def _try_numbers(
         print(f"not tried: {names}; the stand-in has too few records for teachers of that size")
 
 
-class Seconds(NamedTuple):
-    """About how long teachers and student take on this machine; None where nobody knows."""
-
-    training: float | None = None
-    student: float | None = None
-
-
-def _seconds(voters: Voters[Any], public: PublicData, private: PrivateData, config_dir: Path, guard: Guard) -> Seconds:
-    """Run the checks of preflight, and say how long training and student would take on this machine.
+def _seconds(
+    voters: Voters[Any], public: PublicData, private: PrivateData, config_dir: Path, guard: Guard
+) -> tuple[float | None, float | None]:
+    """Run the checks of preflight, and say about how long training and student would take on this machine.
 
     None where that would take what `guard` refuses to import, or the number of private records, which is not public.
     """
@@ -274,14 +270,12 @@ def _seconds(voters: Voters[Any], public: PublicData, private: PrivateData, conf
     # How long it takes shows about how many records there are, and what is printed may end up in a log.
     records = len(private) if public.benchmark and isinstance(private, Sized) else public_record_count(config.data)
     if guard.refused or records is None:
-        return Seconds(None, student)
+        return None, student
     try:
-        return Seconds(
-            voters_of(with_learned_features(config, public.X_public)).training_seconds(public, records), student
-        )
+        return voters_of(with_learned_features(config, public.X_public)).training_seconds(public, records), student
     except ConfigError:
         if guard.refused:  # by a network's own module, which is imported with its first weights
-            return Seconds(None, student)
+            return None, student
         raise
 
 

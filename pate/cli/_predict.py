@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ from pate.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pate.data._formats import Dialect
     from pate.runs.model_store import Predictor
 
 
@@ -117,35 +116,24 @@ def read_examples(path: Path, predictor: Predictor, keep: Iterable[str] = ()) ->
         raise DataError(f"{path}: not a .npz or .npy file, and this student's card does not say what columns mean")
     format = predictor.format
     dialect = dialect_seen(content, format.dialect)
-    if content.startswith(b"PAR1"):
-        table = table_in(path, format, dialect)
-        X = examples_of(table, format)
-    elif _is_text(content, dialect.encoding):
-        with _saying_how_files_are_written(format.dialect):
-            table = table_in(path, format, dialect)
-            X = examples_of(table, format)
-    else:
+    of_text = (
+        dialect.encoding.lower().startswith(("utf-16", "utf16", "utf_16", "utf-32")) or b"\0" not in content[:4096]
+    )
+    if not (parquet := content.startswith(b"PAR1")) and not of_text:
         raise DataError(
             f"{path}: neither csv in {format.dialect.encoding}, as this student takes, nor parquet or numpy's"
         )
+    try:
+        table = table_in(path, format, dialect)
+        X = examples_of(table, format)
+    except DataError as error:  # of a csv file it ends with how the run's own were written: nobody has its config here
+        if parquet:
+            raise
+        text = f"{error.text()} (this student takes csv files {format.dialect}, as in the run)"
+        raise DataError(text, **error.arguments) from None
     if not len(table):
         raise DataError(f"{path}: holds no examples")
     return X, {name: texts_of(table.columns, name, str(path)) for name in keep}
-
-
-@contextmanager
-def _saying_how_files_are_written(dialect: Dialect) -> Iterator[None]:
-    """An error about a csv file ends with how the run's own were written: nobody has the run's config here."""
-    try:
-        yield
-    except DataError as error:
-        text = f"{error.text()} (this student takes csv files {dialect}, as in the run)"
-        raise DataError(text, **error.arguments) from None
-
-
-def _is_text(content: bytes, encoding: str) -> bool:
-    """Whether that may be a csv file in that encoding."""
-    return encoding.lower().startswith(("utf-16", "utf16", "utf_16", "utf-32")) or b"\0" not in content[:4096]
 
 
 def _content(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Components are named in a config by short name or by dotted path.
+"""Components are named in a config by short name or by dotted path, and tried on made-up labels before they are used.
 
 A config of one's own is code. A file that came from elsewhere is not: whoever reads one does so within
 `importing_only`, and everything that is imported by name goes through here.
@@ -23,10 +23,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pate.errors import ConfigError, NotTrusted, own_line
+import numpy as np
+from numpy.typing import NDArray
+
+from pate.errors import ConfigError, DataError, NotTrusted, first_line, own_line
 
 T = TypeVar("T")
 
+STEPS = 2
+"""Steps of training a network in an attempt: enough for every line of its loop."""
+
+SHOWN = 5
+"""Examples whose predictions are looked at."""
+
+_LABELS_PER_CLASS, _MIN_LABELS = 6, 60
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _OURS = re.compile(r"(sklearn|pate\.(teachers|features|students|mechanisms|baselines))(\.[a-z]\w*)+\.[A-Z]\w*")
 _NEVER = {"tests", "conftest", "externals"}  # parts of scikit-learn that hold no classifiers
@@ -234,10 +244,11 @@ def import_dotted(path: str, key: str) -> object:
     It may be of a class, like `my.Net.from_name`.
     """
     module, _, attribute = path.rpartition(".")
+    named = f"{key} = {shown(path)}"
     if not module:
-        raise ConfigError(f"{key} = {shown(path)}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
+        raise ConfigError(f"{named}: neither a known short name nor a dotted path like 'sklearn.svm.SVC'")
     if not _DOTTED.fullmatch(path):
-        raise ConfigError(f"{key} = {shown(path)}: cannot import that; it is no dotted path like 'sklearn.svm.SVC'")
+        raise ConfigError(f"{named}: cannot import that; it is no dotted path like 'sklearn.svm.SVC'")
     if not _may_be_ours(path):
         require_trusted(path, key)
     try:
@@ -248,12 +259,12 @@ def import_dotted(path: str, key: str) -> object:
             close = difflib.get_close_matches(attribute, known, n=3)
             close.sort(key=lambda name: name.endswith("Regressor") and not attribute.endswith("Regressor"))
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"{key} = {shown(path)}: module {module} has no {attribute}{hint}") from None
+            raise ConfigError(f"{named}: module {module} has no {attribute}{hint}") from None
         if isinstance(error, AttributeError) and error.name == attribute and isinstance(error.obj, type):
-            raise ConfigError(f"{key} = {shown(path)}: class {module} has no {attribute}") from None
+            raise ConfigError(f"{named}: class {module} has no {attribute}") from None
         place = own_line(error)
         problem = f"{f'{place}: ' if place else ''}{type(error).__name__}: {error}"
-        raise ConfigError(f"{key} = {shown(path)}: cannot import {shown(module)}: {problem}") from None
+        raise ConfigError(f"{named}: cannot import {shown(module)}: {problem}") from None
     if not _is_ours(found):
         require_trusted(path, key)
     return found
@@ -380,3 +391,61 @@ class Registry:
         ]
         named = {vars(cls)["name"]: cls for cls in own if "name" in vars(cls)}
         return named or dict(zip([file], own, strict=False))
+
+
+class AttemptFailed(Exception):
+    """What was tried does not work; the text says how."""
+
+
+@contextmanager
+def attempt(what: str, how: str) -> Iterator[None]:
+    """Turn any error into one line; a ConfigError or DataError, which says what to do, passes as it is."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    except Exception as error:  # somebody else's class may fail in any way
+        place = own_line(error)
+        raise AttemptFailed(
+            f"{what}: cannot be {how}, as tried on public examples with made-up labels before anything was charged: "
+            f"{f'{place}: ' if place else ''}{type(error).__name__}: {first_line(error)}"
+        ) from None
+
+
+@contextmanager
+def as_config_error() -> Iterator[None]:
+    """Raise a failed attempt as a ConfigError."""
+    try:
+        yield
+    except AttemptFailed as error:
+        raise ConfigError(str(error)) from None
+
+
+def few_labels(n_classes: int) -> int:
+    """How many labels an attempt begins with."""
+    return max(_MIN_LABELS, _LABELS_PER_CLASS * n_classes)
+
+
+def dummy_labels(size: int, n_classes: int, may_decline: bool = False) -> NDArray[np.int64]:
+    """Every class in turn, and ⊥ (-1) at the end where the mechanism may decline to answer."""
+    labels = np.arange(size) % n_classes
+    if may_decline and size > 2 * n_classes:
+        labels[-1] = -1
+    return labels
+
+
+def shorten_training(estimator: Any) -> Any:
+    """The estimator, set to a few steps of training where it counts its steps."""
+    from pate.students.supervised import Supervised
+
+    if not hasattr(estimator, "get_params"):
+        return estimator
+    counted = [
+        name
+        for name, value in estimator.get_params().items()
+        if name.split("__")[-1] == "steps" and isinstance(value, int) and value > STEPS
+    ]
+    estimator.set_params(**dict.fromkeys(counted, STEPS))
+    if isinstance(estimator, Supervised) and isinstance(getattr(estimator.build(), "steps", None), int):
+        estimator.set_params(params={**(estimator.params or {}), "steps": STEPS})
+    return estimator

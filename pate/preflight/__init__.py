@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.components._attempts import (
+from pate.components._registry import (
     SHOWN,
     AttemptFailed,
     as_config_error,
     attempt,
     dummy_labels,
     few_labels,
+    make_importable,
     shorten_training,
 )
-from pate.components._registry import make_importable
 from pate.config import Config
 from pate.data.public import groupings
 from pate.errors import ConfigError, PateError

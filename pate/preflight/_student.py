@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pate.components._attempts import (
+from pate.components._registry import (
     SHOWN,
     STEPS,
     AttemptFailed,

@@ -12,7 +12,7 @@ import pytest
 
 from pate import pipeline
 from pate.cli import app
-from pate.components._attempts import dummy_labels
+from pate.components._registry import dummy_labels
 from pate.config import Config, parse_config
 from pate.data._settings import BenchmarkData
 from pate.data._sources import load

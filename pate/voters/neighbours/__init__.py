@@ -291,7 +291,7 @@ class Neighbours(Voters[NeighboursConfig]):
 
     def try_student(self, student: Any, X: NDArray, labels: NDArray[np.int64]) -> None:
         """Raise ConfigError where cells cannot be made: by public features, and by a student's for a later round."""
-        from pate.components._attempts import SHOWN, attempt
+        from pate.components._registry import SHOWN, attempt
         from pate.students._stage import require_learned_features
         from pate.voters.neighbours._cells import RecordFeatures
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate.accounting import _parameters as parameters
-from pate.components._attempts import (
+from pate.components._registry import (
     SHOWN,
     AttemptFailed,
     as_config_error,
