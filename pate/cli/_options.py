@@ -203,7 +203,7 @@ class MechanismCommand(TyperCommand):
             types = get_type_hints(cls)
             for key, words in parameters_of(cls).items():
                 if key not in taken:
-                    meaning = meanings.setdefault(key, {}).setdefault(words[:1].lower() + words[1:], [])
+                    meaning = meanings.setdefault(key, {}).setdefault(words, [])
                     meaning.append(cls.name.replace("_", "-"))
                     whole[key] = whole.get(key, True) and types.get(key) is int
 
