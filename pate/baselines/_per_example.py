@@ -227,8 +227,7 @@ def never_stopping(total: ClippedSum, module: nn.Module, clip_norm: float) -> Cl
 def _gradient_of_one(module: nn.Module, one_input: Tensor, one_target: Tensor) -> list[Tensor]:
     """The gradient of one example's loss, by parameter; inputs and targets of length 1."""
     loss = cross_entropy(module(one_input), one_target, reduction="sum")
-    parameters = list(module.parameters())
-    return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+    return list(torch.autograd.grad(loss, list(module.parameters()), allow_unused=True, materialize_grads=True))
 
 
 def _one_by_one(module: nn.Module, clip_norm: float, *passed_over: type[Exception]) -> ClippedSum:
@@ -426,7 +425,8 @@ def _refuse_memory(network: nn.Module, inputs: Tensor, targets: Tensor) -> None:
         raise ConfigError(f"model: cannot take one example by itself ({first_line(error)})") from None
     after = _state(network)
     for name in before | after:
-        if name not in before or name not in after or not _equal(before[name], after[name]):
+        one, other = (state.get(name, torch.zeros(0, 0)) for state in (before, after))
+        if one.shape != other.shape or not bool(((one == other) | ((one != one) & (other != other))).all()):
             raise ConfigError(
                 f"model: {name} changes in a forward pass, so it would tell of private examples without any noise; "
                 "use layers without running statistics (track_running_stats=False, GroupNorm)"
@@ -499,7 +499,3 @@ def _norm(gradient: Sequence[Tensor]) -> float:
 def _state(network: nn.Module) -> dict[str, Tensor]:
     named = [*network.named_parameters(), *network.named_buffers()]
     return {name: tensor.detach().clone() for name, tensor in named}
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())

@@ -492,13 +492,8 @@ class PrivatelyTuned(ClassifierMixin, BaseEstimator):
 
     def _candidate(self, candidate: dict[str, Any]) -> DPLinearClassifier:
         settings = {"random_state": self.random_state, **(self.params or {}), **candidate}
+        given: dict[str, Any] = {"n_records": self.n_records / (len(self.candidates) + 1), "classes": self.classes}
         try:
-            return DPLinearClassifier(
-                self.epsilon,
-                n_records=self.n_records / (len(self.candidates) + 1),
-                classes=self.classes,
-                entropy=self.entropy,
-                **settings,
-            )
+            return DPLinearClassifier(self.epsilon, **given, entropy=self.entropy, **settings)
         except TypeError as error:
             raise ConfigError(f"candidates: {error}") from None

@@ -39,13 +39,7 @@ from pate.baselines._inputs import (
     transforms_of,
 )
 from pate.baselines._per_example import Buffers, build_network, clipped_sum, made_up, never_stopping, way_for
-from pate.baselines._sgd_accounting import (
-    History,
-    append_step,
-    epsilon_of,
-    noise_for,
-    steps_within,
-)
+from pate.baselines._sgd_accounting import History, append_step, epsilon_of, noise_for, steps_within
 from pate.baselines.dp_erm import usable_records
 from pate.baselines.sampling import KEY_BYTES, ForwardDraws, LotSampler, draws_for, record_marks
 from pate.boundary._guard import raised_by_pate
@@ -336,8 +330,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: NDArray) -> NDArray[np.float64]:
         """Probabilities, a column for each of `classes_`."""
-        shares: NDArray[np.float64] = self._scores(X).double().softmax(1).numpy()
-        return shares
+        return np.asarray(self._scores(X).double().softmax(1).numpy())
 
     def _scores(self, X: NDArray) -> torch.Tensor:
         device, inputs = resolve_device(self.device), self._inputs(self._prepared(np.asarray(X)))
@@ -395,8 +388,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             except (OSError, SafetensorError) as error:
                 raise ConfigError(f"{key}: cannot be read ({error})") from None
             except RuntimeError as error:
-                reason = " ".join(str(error).split())
-                raise ConfigError(f"{key}: does not fit the network: {reason[:200]}") from None
+                raise ConfigError(f"{key}: does not fit the network: {' '.join(str(error).split())[:200]}") from None
         return network
 
     def _load_state(self, path: Path) -> tuple[dict[str, torch.Tensor], int, History, list[_Noted]]:

@@ -118,7 +118,7 @@ class ExcessLoss:
         tilt, spread = length * 2.0 / tilt_epsilon / records, self._spread(records)
         blur = length * 2.0 * tolerance / (self.epsilon * SOLVER_SHARE * strength)
         learned = (spread**2 + spread * tilt + 0.5 * tilt**2) / (strength / records)
-        return self._shrunk(strength / records) + learned + blur + tolerance / strength + self._rounding()
+        return 0.5 * strength / records * self.norm**2 + learned + blur + tolerance / strength + self._rounding()
 
     def _output(self, records: float, regularisation: float) -> float:
         strength = regularisation * records
@@ -130,7 +130,7 @@ class ExcessLoss:
         by_slope = spread**2 / regularisation + added
         by_curvature = (spread / regularisation + 2.0 * added) * spread
         by_curvature += 0.5 * (self.curvature + regularisation) * added**2
-        return self._shrunk(regularisation) + min(by_slope, by_curvature) + self._rounding()
+        return 0.5 * regularisation * self.norm**2 + min(by_slope, by_curvature) + self._rounding()
 
     def _noise(self, share: float) -> float:
         """What a Gamma(dimension) variable exceeds with a probability of that share of `failure`."""
@@ -138,9 +138,6 @@ class ExcessLoss:
 
     def _spread(self, records: float) -> float:
         return (2.0 + math.sqrt(2.0 * math.log(2.0 / self.failure))) / math.sqrt(records)
-
-    def _shrunk(self, regularisation: float) -> float:
-        return 0.5 * regularisation * self.norm**2
 
     def _rounding(self) -> float:
         return math.sqrt(self.dimension) * GRID / 2.0
