@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pate.baselines import nonprivate_model
 from pate.boundary._aggregator import open_aggregator
 from pate.cluster._metrics import published_metrics
-from pate.cluster._session import check_address, check_workers, joined, joins
-from pate.config import Config, load_config, parse_config
+from pate.cluster._session import check_cluster, joined, joins
+from pate.config import Config, load_config
 from pate.data._sources import read_by_workers
 from pate.data.private import PrivateData, prepare_data
 from pate.data.public import PublicData
@@ -31,9 +31,7 @@ from pate.runs.context import Outcome, RunContext, RunOptions, begin_run
 from pate.runs.run import Run, remove_empty_run
 from pate.students._stage import held_out_unless_tested, mention_stored_labels, train_student
 from pate.voters import voters_of
-
-if TYPE_CHECKING:
-    from pate.voters.base import Release
+from pate.voters.base import Release
 
 
 @waiting_threads()
@@ -95,22 +93,15 @@ def prepare(
 
     Nothing is said until all of it has worked, so a mistake is one line.
     """
-    if isinstance(config, Path | str):
-        config = load_config(config)
-    elif not isinstance(config, Config):
-        config = parse_config(config)
+    config = load_config(config)
     if options.config_dir == Path():  # noted in the run: whoever loads its student looks for classes there
         options = replace(options, config_dir=config.folder)
-    voters, address, on_ray = voters_of(config), options.address, config.backend == "ray"
+    voters = voters_of(config)
     Run.check(out, config, options.resume)
     check_components(config, options.config_dir)
-    if on_ray:
-        check_address(address)
-        check_workers(address, config.ray)
-    elif address is not None:
-        raise ConfigError("{address}: backend: local trains in this process; leave out one of the two", address=address)
+    check_cluster(config.backend, options.address, config.ray)
     if public is None or private is None:
-        by_workers = on_ray and read_by_workers(config.data, joins(address))
+        by_workers = config.backend == "ray" and read_by_workers(config.data, joins(options.address))
         public, private = voters.load(options.data_dir, options.config_dir, by_workers)
     public, private = prepare_data(public, private, voters.keeps_unusable_records)
     voters.check_public(public)  # before the cost of what could never be asked

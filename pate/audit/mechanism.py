@@ -197,9 +197,10 @@ def _noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     if alike > _ALIKE:
         return False
     queries = np.tile(tied, (_WHOLE_WAY, 1))
-    default = signal.signal, (signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends
-    with get_context("fork").Pool(1, *default) as pool:  # what a generator remembers, a copy of this process remembers
-        elsewhere = pool.apply_async(_answers, (mechanism, queries))
+    # What a generator remembers, a copy of this process remembers. Nothing is pickled for it: a mechanism whose class
+    # was made in a function could not be.
+    with get_context("fork").Pool(1, _begin_copy, (mechanism, queries)) as pool:
+        elsewhere = pool.apply_async(_answers_of_copy)
         here, *others = _answers(mechanism, queries), _answers(mechanism, queries)
         with suppress(Exception):  # a copy of a process with threads may be stuck
             others.append(elsewhere.get(_SECONDS_FOR_A_COPY))
@@ -284,6 +285,19 @@ def _scratch_aggregator(mechanism: Mechanism, asked: int, n_teachers: int) -> It
         open_ledger = partial(Ledger, folder / "charges.db", key, folder / "charges.head", "audit", limits)
         with closing(Aggregator(mechanism, open_ledger, folder, key, n_teachers)) as aggregator:
             yield aggregator
+
+
+_copied: list[tuple[Mechanism, NDArray[np.int64]]] = []
+"""What a copy of this process answers, and by which mechanism."""
+
+
+def _begin_copy(mechanism: Mechanism, counts: NDArray[np.int64]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends
+    _copied.append((mechanism, counts))
+
+
+def _answers_of_copy() -> NDArray[np.int64]:
+    return _answers(*_copied[0])
 
 
 def _answers(mechanism: Mechanism, counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -91,6 +91,15 @@ def joined(address: str | None, settings: RaySettings) -> Iterator[None]:
         yield
 
 
+def check_cluster(backend: str, address: str | None, settings: RaySettings) -> None:
+    """Raise PateError where teachers cannot be trained as the config's `backend` says; Ray is not started."""
+    if backend == "ray":
+        check_address(address)
+        check_workers(address, settings)
+    elif address is not None:
+        raise ConfigError("{address}: backend: local trains in this process; leave out one of the two", address=address)
+
+
 def check_workers(address: str | None, settings: RaySettings) -> None:
     """Raise ConfigError where a local Ray is to have more CPUs or GPUs than this machine: it would wait for ever.
 

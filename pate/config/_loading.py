@@ -33,16 +33,21 @@ def default_config_path(name: str = "digits") -> Path:
     return packaged if packaged.exists() else package.parent / "configs" / f"{name}.yaml"
 
 
-def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
+def load_config(path: Config | Mapping[str, Any] | Path | str | None = None, overrides: Iterable[str] = ()) -> Config:
     """Read a config, so that classes in files beside it can be named.
 
     Parameters
     ----------
-    path : str or Path, default=None
-        A YAML file; the embedded digits run where none is given.
+    path : str, Path, mapping or Config, default=None
+        A YAML file, plain values as in such a file, or a config that was read before; the embedded digits run where
+        none is given.
     overrides : iterable of str, default=()
         `key=value`, such as `mechanism.sigma=30`, in place of what the file says.
     """
+    if isinstance(path, Config):
+        return overridden(path, {}, overrides) if overrides else path
+    if isinstance(path, Mapping):
+        return parse_config(_overridden(dict(path), overrides))
     if path is None:
         return _load(default_config_path(), overrides, Config)
     folder = Path(path).parent.resolve()

@@ -153,8 +153,12 @@ def a_seed_for_every_process(monkeypatch):
 
 @pytest.mark.parametrize("plant", [a_seed_for_every_aggregator, a_seed_for_every_process])
 def test_noise_from_a_seed_is_found_as_it_comes_again(plant, monkeypatch):
+    @dataclass(frozen=True)
+    class MadeInAFunction(GNMax):  # which cannot be pickled
+        """A mechanism of the user's own."""
+
     plant(monkeypatch)
-    found = audit_mechanism(GNMax(3.0), n_teachers=20, n_classes=3, confidence=SURE, draws=10_000)
+    found = audit_mechanism(MadeInAFunction(3.0), n_teachers=20, n_classes=3, confidence=SURE, draws=10_000)
     assert found.repeats
     assert found.refutes
 
