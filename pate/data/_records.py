@@ -132,13 +132,9 @@ class Format:
     def column(self, table: Table, name: str) -> Column:
         """A column of features, empty where a marker says that nothing is there."""
         if name not in table.columns:
-            raise self.no_column(table, name)
+            text = f"no column {name!r}, which the public file has; add it here or to data.ignore"
+            raise DataError(f"{table.where}: {text}")
         return table.columns[name].with_markers_as_missing(self.markers)
-
-    def no_column(self, table: Table, name: str) -> DataError:
-        """The error about a column that a table lacks."""
-        text = f"no column {name!r}, which the public file has; add it here or to data.ignore"
-        return DataError(f"{table.where}: {text}")
 
     def with_range(self, X_public: NDArray) -> Format:
         """The format with the range of public examples, to which all others are clipped."""
@@ -356,17 +352,13 @@ def records_of(table: Table, format: Format) -> Records:
 
 
 def _check_columns(table: Table, format: Format) -> None:
-    """Refuse a column that only one of the private and the public file has: it would be left out unnoticed."""
+    """Refuse a column that the public file has not: it would be left out unnoticed."""
     known = {*format.features, *format.settings.ignore, format.settings.label, format.id}
     extra = [name for name in table.columns if name not in known]
-    problems = Problems(
+    Problems(
         DataError(f"{table.where}: column {name!r} is not in the public file; add it there or to data.ignore")
         for name in extra
-    )
-    for name in format.features:
-        if name not in table.columns:
-            problems.add(format.no_column(table, name))
-    problems.raise_all()
+    ).raise_all()
 
 
 def _needed(table: Table, name: str) -> Column:
