@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -127,6 +128,51 @@ def test_the_folders_have_no_cycle() -> None:
         TopologicalSorter(graph(always=False)).prepare()
     except CycleError as error:
         pytest.fail(f"these import each other: {' -> '.join(error.args[1])}")
+
+
+def _defines(module: str) -> set[str] | None:
+    """What can be imported from a module of this package: submodules and names, at any depth but of functions."""
+    path = ROOT.joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not file.exists():
+        return None
+    names = {one.stem for one in path.iterdir()} if path.is_dir() else set()
+    if module == "pate":  # which imports on demand
+        names |= set(pate.__all__) | {"__version__"}
+    pending: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+                names.add(node.name)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                names |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            else:
+                pending.append(node)
+    return names
+
+
+def missing_imports(text: str, known: Callable[[str], set[str] | None]) -> list[str]:
+    """Modules of this package that a text imports and that are not there, and names that they do not define."""
+    missing = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            missing += [one.name for one in node.names if f"{one.name}.".startswith("pate.") and not known(one.name)]
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("pate."):
+            defined = known(str(node.module)) or set()
+            missing += [f"{node.module}.{one.name}" for one in node.names if one.name not in defined]
+    return missing
+
+
+def test_whatever_is_imported_is_there_in_functions_too() -> None:
+    """A function's own import is looked at by nobody before it is called."""
+    known = cache(_defines)
+    missing = {str(path): missing_imports(path.read_text(encoding="utf-8"), known) for path in ROOT.rglob("*.py")}
+    assert not {path: names for path, names in missing.items() if names}
+    for line in ("from pate.nowhere import a", "from pate.ledger import no_such_name", "import pate.ledger.nowhere"):
+        assert missing_imports(f"def f():\n    {line}", known), line
+    assert not missing_imports("def f():\n    from pate.ledger import _chain, Ledger\n    import numpy", known)
 
 
 @pytest.mark.parametrize("folder", _BELOW)

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pate.components._registry import Guard
+    from pate.config import Config
     from pate.data.private import PrivateData
     from pate.data.public import PublicData
     from pate.mechanisms import Counts, Mechanism
     from pate.planning.costs import CostSummary
+    from pate.planning.plan import Workload
     from pate.voters.base import Voters
 
 _PRIVATE = "private: do not publish"
@@ -38,7 +40,7 @@ def plan(
     max_queries: Annotated[int | None, typer.Option(help="the most queries that may ever be asked")] = None,
     max_answers: Annotated[int | None, typer.Option(help="the most queries that may ever be answered")] = None,
     teachers: Annotated[int | None, typer.Option(help="number of teachers")] = None,
-    classes: Annotated[int, typer.Option(help="number of classes")] = 10,
+    classes: Annotated[int | None, typer.Option(help="number of classes; 10 if left out")] = None,
     votes: Annotated[Path | None, typer.Option(help="expected answers for these votes")] = None,
     gaps: Annotated[
         str | None,
@@ -75,16 +77,20 @@ def plan(
             _try_numbers(config, set_ or [], data_dir, records, target_epsilon, delta, max_queries, as_json)
         return
     if records is not None:
-        _recommend(ctx, config, records, classes, target_epsilon, delta, public, as_json)
+        _recommend(ctx, config, records, classes or 10, target_epsilon, delta, public, as_json)
         return
     seconds: tuple[float | None, float | None] = (None, None)
     refused, trusted = list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
     if config is not None:
         from pate.config import load_config
 
+        for option, value in (("mechanism", mechanism), ("teachers", teachers), ("classes", classes)):
+            if value is not None:
+                raise ConfigError(f"--{option} {value}: {config} says that; leave it out, or use --set")
         with importing_only(trusted, beside=True) as guard:
             limits = {"delta": delta, "max_queries": max_queries, "max_answers": max_answers}
             given = [f"budget.{key}={value}" for key, value in limits.items() if value is not None]
+            given += [f"mechanism.{key}={value}" for key, value in own_settings(ctx).items()]
             found = load_config(config, [*(set_ or ()), *given])
             voters = voters_of(found)
             known, private = voters.load(data_dir, config.parent, by_workers=False)
@@ -96,12 +102,11 @@ def plan(
             workload = planning.Workload(*voters.query_limits, found.budget.delta, known.n_classes)
             settings, teachers = dict(found.mechanism), voters.n_parts
         refused = sorted(set(guard.refused))
-        settings |= own_settings(ctx)
     else:
         delta = 1e-5 if delta is None else delta
         settings = required_settings(ctx, delta=delta)
         asked = mechanism_class(settings).default_queries(settings) if max_queries is None else max_queries
-        workload = planning.Workload(asked, max_answers, delta, classes)
+        workload = planning.Workload(asked, max_answers, delta, classes or 10)
     counts, weights = _histograms(votes, gaps, teachers, workload.n_classes)
     if votes is not None and counts is not None:
         teachers = int(counts[0].sum())
@@ -119,9 +124,13 @@ def plan(
             chosen, workload = planning.solve_queries(settings, target_epsilon, workload, teachers)
         else:
             chosen = planning.solve_noise(settings, target_epsilon, workload, teachers)
-    if config is not None and target_epsilon is None and not own_settings(ctx):
-        voters.publishable_epsilon(workload.n_classes)  # refused where it is above budget.epsilon
-    epsilon = planning.epsilon_of(chosen, workload)
+    by_method, one_more = planning.epsilon_by_method(chosen, workload), planning.one_more_query(chosen, workload)
+    if config is None:
+        epsilon = planning.epsilon_of(chosen, workload)
+    else:
+        epsilon = _epsilon_of_run(found, chosen, workload, target_epsilon)
+        if getattr(found.budget, "sanitise", None) is not None:  # of its cost these two know nothing
+            by_method, one_more = {}, None
     expected = None if counts is None else planning.expect(chosen, counts, weights, workload.max_queries)
     result = {
         "mechanism": {"name": chosen.name, **dataclasses.asdict(chosen)},  # type: ignore[call-overload]
@@ -129,8 +138,8 @@ def plan(
         "max_answers": workload.max_answers,
         "delta": workload.delta,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
-        "epsilon_by_method": planning.epsilon_by_method(chosen, workload),
-        "one_more_query": planning.one_more_query(chosen, workload),
+        "epsilon_by_method": by_method,
+        "one_more_query": one_more,
         "note": chosen.note,
         "unanimous": planning.answerable(chosen, teachers, workload.n_classes),
         "expected": None if expected is None else dataclasses.asdict(expected),
@@ -145,6 +154,24 @@ def plan(
         print(json.dumps(result))
     else:
         _print_plan(result)
+
+
+def _epsilon_of_run(config: Config, mechanism: Mechanism, workload: Workload, target_epsilon: float | None) -> float:
+    """What a run of the config would publish, with this mechanism and so many queries in place of its own."""
+    from pate.voters import voters_of
+
+    settings = {"name": config.mechanism["name"], **dataclasses.asdict(mechanism)}  # type: ignore[call-overload]
+    budget = config.budget.model_copy(update={"max_queries": workload.max_queries})
+    voters = voters_of(config.model_copy(update={"mechanism": settings, "budget": budget}))
+    if target_epsilon is None:
+        return voters.publishable_epsilon(workload.n_classes)  # refused where it is above budget.epsilon
+    epsilon = voters.cost(workload.n_classes).epsilon
+    if epsilon > target_epsilon:
+        raise ConfigError(
+            f"--target-epsilon {target_epsilon:g}: does not count the figure of budget.sanitise, with which the run "
+            f"would cost {epsilon:.3g}; leave that out, or ask for less"
+        )
+    return epsilon
 
 
 def _recommend(
