@@ -340,7 +340,10 @@ def example_tensor(
     `images` says that three or four dimensions are images (count × height × width, or × channels): they become planes,
     count × channels × height × width. In memory their channels come last, which is fastest on a CPU.
     """
-    tensor = torch.from_numpy(np.require(X, np.float32, ["C", "W"]))  # arrays from Ray are read-only: copied
+    X = np.require(X, np.float32, ["C", "W"])  # arrays from Ray are read-only: copied
+    tensor = torch.from_numpy(
+        X.copy() if min(X.strides, default=0) < 0 else X
+    )  # torch takes no row of a reversed array
     if standard is not None:
         mean, scale = map(torch.from_numpy, standard)
         tensor = (tensor - mean) / scale

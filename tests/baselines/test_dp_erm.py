@@ -335,10 +335,12 @@ def test_private_tuning_finds_the_better_candidate() -> None:
     assert tuned.best_.n_records == 2000
 
 
-def test_private_tuning_a_record_touches_one_part() -> None:
-    """Removing a record changes one candidate, or none and the counts of errors by at most 1."""
+@pytest.mark.parametrize("records_each", [1, 10])
+def test_in_private_tuning_a_person_touches_one_part(records_each: int) -> None:
+    """With all their records: who goes changes one candidate, or none and the counts of errors."""
     rng = np.random.default_rng(11)
     X, y = rng.normal(size=(200, 2)), rng.integers(0, 2, 200)
+    owner = np.arange(200) % (200 // records_each)
     candidates = [{"regularisation": 0.1}, {"regularisation": 0.2}, {"regularisation": 0.3}]
 
     def coefficients(keep: np.ndarray) -> list[np.ndarray]:
@@ -351,13 +353,15 @@ def test_private_tuning_a_record_touches_one_part() -> None:
                 fitted.append(model)  # type: ignore[arg-type]
                 return model
 
-        Recording(1.0, n_records=200, candidates=candidates, entropy=lambda n: b"\x07" * n).fit(X[keep], y[keep])
+        ids = None if records_each == 1 else [f"p{i}" for i in owner[keep]]
+        tuned = Recording(1.0, n_records=200, candidates=candidates, entropy=lambda n: b"\x07" * n)
+        tuned.fit(X[keep], y[keep], ids)
         return [model.coef_ for model in fitted]  # type: ignore[attr-defined]
 
     everyone = coefficients(np.arange(200))
     moved = []
-    for gone in range(0, 200, 10):
-        others = coefficients(np.delete(np.arange(200), gone))
+    for gone in range(0, 20):
+        others = coefficients(np.flatnonzero(owner != gone))
         moved.append(sum(not np.array_equal(a, b) for a, b in zip(everyone, others, strict=True)))
     assert max(moved) == 1
 

@@ -10,19 +10,23 @@ import pytest
 from pate.errors import ConfigError, DataError
 from pate.features import FEATURES, build_features, learned_steps
 from pate.features.basic import Hog, Upright
+from pate.students import STUDENTS, build_student
+from pate.voters.neighbours._cells import RecordFeatures
+
+NETWORK = "shufflenet_v2_x0_5"
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A torchvision network with random weights, as a file."""
+    """A small torchvision network with random weights, as a file."""
     import torch
     import torchvision
     from safetensors.torch import save_file
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = torchvision.models.resnet18(weights=None)
-    path = tmp_path_factory.mktemp("weights") / "resnet18.safetensors"
+        model = torchvision.models.get_model(NETWORK, weights=None)
+    path = tmp_path_factory.mktemp("weights") / "network.safetensors"
     save_file(model.state_dict(), path)
     return str(path)
 
@@ -34,16 +38,18 @@ def images(n: int, *shape: int) -> np.ndarray:
 ON_TABLES = {"fourier": {"n_pairs": 5, "gamma": 0.1}, "weighted": {"columns": [0, 3], "by": [2, 0.5]}}
 
 
-@pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3), (9,)])
+@pytest.mark.parametrize("shape", [(28, 28), (16, 16, 3), (9,)])
 @pytest.mark.parametrize("name", FEATURES.classes())
 def test_every_example_by_itself(name: str, shape: tuple[int, ...], weights: str, tmp_path: Path) -> None:
+    """To the last bit where records vote or train by themselves: in another batch it could be another cell."""
     if (len(shape) == 1) != (name in ON_TABLES):
         pytest.skip("for the other kind of examples")
-    own = {"pretrained": {"weights": weights, "size": 32}}
+    own = {"pretrained": {"weights": weights, "size": 32, "network": NETWORK}}
     own["self_supervised"] = {"atoms": 5, "patches": 50, "folder": str(tmp_path)}
     X = images(7, *shape)
     step = {"name": name, "params": (ON_TABLES | own).get(name, {})}
-    chain = build_features(learned_steps([step], X, "teachers.0.features"), "teachers.0.features")
+    steps = learned_steps([step], X, "teachers.0.features")
+    chain = build_features(steps, "teachers.0.features")
     X.flags.writeable = False  # as arrays that come from Ray are
     whole = chain.transform(X)
     assert len(whole) == 7
@@ -54,10 +60,42 @@ def test_every_example_by_itself(name: str, shape: tuple[int, ...], weights: str
     np.testing.assert_array_equal(chain.transform(X), whole)
     assert chain.transform(X[:0]).shape == (0, *whole.shape[1:])
     assert not hasattr(FEATURES.find(name, "key"), "fit")
-    if name in ON_TABLES:
-        return
-    with pytest.raises(DataError, match="images"):
-        chain.transform(np.zeros((3, 5), dtype=np.float32))
+    assert_same_in_any_company(RecordFeatures(steps), X)
+    if name not in ON_TABLES:
+        with pytest.raises(DataError, match="images"):
+            chain.transform(np.zeros((3, 5), dtype=np.float32))
+
+
+def assert_same_in_any_company(features: RecordFeatures, X: np.ndarray) -> None:
+    whole = features(X)
+    for rows in (slice(0, 1), slice(3, 6), slice(len(X) - 1, None), slice(None, None, -1)):
+        np.testing.assert_array_equal(features(X[rows]), whole[rows])
+
+
+@pytest.mark.parametrize("name", [name for name in STUDENTS.classes() if hasattr(STUDENTS.find(name, "k"), "features")])
+def test_what_a_student_sees_of_a_record_is_the_same_in_any_company(name: str) -> None:
+    """A network gives other last bits in another batch."""
+    X = np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)
+    student = build_student(name, {"steps": 3, "hidden": 32, "batch_size": 8}, 0).fit(X[:20], np.arange(20) % 3, X[20:])
+    assert not np.array_equal(student.features(X), np.concatenate([student.features(row[None]) for row in X]))
+    assert_same_in_any_company(RecordFeatures((), student), X)
+
+
+class Draws:
+    """A transform of one's own, which draws, and answers by how many examples come together."""
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        return X + len(X) + np.random.random(X.shape)  # noqa: NPY002
+
+
+def test_a_transform_of_ones_own_gets_every_record_alone() -> None:
+    """Also where it draws from the process's generator, and where a record that it fails for is among the others."""
+    X, step = images(6, 4), {"name": f"{__name__}.Draws"}
+    assert_same_in_any_company(RecordFeatures([step]), X)
+    chain = build_features([step], "k")
+    whole = chain.transform_records(X, like=X[:1])
+    for rows in (slice(0, 1), slice(2, 5), slice(None, None, -1)):
+        np.testing.assert_array_equal(chain.transform_records(X[rows], like=X[:1]), whole[rows])
 
 
 def test_hog_tells_direction_and_sign_of_an_edge() -> None:

@@ -15,10 +15,10 @@ from torch import nn
 
 from pate.components._registry import _BESIDE, found_file, importing_only, make_importable
 from pate.errors import ConfigError, NotTrusted
-from pate.features import build_features, build_steps
+from pate.features import build_features
 from pate.features.pretrained import Pretrained, folded
 from pate.voters.neighbours import NeighbourSettings
-from pate.voters.neighbours._cells import FeatureCache, _digest, transformed
+from pate.voters.neighbours._cells import FeatureCache, _digest
 from pate.voters.neighbours._rounds import Rounds
 
 MODULE = "somebodys_small_network"
@@ -113,14 +113,6 @@ def test_features_are_what_the_last_layer_would_get(network: nn.Module, tmp_path
     np.testing.assert_allclose(chain.transform(X), expected, rtol=1e-4, atol=1e-5)
     by_class = step(tmp_path, network=f"{MODULE}.Net", network_params={"width": 4}, layer="_fc")
     assert build_features([by_class], "k").transform(images(2, 9, 9)).shape == (2, 4)
-
-
-def test_a_record_has_the_same_features_in_any_company(network: nn.Module, tmp_path: Path) -> None:
-    X, (pretrained,) = images(9, 10, 10), build_steps([step(tmp_path)], "k")
-    whole = transformed(pretrained, X)
-    for _ in range(3):  # the first call as well as later ones
-        np.testing.assert_array_equal(transformed(build_steps([step(tmp_path)], "k")[0], X[4:5]), whole[4:5])
-        np.testing.assert_array_equal(transformed(pretrained, X[::-1]), whole[::-1])
 
 
 def test_folding_leaves_no_batch_norm_and_the_network_as_it_was(network: nn.Module) -> None:

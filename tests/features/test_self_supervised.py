@@ -1,4 +1,4 @@
-"""Features learned from public images: from those alone, once, and the same for a record in any company."""
+"""Features learned from public images: from those alone, and once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pate.features.self_supervised import SelfSupervised
 from pate.preflight._features import with_learned_features, with_learned_preparation
 from pate.runs._console import Quiet
 from pate.runs.context import Outcome
-from pate.voters.neighbours._cells import RecordFeatures
 
 SMALL = {"atoms": 6, "patch": 4, "patches": 300}
 
@@ -58,18 +57,6 @@ def test_other_images_or_parameters_are_learned_anew(tmp_path: Path) -> None:
     assert len(set(names)) == len(names)
     same = [SelfSupervised(**SMALL, folder=str(tmp_path), **more) for more in ({"grid": 1}, {"root": False})]
     assert {one.learn(X)["learned"] for one in same} == {names[0]}  # how they are used is not learned
-
-
-@pytest.mark.parametrize("shape", [(11, 12), (12, 11, 3)])
-def test_a_record_has_the_same_bits_in_any_company(shape: tuple[int, ...], tmp_path: Path) -> None:
-    steps = learned_steps(
-        [{"name": "self_supervised", "params": {**SMALL, "folder": str(tmp_path)}}], images(1, 20, *shape), "k"
-    )
-    X = images(2, 40, *shape)
-    whole = RecordFeatures(steps)(X)
-    assert whole.shape == (40, 2 * 6 * 4)
-    for rows in (slice(0, 1), slice(3, 10), slice(39, None), slice(None, None, -1)):
-        np.testing.assert_array_equal(RecordFeatures(steps)(X[rows]), whole[rows])
 
 
 def test_features_are_the_responses_written_out(tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from pate.data.private import Votes
 from pate.data.public import PublicData
 from pate.errors import ConfigError, PateError, RunError
 from pate.followup import Trials, _with_student, train_extra_student
+from pate.mechanisms import UNANSWERED
 from pate.runs._console import Quiet
 from pate.runs.context import Outcome
 from pate.runs.run import Run
-from pate.students._stage import HeldOut
+from pate.students._posterior import Labelled
+from pate.students._stage import HeldOut, held_out
 
 TEACHERS, ASKED = 40, 90
 Data = tuple[PublicData, Votes]
@@ -232,12 +234,36 @@ def test_no_student_is_taught_the_labels_it_is_tried_on(digits: Data, tmp_path: 
     assert one.agreement.share < 0.25  # of 300 at a chance of a tenth: beyond that once in 10¹²
 
 
-def test_labels_of_a_cell_are_held_out_together() -> None:
-    from pate.students._stage import _groups
+def test_labels_that_were_given_together_are_held_out_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No student is taught a label of a cell, or of an equal example, that it is tried on; each is tried on once."""
+    X = np.arange(60, dtype=np.float32)[:, None]
+    twins = np.concatenate([X[:30], X[:30]])
+    of_cells = Labelled(np.arange(60), np.arange(60) % 2, np.ones(60), np.arange(60) // 5)
+    lessons: list[tuple[set[float], set[float]]] = []
 
-    X = np.array([[1.0], [2.0], [1.0], [3.0]], dtype=np.float32)
-    assert len(set(_groups(X, None).tolist())) == 3
-    assert _groups(X, np.array([5, 5, 9, 9])).tolist() == [0, 0, 1, 1]
+    class Notes:
+        def fit(self, X: np.ndarray, y: np.ndarray, *_: object, **further: object) -> Notes:
+            self.taught = set(X[y != UNANSWERED, 0].tolist())
+            return self
+
+        def predict(self, X: np.ndarray) -> np.ndarray:
+            lessons.append((self.taught, set(X[:, 0].tolist())))
+            return np.zeros(len(X), dtype=np.int64)
+
+    monkeypatch.setattr("pate.students._stage.new_student", lambda config: Notes())
+    for number, (X_public, labelled) in enumerate([(X, of_cells), (twins, None)]):
+        lessons.clear()
+        with Run.create(tmp_path / str(number), config_of(SVC)) as directory:
+            public = PublicData(X_public, ("a", "b"))
+            found = held_out(config_of(SVC), public, np.arange(60) % 2, labelled, directory, Quiet())
+        assert found is not None
+        assert len(found.labels) == 60
+        assert len(np.unique(found.groups)) == (12 if labelled else 30)
+        for taught, tried in lessons:
+            together = 5 if labelled else 1
+            assert not {x // together for x in taught} & {x // together for x in tried}
+            assert taught | tried == set(X_public[:, 0].tolist())
+        assert sum(len(tried) for _, tried in lessons) == (60 if labelled else 30)
 
 
 def test_the_error_counts_groups_not_labels() -> None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from pate.errors import DataError
-from pate.features.basic import Hog
-from pate.voters.neighbours._cells import Cells, RecordFeatures, Space
+from pate.voters.neighbours._cells import Cells, Space
 
 
 def public_features(n: int = 400, width: int = 60) -> np.ndarray:
@@ -108,14 +107,3 @@ def test_cells_come_back_from_a_file(tmp_path, cells: Cells) -> None:  # type: i
     np.savez(tmp_path / "cells.npz", **cells.arrays())
     again, records = Cells.read(tmp_path / "cells.npz"), public_features(50)
     np.testing.assert_array_equal(again.nearest(records, 2), cells.nearest(records, 2))
-
-
-@pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3)])
-def test_features_of_a_record_have_the_same_bits_in_any_company(shape: tuple[int, ...]) -> None:
-    images = np.random.default_rng(5).random((600, *shape), dtype=np.float32)
-    assert Hog.exact_by_row
-    for steps in ([{"name": "hog"}], [{"name": "upright"}, {"name": "hog"}]):
-        some = images if len(steps) == 1 else images[:20]
-        whole = RecordFeatures(steps)(some)
-        for rows in (slice(0, 1), slice(3, 10), slice(5, 300), slice(len(some) - 1, None)):
-            np.testing.assert_array_equal(RecordFeatures(steps)(some[rows]), whole[rows])

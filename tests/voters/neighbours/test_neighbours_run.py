@@ -11,11 +11,13 @@ import pytest
 
 from pate import pipeline
 from pate.boundary import PartialCounts
+from pate.boundary._aggregator import Aggregator
 from pate.config import Config, parse_config
 from pate.data.private import Records, records_of
 from pate.data.public import PublicData
 from pate.errors import BudgetExceeded, ConfigError, DataError, RunError
 from pate.ledger._chain import reading
+from pate.mechanisms import Histogram, Mechanism
 from pate.runs._console import Quiet
 from pate.runs.model_store import load_model
 from pate.runs.run import Run
@@ -163,22 +165,35 @@ def test_a_crash_between_noise_and_commit_leaves_no_charge_and_no_answer(
     assert stored(place) == (1, 1, 18)
 
 
-def test_rounds_are_charged_once_each(tmp_path: Path) -> None:
-    rounds = {"rounds": [{"cells": 4, "scale": 4}, {"cells": 8, "scale": 2}]}
-    report = run(tmp_path / "run", config(neighbours=rounds)).report
-    assert report.privacy.epsilon == pytest.approx(0.5 + 1.0, rel=2e-3)
-    assert stored(tmp_path / "run") == (2, 2, 36)
+def test_every_round_releases_the_votes_and_by_the_noise_that_epsilon_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a round that is to see by the student of the one before does; resumed, all is read again."""
+    held: list[tuple[CellVote, Mechanism, np.ndarray]] = []
+    release = Aggregator.release_round
 
+    def noted(self: Aggregator, name: str, cell_vote: CellVote, by: Mechanism, counter: LocalVoteCounter) -> np.ndarray:
+        held.append((cell_vote, by, counter.count(cell_vote)[0].counts))
+        return release(self, name, cell_vote, by, counter)
 
-def test_a_round_in_the_features_of_the_last_rounds_student(tmp_path: Path) -> None:
-    rounds = {"rounds": [{"cells": 5}, {"cells": 5, "features": "student"}]}
-    student = {"name": "mixmatch", "params": {"steps": 30, "hidden": 8, "batch_size": 16}}
-    chosen = config(neighbours=rounds, student=student)
-    first = run(tmp_path / "run", chosen)
-    assert first.report.privacy.epsilon == pytest.approx(2.0, rel=2e-3)
-    assert run(tmp_path / "run", chosen, resume=True).report == first.report
+    monkeypatch.setattr(Aggregator, "release_round", noted)
+    rounds = [{"cells": 4, "scale": 4}, {"cells": 8, "scale": 2, "features": "student"}]
+    near = {"rounds": rounds, "votes_per_record": 2}
+    student = {"name": "mixmatch", "params": {"steps": 20, "hidden": 8, "batch_size": 16}}
+    chosen, given = config(neighbours=near, student=student), data(60)
+    first = run(tmp_path / "run", chosen, given)
+    assert [by for _, by, _ in held] == [Histogram(4), Histogram(2)]
+    assert [(votes.shape, votes.sum()) for _, _, votes in held] == [((4, 3), 120), ((8, 3), 120)]
+    seen = [cell_vote.features(given[0].X_public[:5]) for cell_vote, _, _ in held]
+    np.testing.assert_array_equal(seen[0], given[0].X_public[:5])
+    assert seen[1].shape == (5, 8)
+    # a record added or removed changes two counts in each round by 1, and changed four: one costs 1 / scale
+    assert first.report.privacy.epsilon_added_or_removed == pytest.approx(2 / 4 + 2 / 2, rel=2e-3)
+    assert first.report.privacy.epsilon == pytest.approx(4 / 4 + 4 / 2, rel=2e-3)
+    assert stored(tmp_path / "run") == (2, 2, 36)  # a charge for each round
+    assert run(tmp_path / "run", chosen, given, resume=True).report == first.report
     with pytest.raises(ConfigError, match="learns no features"):
-        run(tmp_path / "other", config(neighbours=rounds))
+        run(tmp_path / "other", config(neighbours=near))
     assert not (tmp_path / "other").exists()
 
 

@@ -1,9 +1,10 @@
-"""A kind of voters from a file of the user's own takes part in everything, since nobody asks which kind there is."""
+"""What every kind of voters promises, also one of a user's own: it takes part in everything, nobody asks its kind."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from support.command_line import in_process
 from support.own_voters import Means
 
 from pate import GNMax, PATEClassifier, load_config
-from pate.voters import voters_of
+from pate.config import parse_config
+from pate.voters import kind_names, voters_of
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "name": "own-voters",
     "voters": "support.own_voters.Means",
     "means": {"power": 2},
@@ -25,6 +27,46 @@ CONFIG = {
     "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
     "backend": "local",
 }
+
+
+TEACHERS = {"voters": "teachers", "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}], "means": None}
+STORED = {"voters": "stored", "stored": {"file": "votes.npy"}, "means": None}
+NEAR = {"voters": "neighbours", "means": None, "n_teachers": None, "budget": None}
+DECLINES = {"name": "confident_gnmax", "threshold": 30, "sigma1": 20, "sigma2": 5}
+ROUNDS = {"votes_per_record": 2, "rounds": [{"cells": 4, "scale": 40}, {"cells": 8, "scale": 20}]}
+KINDS: dict[str, dict[str, Any]] = {
+    "own": {},
+    "stored": STORED,
+    "teachers": TEACHERS,
+    "teachers who may decline": TEACHERS | {"mechanism": DECLINES, "budget": {"max_queries": 60, "max_answers": 9}},
+    "neighbours": NEAR | {"neighbours": {"cells": 7}, "mechanism": {"name": "gnmax", "sigma": 9}},
+    "neighbours in rounds": NEAR | {"neighbours": ROUNDS, "mechanism": {"name": "histogram", "scale": 1}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shared_ledger_charges_no_less_than_a_run_costs(kind: str) -> None:
+    """Nor much more: the sum over all queries and answers is the guarantee's own cost at the ledger's order."""
+    config = parse_config({key: value for key, value in (CONFIG | KINDS[kind]).items() if value is not None})
+    voters = voters_of(config)
+    needed: Any = voters.guarantee()
+    for order in (1.5, 4.0, 32.0):
+        limits = voters.limits(order)
+        charged = limits.max_queries * limits.rdp_asked + limits.max_answers * limits.rdp_answered
+        assert needed.rdp_at(order) * (1 - 1e-6) <= charged <= 1.7 * needed.rdp_at(order)
+    assert voters.limits().max_queries == limits.max_queries
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_published_epsilon_is_the_guarantees_with_the_samplers_error(kind: str) -> None:
+    config = parse_config({key: value for key, value in (CONFIG | KINDS[kind]).items() if value is not None})
+    voters = voters_of(config)
+    least = voters.guarantee().epsilon(config.budget.delta)
+    assert least <= voters.publishable_epsilon(3) <= 1.01 * least
+
+
+def test_every_kind_is_tried() -> None:
+    assert {content.get("voters", CONFIG["voters"]) for content in KINDS.values()} == {*kind_names(), CONFIG["voters"]}
 
 
 @pytest.fixture(scope="module")
