@@ -1,10 +1,10 @@
 """Value iteration against the worst adversary, beside exact games of small votes and the same done in another way."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
+from support.small_votes import pairs_of_outcomes
 
 from pate.accounting import _adversary as adversary
 from pate.accounting._adversary import _game, _Searched, adversary_epsilons
@@ -15,22 +15,9 @@ from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 NOISES = [DiscreteGaussian(2.0), DiscreteGaussian(9.0), DiscreteLaplace(1.5), DiscreteLaplace(6.0)]
 
 
-def _pairs_of_small_votes(mechanism, n_teachers, n_classes):
-    """(P, Q) for every histogram of so many votes and every moved vote."""
-    votes = [v for v in itertools.product(range(n_teachers + 1), repeat=n_classes) if sum(v) == n_teachers]
-    outcomes = dict(zip(votes, np.exp(mechanism.log_outcomes(np.array(votes)))[:, :-1], strict=True))
-    for vote in votes:
-        for a, b in itertools.permutations(range(n_classes), 2):
-            if vote[a]:
-                moved = list(vote)
-                moved[a] -= 1
-                moved[b] += 1
-                yield outcomes[vote], outcomes[tuple(moved)]
-
-
 def _exact_delta(pairs, queries, epsilon):
     """δ at ε of the best adversary with two queries or one: nothing is rounded."""
-    p, q = (np.stack(side) for side in zip(*pairs, strict=True))
+    p, q = pairs
 
     def gain(s, left):
         if left == 0:
@@ -46,7 +33,7 @@ def _exact_delta(pairs, queries, epsilon):
 )
 @pytest.mark.parametrize("queries", [1, 2])
 def test_no_adversary_of_small_votes_gains_more(mechanism, n_classes, queries):
-    pairs = list(_pairs_of_small_votes(mechanism, 5, n_classes))
+    pairs = [np.exp(side[:, :-1]) for side in pairs_of_outcomes(mechanism, 5, n_classes)]
     for delta in (1e-2, 1e-4):
         known = mechanism.worst_case(queries, queries).epsilon_and_order(delta)[0]
         (epsilon,) = adversary_epsilons(mechanism.noise, [queries], delta, 1.02 * known)  # it pays for many queries
@@ -133,12 +120,9 @@ def test_what_is_too_large_or_too_small_is_left_to_others():
     assert adversary_epsilons(DiscreteGaussian(0.9), [1], 1e-5, 5.0) == [math.inf]
     assert adversary_epsilons(DiscreteGaussian(65.0), [1], 1e-5, 5.0) == [math.inf]
     assert adversary_epsilons(DiscreteLaplace(31.0), [1], 1e-5, 5.0) == [math.inf]
-    assert adversary_epsilons(DiscreteGaussian(9.0), [10], 1e-5, 0.01) == [math.inf]
-    assert adversary_epsilons(DiscreteGaussian(9.0), [10**6], 1e-5, 50.0) == [math.inf]
-    assert adversary_epsilons(DiscreteGaussian(9.0), [10], 1e-5, math.inf) == [math.inf]
-    assert adversary_epsilons(DiscreteGaussian(9.0), [1000], 1e-13, 8.0) == [
-        math.inf
-    ]  # what is neglected is more than δ
+    noise = DiscreteGaussian(2.0)
+    for queries, delta, known in ((10, 1e-5, 0.01), (10**6, 1e-5, 50.0), (10, 1e-5, math.inf), (60, 1e-14, 8.0)):
+        assert adversary_epsilons(noise, [queries], delta, known) == [math.inf]  # the last: more than δ is neglected
 
 
 def test_what_is_neglected_is_charged(monkeypatch):

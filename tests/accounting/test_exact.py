@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from pate.accounting.exact import (
     worst_divergences,
 )
 from pate.errors import ConfigError, DataError, PateError
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSvec
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MStab, MSvec
 
 ORDERS = np.array([1.02, 1.5, 2.0, 7.0, 64.0, 3000.0])
 
@@ -48,18 +49,24 @@ class OnlyLogOutcomes:
 
 @dataclass(frozen=True)
 class SomeAnswersImpossible:
-    """The plurality with probability ½ if it leads by 2, else ⊥: one vote can make an answer impossible."""
+    """If the plurality leads by 2, it with probability `chance`: one vote can make an answer impossible. Else ⊥.
 
+    Or else the runner-up, with one probability of `behind` if the plurality leads by 2, and with the other if not.
+    """
+
+    chance: float = 0.5
+    behind: tuple[float, float] = (0.0, 0.0)
     votes_per_record: int = 1
     priced_as_stream: ClassVar[bool] = False
     name: str = "some-answers-impossible"
 
     def log_outcomes(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
-        ordered = np.sort(counts, axis=1)
-        leads = ordered[:, -1] - ordered[:, -2] >= 2
+        places, rows = np.argsort(counts, axis=1, kind="stable"), np.arange(len(counts))
+        leads = counts[rows, places[:, -1]] - counts[rows, places[:, -2]] >= 2
         chances = np.zeros((len(counts), counts.shape[1] + 1))
-        chances[np.arange(len(counts)), counts.argmax(axis=1)] = leads / 2
-        chances[:, -1] = 1 - leads / 2
+        chances[rows, places[:, -2]] = np.where(leads, *self.behind)
+        chances[rows, places[:, -1]] = leads * self.chance
+        chances[:, -1] = 1 - chances.sum(axis=1)
         with np.errstate(divide="ignore"):
             return np.log(chances)
 
@@ -101,12 +108,11 @@ MECHANISMS = [
 ]
 
 
-@pytest.mark.parametrize("n_classes", [1, 2, 3])
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+@pytest.mark.parametrize(
+    ("mechanism", "n_classes"), [*itertools.product(MECHANISMS, (2, 3)), *((m, 1) for m in MECHANISMS[:-1])], ids=str
+)
 def test_every_small_histogram_against_enumeration(mechanism: Mechanism, n_classes: int) -> None:
     histograms = small_histograms(n_classes)
-    if n_classes == 1 and isinstance(mechanism, SomeAnswersImpossible):
-        pytest.skip("a lead needs two classes")
     cost = exact_cost(mechanism, np.array(histograms), ORDERS)
     own = {h: mechanism.log_outcomes(np.array([h]))[0] for h in histograms}
     for i, histogram in enumerate(histograms):
@@ -287,15 +293,32 @@ def test_worst_neighbours_and_composition_are_those_of_dumb_loops_and_dp_account
     assert exact_epsilon(mechanism, votes, delta).pld == pytest.approx(max(directions), rel=5e-3)
 
 
-def test_one_query_costs_its_exact_divergence() -> None:
-    """With one neighbour and one query, δ(ε) is a finite sum."""
-    p, q = np.exp(LNMax(3.0).log_outcomes(np.array([[4, 0], [3, 1]])))
-    for delta in (1e-2, 1e-6):
-        found = exact_epsilon(LNMax(3.0), np.array([[4, 0]]), delta).pld
-        least = [float(hockey_stick(a, b, np.array([found]))[0]) for a, b in ((p, q), (q, p))]
-        assert max(least) <= delta * (1 + 1e-6)
-        just_below = np.array([found * 0.995])
-        assert max(float(hockey_stick(a, b, just_below)[0]) for a, b in ((p, q), (q, p))) > delta
+SOLE_NEIGHBOUR: list[tuple[Any, int]] = [
+    (LNMax(3.0), 4),
+    (MStab(0.5, 1e-4), 2),
+    (SomeAnswersImpossible(0.01, (0.6, 0.3)), 3),  # with finite losses beside the infinite one
+]
+"""Mechanisms, and the votes of a unanimous histogram; of two classes it has one neighbour."""
+
+
+@pytest.mark.parametrize(("mechanism", "votes"), SOLE_NEIGHBOUR, ids=str)
+@pytest.mark.parametrize("queries", [1, 2, 3])
+def test_a_few_queries_cost_their_exact_divergence(mechanism: Mechanism, votes: int, queries: int) -> None:
+    """With one neighbour δ(ε) is a finite sum over all answers; some, of any share of δ, cost infinitely."""
+    one = [np.exp(row) for row in mechanism.log_outcomes(np.array([[votes, 0], [votes - 1, 1]]))]
+    p, q = (functools.reduce(np.multiply.outer, [row] * queries).ravel() for row in one)
+    beyond = max(p[q == 0].sum(), q[p == 0].sum())
+    assert (beyond > 0) == (not isinstance(mechanism, LNMax))
+
+    def needed(epsilon: float) -> float:
+        return max(float(hockey_stick(a, b, np.array([epsilon]))[0]) for a, b in ((p, q), (q, p)))
+
+    for delta in (1e-2, 1e-6) if beyond == 0 else (0.9 * beyond, 1.01 * beyond, 1.5 * beyond, 4 * beyond):
+        found = exact_epsilon(mechanism, np.array([[votes, 0]] * queries), delta).pld
+        assert (found == math.inf) == (delta < beyond)
+        if found < math.inf:
+            assert needed(found) <= delta * (1 + 1e-6)
+            assert found == 0 or needed(found * 0.99) > delta * (1 - 2e-3)
 
 
 def test_impossible_answers_cost_infinite_rdp_and_mass_at_infinity() -> None:

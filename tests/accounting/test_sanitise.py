@@ -202,3 +202,22 @@ def test_nine_tenths_of_delta_are_left_for_the_conversion() -> None:
     released = epsilon_sanitised(private_cost(), beta=0.02, sigma_ss=4.0, delta=1e-5)
     expected = epsilon_of_rdp(released.rdp_bound + released.release_rdp, 5.0, 9e-6)
     assert released.epsilon == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("label_draws", [0, 2**60, 2**85])
+@pytest.mark.parametrize("sigma", [0.3, 5.0, 40.0])
+def test_what_is_refused_at_the_end_is_refused_before_anything_is_spent(label_draws: int, sigma: float) -> None:
+    """`check_release` by the limits alone; a figure of labels that used them up then finds as much of δ left."""
+    labels = GNMax(sigma).worst_case(20, 20)
+    cost = PrivateCost(5.0, float(labels.rdp(np.array([5.0]))[0]), label_draws, 0.1, np.array([0.01]))
+    refused = []
+    for call in (
+        lambda: sanitise.check_release(labels, 5.0, 0.02, 4.0, 1e-5, label_draws),
+        lambda: epsilon_sanitised(cost, beta=0.02, sigma_ss=4.0, delta=1e-5),
+    ):
+        try:
+            call()
+            refused.append(False)
+        except ValueError:
+            refused.append(True)
+    assert refused[0] == refused[1] == (sigma == 0.3 or label_draws == 2**85)

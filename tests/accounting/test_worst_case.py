@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.exact_noise import exact_mass
+from support.small_votes import pairs_of_outcomes, renyi
 
 from pate.accounting._histogram_grid import (
     TOLERANCE,
@@ -29,31 +30,12 @@ from pate.mechanisms.noisy_max import NoisyMax
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, IntegerNoise
 
 SMALL = [DiscreteGaussian(1.5), DiscreteGaussian(3.0), DiscreteLaplace(1.0), DiscreteLaplace(2.0)]
-MECHANISMS = [GNMax(0.5), GNMax(0.8), GNMax(1.5), GNMax(3.0), LNMax(0.5), LNMax(1.0), LNMax(2.0), LNMax(4.0)]
-
-
-def renyi(log_p: NDArray[np.float64], log_q: NDArray[np.float64], order: float) -> float:
-    return float(np.log(np.exp(order * log_p + (1 - order) * log_q).sum()) / (order - 1))
-
-
-def histograms(votes: int, classes: int) -> list[tuple[int, ...]]:
-    cuts = itertools.combinations(range(votes + classes - 1), classes - 1)
-    return [tuple(np.diff([-1, *cut, votes + classes - 1]) - 1) for cut in cuts]
+MECHANISMS = [GNMax(0.5), GNMax(1.5), GNMax(3.0), LNMax(0.5), LNMax(1.0), LNMax(4.0)]
 
 
 def largest_cost(mechanism: NoisyMax, order: float, sizes: list[tuple[int, int]]) -> float:
     """The largest divergence between any histogram of these (votes, classes) and any neighbour of it."""
-    worst = 0.0
-    for votes, classes in sizes:
-        all_of_them = histograms(votes, classes)
-        outcomes = mechanism.log_outcomes(np.array(all_of_them))[:, :classes]
-        log_p = dict(zip(all_of_them, outcomes, strict=True))
-        for h in all_of_them:
-            for a, b in itertools.permutations(range(classes), 2):
-                moved = tuple(c - (i == a) + (i == b) for i, c in enumerate(h))
-                if moved in log_p:
-                    worst = max(worst, renyi(log_p[h], log_p[moved], order))
-    return worst
+    return max(float(renyi(*pairs_of_outcomes(mechanism, votes, classes), order).max()) for votes, classes in sizes)
 
 
 def closed_form(noise: IntegerNoise, order: float) -> float:
@@ -63,33 +45,15 @@ def closed_form(noise: IntegerNoise, order: float) -> float:
     return 2 * float(randomised_response_rdp(1 / noise.scale, orders)[0])
 
 
-@pytest.mark.parametrize("order", [1.1, 2.0, 4.0, 10.0, 30.0])
+@pytest.mark.parametrize("order", [1.1, 2.0, 10.0])
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_no_small_histogram_costs_more(mechanism: NoisyMax, order: float) -> None:
-    sizes = [(n, k) for n in range(1, 7) for k in (2, 3)] + [(n, 4) for n in range(1, 5)]
+    sizes = [(1, 2), (5, 2), (6, 2), (2, 3), (5, 3), (6, 3), (4, 4)]
     attained = largest_cost(mechanism, order, sizes)
     claimed = worst_case_rdp(mechanism.noise, order)
     assert attained <= claimed * (1 + 1e-9)
     if order <= 2:  # six votes reach the worst case of low orders only
         assert claimed <= 1.11 * attained
-
-
-@pytest.mark.parametrize("mechanism", [GNMax(4.0), LNMax(4.0)], ids=str)
-def test_no_random_histogram_costs_more(mechanism: NoisyMax) -> None:
-    rng = np.random.default_rng(1)
-    for classes in (2, 3, 5, 10):
-        counts = rng.multinomial(40, rng.dirichlet(np.full(classes, 0.5), 300))
-        counts = counts[np.argsort(rng.random(len(counts)))]
-        a, b = (np.argsort(rng.random(counts.shape), axis=1)[:, i] for i in (0, 1))
-        rows = np.arange(len(counts))
-        moved = counts.copy()
-        moved[rows, a] -= 1
-        moved[rows, b] += 1
-        valid = moved.min(axis=1) >= 0
-        p, q = (mechanism.log_outcomes(h[valid])[:, :classes] for h in (counts, moved))
-        for order in (1.5, 5.0, 20.0):
-            moments = np.exp(order * p + (1 - order) * q).sum(axis=1)
-            assert np.log(moments).max() / (order - 1) <= worst_case_rdp(mechanism.noise, order)
 
 
 @pytest.mark.parametrize(
@@ -338,12 +302,12 @@ def test_no_confidence_test_costs_more() -> None:
     for order in (1.5, 4.0):
         for before, after in itertools.pairwise(test):
             claimed = threshold_test_rdp(DiscreteGaussian(2.0), order)
-            assert max(renyi(before, after, order), renyi(after, before, order)) <= claimed
+            assert max(renyi(before, after, order).max(), renyi(after, before, order).max()) <= claimed
 
 
-@pytest.mark.parametrize("noise", [DiscreteGaussian(0.3), DiscreteGaussian(9.0), DiscreteLaplace(9.0)], ids=str)
+@pytest.mark.parametrize("noise", [DiscreteGaussian(0.3), DiscreteGaussian(5.0), DiscreteLaplace(5.0)], ids=str)
 def test_monotone_in_the_order_and_below_the_closed_form(noise: IntegerNoise) -> None:
-    orders = [1.01, 1.3, 2.0, 4.0, 9.0, 20.0, 60.0, 200.0, 3000.0]
+    orders = [1.01, 2.0, 9.0, 60.0, 3000.0]
     for cost, counts in ((worst_case_rdp, 2), (threshold_test_rdp, 1)):
         costs = np.array([cost(noise, order) for order in orders])
         assert (np.diff(costs) >= 0).all()

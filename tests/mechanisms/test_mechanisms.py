@@ -200,6 +200,8 @@ def test_queries_that_are_not_answered_are_charged() -> None:
     """LNMax and GNMax answer every query, whatever limit there is on answers; so ⊥ of the others costs too."""
     for mechanism in (LNMax(1.0), GNMax(1.0), MStab(0.1, 1e-9)):
         assert mechanism.worst_case(20, 0).epsilon(1e-5) == mechanism.worst_case(20, 20).epsilon(1e-5) > 0
+    answers, tested = (m.worst_case(20, 20).epsilon(1e-5) for m in (GNMax(9.0), ConfidentGNMax(4, 9.0, 9.0)))
+    assert tested > 1.1 * answers, "its tests cost too"
     test = ConfidentGNMax(threshold=4, sigma1=1.5, sigma2=1.0).worst_case(20, 0)
     assert test.rdp_at(3.0) == pytest.approx(20 * test.costs[0].proven(3.0), rel=1e-12)
 

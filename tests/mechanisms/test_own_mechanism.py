@@ -12,6 +12,7 @@ from support import REPOSITORY
 from support.command_line import Ended, in_process
 
 from pate.accounting.exact import exact_epsilon
+from pate.errors import ConfigError
 from pate.mechanisms import build
 from pate.planning.costs import worst_case_epsilon
 
@@ -109,6 +110,15 @@ def test_what_it_refuses_itself_is_told_in_its_own_words(folder: Path) -> None:
     (folder / "lottery.py").write_text(LOTTERY)
     told = plan("lottery.Lottery", "--odds", "-3").stderr
     assert told == ("pate: error: --odds -3.0: must be a whole number, at least 1 and at most 1,000,000\n")
+
+
+def test_every_choice_of_its_parameters_is_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    low_for_many = LOTTERY.replace("math.log1p(self.odds)", "math.log1p(min(self.odds, 3))")
+    (folder / "low.py").write_text(low_for_many)
+    assert build({"name": "low.Lottery", "odds": 3}).name == "lottery"
+    with pytest.raises(ConfigError, match="log_outcomes and worst_case disagree"):
+        build({"name": "low.Lottery", "odds": 20})
 
 
 def test_a_run_is_refused_before_anything_is_made(folder: Path) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from pate.accounting import composition
+from pate.accounting.calculators import compose_advanced
 from pate.data.partition import poisson_subsets
 from pate.errors import ConfigError
 from pate.mechanisms import GaussianMSamp, GaussianMStab, LectureMSvec, MSamp, MStab, MSvec, build
@@ -129,6 +131,15 @@ def test_nothing_limits_how_many_queries_a_gaussian_test_declines():
     assert unlimited.epsilon(1e-5) == pytest.approx(alike, rel=1e-9)
     assert mechanism.worst_case(300, 5).epsilon(1e-5) < 0.8 * alike
     assert mechanism.worst_case(300, 0).epsilon(1e-5) == mechanism.worst_case(300, 1).epsilon(1e-5) > 0
+    assert mechanism.worst_case(300, 5).limits == composition.TestLimits(tests=300, passes=5, failures=300)
+
+
+def test_the_published_cost_is_for_every_query() -> None:
+    """Simple or advanced composition of (ε, δ) a query; none where the queries' δ together leave nothing."""
+    mechanism, votes = MStab(0.1, 1e-7), np.tile([[40, 2]], (60, 1))
+    advanced = compose_advanced(0.1, 1e-7, 60, 1e-5 - 6e-6).epsilon
+    assert mechanism.published_epsilon(votes, 1e-5) == pytest.approx(min(6.0, advanced), rel=1e-12)
+    assert mechanism.published_epsilon(votes, 6e-6) == math.inf
 
 
 def test_gaussian_noise_needs_far_fewer_teachers_where_many_queries_are_asked():
