@@ -190,6 +190,7 @@ def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_
         (["--set", "budget.epsilon=0.01"], ["budget.epsilon = 0.01", "too small for one query"]),
         (["--set", "budget.epsilon=2"], ["budget.epsilon = 2", "would fit"]),
         (["--set", "budget.max_queries=401"], ["budget.max_queries = 401", "400"]),
+        (["--set", "ray.workers=9999"], ["ray.workers = 9999", "they need 9999 CPUs"]),
         (["nowhere.yaml"], ["nowhere.yaml", "no such config"]),
         (["--resume", "--out", "/nonexistent/run"], ["/nonexistent/run", "no run to resume"]),
         (["--out", "/proc/run"], ["/proc/run"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,32 @@ def test_your_versions_are_compared_with_each_nodes() -> None:
     of_ray, of_pate = compare_versions(here, nodes)
     assert of_ray == CheckResult("warn", "your ray", "2.60.0 here, 2.61.0 on b (10.0.0.2)")
     assert of_pate.text == "0.1.0 here, 0.2.0 on b (10.0.0.2); `pate submit` can pack and send yours"
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(0, "ok"), (30, "warn"), (-30, "warn"), (90, "fail"), (-90, "fail")])
+def test_clocks_and_the_dashboard_are_looked_at_from_the_head(
+    ahead: float, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who can reach the head's own address can reach a dashboard that is open; of loopback nobody else could tell."""
+    import ray
+
+    asked: list[Any] = []
+
+    def on_each(nodes: Any, function: Any, arguments: Any, seconds: Any) -> Any:
+        asked.append((len(nodes), arguments))
+        for node in nodes:
+            yield node["NodeManagerAddress"], replace(WELL, clock=time.time() + ahead, faults=[]), ""
+
+    head = {"NodeManagerAddress": "10.0.0.1", "Alive": True, "Resources": {"node:__internal_head__": 1.0}}
+    other = {"NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {}}
+    monkeypatch.setattr(ray, "nodes", lambda: [other, other | {"Alive": False}, head])
+    monkeypatch.setattr(ray._private.worker, "get_dashboard_url", lambda: "127.0.0.1:8265")
+    monkeypatch.setattr(checks, "_on_each", on_each)
+    monkeypatch.setattr(checks, "try_teachers", lambda nodes: [])
+    monkeypatch.setattr(checks, "_open_without_token", lambda dashboard: False)
+    results, _ = checks.examine()
+    assert asked == [(2, ("10.0.0.1", 8265))]
+    assert {result.level for result in results if result.what == "clock"} == {level}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -16,7 +17,9 @@ from support import REPOSITORY
 from support.command_line import PATE
 from support.heads import head
 
+from pate import pipeline
 from pate.cluster._metrics import GAUGES, STAGES, published_metrics, set_stage, show
+from pate.runs._console import Quiet
 from pate.runs.run import Run
 
 DASHBOARD = json.loads((REPOSITORY / "cluster" / "grafana" / "pate.json").read_text())
@@ -75,6 +78,70 @@ def test_figures_of_a_run_are_scraped_and_are_the_newest() -> None:
         told = {"pate_epsilon": 1.5, "pate_teachers": 7.0, "pate_teachers_trained": 3.0, "pate_queries_asked": 4.0}
         wait_for(scraped, stages | told)
         assert set(scraped()) == {*stages, *told}
+
+
+class Recorded:
+    """In place of Ray's gauge: what it was set to, in order, with the tags that a run has."""
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        self.name, self.values, self.of = name, list[float](), set[tuple[str, str]]()
+        self.stages: list[str] = []
+        GAUGES_MADE[name] = self
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        self.of.add((tags["run"], tags["name"]))
+        if value and "stage" in tags:
+            self.stages.append(tags["stage"])
+        self.values.append(value)
+
+
+GAUGES_MADE: dict[str, Recorded] = {}
+
+
+@pytest.mark.parametrize("voters", ["teachers", "neighbours"])
+def test_figures_of_a_run_are_those_of_its_report(
+    voters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is seen at last is what the report says, and no figure but the stage ever goes back."""
+    import ray
+    import ray.util.metrics
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray.util.metrics, "Gauge", Recorded)
+    GAUGES_MADE.clear()
+    outcome = pipeline.run(OF_VOTERS[voters] | SMALL, tmp_path / "run", console=Quiet(), pages=False, force=True)
+    report, last = outcome.report, {name: gauge.values[-1] for name, gauge in GAUGES_MADE.items() if gauge.values}
+    assert set(last) <= set(GAUGES)
+    told = {"pate_epsilon": report.privacy.epsilon, "pate_student_step": 1, "pate_student_steps": 1}
+    if voters == "teachers":
+        assert 0 < report.queries.answered < report.queries.asked
+        told |= {"pate_queries_asked": report.queries.asked, "pate_queries_answered": report.queries.answered}
+        told |= {"pate_queries": 60, "pate_teachers": 12, "pate_teachers_trained": 12}
+        assert sorted(set(GAUGES_MADE["pate_teachers_trained"].values)) == list(range(13))
+    assert {name: last[name] for name in told} == pytest.approx(told)
+    for name in set(last) - {"pate_stage"}:
+        assert GAUGES_MADE[name].values == sorted(GAUGES_MADE[name].values), name
+    assert {run for gauge in GAUGES_MADE.values() for run in gauge.of} == {(Run.load(outcome.path).id, "seen")}
+    seen = list(dict.fromkeys(GAUGES_MADE["pate_stage"].stages))
+    assert seen == [stage for stage in STAGES if stage in seen]
+    assert {"start", "student", "report"} | ({"train", "vote", "label"} if voters == "teachers" else set()) <= set(seen)
+
+
+SMALL = {
+    "name": "seen",
+    "data": {"source": "digits"},
+    "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
+    "backend": "local",
+}
+OF_VOTERS: dict[str, dict[str, Any]] = {
+    "teachers": {
+        "n_teachers": 12,
+        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+        "mechanism": {"name": "confident_gnmax", "threshold": 10, "sigma1": 3, "sigma2": 3},
+        "budget": {"max_queries": 60},
+    },
+    "neighbours": {"voters": "neighbours", "neighbours": {"cells": 10}, "mechanism": {"name": "histogram", "scale": 2}},
+}
 
 
 def test_a_run_that_is_on_no_cluster_shows_nothing_and_loads_no_ray() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import REPOSITORY
@@ -36,7 +37,8 @@ with ray_session(None, RaySettings(workers=1)):
     kept = [ray.put(np.full(30_000_000, i, dtype=np.uint8)) for i in range(8)]
     token = os.environ.get("RAY_AUTH_TOKEN_PATH")
     address = ray.get_runtime_context().gcs_address
-    print(json.dumps({"niceness": niceness, "token": token, "address": address}), flush=True)
+    cpus = ray.cluster_resources()["CPU"]
+    print(json.dumps({"niceness": niceness, "token": token, "address": address, "cpus": cpus}), flush=True)
     sys.stdin.readline()
 with ray_session(None, RaySettings(workers=1)):  # a second one, of the same process
     again = os.environ.get("RAY_AUTH_TOKEN_PATH")
@@ -52,7 +54,7 @@ class Session:
     process: subprocess.Popen[str]
     home: Path
     place: Path
-    said: dict[str, str]
+    said: dict[str, Any]
 
     def with_token(self) -> dict[str, str]:
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self.said["token"]}
@@ -159,7 +161,8 @@ def test_only_needed_processes_run(session: Session) -> None:
     assert not re.findall(rb"[^\0]*monitor\.py|[^\0]*dashboard\.py", commands)
 
 
-def test_workers_are_as_urgent_as_other_work(session: Session) -> None:
+def test_it_has_the_cpus_that_the_config_gives_and_workers_as_urgent_as_other_work(session: Session) -> None:
+    assert session.said["cpus"] == 1
     assert session.said["niceness"] == os.nice(0)  # that of whoever started it
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
+import ray.util.queue
 import torch
 from ray import cloudpickle
 
@@ -212,6 +215,83 @@ def test_without_a_node_for_it_it_is_done_here(attempts: list[Any]) -> None:
     assert console.said == [
         "note: the student is trained here instead: no GPU of the cluster was free for 600 s",
     ]
+
+
+class OneNode:
+    """In place of Ray: a node that runs a task the moment it is sent there, from what was sent."""
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "0" * 56)
+
+    def put(self, content: Any) -> bytes:
+        return bytes(cloudpickle.dumps(content, protocol=5))
+
+    def get(self, content: Any) -> Any:
+        return pickle.loads(content) if isinstance(content, bytes) else content
+
+    def remote(self, **options: Any) -> Any:
+        assert options == {"num_cpus": 1, "num_gpus": 1, "max_retries": 0}
+        return lambda function: SimpleNamespace(
+            options=lambda name: SimpleNamespace(name=name, remote=lambda *sent: function(*sent))
+        )
+
+    def wait(self, calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return calls, []
+
+    def cancel(self, call: Any, force: bool = False) -> None:
+        """It has ended."""
+
+
+class Queue(list[Any]):
+    """In place of Ray's queue."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+
+    put, qsize = list.append, list.__len__
+
+    def get_nowait_batch(self, n: int) -> list[Any]:
+        taken, self[:] = self[:n], self[n:]
+        return taken
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("put", "get", "remote", "wait", "cancel", "get_runtime_context"):
+        monkeypatch.setattr(ray, name, getattr(OneNode(), name))
+    monkeypatch.setattr(ray.util.queue, "Queue", Queue)
+    monkeypatch.setattr(remote_task, "silence", lambda: None)
+    monkeypatch.setattr(remote_task, "_SECONDS_BETWEEN_NEWS", 0.0)
+
+
+def going_on(steps: int, *, kept: Path, progress: Callable[..., None]) -> tuple[int, str]:
+    begin = int(kept.read_text()) if kept.exists() else 0
+    for step in range(begin + 1, steps + 1):
+        kept.with_suffix(".partial").write_text(str(step))
+        kept.with_suffix(".partial").rename(kept)
+        progress(step, steps)
+    return begin, kept.name
+
+
+@pytest.mark.usefixtures("node")
+def test_a_task_goes_on_from_what_is_kept_here_and_what_it_keeps_comes_back(tmp_path: Path) -> None:
+    kept, told, console = tmp_path / "private" / "state.bin", list[tuple[int, int]](), Noted()
+    task = RemoteTask("the student", going_on, (3,), kept)
+    assert remote_task.on_gpu(task, lambda *now: told.append(now), console) == (0, "state.bin")
+    assert (kept.read_text(), told) == ("3", [(1, 3), (2, 3), (3, 3)])
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    further = RemoteTask("the student", going_on, (5,), kept)
+    assert remote_task.on_gpu(further, lambda *now: told.append(now), console) == (3, "state.bin")
+    assert (kept.read_text(), told[3:]) == ("5", [(4, 5), (5, 5)])
+    assert all(text.startswith("the student is trained on node ") for text in console.said)
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(("private", "said"), [(True, "training failed (ValueError)"), (False, "the record is 4711")])
+def test_what_a_private_task_says_is_not_heard_here_either(private: bool, said: str) -> None:
+    with pytest.raises(Exception, match=re.escape(said)) as raised:
+        remote_task.on_gpu(RemoteTask("the baseline", quoting, (), private=private), print, Noted())
+    assert private != ("4711" in str(raised.value))
 
 
 # What a node does

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -159,6 +160,73 @@ def test_what_is_on_the_head_is_copied_file_by_file(cluster: type[FakeJobs]) -> 
     }
     told = json.loads(in_process("submit", DIGITS, "--out", "~/one", "--json").stdout)
     assert told == {"job": "raysubmit_1", "run": "/home/u/pate runs/one"}
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (DIGITS, "report.json report.html privacy.txt plots labels.npz student"),
+        ("baseline base.yaml", "report.json report.html privacy.txt plots model"),
+        ("audit runs/one", "audit.json audit.html"),
+        ("reproduce digits", "results.json table.txt"),
+    ],
+)
+def test_of_each_command_what_it_publishes_is_copied(cluster: type[FakeJobs], words: str, names: str) -> None:
+    Path("base.yaml").write_text("name: base\ndata: {source: digits}\nbaseline: {name: dp_erm}\nbudget: {epsilon: 2}\n")
+    ended = in_process("submit", *words.split())
+    copying = [line for line in ended.stdout.splitlines() if "for name in" in line]
+    assert len(copying) == 2, ended.stderr
+    assert all(f"for name in {names}; do" in line for line in copying)
+
+
+def test_doctor_by_a_job_tells_of_this_machine_too(
+    cluster: type[FakeJobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its token file, which need not be the nodes', and its versions; and it sends its own pate if that is wanted."""
+    token = tmp_path / "token"
+    token.touch(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    found = {"findings": [{"level": "warn", "what": "disk", "text": "9 % free"}], "versions": {"a": {"ray": "1.0"}}}
+    cluster.lines = ("a line of Ray's", json.dumps(found))
+    shown = in_process("doctor", "--address", "http://127.0.0.1:8265", "--json", "--pack")
+    assert shown.returncode == 0, shown.stderr
+    told = {finding["what"]: finding["level"] for finding in json.loads(shown.stdout)["findings"]}
+    assert told == {"disk": "warn", "your ray": "warn"}
+    assert cluster.started == ("python -m pate.cli doctor --json", None, True)
+    token.chmod(0o644)
+    shown = in_process("doctor", "--address", "http://127.0.0.1:8265")
+    assert shown.returncode == 2
+    assert f"FAIL  your token file: others can read it; run: chmod 600 {token}" in shown.stdout
+    assert not cluster.started[2]
+
+
+@pytest.mark.parametrize(("config", "pack"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_job_goes_to_the_address_that_is_named_with_what_it_needs(
+    config: bool, pack: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself would prefer its variables, and send the job, the code and the token elsewhere."""
+    sent: dict[str, Any] = {}
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            sent["address"] = [address, *(os.environ.get(f"RAY_{name}") for name in ("ADDRESS", "API_SERVER_ADDRESS"))]
+
+        _do_request = dict
+
+        def submit_job(self, entrypoint: str, runtime_env: dict[str, Any]) -> str:
+            folder = runtime_env.get("working_dir")
+            sent["files"] = set() if folder is None else {path.name for path in Path(folder).iterdir()}
+            return "job"
+
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", Client)
+    monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:8265")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://elsewhere:8265")
+    (tmp_path / "my.yaml").touch()
+    to = jobs.Jobs("http://127.0.0.1:1/", lambda _: None)
+    assert to.start("pate doctor", tmp_path / "my.yaml" if config else None, pack) == "job"
+    assert sent["address"] == ["http://127.0.0.1:1", None, None]
+    assert sent["files"] == {*(["my.yaml"] if config else []), *(["pate"] if pack else [])}
 
 
 def test_a_failed_job_ends_with_its_status_and_quotes_no_log(cluster: type[FakeJobs]) -> None:
