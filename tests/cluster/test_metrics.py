@@ -99,9 +99,7 @@ GAUGES_MADE: dict[str, Recorded] = {}
 
 
 @pytest.mark.parametrize("voters", ["teachers", "neighbours"])
-def test_figures_of_a_run_are_those_of_its_report(
-    voters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_a_run_are_those_of_its_report(voters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is seen at last is what the report says, and no figure but the stage ever goes back."""
     import ray
     import ray.util.metrics
