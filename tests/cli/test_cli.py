@@ -185,19 +185,12 @@ def test_killed_in_any_stage_then_resumed(stage: str, kill: signal.Signals, tmp_
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--set", "mechansim.sigma=3"], ["mechansim", "did you mean 'mechanism'"]),
         (["--set", "n_teachers=10000"], ["n_teachers = 10000", "--force", "fewer teachers"]),
-        (["--set", "budget.epsilon=0.01"], ["budget.epsilon = 0.01", "too small for one query"]),
-        (["--set", "budget.epsilon=2"], ["budget.epsilon = 2", "would fit"]),
-        (["--set", "budget.max_queries=401"], ["budget.max_queries = 401", "400"]),
-        (["--set", "ray.workers=9999"], ["ray.workers = 9999", "they need 9999 CPUs"]),
-        (["nowhere.yaml"], ["nowhere.yaml", "no such config"]),
         (["--resume", "--out", "/nonexistent/run"], ["/nonexistent/run", "no run to resume"]),
         (["--out", "/proc/run"], ["/proc/run"]),
     ],
 )
-def test_a_mistake_is_one_line_and_status_two(arguments: list[str], words: list[str], tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "run") if argument == "OUT" else argument for argument in arguments]
+def test_a_mistake_is_one_line_and_status_two(arguments: list[str], words: list[str]) -> None:
     status, _, said = in_process("run", *arguments)
     assert status == 2, said
     assert "Traceback" not in said
@@ -223,15 +216,6 @@ def test_an_address_that_nobody_can_join_is_one_line(address: str, words: list[s
     assert len(errors) == 1
     for word in words:
         assert word in errors[0]
-
-
-def test_account_of_a_bad_votes_file_ends_with_status_two(tmp_path: Path) -> None:
-    np.save(tmp_path / "votes.npy", np.array([[1, 2], [3, 4]]))
-    shown = in_process("account", tmp_path / "votes.npy", "--mechanism", "lnmax", "--scale", "5", "--delta", "1e-5")
-    assert shown.returncode == 2
-    assert shown.stdout == ""
-    assert len(shown.stderr.splitlines()) == 1
-    assert "row 1" in shown.stderr
 
 
 def test_a_directory_of_another_config_is_refused(embedded: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -264,44 +248,13 @@ def test_a_private_directory_others_can_read_is_refused(tmp_path: Path) -> None:
     assert "chmod" in shown.stderr
 
 
-def _first_row_changed(text: str, column: int, value: str) -> str:
-    header, first, rest = text.split("\n", 2)
-    fields = first.split(",")
-    fields[column] = value
-    return "\n".join([header, ",".join(fields), rest])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda text: _first_row_changed(text, 2, "bird"), ["row 0", "data.classes"]),
-        (lambda text: _first_row_changed(text, 0, "nan"), ["not a finite number", "row 0"]),
-        (lambda text: _first_row_changed(text, 0, ""), ["not a finite number", "row 0"]),
-        (lambda text: text.replace("length", "width"), ["'width'", "public"]),
-    ],
-    ids=["label", "nan", "empty", "column"],
-)
-def test_bad_private_data_is_one_line_and_status_two(
-    change: Callable[[str], str], words: list[str], tmp_path: Path
-) -> None:
+def test_a_private_value_that_is_no_number_is_one_line_and_status_two(tmp_path: Path) -> None:
     own_data(tmp_path)
     path = tmp_path / "private.csv"
-    path.write_text(change(path.read_text()))
+    header, first, rest = path.read_text().split("\n", 2)
+    path.write_text("\n".join([header, "nan," + first.partition(",")[2], rest]))
     shown = in_process("run", tmp_path / "own.yaml", "--out", tmp_path / "run")
     assert shown.returncode == 2, shown.stderr
-    for word in words:
-        assert word in shown.stderr
+    assert "not a finite number" in shown.stderr
+    assert "row 0" in shown.stderr
     assert "Traceback" not in shown.stderr
-
-
-def test_version() -> None:
-    from pate import __version__
-
-    assert pate("--version").stdout.strip() == __version__
-
-
-def test_a_misspelt_teacher_is_found_before_a_directory_is_made(tmp_path: Path) -> None:
-    shown = in_process("run", "--set", "teachers.0.name=sklearn.svm.SVCC", "--out", tmp_path / "run")
-    assert shown.returncode == 2
-    assert "teachers.0.name = 'sklearn.svm.SVCC'" in shown.stderr
-    assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ from support.command_line import in_process, pate
 from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes, own_data
 
 from pate import pipeline
-from pate.config import default_config_path, parse_config
+from pate.config import parse_config
 from pate.errors import PateError
 
 
@@ -135,13 +135,3 @@ def test_impossible_budgets_are_one_line(setting: str, words: str, tmp_path: Pat
     shown = in_process("run", "--set", setting, "--out", str(tmp_path / "run"))
     assert shown.returncode == 2, shown.stderr
     assert words in shown.stderr
-
-
-def test_a_shared_ledger_does_not_go_to_a_cluster(tmp_path: Path) -> None:
-    """Refused before anybody is asked: the address is one where nothing listens."""
-    setting = f"budget.ledger={{path: {tmp_path}/shared, id: ledger-0}}"
-    shown = in_process("submit", str(default_config_path()), "--set", setting, "--address", "http://127.0.0.1:9")
-    assert shown.returncode == 2
-    assert shown.stderr.startswith("pate: error: budget.ledger:")
-    assert "stays on the machine" in shown.stderr
-    assert shown.stderr.count("\n") == 1

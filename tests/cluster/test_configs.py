@@ -1,4 +1,4 @@
-"""What cluster/ holds for Ray's launcher parses, and is safe by default: Ray's own schema, and bash."""
+"""What cluster/ holds for Ray's launcher parses and is safe by default; lock, image, launchers, manifests agree."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import os
 import re
 import subprocess
+import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from support import REPOSITORY
 
 CLUSTER = REPOSITORY / "cluster"
@@ -157,3 +160,149 @@ def test_certificates_name_their_addresses(tmp_path: Path) -> None:
     subprocess.run(verified, check=True, capture_output=True)
     subprocess.run([str(CLUSTER / "secrets.sh"), str(tmp_path)], check=True)
     assert (tmp_path / "auth_token").read_text() == token  # made once
+
+
+# One version of everything
+EXTRAS = ("s3", "gs", "parquet")
+NODES = [
+    {"python_version": python, "python_full_version": f"{python}.5", "platform_machine": machine}
+    | {"sys_platform": "linux", "platform_system": "Linux", "platform_python_implementation": "CPython", "extra": ""}
+    for python in ("3.11", "3.12")
+    for machine in ("x86_64", "aarch64")
+]
+
+
+@cache
+def locked() -> list[Requirement]:
+    lines = (CLUSTER / "requirements.lock").read_text().splitlines()
+    return [Requirement(line.rstrip(" \\")) for line in lines if re.match(r"[A-Za-z0-9]", line)]
+
+
+def versions(node: dict[str, str]) -> dict[str, str]:
+    found = [r for r in locked() if r.marker is None or r.marker.evaluate(node)]
+    assert len({r.name for r in found}) == len(found)
+    return {r.name: str(r.specifier).removeprefix("==") for r in found}
+
+
+def ray_version() -> str:
+    (version,) = re.findall(r"^ray\[default\]==(\S+)$", (CLUSTER / "requirements.in").read_text(), re.MULTILINE)
+    return version
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: f"{node['python_version']}-{node['platform_machine']}")
+def test_the_lock_holds_what_pate_needs(node: dict[str, str]) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    wanted = [Requirement(line) for line in project["dependencies"]]
+    wanted += [Requirement(line) for extra in EXTRAS for line in project["optional-dependencies"][extra]]
+    have = versions(node)
+    for requirement in wanted:
+        name = requirement.name.lower().replace("_", "-")
+        assert name in have, f"{name}: see cluster/requirements.in"
+        assert requirement.specifier.contains(have[name]), f"{requirement}: the lock has {have[name]}"
+    assert {"boto3", "google-api-python-client", "hatchling", "editables"} <= set(have)
+    assert have["ray"] == ray_version()
+
+
+def test_every_package_is_pinned_and_hashed() -> None:
+    text = (CLUSTER / "requirements.lock").read_text()
+    assert all(re.fullmatch(r"==[^,*]+", str(requirement.specifier)) for requirement in locked())
+    blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", text)[1:]
+    assert len(blocks) == len(locked()) > 100
+    assert all("--hash=sha256:" in block for block in blocks)
+    assert not re.search(r"(?m)^\s*(-|\.|file:)(?!-hash)", text)
+
+
+def test_image_and_nodes_install_the_lock_and_nothing_else() -> None:
+    image, script = (CLUSTER / "Containerfile").read_text(), (CLUSTER / "install.sh").read_text()
+    for text in (image, script):
+        installs = re.findall(r"pip\"? install (.*)", text)
+        assert len(installs) == 2
+        assert "--require-hashes --only-binary=:all:" in installs[0]
+        assert "requirements.lock" in installs[0]
+        assert "--no-deps --no-build-isolation --no-index" in installs[1]
+    assert re.search(r"(?m)^USER 1000:1000$", image)
+    assert "openssl" in image  # KubeRay looks into a pod's certificate with it
+
+
+def test_the_builder_sees_what_is_copied() -> None:
+    image = (CLUSTER / "Containerfile").read_text()
+    copied = {word for line in re.findall(r"(?m)^COPY (.*) \S+$", image) for word in line.split()}
+    seen = (CLUSTER / "Containerfile.dockerignore").read_text().split("\n")
+    assert "*" in seen
+    assert {word.split("/")[0] for word in copied} == {line[1:] for line in seen if line.startswith("!")}
+
+
+def test_manifests_want_that_ray_and_this_pate() -> None:
+    cluster = yaml.safe_load((CLUSTER / "kubernetes" / "base" / "cluster.yaml").read_text())
+    assert cluster["spec"]["rayVersion"] == ray_version()
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    for name in ("run", "cluster"):
+        overlay = yaml.safe_load((CLUSTER / "kubernetes" / "overlays" / name / "kustomization.yaml").read_text())
+        assert overlay["images"] == [{"name": "pate", "newName": "REGISTRY/pate", "newTag": version}]
+    assert f"REGISTRY/pate:{version}" in (CLUSTER / "Containerfile").read_text()
+
+
+# An imitation of AWS
+
+REGION, ADDRESS = "us-west-2", "203.0.113.7/32"
+
+
+def made_by_setup(ec2: Any, iam: Any) -> str:
+    """As cluster/aws/setup.sh does it; the id of the security group."""
+    group = ec2.create_security_group(GroupName="pate", Description="pate")["GroupId"]
+    ec2.authorize_security_group_ingress(GroupId=group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp=ADDRESS)
+    for role in ("head", "worker"):
+        policy = (CLUSTER / "aws" / f"{role}.json").read_text()
+        for word, value in (("REGION", REGION), ("ACCOUNT", "123456789012"), ("GROUP", group), ("BUCKET", "bucket")):
+            policy = policy.replace(word, value)
+        iam.create_role(RoleName=f"pate-{role}", AssumeRolePolicyDocument="{}")
+        iam.put_role_policy(RoleName=f"pate-{role}", PolicyName=f"pate-{role}", PolicyDocument=policy)
+        iam.create_instance_profile(InstanceProfileName=f"pate-{role}")
+        iam.add_role_to_instance_profile(InstanceProfileName=f"pate-{role}", RoleName=f"pate-{role}")
+    return str(group)
+
+
+def test_ray_opens_nothing_and_gives_no_more_than_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own AWS provider, given cluster/aws.yaml and an imitation of AWS: what it makes, and leaves alone."""
+    moto = pytest.importorskip("moto", reason="moto is not installed (pip install 'moto[ec2,iam]' boto3)")
+    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "none")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    with moto.mock_aws():
+        ec2, iam = boto3.client("ec2"), boto3.client("iam")
+        group = made_by_setup(ec2, iam)
+        from ray.autoscaler._private.aws.config import bootstrap_aws
+        from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+        from ray.autoscaler._private.util import prepare_config
+
+        content = yaml.safe_load((CLUSTER / "aws.yaml").read_text().replace("sg-REPLACE", group))
+        filled = AWSNodeProvider.fillout_available_node_types_resources(prepare_config(content))
+        resources = {name: kind["resources"] for name, kind in filled["available_node_types"].items()}
+        assert resources["head"]["CPU"] == 0
+        assert resources["gpu_spot"]["GPU"] == 1
+        assert "GPU" not in resources["cpu_spot"]
+
+        config = bootstrap_aws(filled)
+        provider = AWSNodeProvider(config["provider"], config["cluster_name"])
+        image = ec2.describe_images()["Images"][0]["ImageId"]  # the imitation knows no resolve:ssm:
+        for name, kind in config["available_node_types"].items():
+            tags = {"ray-node-type": "head" if name == "head" else "worker"}
+            provider.create_node(kind["node_config"] | {"ImageId": image}, tags, 1)
+
+        open_to = [
+            span["CidrIp"]
+            for found in ec2.describe_security_groups()["SecurityGroups"]
+            for rule in found["IpPermissions"]
+            for span in rule["IpRanges"]
+        ]
+        assert open_to == [ADDRESS]
+        assert {role["RoleName"] for role in iam.list_roles()["Roles"]} == {"pate-head", "pate-worker"}
+        for reservation in ec2.describe_instances()["Reservations"]:
+            for instance in reservation["Instances"]:
+                kind = "head" if instance["InstanceType"] == "m5.xlarge" else "worker"
+                assert instance["IamInstanceProfile"]["Arn"].endswith(f"/pate-{kind}")
+                assert [one["GroupId"] for one in instance["SecurityGroups"]] == [group]
+                assert {"Key": "ray-cluster-name", "Value": "pate"} in instance["Tags"]

@@ -37,7 +37,7 @@ student: {name: supervised, params: {estimator: held_up.HeldUp}}
 
 
 def shown_by(code: str) -> list[str]:
-    shown = subprocess.run([sys.executable, "-c", _WATCHED + code], capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([sys.executable, "-c", _WATCHED + code], capture_output=True, text=True, timeout=240)
     assert shown.returncode == 0, shown.stderr
     return shown.stdout.splitlines()
 
@@ -66,7 +66,7 @@ with interruptible(), connect.raise_on_head_loss("there:1", place):
     listening.close()
     time.sleep(50)
 """
-    shown = subprocess.run([sys.executable, "-c", _WATCHED + code], capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([sys.executable, "-c", _WATCHED + code], capture_output=True, text=True, timeout=240)
     assert shown.returncode == 2
     (said,) = shown.stderr.splitlines()
     assert said.startswith(f"pate: error: there:1: {GONE}")

@@ -21,22 +21,11 @@ from pathlib import Path
 import pytest
 import ray
 from support import REPOSITORY
+from support.command_line import TINY
 
 from pate.report.schema import Report
 
-SMALL = [
-    "--set",
-    "n_teachers=10",
-    "--set",
-    "budget.max_queries=40",
-    "--set",
-    "mechanism.sigma=5",
-    "--set",
-    "nonprivate=null",
-]
-SMALL += ["--set", "ray.workers=1"]
-SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
-SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
+SMALL = [*TINY, "--set", "ray.workers=1"]
 DIGITS = str(REPOSITORY / "configs" / "digits.yaml")
 
 
@@ -132,6 +121,7 @@ print(ray.get(ray.remote(lambda: os.nice(0)).remote()))"""
     assert shown.stdout == f"{os.nice(0)}\n", shown.stderr
 
 
+@pytest.mark.slow
 def test_other_versions_are_named_on_both_sides(head: Head) -> None:
     """A cluster of another version: Ray refuses a driver, and takes jobs."""
     joined, asked = (
@@ -152,6 +142,7 @@ def test_other_versions_are_named_on_both_sides(head: Head) -> None:
     assert asked.stderr.startswith(f"note: this machine has Ray 2.1.0, the cluster Ray {ray.__version__}\n")
 
 
+@pytest.mark.slow
 def test_plain_ray_job_submit_joins_the_cluster(head: Head) -> None:
     command = ["ray", "job", "submit", "--address", head.jobs, "--submission-id", "plain", "--working-dir", "."]
     wait = ["--set", "ray.workers=3"]  # this cluster does not grow: two will do
@@ -161,6 +152,7 @@ def test_plain_ray_job_submit_joins_the_cluster(head: Head) -> None:
     assert f"run directory: {head.folder}/home/pate-runs/digits-" in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_failing_job_ends_with_its_status_and_one_line(head: Head) -> None:
     shown = head.pate("submit", DIGITS, *SMALL, "--set", "budget.max_queries=401", "--pack")
     assert shown.returncode == 2
@@ -170,6 +162,7 @@ def test_a_failing_job_ends_with_its_status_and_one_line(head: Head) -> None:
     assert shown.stdout == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_detaches_and_ray_job_stop_ends_the_job(head: Head) -> None:
     command = [sys.executable, "-m", "pate.cli", "submit", DIGITS, *SMALL, "--address", head.jobs]
     with subprocess.Popen(
@@ -191,7 +184,7 @@ def test_ctrl_c_detaches_and_ray_job_stop_ends_the_job(head: Head) -> None:
     assert "was stopped" in stopped.stdout, stopped.stdout + stopped.stderr
 
 
-@pytest.mark.parametrize("kind", ["no", "wrong"])
+@pytest.mark.parametrize("kind", [pytest.param("no", marks=pytest.mark.slow), "wrong"])
 def test_a_client_without_the_token_is_refused(head: Head, kind: str) -> None:
     wrong = head.folder / "wrong"
     wrong.touch(mode=0o600)
@@ -203,6 +196,7 @@ def test_a_client_without_the_token_is_refused(head: Head, kind: str) -> None:
     assert len(shown.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_driver_joins_from_outside_and_leaves_the_cluster_running(head: Head) -> None:
     out = head.folder / "joined"
     command = [sys.executable, "-m", "pate.cli", "run", *SMALL, "--address", head.gcs, "--out", str(out)]
@@ -214,11 +208,15 @@ def test_a_driver_joins_from_outside_and_leaves_the_cluster_running(head: Head) 
         socket.create_connection((host, int(port)), timeout=30).close()
 
 
-def test_doctor_finds_an_open_token_file(head: Head) -> None:
+@pytest.mark.slow
+def test_doctor_by_a_job_finds_nothing_wrong(head: Head) -> None:
     well = head.pate("doctor")
     assert well.returncode == 0, well.stdout + well.stderr
     assert "ok    token: wanted on every node; a request without one was refused" in well.stdout
-    assert "ok    session directory: closed to others" in well.stdout
+
+
+def test_doctor_finds_an_open_token_file(head: Head) -> None:
+    """By joining, as a driver does that comes from outside; the cluster is still there afterwards."""
     token = head.folder / "ray" / "auth_token"
     token.chmod(0o644)
     try:
@@ -226,7 +224,10 @@ def test_doctor_finds_an_open_token_file(head: Head) -> None:
     finally:
         token.chmod(0o600)
     assert ill.returncode == 2
+    socket.create_connection(("127.0.0.2", int(head.gcs.split(":")[1])), timeout=30).close()
     findings = json.loads(ill.stdout)["findings"]
+    well = {finding["what"] for finding in findings if finding["level"] == "ok"}
+    assert {"nodes", "token", "session directory", "dashboard", "teachers on CPU nodes"} <= well
     assert [f["what"] for f in findings if f["level"] == "fail"] == ["token file"] * 2
     assert all(f"chmod 600 {token}" in f["text"] for f in findings if f["level"] == "fail")
 

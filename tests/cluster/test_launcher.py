@@ -19,22 +19,11 @@ from shlex import quote
 import pytest
 import yaml
 from support import REPOSITORY
+from support.command_line import TINY
 
 pytestmark = pytest.mark.root
 ISOLATED = Path(__file__).parent / "isolated.sh"
 HEAD, WORKER = "10.99.0.1", "10.99.0.2"
-SMALL = [
-    "--set",
-    "n_teachers=10",
-    "--set",
-    "budget.max_queries=40",
-    "--set",
-    "mechanism.sigma=5",
-    "--set",
-    "nonprivate=null",
-]
-SMALL += ["--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
-SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
 
 SSHD = """Port 22
 ListenAddress {address}
@@ -177,7 +166,7 @@ def test_up_submit_down(folder: Path) -> None:
         str(folder),
         "bash",
         str(folder / "script"),
-        *map(quote, SMALL),
+        *map(quote, TINY),
     ]  # ray submit joins them again
     command = machine_to_look_at(folder, words)
     shown = subprocess.run(command, capture_output=True, text=True, timeout=560, cwd=REPOSITORY, env=environment)

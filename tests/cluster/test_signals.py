@@ -71,7 +71,8 @@ def test_a_signal_ends_a_run_with_one_line(
 def test_a_terminal_that_is_closed_ends_a_run(place: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     script = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-    command = [sys.executable, "-c", script, *PATE, "run", *SMALL, "--out", str(tmp_path / "run")]
+    words = [*PATE, "run", *SMALL, "--set", "backend=local", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-c", script, *words]
     process = subprocess.Popen(
         command,
         stdin=theirs,

@@ -16,6 +16,9 @@ SMALL = ["--set", "n_teachers=20", "--set", "budget.max_queries=300", "--set", "
 SMALL += ["--set", "teachers=[{name: sklearn.svm.SVC, params: {C: 10}}]"]
 SMALL += ["--set", "student={name: supervised, params: {estimator: sklearn.linear_model.LogisticRegression}}"]
 SMALL += ["--set", "ray.workers=1"]
+TINY = ["--set", "n_teachers=10", "--set", "budget.max_queries=40", "--set", "mechanism.sigma=5"]
+TINY += ["--set", "nonprivate=null", "--set", "teachers=[{name: sklearn.naive_bayes.GaussianNB}]"]
+TINY += ["--set", "student={name: supervised, params: {estimator: sklearn.svm.SVC}}"]
 
 
 class Ended(NamedTuple):
