@@ -20,6 +20,7 @@ from pathlib import Path
 import grpc
 import pytest
 from support import REPOSITORY
+from support.command_line import TINY, in_process
 
 from pate.cluster import _session as connect
 from pate.cluster._session import _uses_tls, check_address
@@ -96,6 +97,35 @@ def test_who_hangs_up_speaks_no_tls_and_of_the_silent_nothing_is_known(monkeypat
     with answering(lambda connection: over.wait(60)) as port:
         assert _uses_tls("127.0.0.1", port) is None
         over.set()
+
+
+BASE = """{name: base, data: {source: digits}, budget: {epsilon: 5},
+baseline: {name: dp_sgd, params: {model: linear, epochs: 1, accountant: rdp}}}"""
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+@pytest.mark.parametrize(
+    "words", [["run", *TINY], ["baseline", "base.yaml"], ["reproduce", "digits", "--quick"], ["audit", "runs/one"]]
+)
+def test_the_cluster_that_is_named_is_joined(
+    words: list[str], by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By --address or, as where a submitted job runs, by $RAY_ADDRESS; an audit joins one by its option alone."""
+    import ray
+
+    def join(address: str, _: object) -> None:
+        raise RunError(f"joined {address}")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connect, "_uses_tls", lambda host, port: None)
+    monkeypatch.setattr(connect, "join", join)
+    monkeypatch.chdir(tmp_path)
+    Path("base.yaml").write_text(BASE)
+    if by == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    ended = in_process(*words, *(["--address", "10.0.0.1:6379"] if by == "option" else []))
+    assert ended.returncode == 2
+    assert ("joined 10.0.0.1:6379" in ended.stderr) == (words[0] != "audit" or by == "option"), ended.stderr
 
 
 @pytest.mark.slow

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import REPOSITORY
+from support.processes import folder_for_root
 
 pytestmark = pytest.mark.root
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: network namespaces")
-    for tool in ("ip", "unshare"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed (Debian: iproute2, util-linux)")
-    folder = Path(tempfile.mkdtemp(prefix="pate-", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with folder_for_root("ip", "unshare") as folder:
+        yield folder
 
 
 def test_a_silent_worker_is_given_up_and_strangers_are_refused(folder: Path) -> None:

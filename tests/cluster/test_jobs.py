@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import ray
 from support import REPOSITORY
-from support.command_line import TINY
+from support.command_line import TINY, in_process
 
 from pate.report.schema import Report
 
@@ -106,7 +106,7 @@ def test_submit_runs_follows_and_downloads(head: Head) -> None:
     assert "'pate_stage': 'report'" in listed.stdout  # what it was at last
     assert "'pate_run_id': '" in listed.stdout
     again = head.folder / "again"
-    fetched = head.run(sys.executable, "-m", "pate.cli", "fetch", store, "--download-to", str(again))
+    fetched = in_process("fetch", store, "--download-to", again)
     assert fetched.returncode == 0, fetched.stderr
     assert "40 asked" in fetched.stdout
     assert {path.name for path in again.iterdir()} == public

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
@@ -20,6 +18,7 @@ import pytest
 import yaml
 from support import REPOSITORY
 from support.command_line import TINY
+from support.processes import folder_for_root
 
 pytestmark = pytest.mark.root
 ISOLATED = Path(__file__).parent / "isolated.sh"
@@ -112,14 +111,8 @@ touch /tmp/here /run/here && echo written >{{folder}}/allowed
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: an ssh server and namespaces")
-    for tool in ("/usr/sbin/sshd", "ssh", "rsync", "ip", "unshare"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed (Debian: openssh-server, rsync, iproute2, util-linux)")
-    folder = Path(tempfile.mkdtemp(prefix="pate-", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with folder_for_root("/usr/sbin/sshd", "ssh", "rsync", "ip", "unshare") as folder:
+        yield folder
 
 
 def machine_to_look_at(folder: Path, words: list[str]) -> list[str]:

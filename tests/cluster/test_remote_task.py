@@ -91,15 +91,24 @@ def table(folder: Path, n: int = 120) -> dict[str, Any]:
     return {"source": "npz", "private": "private.npz", "public": "public.npz", "classes": ["0", "1"]}
 
 
+FOUR_TEACHERS: dict[str, Any] = {
+    "n_teachers": 4,
+    "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
+    "mechanism": {"name": "gnmax", "sigma": 20.0},
+    "budget": {"max_queries": 20},
+    "backend": "local",
+}
+DP_SGD: dict[str, Any] = {
+    "records": 120,
+    "budget": {"epsilon": 5.0},
+    "baseline": {"name": "dp_sgd", "params": {"model": "linear", "lot_size": 30, "epochs": 1, "accountant": "rdp"}},
+}
+
+
 def test_a_student_is_sent_public_examples_and_released_labels_alone(sent: list[RemoteTask], tmp_path: Path) -> None:
-    config = {
-        "n_teachers": 4,
+    config = FOUR_TEACHERS | {
         "data": table(tmp_path),
-        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
-        "mechanism": {"name": "gnmax", "sigma": 20.0},
-        "budget": {"max_queries": 20},
         "student": {"name": "mixmatch", "params": {"steps": 2, "hidden": 4}},
-        "backend": "local",
     }
     pipeline.run(config, tmp_path / "run", config_dir=tmp_path, console=Quiet(), force=True)
     assert {task.what for task in sent} == {"the student"}
@@ -119,26 +128,16 @@ def test_a_student_is_sent_public_examples_and_released_labels_alone(sent: list[
 
 
 def test_a_student_without_a_network_is_sent_nowhere(sent: list[RemoteTask], tmp_path: Path) -> None:
-    config = {
-        "n_teachers": 4,
+    config = FOUR_TEACHERS | {
         "data": table(tmp_path),
-        "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
-        "mechanism": {"name": "gnmax", "sigma": 20.0},
-        "budget": {"max_queries": 20},
         "student": {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}},
-        "backend": "local",
     }
     pipeline.run(config, tmp_path / "run", config_dir=tmp_path, console=Quiet(), force=True)
     assert sent == []
 
 
 def test_dp_sgd_on_private_records_is_a_private_task(sent: list[RemoteTask], tmp_path: Path) -> None:
-    config = {
-        "data": table(tmp_path),
-        "records": 120,
-        "budget": {"epsilon": 5.0},
-        "baseline": {"name": "dp_sgd", "params": {"model": "linear", "lot_size": 30, "epochs": 1, "accountant": "rdp"}},
-    }
+    config = DP_SGD | {"data": table(tmp_path)}
     outcome = run_baseline(parse_config(config, BaselineConfig), tmp_path / "run", data_dir=tmp_path, console=Quiet())
     (task,) = sent
     assert task.private
@@ -147,12 +146,7 @@ def test_dp_sgd_on_private_records_is_a_private_task(sent: list[RemoteTask], tmp
 
 
 def test_dp_sgd_says_that_it_is_trained_here(tmp_path: Path) -> None:
-    config = {
-        "data": table(tmp_path),
-        "records": 120,
-        "budget": {"epsilon": 5.0},
-        "baseline": {"name": "dp_sgd", "params": {"model": "linear", "lot_size": 30, "epochs": 1, "accountant": "rdp"}},
-    }
+    config = DP_SGD | {"data": table(tmp_path)}
     console = Noted()
     run_baseline(parse_config(config, BaselineConfig), tmp_path / "run", data_dir=tmp_path, console=console)
     assert f"the baseline is trained here: {remote_task.here()}" in console.said

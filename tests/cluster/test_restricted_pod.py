@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import REPOSITORY
+from support.processes import folder_for_root
 
 pytestmark = pytest.mark.root
 ISOLATED = Path(__file__).parent / "isolated.sh"
@@ -56,15 +55,8 @@ python{version} -m pate.cli run {repository}/configs/digits.yaml --address 127.0
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: namespaces")
-    for tool in ("unshare", "setpriv", "ip"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed (Debian: util-linux, iproute2)")
-    folder = Path(tempfile.mkdtemp(prefix="pate-", dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with folder_for_root("unshare", "setpriv", "ip") as folder:
+        yield folder
 
 
 def test_a_run_without_privileges_on_a_read_only_machine(folder: Path) -> None:
