@@ -125,6 +125,7 @@ def test_the_cluster_that_is_named_is_joined(
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     ended = in_process(*words, *(["--address", "10.0.0.1:6379"] if by == "option" else []))
     assert ended.returncode == 2
+    assert "starting Ray" not in ended.stderr, "joined for the teachers alone, and not for the whole run"
     assert ("joined 10.0.0.1:6379" in ended.stderr) == (words[0] != "audit" or by == "option"), ended.stderr
 
 

@@ -131,7 +131,8 @@ def assert_untouched(folder: Path) -> None:
 def test_nothing_of_the_machine_can_be_touched(folder: Path) -> None:
     (folder / "script").write_text(TOUCH.format(folder=folder))
     words = machine_to_look_at(folder, [str(ISOLATED), str(folder), "bash", str(folder / "script")])
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    environment = os.environ | {"KEEP": str(REPOSITORY)}
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert_untouched(folder)
     assert (folder / "allowed").read_text() == "written\n"
