@@ -34,7 +34,7 @@ _TOGETHER = {
     "a Ray": "test_pool test_vote_counting test_chaos test_own_teachers test_classifier test_reproduce test_shards"
     " test_readers test_nothing_leaks test_membership test_metrics",
     "the embedded run": "test_cli test_cli_ledger",
-    "the cluster's own ports": "test_jobs test_node_loss test_remote_task_on_nodes test_many_nodes test_elastic"
+    "the cluster's own ports": "test_jobs test_remote_task_on_nodes test_many_nodes test_elastic"
     " test_launcher test_hosts_cut_off",
     "the small run": "test_runner test_report_files test_report_in_browser test_published_config test_tracking",
     "real data": "test_images test_stored test_benchmark_tables test_run",

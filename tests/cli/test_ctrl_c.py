@@ -46,7 +46,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "numpy", "pate.pipeline"])
+@pytest.mark.parametrize(
+    "module",
+    ["typer", "numpy", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pydantic", "pate.pipeline"))],
+)
 def test_while_modules_are_loaded_nothing_was_begun(module: str, folder: Path) -> None:
     status, said = pressed(module, "run", folder / "own.yaml", "--out", folder / "run")
     assert (status, said) in [(130, ["interrupted; nothing was begun"]), (130, ["interrupted"])]
@@ -54,7 +57,11 @@ def test_while_modules_are_loaded_nothing_was_begun(module: str, folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("module", "number"), [("pate.voters.teachers.ensemble", signal.SIGINT), ("matplotlib.figure", signal.SIGTERM)]
+    ("module", "number"),
+    [
+        ("pate.voters.teachers.ensemble", signal.SIGINT),
+        pytest.param("matplotlib.figure", signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_was_begun_goes_on_by_the_command_that_is_told(module: str, number: int, folder: Path) -> None:
     words = ["run", folder / "own.yaml", "--set", "n_teachers=9", "--data-dir", folder, "--out", folder / "a run"]
